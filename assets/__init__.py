@@ -1,0 +1,1 @@
+"""This deployment's tables, sensors and schedules; definitions.py wires them."""

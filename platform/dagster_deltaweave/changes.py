@@ -1,0 +1,50 @@
+"""What an asset function hands to the merge: the changes, and how far they apply an upstream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster import AssetKey, AssetsDefinition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from deltaweave import TouchedRows
+
+READ = "deltaweave/read"
+"""Metadata key of an `AssetIn` that says what to load of the upstream table."""
+
+TOUCHED = "touched"
+"""Value of `READ`: only the files touched since what the downstream table last applied."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The rows to merge, and the touched rows of the upstream table that they apply.
+
+    The merge commits `applied.until` together with the rows, so a run that is executed again
+    applies nothing twice and the next one goes on from there.
+
+    Attributes:
+        rows: The changes, as the merge's source.
+        applied: The touched rows that the asset's input gave, handed back as they came.
+    """
+
+    rows: DataFrame
+    applied: TouchedRows | None = None
+
+
+def application_id(upstream: AssetKey, downstream: AssetKey) -> str:
+    """The idempotency id under which `downstream` commits the versions of `upstream` it applied."""
+    return f"{upstream.to_user_string()}→{downstream.to_user_string()}"
+
+
+def touched_upstreams(definition: AssetsDefinition) -> list[AssetKey]:
+    """The upstream assets that this asset reads only the touched rows of."""
+    inputs = definition.op.ins
+    return [
+        key
+        for name, key in definition.keys_by_input_name.items()
+        if name in inputs and (inputs[name].metadata or {}).get(READ) == TOUCHED
+    ]

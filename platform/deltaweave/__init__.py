@@ -1,0 +1,56 @@
+"""deltaweave keeps Delta tables current: a MERGE engine of its own on PySpark and Delta's log.
+
+The whole public API is here, and it is lazy: importing the package starts no JVM and imports no
+pyspark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deltaweave import errors
+    from deltaweave.engine import clauses
+    from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
+    from deltaweave.session import local_session
+    from deltaweave.table import MergeBuilder, Table, TouchedRows, merge
+
+__all__ = [
+    "MergeBuilder",
+    "MergeMetrics",
+    "MergeResult",
+    "Table",
+    "TouchedFiles",
+    "TouchedRows",
+    "clauses",
+    "errors",
+    "local_session",
+    "merge",
+]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "MergeBuilder": "deltaweave.table",
+    "MergeMetrics": "deltaweave.engine.outcome",
+    "MergeResult": "deltaweave.engine.outcome",
+    "Table": "deltaweave.table",
+    "TouchedFiles": "deltaweave.engine.outcome",
+    "TouchedRows": "deltaweave.table",
+    "local_session": "deltaweave.session",
+    "merge": "deltaweave.table",
+}
+_MODULES = {"clauses": "deltaweave.engine.clauses", "errors": "deltaweave.errors"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(_MODULES[name])
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'deltaweave' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,277 @@
+"""What a MERGE means, as Delta's analyzer decides it; nothing is executed.
+
+Statement text or clauses become Spark's `MergeIntoTable` plan; Spark's and Delta's analysis rules
+turn that into Delta's resolved MERGE node: stars expanded, values cast, generated columns and
+defaults filled in, the evolved schema worked out. So case rules, store assignment and all analysis
+errors are exactly Delta's (design, "Resolve").
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.types import StructType
+
+from deltaweave import errors
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.failures import translated
+from deltaweave.delta.jvm import JavaObject
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CLAUSE_NODES = {
+    "DeltaMergeIntoMatchedUpdateClause": ("matched", "update"),
+    "DeltaMergeIntoMatchedDeleteClause": ("matched", "delete"),
+    "DeltaMergeIntoNotMatchedInsertClause": ("not_matched", "insert"),
+    "DeltaMergeIntoNotMatchedBySourceUpdateClause": ("not_matched_by_source", "update"),
+    "DeltaMergeIntoNotMatchedBySourceDeleteClause": ("not_matched_by_source", "delete"),
+}
+
+
+@dataclass(frozen=True)
+class ResolvedClause:
+    """A WHEN clause after analysis.
+
+    Attributes:
+        kind: `matched`, `not_matched` or `not_matched_by_source`.
+        action: `update`, `delete` or `insert`.
+        condition: The condition over source and target attributes, or None.
+        values: For update and insert, one Column per column of the evolved target schema.
+        node: Delta's clause, for the history.
+    """
+
+    kind: str
+    action: str
+    condition: Column | None
+    values: tuple[Column, ...]
+    node: JavaObject
+
+
+@dataclass(frozen=True)
+class ResolvedMerge:
+    """A MERGE after analysis: plans, condition and clauses, valid in one Spark session.
+
+    Attributes:
+        spark: The session that resolved it.
+        table: What messages call the target.
+        node: Delta's resolved MERGE node.
+        clauses: In statement order within each kind: matched, not matched, not matched by source.
+    """
+
+    spark: SparkSession
+    table: str
+    node: JavaObject
+    clauses: tuple[ResolvedClause, ...]
+
+    @cached_property
+    def condition(self) -> Column:
+        """The ON condition over source and target attributes."""
+        return jvm_.column_of(self.spark, self.node.condition())
+
+    @cached_property
+    def source(self) -> DataFrame:
+        """The source as the statement gives it."""
+        return jvm_.data_frame_of_plan(self.spark, self.node.source())
+
+    @cached_property
+    def target_schema(self) -> StructType:
+        """The target's schema when the statement was resolved."""
+        return _schema(self.node.target().schema())
+
+    @cached_property
+    def evolved_schema(self) -> StructType:
+        """The target's schema after the merge."""
+        migrated = self.node.migratedSchema()
+        return _schema(migrated.get()) if migrated.isDefined() else self.target_schema
+
+    def of_kind(self, kind: str) -> tuple[ResolvedClause, ...]:
+        """The clauses of one kind, in order."""
+        return tuple(clause for clause in self.clauses if clause.kind == kind)
+
+    @property
+    def is_insert_only(self) -> bool:
+        """Whether there are only WHEN NOT MATCHED clauses."""
+        return all(clause.kind == "not_matched" for clause in self.clauses)
+
+    @property
+    def takes_insert_only_path(self) -> bool:
+        """Whether one anti join does it all (document row M7)."""
+        key = "spark.databricks.delta.merge.optimizeInsertOnlyMerge.enabled"
+        return self.is_insert_only and self.spark.conf.get(key, "true") == "true"
+
+    @property
+    def is_matched_only(self) -> bool:
+        """Whether there are only WHEN MATCHED clauses."""
+        return all(clause.kind == "matched" for clause in self.clauses)
+
+    @property
+    def may_match_repeatedly(self) -> bool:
+        """Whether several source rows may match a target row: all they can do is delete it."""
+        matched = self.of_kind("matched")
+        return len(matched) == 1 and matched[0].action == "delete" and matched[0].condition is None
+
+    def target_only_conjuncts(self) -> list[JavaObject]:
+        """The conjuncts of the ON condition that mention the target alone."""
+        return _conjuncts_within(self.node.condition(), self.node.target().outputSet())
+
+    def skipping_predicates(self) -> list[JavaObject]:
+        """Expressions over target attributes that every matched row of interest satisfies.
+
+        Files that cannot satisfy them need not be read (document row C1). A merge that looks at
+        rows not matched by the source has none.
+        """
+        if self.of_kind("not_matched_by_source"):
+            return []
+        predicates = self.target_only_conjuncts()
+        if self.is_matched_only:
+            clause_predicate = self._matched_clause_predicate()
+            if clause_predicate is not None:
+                predicates.append(clause_predicate)
+        return predicates
+
+    def _matched_clause_predicate(self) -> JavaObject | None:
+        """OR over the clauses of the target-only part of each condition; None if one has none."""
+        expressions = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.expressions
+        target = self.node.target().outputSet()
+        either: JavaObject | None = None
+        for clause in self.clauses:
+            if not clause.node.condition().isDefined():
+                return None
+            conjuncts = _conjuncts_within(clause.node.condition().get(), target)
+            if not conjuncts:
+                return None
+            every = conjuncts[0]
+            for conjunct in conjuncts[1:]:
+                every = expressions.And(every, conjunct)
+            either = every if either is None else expressions.Or(either, every)
+        return either
+
+    def condition_columns(self) -> list[str]:
+        """Names of the target columns that the ON condition reads."""
+        read = self._read_by([self.node.condition()], self.node.target())
+        return [attribute.name() for attribute in read]
+
+    def scan_columns(self) -> list[str]:
+        """Names of the target columns that the ON condition or a clause's condition reads."""
+        read = self._read_by(self._conditions(), self.node.target())
+        return [attribute.name() for attribute in read]
+
+    def source_columns(self) -> list[Column]:
+        """The source's columns that the ON condition or any part of a clause reads."""
+        expressions = self._conditions()
+        for clause in self.clauses:
+            if clause.action != "delete":
+                assignments = jvm_.iterate(clause.node.resolvedActions())
+                expressions += [assignment.expr() for assignment in assignments]
+        read = self._read_by(expressions, self.node.source())
+        return [jvm_.column_of(self.spark, attribute) for attribute in read]
+
+    @property
+    def is_case_sensitive(self) -> bool:
+        """Whether names that differ in case alone are different."""
+        return self.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+
+    def _conditions(self) -> list[JavaObject]:
+        of_clauses = [clause.node.condition() for clause in self.clauses]
+        return [self.node.condition(), *[c.get() for c in of_clauses if c.isDefined()]]
+
+    def _read_by(self, expressions: Sequence[JavaObject], plan: JavaObject) -> list[JavaObject]:
+        """The plan's output attributes that any of the expressions reads, in order."""
+        ids = {
+            reference.exprId().id()
+            for expression in expressions
+            for reference in jvm_.iterate(expression.references())
+        }
+        output = jvm_.iterate(plan.output())
+        return [attribute for attribute in output if attribute.exprId().id() in ids]
+
+
+def parse_statement(spark: SparkSession, text: str) -> tuple[JavaObject, str]:
+    """The unresolved plan of a MERGE statement, and what messages call its target.
+
+    Raises:
+        StatementError: The text does not parse.
+    """
+    label = _target_in_text(text)
+    with translated(label):
+        plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+    return plan, label or "an unnamed table"
+
+
+def resolve(spark: SparkSession, plan: JavaObject, table: str) -> ResolvedMerge:
+    """Run Spark's and Delta's analysis over an unresolved MERGE plan.
+
+    Raises:
+        TableNotFoundError: The target, or a table that the source reads, does not exist.
+        NotADeltaTableError: The target is no Delta table.
+        StatementError: The plan is no MERGE, or names or types in it do not fit.
+    """
+    view = jvm_.jvm(spark)
+    execution = view.org.apache.spark.sql.execution
+    skip = jvm_.singleton(execution, "CommandExecutionMode").SKIP()
+    with translated(table):
+        analyzed = spark._jsparkSession.sessionState().executePlan(plan, skip).analyzed()
+    name = analyzed.getClass().getSimpleName()
+    if name == "MergeIntoTable":
+        raise errors.NotADeltaTableError(
+            "the target is no Delta table.",
+            table=table,
+            hint="Convert the table with CONVERT TO DELTA, or name a Delta table.",
+        )
+    if name != "MergeIntoCommand":
+        raise errors.StatementError(
+            f"the statement is no MERGE (Spark reads it as {name}).",
+            table=table,
+            hint="Give a statement that starts with MERGE INTO.",
+        )
+    nodes = [
+        *jvm_.iterate(analyzed.matchedClauses()),
+        *jvm_.iterate(analyzed.notMatchedClauses()),
+        *jvm_.iterate(analyzed.notMatchedBySourceClauses()),
+    ]
+    return ResolvedMerge(spark, table, analyzed, tuple(_clause(spark, node) for node in nodes))
+
+
+def _clause(spark: SparkSession, node: JavaObject) -> ResolvedClause:
+    kind, action = _CLAUSE_NODES[node.getClass().getSimpleName()]
+    condition = node.condition()
+    values: tuple[Column, ...] = ()
+    if action != "delete":
+        values = tuple(
+            jvm_.column_of(spark, assignment.expr())
+            for assignment in jvm_.iterate(node.resolvedActions())
+        )
+    return ResolvedClause(
+        kind=kind,
+        action=action,
+        condition=jvm_.column_of(spark, condition.get()) if condition.isDefined() else None,
+        values=values,
+        node=node,
+    )
+
+
+def _conjuncts_within(expression: JavaObject, attributes: JavaObject) -> list[JavaObject]:
+    """The AND-ed parts of an expression that read these attributes alone."""
+    if expression.getClass().getSimpleName() == "And":
+        return [
+            *_conjuncts_within(expression.left(), attributes),
+            *_conjuncts_within(expression.right(), attributes),
+        ]
+    return [expression] if expression.references().subsetOf(attributes) else []
+
+
+def _schema(java_schema: JavaObject) -> StructType:
+    return StructType.fromJson(json.loads(java_schema.json()))
+
+
+def _target_in_text(text: str) -> str | None:
+    """The target as a MERGE statement spells it, read off the text so that errors can name it."""
+    found = re.search(r"\bINTO\s+((?:`[^`]*`|[^\s`(])+)", text, re.IGNORECASE)
+    return found.group(1) if found else None

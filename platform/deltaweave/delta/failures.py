@@ -1,0 +1,187 @@
+"""JVM errors become ours here: class, SQLSTATE and message are read off the Java exception.
+
+pyspark's own translation is passed by, because it can fail for Delta's error classes ("Cannot find
+main error class"), and because it hides the cause chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from deltaweave import errors
+from deltaweave.delta.jvm import JavaObject
+
+_NOT_FOUND = {
+    "TABLE_OR_VIEW_NOT_FOUND",
+    "DELTA_PATH_DOES_NOT_EXIST",
+    "PATH_NOT_FOUND",
+    "SCHEMA_NOT_FOUND",
+}
+_NOT_DELTA = {
+    "DELTA_MISSING_DELTA_TABLE",
+    "DELTA_TABLE_NOT_FOUND",  # of a path that exists; a missing one is PATH_NOT_FOUND
+    "DELTA_NOT_A_DELTA_TABLE",
+    "DELTA_TABLE_ONLY_OPERATION",
+    "DELTA_INVALID_FORMAT",
+}
+_SCHEMA_CHANGED = {
+    "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS",
+    "DELTA_SCHEMA_CHANGED",
+    "DELTA_SCHEMA_CHANGED_WITH_VERSION",
+    "DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS",
+}
+_CONSTRAINT = {
+    "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES",
+    "DELTA_NOT_NULL_CONSTRAINT_VIOLATED",
+    "DELTA_EXCEED_CHAR_VARCHAR_LIMIT",
+    "EXCEED_LIMIT_LENGTH",
+    "NOT_NULL_ASSERT_VIOLATION",
+    "CAST_OVERFLOW_IN_TABLE_INSERT",
+    "DELTA_CAST_OVERFLOW_IN_TABLE_WRITE",
+}
+_HINTS: dict[type[errors.DeltaweaveError], str] = {
+    errors.TableNotFoundError: "Check the name or path, or create the table first.",
+    errors.NotADeltaTableError: "Convert the table with CONVERT TO DELTA, or name a Delta table.",
+    errors.StatementError: "Correct the statement and run it again.",
+    errors.SchemaChangedError: "Run the statement again: it is resolved against the new schema.",
+    errors.CommitConflictError: "Run the merge again: it will read the winning commit.",
+    errors.ConstraintViolationError: "Correct the source rows, or the constraint.",
+    errors.SourceLostError: "Run the merge again once the cluster keeps its executors.",
+    errors.SourceError: "Check that the source's files are readable and its query runs by itself.",
+}
+
+
+@contextmanager
+def translated(
+    table: str | None,
+    *,
+    operation: str = "MERGE",
+    version: int | None = None,
+    otherwise: type[errors.DeltaweaveError] = errors.MergeFailedError,
+) -> Iterator[None]:
+    """Raise errors of the block as ours, the original chained as the cause.
+
+    Args:
+        table: What the message calls the table.
+        operation: What was being done.
+        version: The table version it read.
+        otherwise: The class for errors that tell no other class by themselves.
+    """
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        java_error = _java_exception(error)
+        if java_error is None:
+            raise otherwise(
+                str(error), table=table, operation=operation, version=version
+            ) from error
+        raise _ours(java_error, table, operation, version, otherwise) from error
+
+
+def _java_exception(error: BaseException | None) -> JavaObject | None:
+    """The first Java exception behind an error of py4j or pyspark."""
+    while error is not None:
+        origin = getattr(error, "_origin", None)
+        if origin is not None:
+            return origin
+        if isinstance(error, Py4JJavaError) and not isinstance(error.__context__, Py4JJavaError):
+            return error.java_exception
+        error = error.__context__
+    return None
+
+
+def _ours(
+    java_error: JavaObject,
+    table: str | None,
+    operation: str,
+    version: int | None,
+    otherwise: type[errors.DeltaweaveError],
+) -> errors.DeltaweaveError:
+    chain = list(_causes(java_error))
+    for cause in chain:
+        kind = _kind(cause)
+        if kind is not None:
+            return kind(**_arguments(cause, kind, table, operation, version))
+    # The outermost exceptions only say that a job was aborted, and one without a class may not say
+    # which file or value it met.
+    told = next((cause for cause in reversed(chain) if _error_class(cause)), chain[-1])
+    return otherwise(**_arguments(told, otherwise, table, operation, version))
+
+
+def _arguments(
+    java_error: JavaObject,
+    kind: type[errors.DeltaweaveError],
+    table: str | None,
+    operation: str,
+    version: int | None,
+) -> dict[str, Any]:
+    return {
+        "problem": java_error.getMessage() or java_error.toString(),
+        "table": table,
+        "operation": operation,
+        "version": version,
+        "hint": _HINTS.get(kind),
+        "error_class": _error_class(java_error),
+        "sql_state": _call(java_error, "getSqlState"),
+    }
+
+
+def _causes(java_error: JavaObject) -> Iterator[JavaObject]:
+    """The exception and its causes, outermost first; at most ten of them."""
+    for _ in range(10):
+        if java_error is None:
+            return
+        yield java_error
+        java_error = java_error.getCause()
+
+
+def _kind(java_error: JavaObject) -> type[errors.DeltaweaveError] | None:
+    name = java_error.getClass().getName()
+    error_class = (_error_class(java_error) or "").split(".")[0]
+    for known, classes in (
+        (errors.TableNotFoundError, _NOT_FOUND),
+        (errors.NotADeltaTableError, _NOT_DELTA),
+        (errors.SchemaChangedError, _SCHEMA_CHANGED),
+        (errors.ConstraintViolationError, _CONSTRAINT),
+        (errors.SourceLostError, {"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"}),
+    ):
+        if error_class in classes:
+            return known
+    if "InvariantViolation" in name:
+        return errors.ConstraintViolationError
+    if ("Concurrent" in name or "MetadataChanged" in name or "ProtocolChanged" in name) and (
+        "delta" in name
+    ):
+        return errors.CommitConflictError
+    if name.endswith(("AnalysisException", "ParseException")):
+        return errors.StatementError
+    return None
+
+
+def _error_class(java_error: JavaObject) -> str | None:
+    return _call(java_error, "getCondition") or _call(java_error, "getErrorClass")
+
+
+def _call(java_error: JavaObject, method: str) -> str | None:
+    """The method's answer, or None where this exception class does not have it."""
+    try:
+        answer = getattr(java_error, method)()
+    except Exception:  # py4j raises different types for a missing method and a failing one
+        return None
+    return answer if isinstance(answer, str) else None
+
+
+def delta_error(view: JavaObject, name: str, *arguments: Any) -> JavaObject:
+    """The exception that Delta's `DeltaErrors.name(...)` builds, so that wording is Delta's."""
+    module = getattr(view.org.apache.spark.sql.delta, "DeltaErrors$")
+    return getattr(getattr(module, "MODULE$"), name)(*arguments)
+
+
+def condition_and_state(java_error: JavaObject) -> tuple[str, str | None]:
+    """Error class and SQLSTATE of a Java exception of Spark or Delta."""
+    return _error_class(java_error) or "", _call(java_error, "getSqlState")

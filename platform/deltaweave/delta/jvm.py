@@ -1,0 +1,145 @@
+"""Conversions between Python and the JVM: Scala collections, plans, expressions and errors.
+
+Every function here makes a fixed number of py4j calls, or one per column or clause of a statement:
+never one per file or row.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakSet
+
+from py4j.java_gateway import JavaClass
+from pyspark.sql import Column, DataFrame
+
+from deltaweave import errors
+
+if TYPE_CHECKING:
+    import numpy
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+JavaObject: TypeAlias = Any
+
+# Spark and Delta releases the whole test suite passed on, as (Spark, Delta).
+TESTED_VERSIONS = (("4.2.0", "4.4.0"),)
+ALLOW_UNTESTED = "DELTAWEAVE_ALLOW_UNTESTED_VERSIONS"
+
+_CHECKED: WeakSet[SparkContext] = WeakSet()
+
+
+def jvm(spark: SparkSession) -> JavaObject:
+    """The py4j view of the session's JVM; checks the Spark and Delta versions on first use."""
+    view = spark.sparkContext._jvm
+    if spark.sparkContext not in _CHECKED:
+        _check_versions(spark, view)
+        _CHECKED.add(spark.sparkContext)
+    return view
+
+
+def _check_versions(spark: SparkSession, view: JavaObject) -> None:
+    delta = singleton(view.io.delta, "package") if _has_delta(view) else None
+    found = (spark.version, delta.VERSION() if delta is not None else "none")
+    if found in TESTED_VERSIONS:
+        return
+    known = ", ".join(f"Spark {s} with Delta {d}" for s, d in TESTED_VERSIONS)
+    problem = f"this session runs Spark {found[0]} with Delta {found[1]}; tested: {known}."
+    if delta is not None and os.environ.get(ALLOW_UNTESTED) == "1":
+        logger.warning("%s %s=1 lets it run all the same.", problem, ALLOW_UNTESTED)
+        return
+    raise errors.UnsupportedVersionError(
+        problem,
+        operation="opening Delta's classes",
+        hint=f"Start Spark with deltaweave.local_session(), or set {ALLOW_UNTESTED}=1 to try.",
+    )
+
+
+def _has_delta(view: JavaObject) -> bool:
+    # py4j hands out a package for any name it cannot resolve.
+    return isinstance(view.org.apache.spark.sql.delta.DeltaLog, JavaClass)
+
+
+def singleton(package: JavaObject, name: str) -> JavaObject:
+    """The instance of a Scala `object`, e.g. `singleton(jvm.org.apache.spark.sql.delta, "X")`."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def seq(view: JavaObject, items: Iterable[Any]) -> JavaObject:
+    """A Scala immutable Seq of a few items (one py4j call each)."""
+    collected = view.java.util.ArrayList()
+    for item in items:
+        collected.add(item)
+    return seq_of(view, collected)
+
+
+def seq_of(view: JavaObject, items: JavaObject) -> JavaObject:
+    """A Scala immutable Seq of a Java list of any length."""
+    return view.scala.jdk.javaapi.CollectionConverters.asScala(items).toSeq()
+
+
+def java_list(view: JavaObject, scala_seq: JavaObject) -> JavaObject:
+    """A Java list of a Scala Seq of any length."""
+    return view.scala.jdk.javaapi.CollectionConverters.asJava(scala_seq)
+
+
+def option(view: JavaObject, value: Any) -> JavaObject:
+    """A Scala Option: None becomes scala.None."""
+    return view.scala.Option.apply(value)
+
+
+def scala_map(view: JavaObject, items: Mapping[str, Any]) -> JavaObject:
+    """A Scala immutable Map of a few items."""
+    java_map = view.java.util.HashMap()
+    for key, value in items.items():
+        java_map.put(key, value)
+    same_type = singleton(view.scala, "$less$colon$less").refl()
+    return view.scala.jdk.javaapi.CollectionConverters.asScala(java_map).toMap(same_type)
+
+
+def iterate(scala_seq: JavaObject) -> Iterator[JavaObject]:
+    """The items of a short Scala collection (columns, clauses): two py4j calls each."""
+    iterator = scala_seq.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def select_where(view: JavaObject, scala_seq: JavaObject, mask: numpy.ndarray) -> JavaObject:
+    """The items of a Scala Seq where the boolean mask of the same length is true.
+
+    Five py4j calls however long the sequence is: the mask travels as the bytes of a bit set, and a
+    Scala Vector is itself the function from index to item that `map` wants.
+    """
+    import numpy as np
+
+    bits = np.packbits(mask, bitorder="little").tobytes()
+    indexes = view.java.util.BitSet.valueOf(bits).stream().boxed().toList()
+    return seq_of(view, indexes).map(scala_seq.toVector())
+
+
+def data_frame(spark: SparkSession, java_data_frame: JavaObject) -> DataFrame:
+    """A PySpark DataFrame over a JVM one."""
+    return DataFrame(java_data_frame, spark)
+
+
+def data_frame_of_plan(spark: SparkSession, plan: JavaObject) -> DataFrame:
+    """A DataFrame whose logical plan is `plan`, attribute ids kept."""
+    dataset = singleton(jvm(spark).org.apache.spark.sql.classic, "Dataset")
+    return DataFrame(dataset.ofRows(spark._jsparkSession, plan), spark)
+
+
+def column_of(spark: SparkSession, expression: JavaObject) -> Column:
+    """A Column that evaluates a resolved Catalyst expression as it is."""
+    view = jvm(spark)
+    node = singleton(view.org.apache.spark.sql.classic, "ExpressionColumnNode").apply(expression)
+    return Column(view.org.apache.spark.sql.Column(node))
+
+
+def expression_of(spark: SparkSession, column: Column) -> JavaObject:
+    """The Catalyst expression behind a Column; names in it are still unresolved."""
+    node = column._jc.node()  # type: ignore[operator]
+    return spark._jsparkSession.converter().apply(node)

@@ -1,0 +1,337 @@
+"""One optimistic transaction on a table: files read, rows planned, files written, commit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta import snapshot as snapshot_
+from deltaweave.delta.analyzer import ResolvedMerge
+from deltaweave.delta.failures import condition_and_state, delta_error, translated
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.snapshot import FileList
+from deltaweave.errors import SchemaChangedError
+from deltaweave.identifiers import quoted
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WrittenFiles:
+    """What a write left on storage; nothing of it is in the table before the commit.
+
+    Attributes:
+        actions: Scala Seq of the AddFile and AddCDCFile actions.
+        files: The data files.
+        num_change_files: How many files of the change feed there are.
+        change_file_bytes: Their total size, in bytes.
+    """
+
+    actions: JavaObject
+    files: FileList
+    num_change_files: int = 0
+    change_file_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A merge's transaction: Delta's OptimisticTransaction and the snapshot it reads.
+
+    What a merge reads is registered with it, so that Delta's conflict check sees it: without that,
+    two concurrent upserts could both insert a key.
+    """
+
+    merge: ResolvedMerge
+    log: JavaObject
+    transaction: JavaObject
+
+    @property
+    def snapshot(self) -> JavaObject:
+        """The snapshot the transaction reads."""
+        return self.transaction.snapshot()
+
+    @property
+    def version(self) -> int:
+        """The version the transaction reads."""
+        return int(self.snapshot.version())
+
+    @property
+    def data_path(self) -> str:
+        """Where the table's data is."""
+        return snapshot_.data_path(self.log)
+
+    @property
+    def partition_columns(self) -> list[str]:
+        """The table's partition columns, in order."""
+        return list(jvm_.iterate(self.transaction.metadata().partitionColumns()))
+
+    @property
+    def num_files(self) -> int:
+        """How many data files the table has."""
+        return int(self.snapshot.numOfFiles())
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Their total size, in bytes."""
+        return int(self.snapshot.sizeInBytes())
+
+    @property
+    def changes_metadata(self) -> bool:
+        """Whether the transaction changes the table's metadata, e.g. by schema evolution."""
+        return not self.transaction.metadata().equals(self.snapshot.metadata())
+
+    def num_records(self, files: FileList) -> int:
+        """Rows in the files: by their statistics or, where a file has none, by counting them."""
+        if files.num_records is not None:
+            return files.num_records
+        with translated(self.merge.table, version=self.version):
+            return self.read(files).count()
+
+    def read(self, files: FileList) -> DataFrame:
+        """The rows of these files at the transaction's snapshot."""
+        empty = jvm_.option(jvm_.jvm(self.merge.spark), None)
+        return jvm_.data_frame(
+            self.merge.spark,
+            self.log.createDataFrame(self.snapshot, files.files, False, empty),
+        )
+
+    @property
+    def keeps_change_feed(self) -> bool:
+        """Whether changes are to be recorded for the table's change data feed."""
+        setting = self.transaction.metadata().configuration().get("delta.enableChangeDataFeed")
+        return bool(setting.isDefined() and setting.get().lower() == "true")
+
+    def last_applied(self, application_id: str) -> int:
+        """The newest version that application id committed here, or -1."""
+        return int(self.transaction.txnVersion(application_id))
+
+    def check_schema(self) -> None:
+        """Fail where the table's schema is not the one the statement was resolved against (M3).
+
+        Raises:
+            SchemaChangedError: With Delta's wording of the difference.
+        """
+        now = self.transaction.metadata().schema()
+        resolved = self.merge.node.target().schema()
+        if now.size() == resolved.size():
+            return
+        view = jvm_.jvm(self.merge.spark)
+        error = delta_error(view, "schemaChangedSinceAnalysis", resolved, now, False)
+        error_class, sql_state = condition_and_state(error)
+        raise SchemaChangedError(
+            error.getMessage(),
+            table=self.merge.table,
+            version=self.version,
+            error_class=error_class,
+            sql_state=sql_state,
+            hint="Run the statement again: it is resolved against the new schema.",
+        )
+
+    def ambiguous_match(self) -> tuple[str, str, str | None]:
+        """Delta's message, error class and SQLSTATE for an ambiguous match (M4)."""
+        spark = self.merge.spark
+        error = delta_error(
+            jvm_.jvm(spark),
+            "multipleSourceRowMatchingTargetRowInMergeException",
+            spark._jsparkSession,
+        )
+        return (error.getMessage(), *condition_and_state(error))
+
+    def evolve_schema(self) -> None:
+        """Put the evolved schema into the transaction, where the statement or session allows it."""
+        node = self.merge.node
+        if not node.canMergeSchema():
+            return
+        metadata = self.transaction.metadata()
+        migrated = node.migratedSchema()
+        schema = migrated.get() if migrated.isDefined() else node.target().schema()
+        with translated(self.merge.table, version=self.version):
+            node.updateMetadata(
+                self.merge.spark._jsparkSession,
+                self.transaction,
+                schema,
+                metadata.partitionColumns(),
+                metadata.configuration(),
+                False,
+                False,
+            )
+
+    def candidate_files(self, predicates: Sequence[JavaObject]) -> FileList:
+        """The files that can hold a row that satisfies all predicates, registered as read (C1)."""
+        view = jvm_.jvm(self.merge.spark)
+        expressions = view.org.apache.spark.sql.catalyst.expressions
+        everything = jvm_.singleton(expressions, "Literal").TrueLiteral()
+        wanted = jvm_.seq(view, predicates or [everything])
+        files = self.transaction.filterFiles(wanted, True)
+        return FileList(self.merge.spark, files, self.data_path)
+
+    def write(self, rows: DataFrame) -> WrittenFiles:
+        """Write rows of the table's (evolved) schema as new data files, constraints checked.
+
+        Raises:
+            ConstraintViolationError: A row breaks a constraint; files left behind are in no
+                version of the table, and VACUUM removes them.
+        """
+        partition_columns = self.partition_columns
+        if partition_columns and self._repartitions_before_write():
+            rows = rows.repartition(*[F.col(quoted(name)) for name in partition_columns])
+        with translated(self.merge.table, version=self.version):
+            actions = self.transaction.writeFiles(rows._jdf)
+        return self._written(actions)
+
+    def _written(self, actions: JavaObject) -> WrittenFiles:
+        """Tell data files from files of the change feed, which Delta's writer puts last."""
+        spark = self.merge.spark
+        first, last = 0, int(actions.size())
+        while first < last:
+            middle = (first + last) // 2
+            if actions.apply(middle).getClass().getSimpleName() == "AddCDCFile":
+                last = middle
+            else:
+                first = middle + 1
+        change_files = actions.drop(first)
+        return WrittenFiles(
+            actions,
+            FileList(spark, actions.take(first), self.data_path),
+            int(change_files.size()),
+            snapshot_.total_size(spark, change_files) if change_files.size() else 0,
+        )
+
+    def _repartitions_before_write(self) -> bool:
+        """Whether rows are brought together by partition first (document row M6)."""
+        view = jvm_.jvm(self.merge.spark)
+        configuration = self.merge.spark._jsparkSession.sessionState().conf()
+        write = jvm_.singleton(view.org.apache.spark.sql.delta.files, "TransactionalWrite")
+        key = "spark.databricks.delta.merge.repartitionBeforeWrite.enabled"
+        return self.merge.spark.conf.get(key, "true") == "true" and not write.shouldOptimizeWrite(
+            self.transaction.metadata(), configuration
+        )
+
+    def commit(
+        self,
+        *,
+        removed: FileList | None,
+        marked: JavaObject | None,
+        written: WrittenFiles | None,
+        metrics: Mapping[str, int],
+        idempotency: tuple[str, int] | None,
+    ) -> int | None:
+        """Commit as one `MERGE` operation, with its metrics for the history.
+
+        Args:
+            removed: Files that leave the table.
+            marked: Scala Seq of the actions that put deletion vectors in place.
+            written: New files.
+            metrics: Delta's metrics by name.
+            idempotency: An (application id, version) pair for the same commit.
+
+        Returns:
+            The version, or None where Delta found nothing to commit.
+
+        Raises:
+            CommitConflictError: Another commit changed what this merge read.
+        """
+        view = jvm_.jvm(self.merge.spark)
+        actions = view.java.util.ArrayList()
+        if idempotency is not None:
+            now = jvm_.option(view, view.java.lang.System.currentTimeMillis())
+            actions.add(
+                view.org.apache.spark.sql.delta.actions.SetTransaction(
+                    idempotency[0], idempotency[1], now
+                )
+            )
+        if removed is not None:
+            actions.addAll(removed.removals())
+        if marked is not None:
+            actions.addAll(jvm_.java_list(view, marked))
+        if written is not None:
+            actions.addAll(jvm_.java_list(view, written.actions))
+        with translated(self.merge.table, version=self.version):
+            self.transaction.registerSQLMetrics(
+                self.merge.spark._jsparkSession, self._sql_metrics(metrics)
+            )
+            committed = self.transaction.commitIfNeeded(
+                jvm_.seq_of(view, actions), self._operation(), jvm_.scala_map(view, {})
+            )
+        return int(committed.get()) if committed.isDefined() else None
+
+    def _operation(self) -> JavaObject:
+        view = jvm_.jvm(self.merge.spark)
+        operations = view.org.apache.spark.sql.delta.DeltaOperations
+        predicate = jvm_.singleton(operations, "MergePredicate")
+
+        def predicates(kind: str) -> JavaObject:
+            return jvm_.seq(
+                view, [predicate.apply(clause.node) for clause in self.merge.of_kind(kind)]
+            )
+
+        empty = jvm_.option(view, None)
+        return operations.Merge(
+            jvm_.option(view, self.merge.node.condition()),
+            empty,
+            empty,
+            empty,
+            predicates("matched"),
+            predicates("not_matched"),
+            predicates("not_matched_by_source"),
+        )
+
+    def _sql_metrics(self, metrics: Mapping[str, int]) -> JavaObject:
+        view = jvm_.jvm(self.merge.spark)
+        sql_metrics = view.org.apache.spark.sql.execution.metric.SQLMetrics
+        context = self.merge.spark.sparkContext._jsc.sc()
+        registered = {}
+        for name, value in metrics.items():
+            metric = sql_metrics.createMetric(context, name)
+            metric.set(value)
+            registered[name] = metric
+        return jvm_.scala_map(view, registered)
+
+    def follow_up(self, metrics: Mapping[str, int]) -> None:
+        """What Delta does after a merge's commit; the commit stands whether or not it works.
+
+        Records the `delta.dml.merge.stats` event, and lets cached queries over the target see the
+        new rows (`recacheByPlan`, document row M1).
+        """
+        try:
+            self._record_event(metrics)
+            session = self.merge.spark._jsparkSession
+            session.sharedState().cacheManager().recacheByPlan(session, self.merge.node.target())
+        except Py4JError:
+            logger.warning("%s: a step after the commit failed", self.merge.table, exc_info=True)
+
+    def _record_event(self, metrics: Mapping[str, int]) -> None:
+        view = jvm_.jvm(self.merge.spark)
+        self.transaction.recordDeltaEvent(
+            self.log,
+            "delta.dml.merge.stats",
+            jvm_.scala_map(view, {}),
+            jvm_.scala_map(view, metrics),
+            jvm_.option(view, None),
+        )
+
+
+@contextmanager
+def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
+    """A transaction on the target at its newest version, active on this thread meanwhile.
+
+    While it is active, Delta reads the target at the same version where the source reads it too
+    (a self-merge), and registers those reads.
+    """
+    view = jvm_.jvm(merge.spark)
+    log = merge.node.targetFileIndex().deltaLog()
+    active = jvm_.singleton(view.org.apache.spark.sql.delta, "OptimisticTransaction")
+    with translated(merge.table):
+        transaction = log.startTransaction(merge.node.catalogTable(), jvm_.option(view, None))
+    active.setActive(transaction)
+    try:
+        yield Transaction(merge, log, transaction)
+    finally:
+        active.clearActive()

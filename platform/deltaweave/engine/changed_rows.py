@@ -1,0 +1,108 @@
+"""The rows that a merge writes for its touched files: changed ones and, where asked, the others.
+
+The left join from the target takes the place of Delta's right or full outer join: the inserts, its
+other half, come from the pairs (see inserts). Where the source is broadcast, rows are not shuffled
+and keep their order.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.delta.analyzer import ResolvedMerge
+from deltaweave.delta.target_plan import target_plan
+from deltaweave.delta.transaction import Transaction
+from deltaweave.engine.change_feed import recorded
+from deltaweave.engine.evolution import evolved_columns
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.touched_files import (
+    CLAUSE,
+    NO_CLAUSE,
+    TARGET_ROW_ID,
+    TouchedFilesScan,
+    clause_taken,
+)
+from deltaweave.identifiers import quoted
+
+logger = logging.getLogger(__name__)
+
+
+def changed_rows(
+    transaction: Transaction,
+    source: PreparedSource,
+    scan: TouchedFilesScan,
+    *,
+    with_unmodified: bool,
+) -> DataFrame:
+    """Rows of the touched files after the merge, in the evolved target schema.
+
+    Where the table keeps a change feed, its rows are among them (see change_feed).
+
+    Args:
+        transaction: The merge's transaction.
+        source: The prepared source.
+        scan: What the scan for matches found.
+        with_unmodified: Whether rows that no clause takes are copied too (copy on write).
+    """
+    merge = transaction.merge
+    # The one clause there is deletes a row once, however often it matches.
+    deduplicates = transaction.keeps_change_feed and scan.num_repeated > 0
+    target = target_plan(
+        transaction, scan.touched, row_column=TARGET_ROW_ID if deduplicates else None
+    )
+    columns = [target[quoted(name)] for name in merge.target_schema.names]
+    # Rows without a source row matter where they are copied or a clause looks at them.
+    outer = with_unmodified or merge.of_kind("not_matched_by_source")
+    taken = target.join(source.for_join(), merge.condition, "left" if outer else "inner")
+    taken = taken.withColumn(CLAUSE, clause_taken(merge))
+    if not with_unmodified:
+        taken = taken.filter(F.col(CLAUSE) != NO_CLAUSE)
+    before = evolved_columns(
+        columns,
+        merge.target_schema,
+        merge.evolved_schema,
+        case_sensitive=merge.is_case_sensitive,
+    )
+    after = _updated(merge, before)
+    deletes = [i for i, clause in enumerate(merge.clauses) if clause.action == "delete"]
+    names = merge.evolved_schema.names
+    if transaction.keeps_change_feed:
+        if deduplicates:
+            taken = taken.dropDuplicates([TARGET_ROW_ID])
+        updates = [i for i, clause in enumerate(merge.clauses) if clause.action == "update"]
+        rows = recorded(
+            taken,
+            names,
+            before,
+            after,
+            is_update=F.col(CLAUSE).isin(updates),
+            is_delete=F.col(CLAUSE).isin(deletes),
+        )
+    else:
+        kept = taken.filter(~F.col(CLAUSE).isin(deletes)) if deletes else taken
+        rows = kept.select(*[value.alias(name) for name, value in zip(names, after, strict=True)])
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
+            "writeAllChanges using %s join:\n  source.output: %s\n  target.output: %s\n"
+            "  condition: %s\n  output plan:\n%s",
+            "left" if outer else "inner",
+            source.rows.columns,
+            target.columns,
+            merge.node.condition().toString(),
+            rows._jdf.queryExecution().toString(),
+        )
+    return rows
+
+
+def _updated(merge: ResolvedMerge, before: list[Column]) -> list[Column]:
+    """The columns' values where the update clause that takes a row gives new ones."""
+    after = []
+    for place, value in enumerate(before):
+        for i, clause in enumerate(merge.clauses):
+            if clause.action == "update":
+                value = F.when(F.col(CLAUSE) == i, clause.values[place]).otherwise(value)
+        after.append(value)
+    return after

@@ -1,0 +1,120 @@
+"""What a merge reports: its metrics under Delta's names, and the result handed to the caller."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+# Delta's own metric names and meanings (MergeIntoCommandBase.baseMetrics, Delta 4.4), document row
+# M2. Times are in ms, sizes in bytes.
+MERGE_METRICS: Mapping[str, str] = MappingProxyType(
+    {
+        "numSourceRows": "number of source rows",
+        "numSourceRowsInSecondScan": "number of source rows (during repeated scan)",
+        "operationNumSourceRows": "number of source rows (reported)",
+        "numTargetRowsCopied": "number of target rows rewritten unmodified",
+        "numTargetRowsInserted": "number of inserted rows",
+        "numTargetRowsUpdated": "number of updated rows",
+        "numTargetRowsMatchedUpdated": "number of rows updated by a matched clause",
+        "numTargetRowsNotMatchedBySourceUpdated": (
+            "number of rows updated by a not matched by source clause"
+        ),
+        "numTargetRowsDeleted": "number of deleted rows",
+        "numTargetRowsMatchedDeleted": "number of rows deleted by a matched clause",
+        "numTargetRowsNotMatchedBySourceDeleted": (
+            "number of rows deleted by a not matched by source clause"
+        ),
+        "numTargetFilesBeforeSkipping": "number of target files before skipping",
+        "numTargetFilesAfterSkipping": "number of target files after skipping",
+        "numTargetFilesRemoved": "number of files removed to target",
+        "numTargetFilesAdded": "number of files added to target",
+        "numTargetChangeFilesAdded": "number of change data capture files generated",
+        "numTargetChangeFileBytes": "total size of change data capture files generated",
+        "numTargetBytesBeforeSkipping": "number of target bytes before skipping",
+        "numTargetBytesAfterSkipping": "number of target bytes after skipping",
+        "numTargetBytesRemoved": "number of target bytes removed",
+        "numTargetBytesAdded": "number of target bytes added",
+        "numTargetPartitionsAfterSkipping": "number of target partitions after skipping",
+        "numTargetPartitionsRemovedFrom": (
+            "number of target partitions from which files were removed"
+        ),
+        "numTargetPartitionsAddedTo": "number of target partitions to which files were added",
+        "executionTimeMs": "time taken to execute the entire operation",
+        "materializeSourceTimeMs": (
+            "time taken to materialize source (or determine it's not needed)"
+        ),
+        "scanTimeMs": "time taken to scan the files for matches",
+        "rewriteTimeMs": "time taken to rewrite the matched files",
+        "numTargetDeletionVectorsAdded": "number of deletion vectors added",
+        "numTargetDeletionVectorsRemoved": "number of deletion vectors removed",
+        "numTargetDeletionVectorsUpdated": "number of deletion vectors updated",
+    }
+)
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+_NAMES_BY_ATTRIBUTE = {_snake_case(name): name for name in MERGE_METRICS}
+
+
+@dataclass(frozen=True)
+class MergeMetrics(Mapping[str, int]):
+    """The metrics of one merge: a mapping with Delta's names, attributes in snake_case.
+
+    >>> metrics = MergeMetrics({"numTargetRowsUpdated": 3})
+    >>> metrics["numTargetRowsUpdated"], metrics.num_target_rows_updated, metrics["scanTimeMs"]
+    (3, 3, 0)
+    """
+
+    values_by_name: Mapping[str, int] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> int:
+        if name not in MERGE_METRICS:
+            raise KeyError(name)
+        return self.values_by_name.get(name, 0)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MERGE_METRICS)
+
+    def __len__(self) -> int:
+        return len(MERGE_METRICS)
+
+    def __getattr__(self, attribute: str) -> int:
+        try:
+            return self[_NAMES_BY_ATTRIBUTE[attribute]]
+        except KeyError:
+            raise AttributeError(attribute) from None
+
+
+@dataclass(frozen=True)
+class TouchedFiles:
+    """Paths of the data files a merge removed from and added to the table, as the log spells them.
+
+    Paths are relative to the table and percent-encoded (Delta protocol, "Add File and Remove
+    File").
+    """
+
+    removed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """The outcome of one merge.
+
+    Attributes:
+        version: The version it committed, or None when nothing was committed.
+        metrics: Row, file and byte counts and phase times, under Delta's names.
+        touched_files: The files removed and added.
+        strategy: How the changes were written: `"insert-only"`, `"copy-on-write"`, `"none"`
+            (nothing changed) or `"already-applied"` (the idempotency pair was committed before).
+    """
+
+    version: int | None
+    metrics: MergeMetrics
+    touched_files: TouchedFiles
+    strategy: str

@@ -1,0 +1,122 @@
+"""The source of a merge: pruned to the columns used, read once where it must be, and counted.
+
+A source that several phases read is materialized first, unless it is certain to give the same rows
+each time: files may change, queries may be random, another writer may commit to a table. Delta's
+setting `spark.databricks.delta.merge.materializeSource` decides, as it does for built-in MERGE
+(document rows S1 and S2).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.delta.analyzer import ResolvedMerge
+from deltaweave.delta.checkpoint import materialized
+from deltaweave.delta.failures import translated
+from deltaweave.delta.source_plan import reason_to_materialize
+from deltaweave.errors import SourceError
+
+logger = logging.getLogger(__name__)
+
+SOURCE_ROW_ID = "_source_row_id_"
+SOURCE_ROW_PRESENT = "_source_row_present_"
+
+# A materialized source up to this size is broadcast: rows decoded to a hash table take about three
+# times their size on disk, which a 2 GiB driver still holds with ease.
+BROADCAST_LIMIT_BYTES = 64 * 1024 * 1024
+
+_SETTING = "spark.databricks.delta.merge.materializeSource"
+# Each attempt keeps more copies of the blocks that the one before lost (document row S4).
+_STORAGE_LEVELS = (
+    ("rddStorageLevel", "DISK_ONLY"),
+    ("rddStorageLevelFirstRetry", "DISK_ONLY_2"),
+    ("rddStorageLevelRetry", "DISK_ONLY_3"),
+)
+
+
+@dataclass(frozen=True)
+class PreparedSource:
+    """The source rows as every phase reads them.
+
+    Attributes:
+        rows: The columns that the merge uses, and `_source_row_id_` (bigint) if materialized.
+        num_rows: How many rows there are.
+        size_in_bytes: Their measured size, or None where they were not materialized.
+        reason: Why the source was materialized or not, in Delta's words.
+    """
+
+    rows: DataFrame
+    num_rows: int
+    size_in_bytes: int | None
+    reason: str
+
+    @property
+    def is_materialized(self) -> bool:
+        """Whether the rows were computed once and are kept."""
+        return self.size_in_bytes is not None
+
+    @property
+    def is_broadcastable(self) -> bool:
+        """Whether the rows were measured to fit a broadcast."""
+        return self.size_in_bytes is not None and self.size_in_bytes <= BROADCAST_LIMIT_BYTES
+
+    def for_join(self) -> DataFrame:
+        """The rows with `_source_row_present_`, hinted for broadcast where they were measured."""
+        rows = self.rows.withColumn(SOURCE_ROW_PRESENT, F.lit(True))
+        return F.broadcast(rows) if self.is_broadcastable else rows
+
+
+@contextmanager
+def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSource]:
+    """Prepare the source, and let go of it when the block ends, whatever happened.
+
+    Args:
+        merge: The resolved merge.
+        attempt: 1, or more after the materialized rows of an earlier attempt were lost.
+
+    Raises:
+        SourceError: The source's rows could not be read or computed.
+    """
+    materialize, reason = decide(merge)
+    used = merge.source.select(*merge.source_columns())
+    if not materialize:
+        with translated(merge.table, otherwise=SourceError):
+            num_rows = used.count()
+        yield PreparedSource(used, num_rows, None, reason)
+        return
+    setting, default = _STORAGE_LEVELS[min(attempt, len(_STORAGE_LEVELS)) - 1]
+    level = merge.spark.conf.get(f"{_SETTING}.{setting}", default) or default
+    numbered = used.withColumn(SOURCE_ROW_ID, F.monotonically_increasing_id())
+    with ExitStack() as stack:
+        with translated(merge.table, otherwise=SourceError):
+            kept = stack.enter_context(materialized(numbered, level))
+        logger.debug(
+            "materialized the source (%s, attempt %d, %s): %d rows, %d bytes",
+            reason,
+            attempt,
+            level,
+            kept.num_rows,
+            kept.size_in_bytes,
+        )
+        yield PreparedSource(kept.rows, kept.num_rows, kept.size_in_bytes, reason)
+
+
+def decide(merge: ResolvedMerge) -> tuple[bool, str]:
+    """Whether to materialize the source, and why: by the setting, then by the plan (S1, S2)."""
+    mode = (merge.spark.conf.get(_SETTING, "auto") or "auto").lower()
+    if mode == "all":
+        return True, "MATERIALIZE_ALL"
+    if mode == "none":
+        return False, "NOT_MATERIALIZED_NONE"
+    if mode != "auto":
+        return True, "INVALID_CONFIG"
+    if merge.takes_insert_only_path:
+        return False, "NOT_MATERIALIZED_AUTO_INSERT_ONLY"
+    reason = reason_to_materialize(merge)
+    return (False, "NOT_MATERIALIZED_AUTO") if reason is None else (True, reason)

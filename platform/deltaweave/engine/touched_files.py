@@ -1,0 +1,248 @@
+"""Find the touched files: which target rows match which source rows, and which clause takes each.
+
+One scan of the target's condition columns gives the pairs (file, row, source row) with the clause
+that takes each pair. The pairs are kept: the counts per file, the ambiguity check, the metrics and
+the inserts all come from them. Files in which no clause takes a row are not touched, even if rows
+in them match.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.delta.analyzer import ResolvedClause, ResolvedMerge
+from deltaweave.delta.failures import translated
+from deltaweave.delta.snapshot import FileList, decoded_location
+from deltaweave.delta.target_plan import target_plan
+from deltaweave.delta.transaction import Transaction
+from deltaweave.engine.source import SOURCE_ROW_ID, SOURCE_ROW_PRESENT, PreparedSource
+from deltaweave.errors import AmbiguousMatchError, MergeFailedError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+from deltaweave.identifiers import quoted
+
+logger = logging.getLogger(__name__)
+
+TRACE = 5  # below DEBUG: the names of touched files, which may be many
+
+FILE = "_file_name_"
+TARGET_ROW_ID = "_row_id_"
+SOURCE_ROW = "_source_row_"
+CLAUSE = "_clause_"
+MATCHES = "_matches_"
+NO_CLAUSE = -1
+
+
+@dataclass(frozen=True)
+class TouchedFilesScan:
+    """What the scan for matches found.
+
+    Attributes:
+        candidates: The files that were scanned.
+        matched: Those of them with at least one row that a source row matches.
+        touched: Those of them with at least one row that a clause changes.
+        rows_by_clause: Rows taken, by the clause's place in `ResolvedMerge.clauses`.
+        num_matched_rows: Target rows that at least one source row matches.
+        num_repeated: Target rows that several source rows match; one clause deletes them all.
+        changed_by_file: How many rows of each touched file a clause takes, in their order.
+        pairs: The pairs: `_file_name_` (string), `_row_id_` (bigint; with deletion vectors the
+            row's place in its file, else any number that tells the rows of the scan apart),
+            `_source_row_` (bigint, the source row's id, or 0 if the source was not materialized;
+            null where no source row matches),
+            `_clause_` (int; -1 where no clause takes the pair).
+    """
+
+    candidates: FileList
+    matched: FileList
+    touched: FileList
+    rows_by_clause: dict[int, int]
+    num_matched_rows: int
+    num_repeated: int
+    changed_by_file: tuple[int, ...]
+    pairs: DataFrame
+
+    @property
+    def changed_pairs(self) -> DataFrame:
+        """The pairs that a clause takes."""
+        return self.pairs.filter(F.col(CLAUSE) != NO_CLAUSE)
+
+
+def clause_taken(merge: ResolvedMerge) -> Column:
+    """The place of the first clause that takes a row of target joined with source, or -1.
+
+    Each condition is computed once per joined row (document row C8). Over joined rows without a
+    source row, the WHEN NOT MATCHED BY SOURCE clauses are asked.
+    """
+    place = {id(clause): i for i, clause in enumerate(merge.clauses)}
+
+    def first(clauses: Sequence[ResolvedClause]) -> Column:
+        none = F.lit(NO_CLAUSE)
+        return reduce(
+            lambda later, clause: (
+                F.lit(place[id(clause)])
+                if clause.condition is None
+                else F.when(clause.condition, F.lit(place[id(clause)])).otherwise(later)
+            ),
+            reversed(clauses),
+            none,
+        )
+
+    without_source_row = F.col(SOURCE_ROW_PRESENT).isNull()
+    by_source = first(merge.of_kind("not_matched_by_source"))
+    return F.when(without_source_row, by_source).otherwise(first(merge.of_kind("matched")))
+
+
+def find_touched_files(
+    transaction: Transaction, source: PreparedSource, *, with_row_index: bool
+) -> TouchedFilesScan:
+    """Scan the candidate files for matches and changed rows.
+
+    The caller unpersists `pairs`. With `with_row_index`, their row ids are places in the files.
+
+    Raises:
+        AmbiguousMatchError: Several source rows match a target row.
+    """
+    merge = transaction.merge
+    candidates = transaction.candidate_files(merge.skipping_predicates())
+    row_ids = {"row_index_column" if with_row_index else "row_column": TARGET_ROW_ID}
+    target = target_plan(transaction, candidates, merge.scan_columns(), file_column=FILE, **row_ids)
+    by_source = bool(merge.of_kind("not_matched_by_source"))
+    join_type = "left" if by_source else "inner"
+    joined = target.join(source.for_join(), merge.condition, join_type)
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
+            "findTouchedFiles using %s join:\n  source.output: %s\n  target.output: %s\n"
+            "  condition: %s\n  candidate files: %d",
+            join_type,
+            source.rows.columns,
+            target.columns,
+            merge.node.condition().toString(),
+            len(candidates),
+        )
+    pairs = joined.select(
+        FILE,
+        TARGET_ROW_ID,
+        # A name and attribute of its own, so that the pairs can be joined with the source again.
+        _source_row(source).alias(SOURCE_ROW),
+        clause_taken(merge).alias(CLAUSE),
+    )
+    if by_source:
+        # Rows that neither match nor change: most of a table.
+        pairs = pairs.filter(F.col(SOURCE_ROW).isNotNull() | (F.col(CLAUSE) != NO_CLAUSE))
+    # The inserts and the deletion vectors read the pairs once more.
+    if with_row_index or (source.is_materialized and merge.of_kind("not_matched")):
+        pairs = pairs.persist()
+    try:
+        with translated(merge.table, version=transaction.version):
+            counts = _counts_per_file(pairs, len(merge.clauses)).toArrow()
+        if _total(counts, "ambiguous") and not merge.may_match_repeatedly:
+            raise _ambiguity(transaction, candidates, source)
+        matched, _ = _files_with(transaction, candidates, counts, "matched")
+        touched, changed_by_file = _files_with(transaction, candidates, counts, "changed")
+    except BaseException:
+        pairs.unpersist()
+        raise
+    logger.log(TRACE, "findTouchedFiles: touched files:\n\t%s", "\n\t".join(touched.paths))
+    return TouchedFilesScan(
+        candidates=candidates,
+        matched=matched,
+        touched=touched,
+        rows_by_clause={i: _total(counts, f"clause_{i}") for i in range(len(merge.clauses))},
+        num_matched_rows=_total(counts, "matched"),
+        num_repeated=_total(counts, "ambiguous"),
+        changed_by_file=changed_by_file,
+        pairs=pairs,
+    )
+
+
+def _counts_per_file(pairs: DataFrame, num_clauses: int) -> DataFrame:
+    """Per file: rows matched, rows matched by several source rows, rows taken by each clause."""
+    # Where a row matches repeatedly and that is allowed, one clause takes all of its pairs.
+    rows = pairs.groupBy(FILE, TARGET_ROW_ID).agg(
+        F.count(SOURCE_ROW).alias(MATCHES), F.max(CLAUSE).alias(CLAUSE)
+    )
+    return rows.groupBy(FILE).agg(
+        F.count_if(F.col(MATCHES) > 0).alias("matched"),
+        F.count_if(F.col(MATCHES) > 1).alias("ambiguous"),
+        F.count_if(F.col(CLAUSE) != NO_CLAUSE).alias("changed"),
+        *[F.count_if(F.col(CLAUSE) == i).alias(f"clause_{i}") for i in range(num_clauses)],
+    )
+
+
+def _total(counts: pyarrow.Table, column: str) -> int:
+    import pyarrow.compute as pc
+
+    return int(pc.sum(counts[column]).as_py() or 0)
+
+
+def _source_row(source: PreparedSource) -> Column:
+    if source.is_materialized:
+        return F.col(SOURCE_ROW_ID)
+    return F.when(F.col(SOURCE_ROW_PRESENT), F.lit(0).cast("bigint"))
+
+
+def _files_with(
+    transaction: Transaction, candidates: FileList, counts: pyarrow.Table, column: str
+) -> tuple[FileList, tuple[int, ...]]:
+    """The candidates with such rows, and how many each; an unknown name is an error (C4)."""
+    import numpy as np
+
+    rows_by_file = {
+        decoded_location(name): rows
+        for name, rows in zip(counts[FILE].to_pylist(), counts[column].to_pylist(), strict=True)
+        if rows
+    }
+    locations = candidates.rows["location"].to_pylist()
+    by_file = [rows_by_file.get(location, 0) for location in locations]
+    unknown = rows_by_file.keys() - set(locations)
+    if unknown:
+        raise MergeFailedError(
+            f"the scan named files that are no candidates: {sorted(unknown)[:3]}.",
+            table=transaction.merge.table,
+            version=transaction.version,
+            hint="This is a defect of deltaweave: please report it with the file names.",
+        )
+    chosen = candidates.where(np.array([rows > 0 for rows in by_file], dtype=bool))
+    return chosen, tuple(rows for rows in by_file if rows)
+
+
+def _ambiguity(
+    transaction: Transaction, candidates: FileList, source: PreparedSource
+) -> AmbiguousMatchError:
+    """Delta's error, with up to 10 of the offending target rows (document row M4)."""
+    merge = transaction.merge
+    shown = merge.condition_columns()
+    target = target_plan(transaction, candidates, shown, row_column=TARGET_ROW_ID)
+    labels = [f"_key_{i}_" for i in range(len(shown))]
+    pairs = target.join(source.for_join(), merge.condition, "inner").select(
+        TARGET_ROW_ID,
+        *[target[quoted(name)].alias(x) for name, x in zip(shown, labels, strict=True)],
+    )
+    repeated = (
+        pairs.groupBy(TARGET_ROW_ID)
+        .agg(F.count(F.lit(1)).alias(MATCHES), *[F.first(x).alias(x) for x in labels])
+        .filter(F.col(MATCHES) > 1)
+        .limit(10)
+    )
+    keys = [
+        {**{name: row[x] for name, x in zip(shown, labels, strict=True)}, "matches": row[MATCHES]}
+        for row in repeated.collect()
+    ]
+    message, error_class, sql_state = transaction.ambiguous_match()
+    return AmbiguousMatchError(
+        message,
+        keys,
+        table=merge.table,
+        version=transaction.version,
+        error_class=error_class,
+        sql_state=sql_state,
+    )

@@ -1,0 +1,178 @@
+"""Write all changes: the one visible choice of path and strategy.
+
+- Insert-only merges write the source rows that match nothing; no scan for matches comes before.
+- A merge that touches no file inserts at most.
+- Otherwise touched files are rewritten (copy on write) or, on a table that takes deletion vectors,
+  their changed rows are marked as deleted and only changed rows are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+
+from pyspark.sql import DataFrame
+
+from deltaweave.delta.deletion_vectors import MarkedRows, mark_rows, vectors_writable
+from deltaweave.delta.snapshot import FileList
+from deltaweave.delta.transaction import Transaction, WrittenFiles
+from deltaweave.engine.change_feed import recorded_inserts
+from deltaweave.engine.changed_rows import changed_rows
+from deltaweave.engine.inserts import inserts_after_scan, inserts_only
+from deltaweave.engine.phases import Phases
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.touched_files import (
+    FILE,
+    TARGET_ROW_ID,
+    TouchedFilesScan,
+    find_touched_files,
+)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What the write phase did; nothing of it is in the table before the commit.
+
+    Attributes:
+        strategy: How the changes were written.
+        candidates: The files that were read.
+        touched: The files in which a row changed.
+        removed: Those of them that leave the table.
+        written: The new files, or None.
+        marked: The deletion vectors of touched files that stay, or None.
+        rows_by_clause: Rows taken by each clause that looks at target rows.
+        copies_rows: Whether unmodified rows of the touched files were written anew.
+    """
+
+    strategy: str
+    candidates: FileList
+    touched: FileList
+    removed: FileList
+    written: WrittenFiles | None = None
+    marked: MarkedRows | None = None
+    rows_by_clause: Mapping[int, int] = field(default_factory=dict)
+    copies_rows: bool = False
+
+
+def write_changes(transaction: Transaction, source: PreparedSource, phases: Phases) -> Changes:
+    """Find what changes, and write it."""
+    if transaction.merge.takes_insert_only_path:
+        return _insert_only(transaction, source, phases)
+    with_vectors = vectors_writable(transaction)
+    with phases.running(
+        "findTouchedFiles", "MERGE operation - scanning files for matches", "scanTimeMs"
+    ):
+        scan = find_touched_files(transaction, source, with_row_index=with_vectors)
+    try:
+        if not len(scan.touched):
+            return _insert_unmatched(transaction, source, scan, phases)
+        if with_vectors:
+            return _mark_touched_rows(transaction, source, scan, phases)
+        return _rewrite_touched_files(transaction, source, scan, phases)
+    finally:
+        scan.pairs.unpersist()
+
+
+def _insert_only(transaction: Transaction, source: PreparedSource, phases: Phases) -> Changes:
+    with phases.running(
+        "writeInsertsOnlyWhenNoMatchedClauses",
+        "MERGE operation - writing new files for only inserts",
+        "rewriteTimeMs",
+    ):
+        rows, candidates = inserts_only(transaction, source)
+        written = transaction.write(rows)
+    none = candidates.none()
+    return Changes("insert-only", candidates, none, none, written)
+
+
+def _insert_unmatched(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, phases: Phases
+) -> Changes:
+    """No file is touched: there is nothing to write but inserts, if the statement has any."""
+    none = scan.touched
+    if not transaction.merge.of_kind("not_matched") or source.num_rows == 0:
+        return Changes("none", scan.candidates, none, none)
+    with phases.running(
+        "writeInsertsOnlyWhenNoMatches",
+        "MERGE operation - writing new files for only inserts",
+        "rewriteTimeMs",
+    ):
+        written = transaction.write(inserts_after_scan(transaction, source, scan))
+    return Changes("insert-only", scan.candidates, none, none, written)
+
+
+def _rewrite_touched_files(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, phases: Phases
+) -> Changes:
+    matched_only = transaction.merge.is_matched_only
+    with phases.running(
+        "writeAllUpdatesAndDeletes" if matched_only else "writeAllChanges",
+        f"MERGE operation - Rewriting {len(scan.touched)} files",
+        "rewriteTimeMs",
+    ):
+        rows = changed_rows(transaction, source, scan, with_unmodified=True)
+        rows = reduce(DataFrame.union, [rows, *_inserts(transaction, source, scan)])
+        written = transaction.write(rows)
+    return Changes(
+        "copy-on-write",
+        scan.candidates,
+        touched=scan.touched,
+        removed=scan.touched,
+        written=written,
+        rows_by_clause=scan.rows_by_clause,
+        copies_rows=True,
+    )
+
+
+def _mark_touched_rows(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, phases: Phases
+) -> Changes:
+    with phases.running(
+        "writeModifiedRowsOnly",
+        f"MERGE operation - Rewriting {len(scan.touched)} files",
+        "rewriteTimeMs",
+    ):
+        updates = any(
+            scan.rows_by_clause[i]
+            for i, clause in enumerate(transaction.merge.clauses)
+            if clause.action == "update"
+        )
+        parts = _inserts(transaction, source, scan)
+        if updates or transaction.keeps_change_feed:
+            parts.insert(0, changed_rows(transaction, source, scan, with_unmodified=False))
+        written = transaction.write(reduce(DataFrame.union, parts)) if parts else None
+    with phases.running(
+        "writeDeletionVectors",
+        f"MERGE operation - Rewriting Deletion Vectors to {len(scan.touched)} files",
+        "rewriteTimeMs",
+    ):
+        marked = mark_rows(transaction, scan.changed_pairs, FILE, TARGET_ROW_ID, scan.touched)
+    return Changes(
+        "deletion-vectors",
+        scan.candidates,
+        touched=scan.touched,
+        removed=_without_rows_left(scan),
+        written=written,
+        marked=marked,
+        rows_by_clause=scan.rows_by_clause,
+    )
+
+
+def _inserts(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
+) -> list[DataFrame]:
+    """The inserted rows, if the statement inserts; they share the write job of the others."""
+    if not transaction.merge.of_kind("not_matched"):
+        return []
+    inserts = inserts_after_scan(transaction, source, scan)
+    return [recorded_inserts(inserts) if transaction.keeps_change_feed else inserts]
+
+
+def _without_rows_left(scan: TouchedFilesScan) -> FileList:
+    """The touched files all of whose rows a clause took."""
+    import numpy as np
+
+    before = scan.touched.rows["num_records"].to_pylist()
+    gone = [was == taken for was, taken in zip(before, scan.changed_by_file, strict=True)]
+    return scan.touched.where(np.array(gone, dtype=bool))

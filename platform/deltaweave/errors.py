@@ -1,0 +1,171 @@
+"""Every error deltaweave raises, one tree under one base class.
+
+```
+DeltaweaveError
+├── UnsupportedVersionError      Terminal   this Delta or Spark release was never tested
+├── TableNotFoundError           Terminal   the target (or a table the source reads) does not exist
+├── NotADeltaTableError          Terminal   the target exists and is no Delta table
+├── StatementError               Terminal   malformed MERGE, or a name or type that does not fit
+├── UnsupportedFeatureError      Terminal   a table feature or setting the engine refuses
+├── AmbiguousMatchError          Terminal   several source rows match one target row
+├── SourceError                  Terminal   the source's data could not be read
+├── SourceLostError              Transient  executors died with the materialized source
+├── ConstraintViolationError     Terminal   a changed row breaks a constraint of the target
+├── SchemaChangedError           Transient  the target's schema changed after resolving
+├── CommitConflictError          Transient  another writer's commit won
+└── MergeFailedError             Terminal   anything else that stopped a merge
+```
+
+Retryability is a type: catch `Transient` to retry, `Terminal` to give up. Every error keeps its
+arguments as attributes, and every message says what happened, to which table, in which operation,
+in which state the data is, and what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+NOTHING_WRITTEN = "Nothing was committed: the table is as it was."
+
+
+class Transient:
+    """Mixin of errors that the same call may not meet again."""
+
+
+class Terminal:
+    """Mixin of errors that the same call will meet again until something is changed."""
+
+
+class DeltaweaveError(Exception):
+    """Base of all errors of deltaweave.
+
+    Attributes:
+        problem: What happened, in one sentence.
+        table: The table it happened to, as the caller named it, or None where there is none.
+        operation: The operation, e.g. `"MERGE"`.
+        version: The table version the operation read, or None where it had read none yet.
+        state: In which state the data is.
+        hint: What to do next, or None.
+        error_class: Spark's or Delta's error class, e.g. `DELTA_MISSING_COLUMN`, or None.
+        sql_state: The SQLSTATE that goes with the class, or None.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        table: str | None = None,
+        operation: str = "MERGE",
+        version: int | None = None,
+        state: str = NOTHING_WRITTEN,
+        hint: str | None = None,
+        error_class: str | None = None,
+        sql_state: str | None = None,
+    ) -> None:
+        self.problem = problem
+        self.table = table
+        self.operation = operation
+        self.version = version
+        self.state = state
+        self.hint = hint
+        self.error_class = error_class
+        self.sql_state = sql_state
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        subject = self.operation
+        if self.table is not None:
+            subject += f" into {self.table}" if self.operation == "MERGE" else f" of {self.table}"
+        if self.version is not None:
+            subject += f" (read at version {self.version})"
+        sentences = [f"{subject} failed: {self.problem.rstrip()}", self.state]
+        if self.hint:
+            sentences.append(self.hint)
+        return "\n".join(sentences)
+
+
+class UnsupportedVersionError(DeltaweaveError, Terminal):
+    """The running Delta or Spark release is none that deltaweave was tested with."""
+
+
+class TableNotFoundError(DeltaweaveError, Terminal):
+    """A table that the statement names does not exist."""
+
+
+class NotADeltaTableError(DeltaweaveError, Terminal):
+    """The target exists, but is no Delta table."""
+
+
+class StatementError(DeltaweaveError, Terminal):
+    """The statement is malformed, or names or types in it do not fit the tables."""
+
+
+class UnsupportedFeatureError(DeltaweaveError, Terminal):
+    """The target uses table features that the engine refuses.
+
+    Attributes:
+        features: Names of the refused features, as the Delta protocol spells them.
+    """
+
+    def __init__(self, features: Sequence[str], *, table: str, version: int) -> None:
+        self.features = tuple(features)
+        super().__init__(
+            f"the table uses {', '.join(self.features)}, which deltaweave does not support yet.",
+            table=table,
+            version=version,
+            hint="Run the statement with Delta's own MERGE, or drop the feature from the table.",
+        )
+
+
+class AmbiguousMatchError(DeltaweaveError, Terminal):
+    """Several source rows match one target row, so the clause to apply is ambiguous.
+
+    Attributes:
+        keys: Up to 10 of the offending target rows' condition columns, each as
+            `{column: value}`, with the number of source rows that match under `"matches"`.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        keys: Sequence[dict[str, object]] = (),
+        *,
+        table: str,
+        version: int,
+        error_class: str,
+        sql_state: str | None,
+    ) -> None:
+        self.keys = tuple(keys)
+        listed = "; ".join(", ".join(f"{k}={v!r}" for k, v in key.items()) for key in self.keys)
+        super().__init__(
+            problem,
+            table=table,
+            version=version,
+            error_class=error_class,
+            sql_state=sql_state,
+            hint=f"Keep one source row for each of these target rows: {listed}" if listed else None,
+        )
+
+
+class SourceError(DeltaweaveError, Terminal):
+    """The source's rows could not be read or computed."""
+
+
+class SourceLostError(DeltaweaveError, Transient):
+    """The executors that held the materialized source died, in each of the allowed attempts."""
+
+
+class ConstraintViolationError(DeltaweaveError, Terminal):
+    """A changed row breaks a CHECK or NOT NULL constraint, or overflows its column."""
+
+
+class SchemaChangedError(DeltaweaveError, Transient):
+    """The target's schema changed between resolving the statement and running it."""
+
+
+class CommitConflictError(DeltaweaveError, Transient):
+    """Another writer committed a change that this merge should have seen."""
+
+
+class MergeFailedError(DeltaweaveError, Terminal):
+    """The merge stopped for a reason no other class names; the cause is chained."""

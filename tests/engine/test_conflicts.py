@@ -1,0 +1,119 @@
+"""Commits of others between a merge's read and its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaweave import MergeResult, Table, errors
+from deltaweave.delta.transaction import Transaction
+from tests.builders import frame, write_table
+from tests.oracles import newest_version, rows_as_text
+
+PARTITIONED = "k INT, v INT, p STRING"
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> Table:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 10, "a"), (2, 20, "b")], PARTITIONED, partition_by=["p"])
+    return Table(spark, path)
+
+
+def upsert(table: Table, row: tuple[int, int, str]) -> MergeResult:
+    """Upsert a row by key into partition a, reading that partition alone."""
+    source = frame(table.spark, [row], PARTITIONED)
+    merge = table.merge(source, on=f"t.k = s.k AND t.p = '{row[2]}'")
+    return merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+@pytest.fixture
+def overtaken(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]:
+    """Lets another writer, in a thread of its own, commit just before the next merge commits."""
+    commit = Transaction.commit
+
+    def overtake(other_writer: Callable[[], Any]) -> None:
+        def commit_after_the_other(transaction: Transaction, **arguments: Any) -> int | None:
+            monkeypatch.setattr(Transaction, "commit", commit)
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(other_writer).result()
+            return commit(transaction, **arguments)
+
+        monkeypatch.setattr(Transaction, "commit", commit_after_the_other)
+
+    return overtake
+
+
+CONFLICTING = {
+    "an_update_of_the_same_rows": "UPDATE {target} SET v = 11 WHERE k = 1",
+    "a_delete_of_the_same_rows": "DELETE FROM {target} WHERE p = 'a'",
+    "a_new_column": "ALTER TABLE {target} ADD COLUMNS (w INT)",
+}
+
+
+@pytest.mark.parametrize("other", CONFLICTING)
+def test_a_conflicting_commit_stops_the_merge(
+    table: Table, overtaken: Callable[..., None], other: str
+) -> None:
+    target = f"delta.`{table.path_or_name}`"
+    overtaken(lambda: table.spark.sql(CONFLICTING[other].format(target=target)))
+    with pytest.raises(errors.CommitConflictError) as raised:
+        upsert(table, (1, 100, "a"))
+    assert isinstance(raised.value, errors.Transient)
+    assert (raised.value.table, raised.value.version) == (table.path_or_name, 0)
+    assert raised.value.hint
+    assert newest_version(table.path_or_name) == 1  # the other's commit alone
+    assert table.read().where("v = 100").isEmpty()
+
+
+def test_two_upserts_cannot_both_insert_a_key(table: Table, overtaken: Callable[..., None]) -> None:
+    overtaken(lambda: upsert(table, (7, 70, "a")))
+    with pytest.raises(errors.CommitConflictError):
+        upsert(table, (7, 71, "a"))
+    assert rows_as_text(table.read().where("k = 7").collect()) == ["(7, 70, 'a')"]
+    upsert(table, (7, 71, "a"))  # the same call again sees the other's row
+    assert rows_as_text(table.read().where("k = 7").collect()) == ["(7, 71, 'a')"]
+
+
+def test_two_insert_only_merges_cannot_both_insert_a_key(
+    table: Table, overtaken: Callable[..., None]
+) -> None:
+    def insert(value: int) -> MergeResult:
+        source = frame(table.spark, [(7, value, "a")], PARTITIONED)
+        return table.merge(source, on="t.k = s.k").when_not_matched_insert_all().execute()
+
+    overtaken(lambda: insert(70))
+    with pytest.raises(errors.CommitConflictError):
+        insert(71)
+    assert rows_as_text(table.read().where("k = 7").collect()) == ["(7, 70, 'a')"]
+
+
+def test_commits_to_other_partitions_do_not_conflict(
+    table: Table, overtaken: Callable[..., None]
+) -> None:
+    overtaken(lambda: upsert(table, (2, 200, "b")))
+    assert upsert(table, (1, 100, "a")).version == 2
+    assert rows_as_text(table.read().collect()) == ["(1, 100, 'a')", "(2, 200, 'b')"]
+
+
+def test_no_update_is_lost_between_threads(table: Table) -> None:
+    """Each merge that says it committed added one; each that failed says it was a conflict."""
+
+    def add_one(_: int) -> bool:
+        source = frame(table.spark, [(1,)], "k INT")
+        merge = table.merge(source, on="t.k = s.k").when_matched_update({"v": "t.v + 1"})
+        try:
+            return merge.execute().version is not None
+        except errors.CommitConflictError:
+            return False
+
+    with ThreadPoolExecutor(2) as threads:
+        committed = sum(threads.map(add_one, range(6)))
+    assert committed >= 1
+    assert rows_as_text(table.read().where("k = 1").collect()) == [f"(1, {10 + committed}, 'a')"]
+    assert newest_version(table.path_or_name) == committed

@@ -1,0 +1,32 @@
+"""The shared list of merge cases, one module per family."""
+
+from tests.merge_cases import (
+    ambiguity,
+    by_source,
+    constraints,
+    evolution,
+    keys,
+    layouts,
+    matched,
+    not_matched,
+    sources,
+    stored_values,
+)
+from tests.merge_cases.case import MergeCase
+
+CASES: tuple[MergeCase, ...] = (
+    *matched.CASES,
+    *not_matched.CASES,
+    *by_source.CASES,
+    *ambiguity.CASES,
+    *keys.CASES,
+    *sources.CASES,
+    *stored_values.CASES,
+    *constraints.CASES,
+    *evolution.CASES,
+    *layouts.CASES,
+)
+
+CASES_BY_NAME = {case.name: case for case in CASES}
+
+assert len(CASES_BY_NAME) == len(CASES), "two merge cases have one name"

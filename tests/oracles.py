@@ -1,0 +1,299 @@
+"""Runs a merge case on copies of one table: with Delta's own MERGE, and with the engine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import deltaweave
+from deltaweave import Table
+from deltaweave.engine.clauses import Clause
+from deltaweave.errors import DeltaweaveError
+from tests.builders import frame, write_table
+from tests.merge_cases.case import MergeCase
+
+CHANGED_ROWS = (
+    "numTargetRowsInserted",
+    "numTargetRowsUpdated",
+    "numTargetRowsMatchedUpdated",
+    "numTargetRowsNotMatchedBySourceUpdated",
+    "numTargetRowsDeleted",
+    "numTargetRowsMatchedDeleted",
+    "numTargetRowsNotMatchedBySourceDeleted",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a merge did to its copy of the table.
+
+    Attributes:
+        rows: The table's rows afterwards, each as text, sorted.
+        schema: Its schema, as text.
+        path: The copy's folder.
+        version: The version the merge committed, or None.
+        operation: The commit's operation.
+        parameters: The commit's operation parameters.
+        metrics: The commit's metrics; the merge's own where it committed nothing.
+        error: What it raised, or None.
+        error_classes: Spark's and Delta's error classes in the causes of that.
+    """
+
+    rows: list[str]
+    schema: str
+    path: str
+    version: int | None
+    operation: str | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, int] = field(default_factory=dict)
+    error: Exception | None = None
+    error_classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One of the equal tables that a case runs on, and the source's view."""
+
+    spark: SparkSession
+    case: MergeCase
+    path: str
+    name: str
+    source: str
+
+    def statement(self) -> str:
+        """The case's MERGE into this copy."""
+        return self.case.statement(target=self._target(), source=self.source)
+
+    def _target(self) -> str:
+        if self.case.target_by == "name":
+            self.spark.sql(f"CREATE TABLE {self.name} USING delta LOCATION '{self.path}'")
+            return self.name
+        if self.case.target_by == "view":
+            self.spark.read.format("delta").load(self.path).createOrReplaceTempView(self.name)
+            return self.name
+        return f"delta.`{self.path}`"
+
+
+class Stage:
+    """The table of one case, copied byte for byte for every way of running it."""
+
+    def __init__(self, spark: SparkSession, case: MergeCase, folder: Path) -> None:
+        self._spark, self._case, self._folder = spark, case, folder
+        self._original = folder / "original" / case.folder
+        self._source = f"{case.name}_source"
+        write_table(
+            spark,
+            str(self._original),
+            case.target,
+            case.target_schema,
+            ddl=case.target_ddl,
+            files=case.files,
+            partition_by=case.partition_by,
+            cluster_by=case.cluster_by,
+            properties=case.properties,
+            setup=case.setup,
+        )
+        frame(spark, case.source, case.source_schema).createOrReplaceTempView(self._source)
+
+    def by_oracle(self) -> Outcome:
+        """Delta's own MERGE."""
+
+        def merge(copy: Copy) -> None:
+            self._spark.sql(copy.statement())
+
+        return self._run("oracle", merge)
+
+    def by_sql(self) -> Outcome:
+        """The engine, given SQL text."""
+        return self._run("sql", lambda copy: deltaweave.merge(self._spark, copy.statement()))
+
+    def by_builder(self, *, columns: bool) -> Outcome:
+        """The engine, given clauses through the fluent builder, as strings or as Columns."""
+        name = "columns" if columns else "strings"
+        return self._run(name, lambda copy: run_builder(copy, columns=columns))
+
+    def _run(self, way: str, merge: Callable[[Copy], Any]) -> Outcome:
+        path = str(self._folder / way / self._case.folder)
+        shutil.copytree(self._original, path)
+        copy = Copy(self._spark, self._case, path, f"{self._case.name}_{way}", self._source)
+        with configured(self._spark, self._case.conf):
+            return _outcome(copy, merge)
+
+
+def run_builder(copy: Copy, *, columns: bool) -> deltaweave.MergeResult:
+    """Run the case's clauses with the fluent builder."""
+    case, as_given = copy.case, F.expr if columns else str
+    return (
+        Table(copy.spark, copy.path)
+        .merge(
+            copy.spark.table(copy.source),
+            on=as_given(case.on),
+            with_schema_evolution=case.with_schema_evolution,
+        )
+        .add(*[_with_values(clause, as_given) for clause in case.clauses])
+        .execute()
+    )
+
+
+def _with_values(clause: Clause, as_given: Callable[[Any], Any]) -> Clause:
+    assignments = clause.assignments
+    return Clause(
+        clause.kind,
+        clause.action,
+        None if clause.condition is None else as_given(clause.condition),
+        None if assignments is None else {k: as_given(v) for k, v in assignments.items()},
+    )
+
+
+def _outcome(copy: Copy, merge: Callable[[Copy], Any]) -> Outcome:
+    before = newest_version(copy.path)
+    result, error = None, None
+    try:
+        result = merge(copy)
+    except (DeltaweaveError, PySparkException, Py4JJavaError) as raised:
+        error = raised
+    after = newest_version(copy.path)
+    table = copy.spark.read.format("delta").load(copy.path)
+    rows, schema = rows_as_text(table.collect()), table.schema.treeString()
+    if after == before:
+        metrics = {} if result is None else dict(result.metrics)
+        classes = () if error is None else error_classes(error)
+        return Outcome(
+            rows, schema, copy.path, None, metrics=metrics, error=error, error_classes=classes
+        )
+    assert after == before + 1, "one merge made several commits"
+    commit = commit_info(copy.path, after)
+    metrics = {name: int(value) for name, value in commit.get("operationMetrics", {}).items()}
+    if result is not None and metrics:
+        told = {name: result.metrics[name] for name in CHANGED_ROWS}
+        assert told == {name: metrics[name] for name in CHANGED_ROWS}, "result against history"
+        assert result.version == after
+    return Outcome(
+        rows,
+        schema,
+        copy.path,
+        after,
+        commit["operation"],
+        commit["operationParameters"],
+        metrics,
+        error,
+    )
+
+
+@contextmanager
+def configured(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """The session with this configuration, and as it was afterwards."""
+    before = {key: spark.conf.get(key, None) for key in conf}
+    try:
+        for key, value in conf.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, value)
+
+
+def newest_version(path: str) -> int:
+    """The newest version in a table's log."""
+    return max(int(file.stem) for file in _log(path).glob("*.json") if file.stem.isdigit())
+
+
+def commit_info(path: str, version: int) -> dict[str, Any]:
+    """What a commit says about itself."""
+    return next(action["commitInfo"] for action in actions(path, version) if "commitInfo" in action)
+
+
+def actions(path: str, version: int) -> list[dict[str, Any]]:
+    """The actions of one commit."""
+    lines = (_log(path) / f"{version:020}.json").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def all_files(path: str) -> set[str]:
+    """Every file under a table's folder but checksums."""
+    files = (file for file in Path(path).rglob("*") if file.is_file())
+    return {str(file.relative_to(path)) for file in files if not file.name.endswith(".crc")}
+
+
+def _log(path: str) -> Path:
+    return Path(path) / "_delta_log"
+
+
+def error_classes(error: BaseException) -> tuple[str, ...]:
+    """Spark's and Delta's error classes in an error and the Java exceptions behind it."""
+    if isinstance(error, DeltaweaveError):
+        return (error.error_class,) if error.error_class else ()
+    return tuple(name for java in _java_exceptions(error) if (name := _condition(java)))
+
+
+def _java_exceptions(error: BaseException | None) -> Iterator[Any]:
+    """The Java exceptions behind a Python one; pyspark's translation of one may itself fail."""
+    while error is not None:
+        java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+        while java is not None:
+            yield java
+            java = java.getCause()
+        error = error.__context__
+
+
+def _condition(java: Any) -> str | None:
+    try:
+        condition = java.getCondition()
+    except Py4JError:  # this class of exceptions has none
+        return None
+    return condition if isinstance(condition, str) else None
+
+
+def rows_as_text(rows: Iterable[Any]) -> list[str]:
+    """Rows as sorted text: NaN equals itself, -0.0 is not 0.0, and a diff reads well."""
+    return sorted(repr(_plain(row)) for row in rows)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_plain(item) for item in value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(value[key]) for key in sorted(value)}
+    if isinstance(value, bytearray):
+        return bytes(value)
+    return value
+
+
+def assert_same_source_rows(case: MergeCase, ours: Outcome, theirs: Outcome) -> None:
+    """Both count the source's rows; the engine does so exactly."""
+    counted, told = ours.metrics["numSourceRows"], theirs.metrics["numSourceRows"]
+    if case.oracle_overcounts:
+        assert counted == len(case.source)
+        assert counted < told
+    else:
+        assert counted == told
+
+
+def assert_same_metrics(case: MergeCase, ours: Outcome, theirs: Outcome) -> None:
+    """The row metrics agree; the engine rewrites no file in which nothing changes."""
+    changed = {name: theirs.metrics.get(name, 0) for name in CHANGED_ROWS}
+    assert {name: ours.metrics[name] for name in CHANGED_ROWS} == changed
+    if theirs.version is not None:
+        assert_same_source_rows(case, ours, theirs)
+    for name in ("numTargetRowsCopied", "numTargetFilesRemoved"):
+        assert ours.metrics[name] <= theirs.metrics.get(name, 0), name
+    if ours.metrics["numTargetFilesRemoved"] == theirs.metrics.get("numTargetFilesRemoved", 0):
+        copied = theirs.metrics.get("numTargetRowsCopied", 0)
+        assert ours.metrics["numTargetRowsCopied"] == copied
+    if not any(changed.values()) and ours.schema == theirs.schema:
+        assert ours.metrics["numTargetFilesAdded"] == 0

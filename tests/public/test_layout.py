@@ -1,0 +1,85 @@
+"""The layout's traps, the public names, and the rule that the merge is the engine's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import deltaweave
+
+ROOT = Path(__file__).parents[2]
+PLATFORM = ROOT / "platform"
+MODULES = sorted(PLATFORM.rglob("*.py"))
+
+BUILT_IN_MERGE = (
+    ".whenMatched",
+    ".whenNotMatched",
+    "MergeIntoCommand(",
+    'spark.sql("MERGE',
+    "spark.sql('MERGE",
+    'spark.sql(f"MERGE',
+    "runMerge",
+    "findTouchedFiles(",
+    "writeAllChanges(",
+    "writeOnlyInserts(",
+)
+
+
+def run_python(code: str, folder: Path = ROOT) -> str:
+    """What the code prints, in an interpreter of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def module_id(module: Path) -> str:
+    return str(module.relative_to(PLATFORM))
+
+
+def test_platform_is_a_source_root_and_no_package() -> None:
+    assert MODULES
+    assert not (PLATFORM / "__init__.py").exists()
+
+
+def test_the_standard_librarys_platform_is_not_shadowed() -> None:
+    assert run_python("import platform; print(platform.system())") == "Linux"
+
+
+def test_the_public_names() -> None:
+    assert deltaweave.__all__ == [
+        "MergeBuilder",
+        "MergeMetrics",
+        "MergeResult",
+        "Table",
+        "TouchedFiles",
+        "TouchedRows",
+        "clauses",
+        "errors",
+        "local_session",
+        "merge",
+    ]
+    for name in deltaweave.__all__:
+        assert getattr(deltaweave, name) is not None
+
+
+def test_importing_deltaweave_imports_no_pyspark() -> None:
+    code = (
+        "import sys, deltaweave; from deltaweave import clauses, errors; "
+        "print(*{name.split('.')[0] for name in sys.modules} & {'pyspark', 'py4j', 'delta'})"
+    )
+    assert run_python(code, folder=PLATFORM) == ""
+
+
+@pytest.mark.parametrize("module", MODULES, ids=module_id)
+def test_a_module_stays_under_400_lines(module: Path) -> None:
+    assert len(module.read_text().splitlines()) < 400
+
+
+@pytest.mark.parametrize("module", MODULES, ids=module_id)
+def test_no_module_calls_built_in_merge(module: Path) -> None:
+    source = module.read_text()
+    assert [call for call in BUILT_IN_MERGE if call in source] == []

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+def _run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    # A run of the tests under `make test` hands its own flags and level down: not to these.
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"JAVA_HOME", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"}
+    }
+    return subprocess.run(
+        command, cwd=ROOT, env=inherited | environment, capture_output=True, text=True, check=False
+    )
+
+
+def _fake_java(directory: Path, answer: str) -> Path:
+    """A directory with a `java` that answers `-version` so."""
+    java = directory / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{answer}\nEND\n")
+    java.chmod(0o755)
+    return directory
+
+
+JAVA_11 = 'openjdk version "11.0.2" 2019-01-15\nOpenJDK Runtime Environment (build 11.0.2+9)'
+
+
+@pytest.mark.parametrize("target", ["demo", "ui", "test"])
+def test_without_a_fit_java_make_says_in_one_line_what_to_install(
+    target: str, tmp_path: Path
+) -> None:
+    path = f"{_fake_java(tmp_path, JAVA_11)}/bin{os.pathsep}{os.environ['PATH']}"
+
+    ran = _run(["make", target], PATH=path)
+
+    assert ran.returncode != 0
+    (line,) = (ran.stdout + ran.stderr).splitlines()
+    assert "Java 17 or 21" in line
+    assert "found Java 11" in line
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', None),
+        ('openjdk version "21" 2023-09-19', None),
+        ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "17.0.1"', None),
+        ('java version "1.8.0_392"', "Java 8"),
+        ('openjdk version "24.0.1" 2025-04-15', "Java 24"),
+        ("Unable to locate a Java Runtime.", "none"),
+    ],
+)
+def test_java_17_and_21_are_fit(answer: str, found: str | None, tmp_path: Path) -> None:
+    ran = _run([".ci/require-java"], JAVA_HOME=str(_fake_java(tmp_path, answer)))
+
+    if found is None:
+        assert (ran.returncode, ran.stdout) == (0, "")
+    else:
+        assert ran.returncode == 1
+        (line,) = ran.stdout.splitlines()
+        assert f"found {found} as" in line
+
+
+def test_help_is_the_default_and_lists_each_command() -> None:
+    listed = _run(["make"]).stdout
+
+    for command in ("demo", "ui", "test", "check", "test-all", "clean"):
+        assert f"make {command} " in listed

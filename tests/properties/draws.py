@@ -1,0 +1,291 @@
+"""Draws merges: tables, sources and statements of every kind, each as a `MergeCase`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hypothesis import strategies as st
+
+from deltaweave.engine.clauses import Clause, Kind
+from tests.merge_cases.case import MergeCase, Rows
+from tests.properties import column_types as types
+from tests.properties.column_types import Type
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+FEED = {"delta.enableChangeDataFeed": "true"}
+COLUMN_MAPPING = {"delta.columnMapping.mode": "name"}
+CONFIGURATIONS = (
+    {"spark.databricks.delta.merge.materializeSource": "none"},
+    {"spark.databricks.delta.merge.materializeSource": "all"},
+    {"spark.databricks.delta.merge.optimizeInsertOnlyMerge.enabled": "false"},
+    {"spark.databricks.delta.schema.autoMerge.enabled": "true"},
+)
+# Conditions that the analyzer refuses in some or all clauses.
+MISTAKES = ("t.nope = 1", "s.nope IS NULL", "t.k = s.k", "k = 1", "t.k", "rand() < 2")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the target or the source.
+
+    Attributes:
+        name: Its name as SQL text spells it.
+        type: Its type.
+        side: `t` or `s`.
+    """
+
+    name: str
+    type: Type
+    side: str = "t"
+
+    @property
+    def ref(self) -> str:
+        return f"{self.side}.{self.name}"
+
+    @property
+    def is_key(self) -> bool:
+        return self.name.lower() in ("k", "j")
+
+
+Columns = Sequence[Column]
+
+
+def one_in(n: int) -> st.SearchStrategy[bool]:
+    """True once in n draws; false where the example is shrunk."""
+    return st.sampled_from([False] * (n - 1) + [True])
+
+
+def ddl(columns: Columns) -> str:
+    return ", ".join(f"{column.name} {column.type.sql}" for column in columns)
+
+
+@st.composite
+def merges(draw: st.DrawFn) -> MergeCase:
+    """A merge of up to 8 source rows into up to 12 target rows."""
+    mapped = draw(one_in(8))
+    target = draw(target_columns(mapped=mapped))
+    source = draw(source_columns(target))
+    properties = draw(st.sampled_from([{}, VECTORS, FEED, VECTORS | FEED]))
+    rows = draw(st.lists(row(target), max_size=12))
+    setup: tuple[str, ...] = ()
+    if rows and properties.items() >= VECTORS.items() and draw(st.booleans()):
+        setup = (f"DELETE FROM {{target}} AS t WHERE {draw(tests_of(target))}",)
+    on, is_equality = draw(on_conditions(target, source))
+    evolution = draw(one_in(3))
+    return MergeCase(
+        name="drawn",
+        target=rows,
+        source=draw(source_rows(source)),
+        clauses=draw(clauses(target, source, evolution=evolution)),
+        expected=(),  # what built-in MERGE makes of it
+        on=on,
+        target_schema=ddl(target),
+        source_schema=ddl(source),
+        files=draw(st.integers(1, 4)),
+        partition_by=draw(partitions(target)),
+        properties=properties | (COLUMN_MAPPING if mapped else {}),
+        setup=setup,
+        conf=draw(st.sampled_from(CONFIGURATIONS)) if draw(one_in(6)) else {},
+        with_schema_evolution=evolution,
+        oracle_overcounts=not is_equality,
+    )
+
+
+@st.composite
+def target_columns(draw: st.DrawFn, *, mapped: bool) -> list[Column]:
+    """One or two keys and one to five values."""
+    keys = draw(st.lists(st.sampled_from(types.KEYS), min_size=1, max_size=2))
+    values = draw(st.lists(st.sampled_from(types.ALL), min_size=1, max_size=5))
+    columns = [Column(name, of) for name, of in zip("kj", keys, strict=False)]
+    columns += [Column(f"v{i}", of) for i, of in enumerate(values)]
+    if draw(one_in(6)):
+        odd = draw(st.sampled_from(["`größe`", "`a b;c`" if mapped else "`V`", "_x"]))
+        columns[-1] = replace(columns[-1], name=odd)
+    return columns
+
+
+@st.composite
+def source_columns(draw: st.DrawFn, target: Columns) -> list[Column]:
+    """The target's columns; some may be missing, new, of another type or place or case."""
+    columns = [replace(column, side="s") for column in target]
+    if draw(one_in(6)):
+        place = draw(st.integers(0, len(columns) - 1))
+        others = types.STORED_AS.get(columns[place].type)
+        if others:
+            columns[place] = replace(columns[place], type=draw(st.sampled_from(others)))
+    values = [column for column in columns if not column.is_key]
+    if draw(one_in(6)):
+        columns.remove(draw(st.sampled_from(values)))
+    if draw(one_in(3)):
+        columns.append(Column("x", draw(st.sampled_from(types.ALL)), "s"))
+    if draw(one_in(6)):
+        columns = draw(st.permutations(columns))
+    if draw(one_in(8)):
+        columns = [replace(column, name=column.name.upper()) for column in columns]
+    return list(columns)
+
+
+def row(columns: Columns) -> st.SearchStrategy[tuple[object, ...]]:
+    return st.tuples(*[st.sampled_from(column.type.values) for column in columns])
+
+
+@st.composite
+def source_rows(draw: st.DrawFn, columns: Columns) -> Rows:
+    """Rows with a key each, mostly: a repeated key is an error in most statements."""
+    rows = draw(st.lists(row(columns), max_size=8))
+    if draw(one_in(4)):
+        return rows
+    keys = [place for place, column in enumerate(columns) if column.is_key]
+    by_key = {str([row[place] for place in keys[:1]]): row for row in rows}
+    return list(by_key.values())
+
+
+@st.composite
+def partitions(draw: st.DrawFn, target: Columns) -> tuple[str, ...]:
+    fit = [column for column in target if column.type.partitions]
+    if not fit or draw(st.sampled_from([True, True, False])):
+        return ()
+    return (draw(st.sampled_from(fit)).name,)
+
+
+@st.composite
+def on_conditions(draw: st.DrawFn, target: Columns, source: Columns) -> tuple[str, bool]:
+    """A match condition, and whether both sides must have equal values in some column."""
+    names = [column.name for column in target if column.is_key]
+    keys = names if draw(st.booleans()) else names[:1]
+    equal = draw(st.sampled_from(["=", "=", "<=>"]))
+    by_key = " AND ".join(f"t.{key} {equal} s.{key}" for key in keys)
+    shape = draw(
+        st.sampled_from(["equal", "equal", "equal", "equal", "more", "more", "range", "or", "none"])
+    )
+    if shape == "more":
+        columns = [*target] if draw(st.booleans()) else [*source]
+        return f"{by_key} AND ({draw(tests_of(columns))})", True
+    if shape == "range":
+        key = keys[0]
+        low = draw(st.sampled_from([f"t.{key} < s.{key}", f"s.{key} <= t.{key}"]))
+        return (f"{low} AND ({draw(tests_of([*target, *source]))})", False)
+    if shape == "or":
+        return f"({by_key}) OR ({draw(conditions(target, source))})", False
+    if shape == "none":
+        return draw(st.sampled_from(["false", "true", "t.k IS NULL", "s.k IS NULL", "NULL"])), False
+    return by_key, True
+
+
+@st.composite
+def tests_of(draw: st.DrawFn, columns: Columns) -> str:
+    """A condition on one column."""
+    column = draw(st.sampled_from(list(columns)))
+    return draw(st.sampled_from(column.type.tests)).format(column.ref)
+
+
+@st.composite
+def conditions(draw: st.DrawFn, *sides: Columns) -> str:
+    """A condition over the columns that a clause may read, of one or two parts."""
+    columns = [column for side in sides for column in side]
+    shape = draw(st.sampled_from(["one", "one", "two", "across", "constant", "mistake"]))
+    one = draw(tests_of(columns))
+    if shape == "two":
+        joined = draw(st.sampled_from(["({}) AND ({})", "({}) OR ({})", "NOT ({}) AND ({})"]))
+        return joined.format(one, draw(tests_of(columns)))
+    if shape == "constant" and draw(st.booleans()):
+        return draw(st.sampled_from(["true", "false", "CAST(NULL AS BOOLEAN)"]))
+    if shape == "mistake" and draw(one_in(4)):
+        return draw(st.sampled_from(MISTAKES))
+    if shape == "across" and len(sides) > 1:
+        target, source = sides
+        alike = [
+            (left.ref, right.ref)
+            for left in target
+            for right in source
+            if left.type == right.type and left.type.ordered
+        ]
+        if alike:
+            left, right = draw(st.sampled_from(alike))
+            operator = draw(st.sampled_from(["=", "<>", "<", ">=", "<=>"]))
+            return f"{left} {operator} {right}"
+    return one
+
+
+@st.composite
+def clauses(
+    draw: st.DrawFn, target: Columns, source: Columns, *, evolution: bool
+) -> tuple[Clause, ...]:
+    """One to five clauses, in the order that the grammar asks for."""
+    kinds: list[Kind] = ["matched", "not_matched", "not_matched_by_source"]
+    drawn = draw(
+        st.lists(st.sampled_from([kinds[0], kinds[0], kinds[1], *kinds]), min_size=1, max_size=5)
+    )
+    drawn.sort(key=kinds.index)
+    readable = {
+        "matched": (target, source),
+        "not_matched": (source,),
+        "not_matched_by_source": (target,),
+    }
+    return tuple(
+        draw(
+            clause(
+                kind,
+                target,
+                readable[kind],
+                is_last=place + 1 == len(drawn) or drawn[place + 1] != kind,
+                evolution=evolution,
+            )
+        )
+        for place, kind in enumerate(drawn)
+    )
+
+
+@st.composite
+def clause(
+    draw: st.DrawFn,
+    kind: Kind,
+    target: Columns,
+    readable: tuple[Columns, ...],
+    *,
+    is_last: bool,
+    evolution: bool,
+) -> Clause:
+    """A clause; the last of its kind may have no condition, others only by mistake."""
+    unconditional = draw(st.booleans()) if is_last else draw(one_in(50))
+    condition = None if unconditional else draw(conditions(*readable))
+    if kind == "not_matched":
+        action = draw(st.sampled_from(["insert_all", "insert"]))
+    elif kind == "matched":
+        action = draw(st.sampled_from(["update_all", "update", "delete"]))
+    else:
+        action = draw(st.sampled_from(["update", "delete"]))
+    if action not in ("insert", "update"):
+        return Clause(kind, action, condition)
+    assigned = list(target)
+    if evolution and kind != "not_matched_by_source":  # columns that the target is to gain
+        known = {column.name.lower() for column in target}
+        assigned += [c for c in readable[-1] if c.name.lower() not in known]
+    chosen = draw(
+        st.lists(st.sampled_from(assigned), min_size=1, unique_by=lambda column: column.name)
+    )
+    columns = [column for side in readable for column in side]
+    assignments = {}
+    for column in chosen:
+        if action == "update" and column.type in types.FIELDS and draw(st.booleans()):
+            field, of = types.FIELDS[column.type]
+            assignments[f"{column.name}.{field}"] = draw(values(of, columns))
+        else:
+            assignments[column.name] = draw(values(column.type, columns))
+    return Clause(kind, action, condition, assignments)
+
+
+@st.composite
+def values(draw: st.DrawFn, of: Type, columns: Columns) -> str:
+    """An expression of a type, or one that can be stored as it."""
+    fit = [c for c in columns if c.type == of or c.type in types.STORED_AS.get(of, ())]
+    shape = draw(st.sampled_from(["column", "column", "term", "constant", "special"]))
+    if shape == "special":
+        return draw(st.sampled_from(["NULL", "NULL", "DEFAULT", "s.nope", "NULL"]))
+    if fit and shape == "column":
+        return draw(st.sampled_from(fit)).ref
+    same = [c for c in fit if c.type == of]
+    if same and shape == "term":
+        return draw(st.sampled_from(of.terms)).format(draw(st.sampled_from(same)).ref)
+    return draw(st.sampled_from(of.constants))

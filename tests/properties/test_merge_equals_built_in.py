@@ -1,0 +1,127 @@
+"""Any merge does what Delta's own MERGE does: rows, schema, errors, metrics, change feed.
+
+`make test` runs the same few examples each time; `make fuzz N=5000` runs that many new ones.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
+from pyspark.sql import SparkSession
+
+from deltaweave.errors import DeltaweaveError
+from tests.engine.test_strategies import change_feed
+from tests.merge_cases.case import MergeCase
+from tests.oracles import Outcome, Stage, assert_same_metrics
+from tests.properties.draws import FEED, VECTORS, merges
+
+EXAMPLES = int(os.environ.get("DELTAWEAVE_FUZZ_EXAMPLES", "50"))
+FIRST_SEED = int(os.environ.get("DELTAWEAVE_FUZZ_SEED", "0"))
+# Small tests of as many examples each, one seed for each, to spread over pytest's workers.
+EXAMPLES_PER_TEST = 25
+SEEDS = range(FIRST_SEED, FIRST_SEED + -(-EXAMPLES // EXAMPLES_PER_TEST))
+
+in_this_number = settings(
+    max_examples=min(EXAMPLES, EXAMPLES_PER_TEST),
+    database=None,  # the seed alone says what is drawn
+    deadline=None,
+    print_blob=True,
+    report_multiple_bugs=False,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),  # an example takes seconds
+)
+
+
+@pytest.mark.parametrize("seed_of_draws", SEEDS)
+def test_a_merge_does_what_built_in_merge_does(spark: SparkSession, seed_of_draws: int) -> None:
+    @seed(seed_of_draws)
+    @in_this_number
+    @given(case=merges())
+    def compared(case: MergeCase) -> None:
+        assume(not loses_inserts(case))
+        note(reproduction(case))
+        compare(spark, case)
+
+    compared()
+
+
+def loses_inserts(case: MergeCase) -> bool:
+    """Whether built-in MERGE may lose inserted rows, a defect of Delta 4.4.
+
+    With a change feed and without vectors it tells duplicates of deleted rows by numbers that
+    inserted rows can have too.
+    """
+    matched = [clause for clause in case.clauses if clause.kind == "matched"]
+    return (
+        case.properties.items() >= FEED.items()
+        and not case.properties.items() >= VECTORS.items()
+        and [(clause.action, clause.condition) for clause in matched] == [("delete", None)]
+        and any(clause.kind == "not_matched" for clause in case.clauses)
+        and len(case.source) > 1
+    )
+
+
+def compare(spark: SparkSession, case: MergeCase) -> None:
+    """Run the case both ways and compare all that can be seen afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        stage = Stage(spark, case, Path(folder))
+        theirs, ours = stage.by_oracle(), stage.by_sql()
+        note(f"built-in: {told(theirs)}\nours:     {told(ours)}")
+        assert ours.rows == theirs.rows
+        assert ours.schema == theirs.schema
+        assert (ours.error is None) == (theirs.error is None)
+        if theirs.error is not None:
+            assert_same_error(ours, theirs)
+            return
+        assert_same_metrics(case, ours, with_true_count(case, theirs))
+        if case.properties.items() >= FEED.items() and theirs.version is not None:
+            fed = change_feed(spark, ours) if ours.version is not None else []
+            assert fed == change_feed(spark, theirs)
+        # Delta keeps the log of each table it saw; the folder of this one goes.
+        spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def assert_same_error(ours: Outcome, theirs: Outcome) -> None:
+    """Ours names one of the error classes in the chain of causes."""
+    assert isinstance(ours.error, DeltaweaveError)
+    assert ours.version is None
+    assert set(ours.error_classes) <= set(theirs.error_classes)
+    assert bool(ours.error_classes) == bool(theirs.error_classes)
+
+
+def with_true_count(case: MergeCase, theirs: Outcome) -> Outcome:
+    """Built-in MERGE's outcome, with the source's rows counted once in a nested-loop join.
+
+    Such a join reads the source in each task, and Delta's counter runs with the tasks.
+    """
+    if not case.oracle_overcounts:
+        return theirs
+    return replace(theirs, metrics={**theirs.metrics, "numSourceRows": len(case.source)})
+
+
+def told(outcome: Outcome) -> str:
+    if outcome.error is not None:
+        return f"{outcome.error_classes}: {str(outcome.error)[:500]}"
+    return f"version {outcome.version}, rows:\n" + "\n".join(f"  {row}" for row in outcome.rows)
+
+
+def reproduction(case: MergeCase) -> str:
+    """The case as text: the table, the source, and the statement."""
+    lines = [f"CREATE TABLE target ({case.target_schema}) USING delta"]
+    if case.partition_by:
+        lines.append(f"PARTITIONED BY ({', '.join(case.partition_by)})")
+    if case.properties:
+        lines.append(f"TBLPROPERTIES {dict(case.properties)}")
+    lines.append(f"rows in {case.files} file(s):")
+    lines += [f"  {row}" for row in case.target]
+    lines += [statement.format(target="target") for statement in case.setup]
+    lines.append(f"source ({case.source_schema}), rows:")
+    lines += [f"  {row}" for row in case.source]
+    lines += [f"SET {key} = {value}" for key, value in case.conf.items()]
+    lines.append(case.statement(target="target", source="source"))
+    return "\n".join(lines)

@@ -3,6 +3,9 @@
 
 PYTHON ?= python3
 PORT ?= 3000
+WORKERS ?= 2
+N ?= 500
+SEED := $(or $(SEED),$(shell date +%s))
 VENV := .venv/bin
 INSTALLED := .venv/.installed
 export DAGSTER_HOME := $(CURDIR)/.dagster
@@ -14,7 +17,7 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo ui test test-all check clean java
+.PHONY: help demo ui test test-all fuzz check clean java
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,10 +28,16 @@ demo: java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## land TPC-DS returns and 
 ui: java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the demo lake (PORT=3000)
 	@$(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
 
-test: java $(INSTALLED) ## run the tests
-	@$(VENV)/python -m pytest -q
+test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 2 GiB)
+	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'not full_matrix'
 
-test-all: test ## run the tests, slow ones included
+test-all: java $(INSTALLED) ## run the tests, and every merge case in every layout (hours)
+	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS)
+
+fuzz: java $(INSTALLED) ## run N=500 drawn merges and compare each with built-in MERGE (SEED=… runs the same again)
+	@echo "SEED=$(SEED)"
+	@DELTAWEAVE_FUZZ_EXAMPLES=$(N) DELTAWEAVE_FUZZ_SEED=$(SEED) $(VENV)/python -m pytest -q \
+		--exitfirst --numprocesses $(WORKERS) tests/properties
 
 check: $(INSTALLED) ## format, lint, types, import contracts
 	@$(VENV)/ruff format --check

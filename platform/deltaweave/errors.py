@@ -113,7 +113,7 @@ class UnsupportedFeatureError(DeltaweaveError, Terminal):
             f"the table uses {', '.join(self.features)}, which deltaweave does not support yet.",
             table=table,
             version=version,
-            hint="Run the statement with Delta's own MERGE, or drop the feature from the table.",
+            hint="Allow Delta's own MERGE with fallback='builtin', or drop the feature.",
         )
 
 

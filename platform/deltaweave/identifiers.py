@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Columns that the engine adds while it works; no table or source may have one of such a name.
+RESERVED_PREFIX = "__deltaweave_"
+
 
 def quoted(name: str) -> str:
     """One name in back quotes, whatever characters it holds.

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
 
 from deltaweave.delta import analyzer, builder
 from deltaweave.delta import snapshot as snapshots
+from deltaweave.delta.builtin import run_builtin_merge
 from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.engine import clauses as when
 from deltaweave.engine import command
 from deltaweave.engine.clauses import Clause
-from deltaweave.engine.outcome import MergeResult
-from deltaweave.errors import NotADeltaTableError, StatementError, TableNotFoundError
+from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
+from deltaweave.errors import (
+    NotADeltaTableError,
+    StatementError,
+    TableNotFoundError,
+    UnsupportedFeatureError,
+)
 from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
@@ -24,8 +31,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+logger = logging.getLogger(__name__)
+
+Fallback = Literal["builtin"]
+
+
 def merge(
-    spark: SparkSession, statement: str, *, idempotency: tuple[str, int] | None = None
+    spark: SparkSession,
+    statement: str,
+    *,
+    idempotency: tuple[str, int] | None = None,
+    fallback: Fallback | None = None,
+    skip_unchanged_updates: bool = False,
 ) -> MergeResult:
     """Run a MERGE statement on deltaweave's engine.
 
@@ -36,12 +53,40 @@ def merge(
         idempotency: An (application id, version) pair put into the same commit. If the table
             already holds that version or a later one of that id, nothing is done and the result's
             strategy is `"already-applied"`.
+        fallback: `"builtin"` runs Delta's own MERGE, with a warning in the log, where the table
+            uses a feature that the engine refuses. Not with the two other options, which Delta's
+            MERGE does not know: then the refusal stands.
+        skip_unchanged_updates: Whether updates that give a row the values it has (compared
+            null-safe; -0.0 equals 0.0) leave it alone: the row is not counted as updated, not in
+            the change data feed, and its file is not rewritten for it. Finding them reads all of
+            the target's columns in the candidate files.
 
     Raises:
         DeltaweaveError: A subclass that says what happened; nothing was committed.
     """
     plan, table = analyzer.parse_statement(spark, statement)
-    return command.run(analyzer.resolve(spark, plan, table), idempotency)
+    return _run(spark, plan, table, idempotency, fallback, skip_unchanged_updates)
+
+
+def _run(
+    spark: SparkSession,
+    plan: JavaObject,
+    table: str,
+    idempotency: tuple[str, int] | None,
+    fallback: Fallback | None,
+    skip_unchanged_updates: bool,
+) -> MergeResult:
+    """Run an unresolved MERGE plan on the engine or, where allowed and needed, on Delta's own."""
+    resolved = analyzer.resolve(spark, plan, table, skip_unchanged_updates=skip_unchanged_updates)
+    try:
+        return command.run(resolved, idempotency)
+    except UnsupportedFeatureError as refused:
+        if fallback != "builtin" or idempotency is not None or skip_unchanged_updates:
+            raise
+        features = ", ".join(refused.features)
+        logger.warning("%s uses %s: Delta's own MERGE runs instead", table, features)
+    version, metrics = run_builtin_merge(spark, plan, resolved.location, table)
+    return MergeResult(version, MergeMetrics(metrics), TouchedFiles(), "builtin")
 
 
 @dataclass(frozen=True)
@@ -299,8 +344,14 @@ class MergeBuilder:
         """Delete target rows that no source row matches."""
         return self.add(when.when_not_matched_by_source_delete(condition))
 
-    def execute(self) -> MergeResult:
+    def execute(
+        self, *, fallback: Fallback | None = None, skip_unchanged_updates: bool = False
+    ) -> MergeResult:
         """Run the merge.
+
+        Args:
+            fallback: See `deltaweave.merge`.
+            skip_unchanged_updates: See `deltaweave.merge`.
 
         Raises:
             DeltaweaveError: A subclass that says what happened; nothing was committed.
@@ -322,4 +373,4 @@ class MergeBuilder:
             clauses=self._clauses,
             with_schema_evolution=self._with_schema_evolution,
         )
-        return command.run(analyzer.resolve(spark, plan, table), self._idempotency)
+        return _run(spark, plan, table, self._idempotency, fallback, skip_unchanged_updates)

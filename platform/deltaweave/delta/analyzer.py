@@ -22,6 +22,7 @@ from deltaweave import errors
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.identifiers import RESERVED_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,12 +64,19 @@ class ResolvedMerge:
         table: What messages call the target.
         node: Delta's resolved MERGE node.
         clauses: In statement order within each kind: matched, not matched, not matched by source.
+        skips_unchanged: Whether an update that gives a row the values it has leaves it alone.
     """
 
     spark: SparkSession
     table: str
     node: JavaObject
     clauses: tuple[ResolvedClause, ...]
+    skips_unchanged: bool = False
+
+    @cached_property
+    def location(self) -> str:
+        """Where the target's data is."""
+        return str(self.node.targetFileIndex().deltaLog().dataPath().toString())
 
     @cached_property
     def condition(self) -> Column:
@@ -79,6 +87,12 @@ class ResolvedMerge:
     def source(self) -> DataFrame:
         """The source as the statement gives it."""
         return jvm_.data_frame_of_plan(self.spark, self.node.source())
+
+    @cached_property
+    def target_columns(self) -> list[Column]:
+        """The target's columns, in the order of its schema."""
+        output = jvm_.iterate(self.node.target().output())
+        return [jvm_.column_of(self.spark, attribute) for attribute in output]
 
     @cached_property
     def target_schema(self) -> StructType:
@@ -159,7 +173,12 @@ class ResolvedMerge:
         return [attribute.name() for attribute in read]
 
     def scan_columns(self) -> list[str]:
-        """Names of the target columns that the ON condition or a clause's condition reads."""
+        """Names of the target columns that tell which clause takes a row.
+
+        These are the columns that a condition reads; where unchanged rows are skipped, all of them.
+        """
+        if self.skips_unchanged:
+            return list(self.target_schema.names)
         read = self._read_by(self._conditions(), self.node.target())
         return [attribute.name() for attribute in read]
 
@@ -205,7 +224,9 @@ def parse_statement(spark: SparkSession, text: str) -> tuple[JavaObject, str]:
     return plan, label or "an unnamed table"
 
 
-def resolve(spark: SparkSession, plan: JavaObject, table: str) -> ResolvedMerge:
+def resolve(
+    spark: SparkSession, plan: JavaObject, table: str, *, skip_unchanged_updates: bool = False
+) -> ResolvedMerge:
     """Run Spark's and Delta's analysis over an unresolved MERGE plan.
 
     Raises:
@@ -231,12 +252,26 @@ def resolve(spark: SparkSession, plan: JavaObject, table: str) -> ResolvedMerge:
             table=table,
             hint="Give a statement that starts with MERGE INTO.",
         )
+    _refuse_reserved_names(analyzed, table)
     nodes = [
         *jvm_.iterate(analyzed.matchedClauses()),
         *jvm_.iterate(analyzed.notMatchedClauses()),
         *jvm_.iterate(analyzed.notMatchedBySourceClauses()),
     ]
-    return ResolvedMerge(spark, table, analyzed, tuple(_clause(spark, node) for node in nodes))
+    clauses = tuple(_clause(spark, node) for node in nodes)
+    return ResolvedMerge(spark, table, analyzed, clauses, skip_unchanged_updates)
+
+
+def _refuse_reserved_names(analyzed: JavaObject, table: str) -> None:
+    for plan in (analyzed.target(), analyzed.source()):
+        for name in plan.schema().fieldNames():
+            if name.lower().startswith(RESERVED_PREFIX):
+                raise errors.StatementError(
+                    f"column {name!r} begins with {RESERVED_PREFIX!r}, the names of columns that "
+                    "the engine adds while it works.",
+                    table=table,
+                    hint="Rename the column, in the source by an alias.",
+                )
 
 
 def _clause(spark: SparkSession, node: JavaObject) -> ResolvedClause:

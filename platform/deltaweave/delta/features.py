@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from deltaweave import errors
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
@@ -16,25 +14,28 @@ SUPPORTED = frozenset(
         "appendOnly",
         "changeDataFeed",
         "checkConstraints",
+        "checkpointProtection",
         "clustering",
         "columnMapping",
         "deletionVectors",
         "domainMetadata",
         "generatedColumns",
-        "identityColumns",  # supported by the protocol; refused below where the schema has one
+        "identityColumns",
         "inCommitTimestamp",
         "invariants",
-        "rowTracking",  # the same: refused where it is switched on
+        "materializePartitionColumns",
+        "rowTracking",
         "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
+        "variantShredding",
+        "variantShredding-preview",
+        "variantType",
+        "variantType-preview",
     }
 )
-
-# Table properties that switch a feature on which the engine does not write yet.
-_REFUSED_WHEN_TRUE: Mapping[str, str] = {
-    "delta.enableRowTracking": "rowTracking (delta.enableRowTracking)",
-}
 
 
 def refuse_unsupported(snapshot: JavaObject, *, table: str) -> None:
@@ -44,13 +45,6 @@ def refuse_unsupported(snapshot: JavaObject, *, table: str) -> None:
         UnsupportedFeatureError: It names every refused feature.
     """
     refused = sorted(_feature_names(snapshot.protocol()) - SUPPORTED)
-    properties = snapshot.metadata().configuration()
-    for key, name in _REFUSED_WHEN_TRUE.items():
-        setting = properties.get(key)
-        if setting.isDefined() and setting.get().lower() == "true":
-            refused.append(name)
-    if "delta.identity." in snapshot.metadata().schemaString():
-        refused.append("identityColumns")
     if refused:
         raise errors.UnsupportedFeatureError(refused, table=table, version=int(snapshot.version()))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.row_tracking import TrackedColumn
 from deltaweave.delta.snapshot import FileList
 from deltaweave.delta.transaction import Transaction
 from deltaweave.identifiers import quoted
@@ -23,6 +24,7 @@ def target_plan(
     file_column: str | None = None,
     row_column: str | None = None,
     row_index_column: str | None = None,
+    tracked: Iterable[TrackedColumn] = (),
 ) -> DataFrame:
     """The rows of exactly these files at the transaction's snapshot (document row M5).
 
@@ -38,6 +40,7 @@ def target_plan(
         row_column: If given, a bigint column of this name tells the rows apart.
         row_index_column: If given, a bigint column of this name holds each row's place in its
             file; only tables with deletion vectors have it.
+        tracked: Columns of row tracking to read besides.
     """
     merge = transaction.merge
     base = transaction.read(files)
@@ -51,8 +54,10 @@ def target_plan(
         extra[row_column] = F.monotonically_increasing_id()
     if row_index_column is not None:
         extra[row_index_column] = F.col("_metadata.row_index")
+    for column in tracked:
+        extra[column.name] = F.col(column.read_from)
     names = [quoted(attribute.name()) for attribute in kept]
-    selected = base.select(*names, *[column.alias(name) for name, column in extra.items()])
+    selected = base.select(*names, *[value.alias(name) for name, value in extra.items()])
     return jvm_.data_frame_of_plan(merge.spark, _aliased(merge, selected, kept))
 
 

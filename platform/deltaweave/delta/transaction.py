@@ -17,7 +17,6 @@ from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.failures import condition_and_state, delta_error, translated
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.snapshot import FileList
-from deltaweave.errors import SchemaChangedError
 from deltaweave.identifiers import quoted
 
 logger = logging.getLogger(__name__)
@@ -111,28 +110,6 @@ class Transaction:
     def last_applied(self, application_id: str) -> int:
         """The newest version that application id committed here, or -1."""
         return int(self.transaction.txnVersion(application_id))
-
-    def check_schema(self) -> None:
-        """Fail where the table's schema is not the one the statement was resolved against (M3).
-
-        Raises:
-            SchemaChangedError: With Delta's wording of the difference.
-        """
-        now = self.transaction.metadata().schema()
-        resolved = self.merge.node.target().schema()
-        if now.size() == resolved.size():
-            return
-        view = jvm_.jvm(self.merge.spark)
-        error = delta_error(view, "schemaChangedSinceAnalysis", resolved, now, False)
-        error_class, sql_state = condition_and_state(error)
-        raise SchemaChangedError(
-            error.getMessage(),
-            table=self.merge.table,
-            version=self.version,
-            error_class=error_class,
-            sql_state=sql_state,
-            hint="Run the statement again: it is resolved against the new schema.",
-        )
 
     def ambiguous_match(self) -> tuple[str, str, str | None]:
         """Delta's message, error class and SQLSTATE for an ambiguous match (M4)."""
@@ -258,7 +235,7 @@ class Transaction:
                 self.merge.spark._jsparkSession, self._sql_metrics(metrics)
             )
             committed = self.transaction.commitIfNeeded(
-                jvm_.seq_of(view, actions), self._operation(), jvm_.scala_map(view, {})
+                jvm_.seq_of(view, actions), self._operation(), self._tags()
             )
         return int(committed.get()) if committed.isDefined() else None
 
@@ -283,6 +260,14 @@ class Transaction:
             predicates("not_matched_by_source"),
         )
 
+    def _tags(self) -> JavaObject:
+        """The commit's tags: whether rows kept their ids, for tables that track rows."""
+        view = jvm_.jvm(self.merge.spark)
+        row_tracking = jvm_.singleton(view.org.apache.spark.sql.delta, "RowTracking")
+        return row_tracking.addPreservedRowTrackingTagIfNotSet(
+            self.snapshot, jvm_.scala_map(view, {})
+        )
+
     def _sql_metrics(self, metrics: Mapping[str, int]) -> JavaObject:
         view = jvm_.jvm(self.merge.spark)
         sql_metrics = view.org.apache.spark.sql.execution.metric.SQLMetrics
@@ -294,26 +279,26 @@ class Transaction:
             registered[name] = metric
         return jvm_.scala_map(view, registered)
 
-    def follow_up(self, metrics: Mapping[str, int]) -> None:
+    def follow_up(self, statistics: Mapping[str, int | str]) -> None:
         """What Delta does after a merge's commit; the commit stands whether or not it works.
 
         Records the `delta.dml.merge.stats` event, and lets cached queries over the target see the
         new rows (`recacheByPlan`, document row M1).
         """
         try:
-            self._record_event(metrics)
+            self._record_event(statistics)
             session = self.merge.spark._jsparkSession
             session.sharedState().cacheManager().recacheByPlan(session, self.merge.node.target())
         except Py4JError:
             logger.warning("%s: a step after the commit failed", self.merge.table, exc_info=True)
 
-    def _record_event(self, metrics: Mapping[str, int]) -> None:
+    def _record_event(self, statistics: Mapping[str, int | str]) -> None:
         view = jvm_.jvm(self.merge.spark)
         self.transaction.recordDeltaEvent(
             self.log,
             "delta.dml.merge.stats",
             jvm_.scala_map(view, {}),
-            jvm_.scala_map(view, metrics),
+            jvm_.scala_map(view, statistics),
             jvm_.option(view, None),
         )
 
@@ -330,6 +315,8 @@ def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
     active = jvm_.singleton(view.org.apache.spark.sql.delta, "OptimisticTransaction")
     with translated(merge.table):
         transaction = log.startTransaction(merge.node.catalogTable(), jvm_.option(view, None))
+    # New values of identity columns raise these columns' marks in the same commit.
+    transaction.setTrackHighWaterMarks(merge.node.trackHighWaterMarks())
     active.setActive(transaction)
     try:
         yield Transaction(merge, log, transaction)

@@ -13,10 +13,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta.analyzer import ResolvedMerge
+from deltaweave.delta.row_tracking import tracked_columns
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.change_feed import recorded
-from deltaweave.engine.evolution import evolved_columns
+from deltaweave.engine.evolution import columns_before
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.touched_files import (
     CLAUSE,
@@ -50,40 +51,46 @@ def changed_rows(
     merge = transaction.merge
     # The one clause there is deletes a row once, however often it matches.
     deduplicates = transaction.keeps_change_feed and scan.num_repeated > 0
+    tracked = tracked_columns(transaction)
     target = target_plan(
-        transaction, scan.touched, row_column=TARGET_ROW_ID if deduplicates else None
+        transaction,
+        scan.touched,
+        row_column=TARGET_ROW_ID if deduplicates else None,
+        tracked=tracked or (),
     )
-    columns = [target[quoted(name)] for name in merge.target_schema.names]
     # Rows without a source row matter where they are copied or a clause looks at them.
     outer = with_unmodified or merge.of_kind("not_matched_by_source")
     taken = target.join(source.for_join(), merge.condition, "left" if outer else "inner")
     taken = taken.withColumn(CLAUSE, clause_taken(merge))
     if not with_unmodified:
         taken = taken.filter(F.col(CLAUSE) != NO_CLAUSE)
-    before = evolved_columns(
-        columns,
-        merge.target_schema,
-        merge.evolved_schema,
-        case_sensitive=merge.is_case_sensitive,
-    )
+    before = columns_before(merge)
     after = _updated(merge, before)
     deletes = [i for i, clause in enumerate(merge.clauses) if clause.action == "delete"]
-    names = merge.evolved_schema.names
+    updates = [i for i, clause in enumerate(merge.clauses) if clause.action == "update"]
+    is_update = F.col(CLAUSE).isin(updates)
+    names = list(merge.evolved_schema.names)
+    if tracked is not None:
+        row_id, version = (target[quoted(column.name)] for column in tracked)
+        names += [column.name for column in tracked]
+        before += [row_id, version]
+        after += [row_id, F.when(~is_update, version)]
     if transaction.keeps_change_feed:
         if deduplicates:
             taken = taken.dropDuplicates([TARGET_ROW_ID])
-        updates = [i for i, clause in enumerate(merge.clauses) if clause.action == "update"]
         rows = recorded(
             taken,
             names,
             before,
             after,
-            is_update=F.col(CLAUSE).isin(updates),
+            is_update=is_update,
             is_delete=F.col(CLAUSE).isin(deletes),
         )
     else:
         kept = taken.filter(~F.col(CLAUSE).isin(deletes)) if deletes else taken
         rows = kept.select(*[value.alias(name) for name, value in zip(names, after, strict=True)])
+    for column in tracked or ():
+        rows = rows.withMetadata(quoted(column.name), column.metadata)
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "writeAllChanges using %s join:\n  source.output: %s\n  target.output: %s\n"

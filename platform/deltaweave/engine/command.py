@@ -15,13 +15,17 @@ from contextlib import ExitStack
 
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_attempt
 
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.analysis_checks import check_since_analysis
 from deltaweave.delta.analyzer import ResolvedMerge
+from deltaweave.delta.failures import condition_and_state, delta_error
 from deltaweave.delta.features import refuse_unsupported
+from deltaweave.delta.idempotency import reset_session_pair, session_pair
 from deltaweave.delta.transaction import Transaction, transaction_on
 from deltaweave.engine.metrics import merge_metrics
 from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
 from deltaweave.engine.phases import Phases
-from deltaweave.engine.source import prepared_source
+from deltaweave.engine.source import check_same_source, prepared_source
 from deltaweave.engine.write import Changes, write_changes
 from deltaweave.errors import SourceLostError
 
@@ -36,27 +40,50 @@ def run(merge: ResolvedMerge, idempotency: tuple[str, int] | None = None) -> Mer
     Args:
         merge: The statement, resolved in this session.
         idempotency: An (application id, version) pair put into the same commit. If the table
-            already holds that version or a later one of that id, nothing is done.
+            already holds that version or a later one of that id, nothing is done. Without it, the
+            pair that the session sets for its writes, if any.
 
     Raises:
         DeltaweaveError: A subclass that says what happened; nothing was committed.
     """
+    pair = idempotency or session_pair(merge.spark, table=merge.table)
+    result = _with_retries(merge, pair)
+    if idempotency is None and pair is not None:
+        reset_session_pair(merge.spark)
+    return result
+
+
+def _with_retries(merge: ResolvedMerge, idempotency: tuple[str, int] | None) -> MergeResult:
+    """Run attempts until one does not lose its materialized source (document row S5)."""
+    max_attempts = int(merge.spark.conf.get(_MAX_ATTEMPTS, "4") or 4)
     attempts = Retrying(
         retry=retry_if_exception_type(SourceLostError),
-        stop=stop_after_attempt(int(merge.spark.conf.get(_MAX_ATTEMPTS, "4") or 4)),
+        stop=stop_after_attempt(max_attempts),
         before_sleep=before_sleep_log(logger, logging.WARNING),
         reraise=True,
     )
-    for attempt in attempts:
-        with attempt:
-            result = _attempt(merge, idempotency, attempt.retry_state.attempt_number)
+    try:
+        for attempt in attempts:
+            with attempt:
+                result = _attempt(merge, idempotency, attempt.retry_state.attempt_number)
+    except SourceLostError as lost:
+        error = delta_error(jvm_.jvm(merge.spark), "sourceMaterializationFailedRepeatedlyInMerge")
+        error_class, sql_state = condition_and_state(error)
+        raise SourceLostError(
+            f"{error.getMessage()} Attempts: {max_attempts}.",
+            table=merge.table,
+            version=lost.version,
+            hint=lost.hint,
+            error_class=error_class,
+            sql_state=sql_state,
+        ) from lost
     return result
 
 
 def _attempt(
     merge: ResolvedMerge, idempotency: tuple[str, int] | None, attempt: int
 ) -> MergeResult:
-    """One run from a clean state: a new transaction, the source materialized anew (row S5)."""
+    """One run from a clean state: a new transaction, the source materialized anew."""
     started = time.perf_counter()
     phases = Phases(merge.spark)
     with transaction_on(merge) as transaction, ExitStack() as stack:
@@ -64,20 +91,28 @@ def _attempt(
         if idempotency is not None and transaction.last_applied(idempotency[0]) >= idempotency[1]:
             logger.info("%s: %s was applied before", merge.table, idempotency)
             return MergeResult(None, MergeMetrics(), TouchedFiles(), "already-applied")
-        transaction.check_schema()
+        check_since_analysis(transaction)
         transaction.evolve_schema()
         with phases.running(
             "materializeSource", "MERGE operation - materialize source", "materializeSourceTimeMs"
         ):
             source = stack.enter_context(prepared_source(merge, attempt))
         changes = write_changes(transaction, source, phases)
+        check_same_source(merge, source)
         phases.times_ms["executionTimeMs"] = round((time.perf_counter() - started) * 1000)
         metrics = merge_metrics(transaction, source, changes, phases)
         version = _commit(transaction, changes, metrics, idempotency)
     if version is None:
-        return MergeResult(None, metrics, TouchedFiles(), "none")
-    transaction.follow_up(metrics)
-    return MergeResult(version, metrics, _touched_files(changes), changes.strategy)
+        return MergeResult(None, metrics, TouchedFiles(), "none", attempt, source.reason)
+    transaction.follow_up(
+        {
+            **metrics,
+            "materializeSourceReason": source.reason,
+            "materializeSourceAttempts": attempt,
+        }
+    )
+    touched = _touched_files(changes)
+    return MergeResult(version, metrics, touched, changes.strategy, attempt, source.reason)
 
 
 def _commit(

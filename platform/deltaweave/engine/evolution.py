@@ -10,7 +10,51 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.analyzer import ResolvedClause, ResolvedMerge
+
+
+def columns_before(merge: ResolvedMerge) -> list[Column]:
+    """The target's columns as the evolved schema has them, before any clause changes them."""
+    return evolved_columns(
+        merge.target_columns,
+        merge.target_schema,
+        merge.evolved_schema,
+        case_sensitive=merge.is_case_sensitive,
+    )
+
+
+def changes_nothing(merge: ResolvedMerge, clause: ResolvedClause) -> Column:
+    """Whether an update gives a row the values it has, null-safe; false where that is not known.
+
+    Maps and variants cannot be compared, and random values must not be computed twice.
+    """
+    same: Column = F.lit(True)
+    expressions = [action.expr() for action in jvm_.iterate(clause.node.resolvedActions())]
+    attributes = dict(
+        zip(merge.target_schema.names, jvm_.iterate(merge.node.target().output()), strict=True)
+    )
+    fields = merge.evolved_schema.fields
+    for field, expression, before, value in zip(
+        fields, expressions, columns_before(merge), clause.values, strict=True
+    ):
+        attribute = attributes.get(field.name)
+        if attribute is not None and expression.semanticEquals(attribute):
+            continue
+        if not _comparable(field.dataType) or not expression.deterministic():
+            return F.lit(False)
+        same = same & value.eqNullSafe(before)
+    return same
+
+
+def _comparable(data_type: DataType) -> bool:
+    if isinstance(data_type, StructType):
+        return all(_comparable(field.dataType) for field in data_type.fields)
+    if isinstance(data_type, ArrayType):
+        return _comparable(data_type.elementType)
+    return not isinstance(data_type, MapType | VariantType)
 
 
 def evolved_columns(

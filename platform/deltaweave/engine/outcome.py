@@ -110,11 +110,18 @@ class MergeResult:
         version: The version it committed, or None when nothing was committed.
         metrics: Row, file and byte counts and phase times, under Delta's names.
         touched_files: The files removed and added.
-        strategy: How the changes were written: `"insert-only"`, `"copy-on-write"`, `"none"`
-            (nothing changed) or `"already-applied"` (the idempotency pair was committed before).
+        strategy: How the changes were written: `"insert-only"`, `"copy-on-write"`,
+            `"deletion-vectors"`, `"none"` (nothing changed), `"already-applied"` (the idempotency
+            pair was committed before) or `"builtin"` (Delta's own MERGE, as the caller allowed).
+        attempts: How often it ran, from a clean state each time; more than 1 where executors died
+            with the materialized source.
+        source_materialization: Why the source was materialized or not, in Delta's words (e.g.
+            `"NON_DETERMINISTIC_SOURCE_NON_DELTA"`); empty where no source was read.
     """
 
     version: int | None
     metrics: MergeMetrics
     touched_files: TouchedFiles
     strategy: str
+    attempts: int = 1
+    source_materialization: str = ""

@@ -16,16 +16,18 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.checkpoint import materialized
-from deltaweave.delta.failures import translated
+from deltaweave.delta.failures import delta_error, translated
 from deltaweave.delta.source_plan import reason_to_materialize
 from deltaweave.errors import SourceError
+from deltaweave.identifiers import RESERVED_PREFIX
 
 logger = logging.getLogger(__name__)
 
-SOURCE_ROW_ID = "_source_row_id_"
-SOURCE_ROW_PRESENT = "_source_row_present_"
+SOURCE_ROW_ID = f"{RESERVED_PREFIX}source_row_id"
+SOURCE_ROW_PRESENT = f"{RESERVED_PREFIX}source_row_present"
 
 # A materialized source up to this size is broadcast: rows decoded to a hash table take about three
 # times their size on disk, which a 2 GiB driver still holds with ease.
@@ -45,7 +47,7 @@ class PreparedSource:
     """The source rows as every phase reads them.
 
     Attributes:
-        rows: The columns that the merge uses, and `_source_row_id_` (bigint) if materialized.
+        rows: The columns that the merge uses, and `SOURCE_ROW_ID` (bigint) if materialized.
         num_rows: How many rows there are.
         size_in_bytes: Their measured size, or None where they were not materialized.
         reason: Why the source was materialized or not, in Delta's words.
@@ -67,7 +69,7 @@ class PreparedSource:
         return self.size_in_bytes is not None and self.size_in_bytes <= BROADCAST_LIMIT_BYTES
 
     def for_join(self) -> DataFrame:
-        """The rows with `_source_row_present_`, hinted for broadcast where they were measured."""
+        """The rows with `SOURCE_ROW_PRESENT`, hinted for broadcast where they were measured."""
         rows = self.rows.withColumn(SOURCE_ROW_PRESENT, F.lit(True))
         return F.broadcast(rows) if self.is_broadcastable else rows
 
@@ -105,6 +107,35 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
             kept.size_in_bytes,
         )
         yield PreparedSource(kept.rows, kept.num_rows, kept.size_in_bytes, reason)
+
+
+def check_same_source(merge: ResolvedMerge, source: PreparedSource) -> None:
+    """Fail where the source now has more or fewer rows than at first, if the session asks for that.
+
+    A materialized source cannot change. Delta's check of others costs it nothing, since its MERGE
+    counts the rows twice; here it is one more job, so it runs only when asked for
+    (`spark.databricks.delta.merge.failIfSourceChanged`, document row S6).
+
+    Raises:
+        SourceError: With Delta's wording.
+    """
+    asked = merge.spark.conf.get("spark.databricks.delta.merge.failIfSourceChanged", "false")
+    if asked != "true" or source.is_materialized or merge.takes_insert_only_path:
+        return
+    with translated(merge.table, otherwise=SourceError):
+        now = source.rows.count()
+    if now != source.num_rows:
+        error = delta_error(
+            jvm_.jvm(merge.spark),
+            "sourceNotDeterministicInMergeException",
+            merge.spark._jsparkSession,
+        )
+        raise SourceError(
+            f"{error.getMessage()} It had {source.num_rows} rows, then {now}.",
+            table=merge.table,
+            hint="Set spark.databricks.delta.merge.materializeSource to auto, or write the source "
+            "to a table first.",
+        )
 
 
 def decide(merge: ResolvedMerge) -> tuple[bool, str]:

@@ -22,23 +22,25 @@ from deltaweave.delta.failures import translated
 from deltaweave.delta.snapshot import FileList, decoded_location
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
+from deltaweave.engine.evolution import changes_nothing
 from deltaweave.engine.source import SOURCE_ROW_ID, SOURCE_ROW_PRESENT, PreparedSource
 from deltaweave.errors import AmbiguousMatchError, MergeFailedError
 
 if TYPE_CHECKING:
     import pyarrow
 
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import RESERVED_PREFIX, quoted
 
 logger = logging.getLogger(__name__)
 
 TRACE = 5  # below DEBUG: the names of touched files, which may be many
 
-FILE = "_file_name_"
-TARGET_ROW_ID = "_row_id_"
-SOURCE_ROW = "_source_row_"
-CLAUSE = "_clause_"
-MATCHES = "_matches_"
+# No table or source has columns with this prefix: `resolve` refuses them.
+FILE = f"{RESERVED_PREFIX}file"
+TARGET_ROW_ID = f"{RESERVED_PREFIX}row_id"
+SOURCE_ROW = f"{RESERVED_PREFIX}source_row"
+CLAUSE = f"{RESERVED_PREFIX}clause"
+MATCHES = f"{RESERVED_PREFIX}matches"
 NO_CLAUSE = -1
 
 
@@ -54,11 +56,10 @@ class TouchedFilesScan:
         num_matched_rows: Target rows that at least one source row matches.
         num_repeated: Target rows that several source rows match; one clause deletes them all.
         changed_by_file: How many rows of each touched file a clause takes, in their order.
-        pairs: The pairs: `_file_name_` (string), `_row_id_` (bigint; with deletion vectors the
-            row's place in its file, else any number that tells the rows of the scan apart),
-            `_source_row_` (bigint, the source row's id, or 0 if the source was not materialized;
-            null where no source row matches),
-            `_clause_` (int; -1 where no clause takes the pair).
+        pairs: The pairs: `FILE` (string), `TARGET_ROW_ID` (bigint; with deletion vectors the row's
+            place in its file, else any number that tells the rows of the scan apart), `SOURCE_ROW`
+            (bigint, the source row's id, or 0 if the source was not materialized; null where no
+            source row matches), `CLAUSE` (int; -1 where no clause takes the pair).
     """
 
     candidates: FileList
@@ -84,13 +85,19 @@ def clause_taken(merge: ResolvedMerge) -> Column:
     """
     place = {id(clause): i for i, clause in enumerate(merge.clauses)}
 
+    def taken(clause: ResolvedClause) -> Column:
+        number = F.lit(place[id(clause)])
+        if merge.skips_unchanged and clause.action == "update":
+            return F.when(changes_nothing(merge, clause), NO_CLAUSE).otherwise(number)
+        return number
+
     def first(clauses: Sequence[ResolvedClause]) -> Column:
         none = F.lit(NO_CLAUSE)
         return reduce(
             lambda later, clause: (
-                F.lit(place[id(clause)])
+                taken(clause)
                 if clause.condition is None
-                else F.when(clause.condition, F.lit(place[id(clause)])).otherwise(later)
+                else F.when(clause.condition, taken(clause)).otherwise(later)
             ),
             reversed(clauses),
             none,
@@ -113,8 +120,14 @@ def find_touched_files(
     """
     merge = transaction.merge
     candidates = transaction.candidate_files(merge.skipping_predicates())
-    row_ids = {"row_index_column" if with_row_index else "row_column": TARGET_ROW_ID}
-    target = target_plan(transaction, candidates, merge.scan_columns(), file_column=FILE, **row_ids)
+    target = target_plan(
+        transaction,
+        candidates,
+        merge.scan_columns(),
+        file_column=FILE,
+        row_column=None if with_row_index else TARGET_ROW_ID,
+        row_index_column=TARGET_ROW_ID if with_row_index else None,
+    )
     by_source = bool(merge.of_kind("not_matched_by_source"))
     join_type = "left" if by_source else "inner"
     joined = target.join(source.for_join(), merge.condition, join_type)

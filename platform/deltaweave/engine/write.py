@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame
 
@@ -112,8 +112,7 @@ def _rewrite_touched_files(
         "rewriteTimeMs",
     ):
         rows = changed_rows(transaction, source, scan, with_unmodified=True)
-        rows = reduce(DataFrame.union, [rows, *_inserts(transaction, source, scan)])
-        written = transaction.write(rows)
+        written = transaction.write(_together([rows, *_inserts(transaction, source, scan)]))
     return Changes(
         "copy-on-write",
         scan.candidates,
@@ -141,7 +140,7 @@ def _mark_touched_rows(
         parts = _inserts(transaction, source, scan)
         if updates or transaction.keeps_change_feed:
             parts.insert(0, changed_rows(transaction, source, scan, with_unmodified=False))
-        written = transaction.write(reduce(DataFrame.union, parts)) if parts else None
+        written = transaction.write(_together(parts)) if parts else None
     with phases.running(
         "writeDeletionVectors",
         f"MERGE operation - Rewriting Deletion Vectors to {len(scan.touched)} files",
@@ -167,6 +166,11 @@ def _inserts(
         return []
     inserts = inserts_after_scan(transaction, source, scan)
     return [recorded_inserts(inserts) if transaction.keeps_change_feed else inserts]
+
+
+def _together(parts: list[DataFrame]) -> DataFrame:
+    """Rows for one write job; inserted rows have no row id or commit version yet."""
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
 
 
 def _without_rows_left(scan: TouchedFilesScan) -> FileList:

@@ -1,0 +1,67 @@
+"""Row ids and row commit versions, which rows keep when a merge moves them to another file.
+
+Where a table tracks its rows (Delta protocol, "Row Tracking"), every row has an id and the version
+of the commit that last changed it. They follow from the row's file and place in it, unless the
+file stores them in two columns of its own, whose names the table's properties give. A merge stores
+both for the rows it copies, and the id alone for those it updates; inserted rows get new ones.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.transaction import Transaction
+
+ENABLED = "delta.enableRowTracking"
+_ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
+_COMMIT_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
+
+
+@dataclass(frozen=True)
+class TrackedColumn:
+    """A column that stores what row tracking knows of a row.
+
+    Attributes:
+        name: The column's name in the table's files (bigint, null where the file's own value
+            holds).
+        read_from: Where a scan of the table gives its value.
+        metadata: What tells Delta's writer that the column is meant, though no schema has it.
+    """
+
+    name: str
+    read_from: str
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TrackedColumns:
+    """The two columns of a table that tracks its rows."""
+
+    row_id: TrackedColumn
+    commit_version: TrackedColumn
+
+    def __iter__(self) -> Any:
+        return iter((self.row_id, self.commit_version))
+
+
+def tracked_columns(transaction: Transaction) -> TrackedColumns | None:
+    """The columns that keep row ids and commit versions, or None if the table does not track."""
+    properties = transaction.snapshot.metadata().configuration()
+    enabled = properties.get(ENABLED)
+    if not (enabled.isDefined() and enabled.get().lower() == "true"):
+        return None
+    delta = jvm_.jvm(transaction.merge.spark).org.apache.spark.sql.delta
+
+    def column(setting: str, owner: str, field: str) -> TrackedColumn:
+        name = properties.get(setting).get()
+        # False: no field id for Iceberg readers; tables that want one are refused (see features).
+        metadata = jvm_.singleton(delta, owner).columnMetadata(name, False)
+        return TrackedColumn(name, f"_metadata.{field}", json.loads(metadata.json()))
+
+    return TrackedColumns(
+        row_id=column(_ROW_ID_COLUMN, "RowId", "row_id"),
+        commit_version=column(_COMMIT_VERSION_COLUMN, "RowCommitVersion", "row_commit_version"),
+    )

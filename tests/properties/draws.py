@@ -56,6 +56,14 @@ def one_in(n: int) -> st.SearchStrategy[bool]:
     return st.sampled_from([False] * (n - 1) + [True])
 
 
+def some(
+    items: st.SearchStrategy[tuple[object, ...]], *, usually: int, at_most: int
+) -> st.SearchStrategy[Rows]:
+    """Lists that usually have so many items or more; shrunk ones have fewer."""
+    at_least = st.sampled_from([0] + [usually] * 5)
+    return at_least.flatmap(lambda n: st.lists(items, min_size=n, max_size=at_most))
+
+
 def ddl(columns: Columns) -> str:
     return ", ".join(f"{column.name} {column.type.sql}" for column in columns)
 
@@ -67,7 +75,7 @@ def merges(draw: st.DrawFn) -> MergeCase:
     target = draw(target_columns(mapped=mapped))
     source = draw(source_columns(target))
     properties = draw(st.sampled_from([{}, VECTORS, FEED, VECTORS | FEED]))
-    rows = draw(st.lists(row(target), max_size=12))
+    rows = draw(some(row(target), usually=4, at_most=12))
     setup: tuple[str, ...] = ()
     if rows and properties.items() >= VECTORS.items() and draw(st.booleans()):
         setup = (f"DELETE FROM {{target}} AS t WHERE {draw(tests_of(target))}",)
@@ -135,7 +143,7 @@ def row(columns: Columns) -> st.SearchStrategy[tuple[object, ...]]:
 @st.composite
 def source_rows(draw: st.DrawFn, columns: Columns) -> Rows:
     """Rows with a key each, mostly: a repeated key is an error in most statements."""
-    rows = draw(st.lists(row(columns), max_size=8))
+    rows = draw(some(row(columns), usually=3, at_most=8))
     if draw(one_in(4)):
         return rows
     keys = [place for place, column in enumerate(columns) if column.is_key]

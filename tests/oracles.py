@@ -14,13 +14,14 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import VariantVal
 
 import deltaweave
 from deltaweave import Table
 from deltaweave.engine.clauses import Clause
 from deltaweave.errors import DeltaweaveError
 from tests.builders import frame, write_table
-from tests.merge_cases.case import MergeCase
+from tests.merge_cases.case import COPY_ON_WRITE, FEED, Layout, MergeCase
 
 CHANGED_ROWS = (
     "numTargetRowsInserted",
@@ -30,6 +31,11 @@ CHANGED_ROWS = (
     "numTargetRowsDeleted",
     "numTargetRowsMatchedDeleted",
     "numTargetRowsNotMatchedBySourceDeleted",
+)
+VECTORS = (
+    "numTargetDeletionVectorsAdded",
+    "numTargetDeletionVectorsRemoved",
+    "numTargetDeletionVectorsUpdated",
 )
 
 
@@ -45,6 +51,7 @@ class Outcome:
         operation: The commit's operation.
         parameters: The commit's operation parameters.
         metrics: The commit's metrics; the merge's own where it committed nothing.
+        changes: The commit's rows in the change data feed, as `rows`; None without a feed.
         error: What it raised, or None.
         error_classes: Spark's and Delta's error classes in the causes of that.
     """
@@ -56,6 +63,7 @@ class Outcome:
     operation: str | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, int] = field(default_factory=dict)
+    changes: list[str] | None = None
     error: Exception | None = None
     error_classes: tuple[str, ...] = ()
 
@@ -78,8 +86,10 @@ class Copy:
         if self.case.target_by == "name":
             self.spark.sql(f"CREATE TABLE {self.name} USING delta LOCATION '{self.path}'")
             return self.name
-        if self.case.target_by == "view":
-            self.spark.read.format("delta").load(self.path).createOrReplaceTempView(self.name)
+        if self.case.target_by in ("view", "permanent_view"):
+            kind = "TEMPORARY VIEW" if self.case.target_by == "view" else "VIEW"
+            query = self.case.view.format(target=f"delta.`{self.path}`")
+            self.spark.sql(f"CREATE OR REPLACE {kind} {self.name} AS {query}")
             return self.name
         return f"delta.`{self.path}`"
 
@@ -87,8 +97,12 @@ class Copy:
 class Stage:
     """The table of one case, copied byte for byte for every way of running it."""
 
-    def __init__(self, spark: SparkSession, case: MergeCase, folder: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, case: MergeCase, folder: Path, layout: Layout = COPY_ON_WRITE
+    ) -> None:
+        case = layout.of(case)
         self._spark, self._case, self._folder = spark, case, folder
+        self._layout = layout
         self._original = folder / "original" / case.folder
         self._source = f"{case.name}_source"
         write_table(
@@ -103,7 +117,9 @@ class Stage:
             properties=case.properties,
             setup=case.setup,
         )
-        frame(spark, case.source, case.source_schema).createOrReplaceTempView(self._source)
+        # Kept: a merge reads its source several times, each time through a Python worker otherwise.
+        rows = frame(spark, case.source, case.source_schema).localCheckpoint()
+        rows.createOrReplaceTempView(self._source)
 
     def by_oracle(self) -> Outcome:
         """Delta's own MERGE."""
@@ -125,7 +141,8 @@ class Stage:
     def _run(self, way: str, merge: Callable[[Copy], Any]) -> Outcome:
         path = str(self._folder / way / self._case.folder)
         shutil.copytree(self._original, path)
-        copy = Copy(self._spark, self._case, path, f"{self._case.name}_{way}", self._source)
+        name = f"{self._case.name}_{self._layout}_{way}"
+        copy = Copy(self._spark, self._case, path, name, self._source)
         with configured(self._spark, self._case.conf):
             return _outcome(copy, merge)
 
@@ -178,6 +195,7 @@ def _outcome(copy: Copy, merge: Callable[[Copy], Any]) -> Outcome:
         told = {name: result.metrics[name] for name in CHANGED_ROWS}
         assert told == {name: metrics[name] for name in CHANGED_ROWS}, "result against history"
         assert result.version == after
+    has_feed = copy.case.properties.get(FEED) == "true"
     return Outcome(
         rows,
         schema,
@@ -186,8 +204,21 @@ def _outcome(copy: Copy, merge: Callable[[Copy], Any]) -> Outcome:
         commit["operation"],
         commit["operationParameters"],
         metrics,
+        change_feed(copy.spark, copy.path, after) if has_feed else None,
         error,
     )
+
+
+def change_feed(spark: SparkSession, path: str, version: int) -> list[str]:
+    """What one commit says in the change data feed, but for its time."""
+    changes = (
+        spark.read.format("delta")
+        .option("readChangeFeed", "true")
+        .option("startingVersion", str(version))
+        .option("endingVersion", str(version))
+        .load(path)
+    )
+    return rows_as_text(changes.drop("_commit_timestamp", "_commit_version").collect())
 
 
 @contextmanager
@@ -271,7 +302,30 @@ def _plain(value: Any) -> Any:
         return {key: _plain(value[key]) for key in sorted(value)}
     if isinstance(value, bytearray):
         return bytes(value)
+    if isinstance(value, VariantVal):
+        return str(value)
     return value
+
+
+def assert_outcome(case: MergeCase, ours: Outcome, theirs: Outcome) -> None:
+    """The case's own outcome for both, and the same outcome from both."""
+    if case.error is not None:
+        assert case.error in theirs.error_classes, theirs.error
+        assert isinstance(ours.error, DeltaweaveError)
+        assert ours.error_classes == (case.error,)
+        assert ours.version is None
+        assert ours.rows == theirs.rows
+        return
+    for outcome in (theirs, ours):
+        if outcome.error is not None:
+            raise outcome.error
+    expected = rows_as_text(case.expected or ())
+    assert theirs.rows == expected, "the oracle's rows"
+    assert ours.rows == expected, "the engine's rows"
+    assert ours.schema == theirs.schema
+    assert_same_metrics(case, ours, theirs)
+    if ours.version is not None and theirs.version is not None:
+        assert ours.changes == theirs.changes, "the change data feed"
 
 
 def assert_same_source_rows(case: MergeCase, ours: Outcome, theirs: Outcome) -> None:
@@ -297,3 +351,5 @@ def assert_same_metrics(case: MergeCase, ours: Outcome, theirs: Outcome) -> None
         assert ours.metrics["numTargetRowsCopied"] == copied
     if not any(changed.values()) and ours.schema == theirs.schema:
         assert ours.metrics["numTargetFilesAdded"] == 0
+    for name in VECTORS:
+        assert ours.metrics[name] == theirs.metrics.get(name, 0), name

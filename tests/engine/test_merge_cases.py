@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaweave.errors import DeltaweaveError
 from tests.merge_cases import CASES, CASES_BY_NAME
-from tests.merge_cases.case import MergeCase
-from tests.oracles import Outcome, Stage, assert_same_metrics, rows_as_text
+from tests.merge_cases.case import COPY_ON_WRITE, VECTORS_AND_FEED, Layout, MergeCase
+from tests.oracles import (
+    Outcome,
+    Stage,
+    assert_outcome,
+    configured,
+)
 
 BY_BUILDER = [
     "update_from_both_sides_and_constants",
@@ -32,50 +37,52 @@ BY_BUILDER = [
 ]
 
 
-Run = Callable[[MergeCase], tuple[Stage, Outcome]]
+LAYOUTS = [COPY_ON_WRITE, VECTORS_AND_FEED]
+MATRIX = [
+    Layout(vectors=vectors, feed=feed, partitioned=partitioned)
+    for partitioned in (False, True)
+    for vectors in (False, True)
+    for feed in (False, True)
+]
+
+Run = Callable[[MergeCase, Layout], tuple[Stage, Outcome]]
 
 
 def case_id(case: MergeCase) -> str:
     return case.name
 
 
+def runs(layouts: Sequence[Layout]) -> list[Any]:
+    """Every case on every layout that it can be run on."""
+    return [
+        pytest.param(case, layout, id=f"{case.name}-{layout}")
+        for case in CASES
+        for layout in layouts
+        if not layout.refused_by(case)
+    ]
+
+
 @pytest.fixture(scope="module")
 def run_with_oracle(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A case's stage and the oracle's outcome on it, run once for all tests of the case."""
-    known: dict[str, tuple[Stage, Outcome]] = {}
+    """A case's stage and the oracle's outcome on it, run once for all tests of the two."""
+    known: dict[tuple[str, Layout], tuple[Stage, Outcome]] = {}
 
-    def run(case: MergeCase) -> tuple[Stage, Outcome]:
-        if case.name not in known:
+    def run(case: MergeCase, layout: Layout) -> tuple[Stage, Outcome]:
+        key = case.name, layout
+        if key not in known:
             folder: Path = tmp_path_factory.mktemp("case")
-            stage = Stage(spark, case, folder)
-            known[case.name] = stage, stage.by_oracle()
-        return known[case.name]
+            stage = Stage(spark, case, folder, layout)
+            known[key] = stage, stage.by_oracle()
+        return known[key]
 
     return run
 
 
-def assert_outcome(case: MergeCase, ours: Outcome, theirs: Outcome) -> None:
-    """The case's own outcome for both, and the same outcome from both."""
-    if case.error is not None:
-        assert case.error in theirs.error_classes, theirs.error
-        assert isinstance(ours.error, DeltaweaveError)
-        assert ours.error_classes == (case.error,)
-        assert ours.version is None
-        assert ours.rows == theirs.rows
-        return
-    for outcome in (theirs, ours):
-        if outcome.error is not None:
-            raise outcome.error
-    expected = rows_as_text(case.expected or ())
-    assert theirs.rows == expected, "the oracle's rows"
-    assert ours.rows == expected, "the engine's rows"
-    assert ours.schema == theirs.schema
-    assert_same_metrics(case, ours, theirs)
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_sql_text_gives_what_built_in_merge_gives(case: MergeCase, run_with_oracle: Run) -> None:
-    stage, theirs = run_with_oracle(case)
+@pytest.mark.parametrize(("case", "layout"), runs(LAYOUTS))
+def test_sql_text_gives_what_built_in_merge_gives(
+    case: MergeCase, layout: Layout, run_with_oracle: Run
+) -> None:
+    stage, theirs = run_with_oracle(case, layout)
     assert_outcome(case, stage.by_sql(), theirs)
 
 
@@ -84,5 +91,25 @@ def test_sql_text_gives_what_built_in_merge_gives(case: MergeCase, run_with_orac
 def test_the_builder_gives_what_built_in_merge_gives(
     case: MergeCase, columns: bool, run_with_oracle: Run
 ) -> None:
-    stage, theirs = run_with_oracle(case)
+    stage, theirs = run_with_oracle(case, COPY_ON_WRITE)
     assert_outcome(case, stage.by_builder(columns=columns), theirs)
+
+
+@pytest.mark.full_matrix
+@pytest.mark.parametrize("shuffled", [False, True], ids=["broadcast", "shuffled"])
+@pytest.mark.parametrize(("case", "layout"), runs(MATRIX))
+def test_every_layout_and_join_gives_what_built_in_merge_gives(
+    case: MergeCase,
+    layout: Layout,
+    shuffled: bool,
+    run_with_oracle: Run,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage, theirs = run_with_oracle(case, layout)
+    if not shuffled:
+        assert_outcome(case, stage.by_sql(), theirs)
+        return
+    monkeypatch.setattr("deltaweave.engine.source.BROADCAST_LIMIT_BYTES", 0)
+    with configured(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"}):
+        assert_outcome(case, stage.by_sql(), theirs)

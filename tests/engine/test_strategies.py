@@ -13,8 +13,14 @@ import deltaweave
 from deltaweave import Table
 from tests.builders import frame, write_table
 from tests.merge_cases import CASES_BY_NAME
-from tests.merge_cases.case import MergeCase
-from tests.oracles import Outcome, Stage, actions, assert_same_metrics, rows_as_text
+from tests.merge_cases.case import Layout, MergeCase
+from tests.oracles import (
+    Stage,
+    actions,
+    assert_outcome,
+    assert_same_metrics,
+    rows_as_text,
+)
 
 NAMES = [
     "update_from_the_source",
@@ -38,53 +44,27 @@ NAMES = [
     "odd_partition_values",
 ]
 VECTORS = {"delta.enableDeletionVectors": "true"}
-FEED = {"delta.enableChangeDataFeed": "true"}
-TABLES = {"vectors": VECTORS, "vectors_and_feed": VECTORS | FEED, "feed": FEED}
+LAYOUTS = [Layout(vectors=True), Layout(feed=True)]  # test_merge_cases has the two others
 
 
-def change_feed(spark: SparkSession, outcome: Outcome) -> list[str]:
-    """What the merge's commit says in the change data feed."""
-    version = outcome.version
-    changes = (
-        spark.read.format("delta")
-        .option("readChangeFeed", "true")
-        .option("startingVersion", str(version))
-        .option("endingVersion", str(version))
-        .load(outcome.path)
-    )
-    return rows_as_text(changes.drop("_commit_timestamp", "_commit_version").collect())
-
-
-@pytest.mark.parametrize("properties", TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("case", [CASES_BY_NAME[n] for n in NAMES], ids=lambda case: case.name)
 def test_rows_metrics_and_change_feed_are_those_of_built_in_merge(
-    spark: SparkSession, tmp_path: Path, case: MergeCase, properties: dict[str, str]
+    spark: SparkSession, tmp_path: Path, case: MergeCase, layout: Layout
 ) -> None:
-    stage = Stage(spark, replace(case, properties={**case.properties, **properties}), tmp_path)
-    theirs, ours = stage.by_oracle(), stage.by_sql()
-    assert ours.rows == theirs.rows
-    assert ours.error_classes == ((case.error,) if case.error else ())
-    if case.error is not None:
-        assert ours.version is None
-        return
-    assert ours.rows == rows_as_text(case.expected or ())
-    assert_same_metrics(case, ours, theirs)
-    for name in ("Added", "Removed", "Updated"):
-        counted = f"numTargetDeletionVectors{name}"
-        assert ours.metrics[counted] == theirs.metrics.get(counted, 0), counted
-    if properties.keys() >= FEED.keys() and ours.version is not None:
-        assert change_feed(spark, ours) == change_feed(spark, theirs)
+    stage = Stage(spark, case, tmp_path, layout)
+    assert_outcome(case, stage.by_sql(), stage.by_oracle())
 
 
 def test_inserts_beside_repeated_deletes_are_all_kept(spark: SparkSession, tmp_path: Path) -> None:
     # With a change feed and without vectors, built-in MERGE 4.4 drops inserted rows here: it tells
     # duplicates of deleted rows by numbers that rows of the source can have too.
     case = CASES_BY_NAME["several_source_rows_may_delete_several_rows_and_the_rest_is_inserted"]
-    stage = Stage(spark, replace(case, properties=FEED), tmp_path)
+    stage = Stage(spark, case, tmp_path, Layout(feed=True))
     expected = rows_as_text(case.expected or ())
     ours = stage.by_sql()
     assert ours.rows == expected
-    inserted = [row for row in change_feed(spark, ours) if "'insert'" in row]
+    inserted = [row for row in ours.changes or () if "'insert'" in row]
     assert len(inserted) == ours.metrics["numTargetRowsInserted"]
     assert len(stage.by_oracle().rows) < len(expected)  # once this fails, Delta has mended it
 

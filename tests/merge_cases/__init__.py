@@ -8,8 +8,13 @@ from tests.merge_cases import (
     keys,
     layouts,
     matched,
+    names,
+    nested_evolution,
     not_matched,
+    partitions,
     sources,
+    statement_errors,
+    store_assignment,
     stored_values,
 )
 from tests.merge_cases.case import MergeCase
@@ -21,10 +26,15 @@ CASES: tuple[MergeCase, ...] = (
     *ambiguity.CASES,
     *keys.CASES,
     *sources.CASES,
+    *names.CASES,
+    *statement_errors.CASES,
     *stored_values.CASES,
+    *store_assignment.CASES,
     *constraints.CASES,
     *evolution.CASES,
+    *nested_evolution.CASES,
     *layouts.CASES,
+    *partitions.CASES,
 )
 
 CASES_BY_NAME = {case.name: case for case in CASES}

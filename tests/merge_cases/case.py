@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from deltaweave import clauses as when
@@ -20,6 +20,7 @@ insert_all = when.when_not_matched_insert_all
 by_source_update = when.when_not_matched_by_source_update
 by_source_delete = when.when_not_matched_by_source_delete
 
+FEED = "delta.enableChangeDataFeed"
 AMBIGUOUS = "DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE"
 
 
@@ -47,9 +48,15 @@ class MergeCase:
         conf: Session configuration while the merge runs.
         with_schema_evolution: Whether the statement says WITH SCHEMA EVOLUTION.
         target_by: How the statement names the target.
+        view: The query of the view, where the statement names one.
         folder: The name of the target's folder.
         oracle_overcounts: Whether built-in MERGE counts source rows several times: its counter
             runs with the tasks, and a nested-loop join reads the source in each of them.
+        oracle_loses_inserts: Whether built-in MERGE loses inserted rows on a table with a change
+            feed and without deletion vectors (see test_strategies).
+        without_vectors: Why the case cannot be run on a table with deletion vectors.
+        without_feed: Why it cannot be run on a table with a change data feed.
+        unpartitioned: Why its table cannot be partitioned, where the case does not say how.
         why: What may go wrong here, where the name does not say it.
     """
 
@@ -71,9 +78,14 @@ class MergeCase:
     setup: tuple[str, ...] = ()
     conf: Mapping[str, str] = field(default_factory=dict)
     with_schema_evolution: bool = False
-    target_by: Literal["path", "name", "view"] = "path"
+    target_by: Literal["path", "name", "view", "permanent_view"] = "path"
+    view: str = "SELECT * FROM {target}"
     folder: str = "table"
     oracle_overcounts: bool = False
+    oracle_loses_inserts: bool = False
+    without_vectors: str = ""
+    without_feed: str = ""
+    unpartitioned: str = ""
     why: str = ""
 
     def __post_init__(self) -> None:
@@ -87,6 +99,63 @@ class MergeCase:
         evolution = "WITH SCHEMA EVOLUTION " if self.with_schema_evolution else ""
         lines = [f"MERGE {evolution}INTO {target} AS t", f"USING {source} AS s", f"ON {self.on}"]
         return "\n".join(lines + [_as_sql(clause) for clause in self.clauses])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How the tables of a case are kept, where the case does not say so itself.
+
+    Attributes:
+        vectors: With deletion vectors, or by copy on write.
+        feed: With a change data feed, which then is a part of the outcome.
+        partitioned: By a column of the case, so that its rows lie in several files and may move.
+    """
+
+    vectors: bool = False
+    feed: bool = False
+    partitioned: bool = False
+
+    def __str__(self) -> str:
+        words = ["vectors" if self.vectors else "copy_on_write"]
+        words += ["feed"] * self.feed + ["partitioned"] * self.partitioned
+        return "_".join(words)
+
+    def refused_by(self, case: MergeCase) -> str:
+        """Why the case cannot be run so, or an empty string."""
+        if self.vectors and case.without_vectors:
+            return case.without_vectors
+        if self.feed and case.without_feed:
+            return case.without_feed
+        if self.feed and not self.vectors and case.oracle_loses_inserts:
+            return "the oracle loses inserted rows"
+        if self.partitioned and (case.partition_by or case.cluster_by):
+            return "the case says how its table is laid out"
+        if self.partitioned and not _partition_column(case):
+            return case.unpartitioned or "no column whose values a partition keeps exactly"
+        return ""
+
+    def of(self, case: MergeCase) -> MergeCase:
+        """The case, its table kept so."""
+        properties = dict(case.properties)
+        if self.vectors:
+            properties["delta.enableDeletionVectors"] = "true"
+        if self.feed:
+            properties[FEED] = "true"
+        columns = (_partition_column(case),) if self.partitioned else case.partition_by
+        return replace(case, properties=properties, partition_by=columns)
+
+
+def _partition_column(case: MergeCase) -> str:
+    """The case's last INT column but the first; an empty string where it has none."""
+    if case.unpartitioned:
+        return ""
+    columns = [column.split() for column in case.target_schema.split(",")[1:]]
+    integers = [words[0] for words in columns if len(words) == 2 and words[1] == "INT"]
+    return integers[-1] if integers else ""
+
+
+COPY_ON_WRITE = Layout()
+VECTORS_AND_FEED = Layout(vectors=True, feed=True)
 
 
 _WHEN = {

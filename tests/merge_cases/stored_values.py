@@ -1,11 +1,18 @@
-"""Values: nested ones, times and decimals, and what store assignment casts or refuses."""
+"""Values: nested ones, times, decimals and variants, and what store assignment casts or refuses."""
 
 from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
 
-from tests.merge_cases.case import MergeCase, insert, insert_all, update, update_all
+from tests.merge_cases.case import (
+    MergeCase,
+    by_source_update,
+    insert,
+    insert_all,
+    update,
+    update_all,
+)
 
 STRUCT = "k INT, a STRUCT<b: INT, c: STRUCT<d: INT, e: STRING>>"
 PEOPLE = "k INT, people ARRAY<STRUCT<name: STRING, age: INT>>"
@@ -192,6 +199,24 @@ CASES = (
             (1, "xy ", "xyz"),  # updated
             (2, "c  ", "d"),
             (3, "z  ", ""),  # inserted
+        ],
+    ),
+    MergeCase(
+        name="variants_made_and_read",
+        target_schema="k INT",
+        target_ddl="k INT, v VARIANT",
+        setup=("INSERT INTO {target} VALUES (1, parse_json('[1, null]')), (2, parse_json('2'))",),
+        source=[(1, '{"a": 1.5}'), (3, None)],
+        source_schema="k INT, v STRING",
+        clauses=(
+            update({"v": "parse_json(s.v)"}),
+            insert({"k": "s.k", "v": "parse_json(s.v)"}),
+            by_source_update({"v": "parse_json(to_json(t.v) || '0')"}),
+        ),
+        expected=[
+            (1, '{"a":1.5}'),  # updated
+            (2, "20"),  # updated, not matched by source
+            (3, None),  # inserted
         ],
     ),
 )

@@ -26,6 +26,7 @@ import deltaweave
 from deltaweave import MergeResult, Table
 from deltaweave.engine import write
 from tests.builders import frame, write_table
+from tests.conftest import TINY_DATA
 
 SCHEMA = "k INT, v INT"
 TARGET = [(k, k) for k in range(100)]
@@ -38,15 +39,14 @@ def session() -> SparkSession:
     return deltaweave.local_session(
         **{
             "spark.master": "local-cluster[2,1,1024]",
-            "spark.ui.enabled": "false",
-            "spark.log.level": "OFF",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.databricks.delta.snapshotPartitions": "1",
+            **{key: value for key, value in TINY_DATA.items() if key != "spark.master"},
+            "spark.executor.extraJavaOptions": TINY_DATA["spark.driver.extraJavaOptions"],
             "spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path),
             "spark.speculation": "true",
             "spark.speculation.interval": "100ms",
             "spark.speculation.quantile": "0.4",
             "spark.speculation.multiplier": "1.5",
+            "spark.speculation.task.duration.threshold": "2s",  # for stages of one task
         }
     )
 
@@ -61,10 +61,9 @@ def fails_at_first(value: int) -> int:
 
 @F.udf(IntegerType())
 def hangs_at_first(value: int) -> int:
-    """The value; the first attempt of one task hangs, so that a speculative one overtakes it."""
-    context = TaskContext.get()
-    if context.attemptNumber() == 0 and context.partitionId() == 0:
-        time.sleep(60)
+    """The value; the first attempt at one row hangs, and a speculative one overtakes it."""
+    if value == -90 and TaskContext.get().attemptNumber() == 0:
+        time.sleep(8)
     return value
 
 
@@ -128,17 +127,20 @@ SCENARIOS: dict[str, Callable[[Table], MergeResult]] = {
     "source_lost_once": lambda table: with_an_executor_lost(table, 1),
     "source_lost_always": lambda table: with_an_executor_lost(table, 99),
 }
-VECTORS = {"delta.enableDeletionVectors": "true"}
+STRATEGIES = {"copy-on-write": {}, "deletion-vectors": {"delta.enableDeletionVectors": "true"}}
 
 
 def main(folder: Path) -> None:
     spark = session()
+    spark.conf.set("spark.databricks.delta.merge.materializeSource.maxAttempts", "2")
     outcomes = {}
-    for strategy, properties in {"copy-on-write": {}, "deletion-vectors": VECTORS}.items():
-        for name, merge in SCENARIOS.items():
+    for name, merge in SCENARIOS.items():
+        for strategy, properties in STRATEGIES.items():
+            started = time.monotonic()
             path = str(folder / f"{name}-{strategy}")
             write_table(spark, path, TARGET, SCHEMA, files=2, properties=properties)
             outcomes[f"{name}/{strategy}"] = outcome(merge, Table(spark, path))
+            print(name, strategy, f"{time.monotonic() - started:.1f} s", file=sys.stderr)
     print(json.dumps(outcomes))
     spark.stop()
 

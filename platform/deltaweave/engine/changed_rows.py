@@ -90,7 +90,7 @@ def changed_rows(
         kept = taken.filter(~F.col(CLAUSE).isin(deletes)) if deletes else taken
         rows = kept.select(*[value.alias(name) for name, value in zip(names, after, strict=True)])
     for column in tracked or ():
-        rows = rows.withMetadata(quoted(column.name), column.metadata)
+        rows = rows.withMetadata(column.name, column.metadata)
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "writeAllChanges using %s join:\n  source.output: %s\n  target.output: %s\n"

@@ -13,7 +13,7 @@ import logging
 import time
 from contextlib import ExitStack
 
-from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_attempt
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analysis_checks import check_since_analysis
@@ -59,7 +59,7 @@ def _with_retries(merge: ResolvedMerge, idempotency: tuple[str, int] | None) -> 
     attempts = Retrying(
         retry=retry_if_exception_type(SourceLostError),
         stop=stop_after_attempt(max_attempts),
-        before_sleep=before_sleep_log(logger, logging.WARNING),
+        before_sleep=_log_retry,
         reraise=True,
     )
     try:
@@ -78,6 +78,14 @@ def _with_retries(merge: ResolvedMerge, idempotency: tuple[str, int] | None) -> 
             sql_state=sql_state,
         ) from lost
     return result
+
+
+def _log_retry(attempt: RetryCallState) -> None:
+    logger.warning(
+        "attempt %d lost its materialized source, the merge starts again: %s",
+        attempt.attempt_number,
+        attempt.outcome.exception() if attempt.outcome else "",
+    )
 
 
 def _attempt(

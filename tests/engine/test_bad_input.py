@@ -72,6 +72,8 @@ STATEMENTS = {
     "ON t.k = s.k WHEN NOT MATCHED BY SOURCE AND s.v > 1 THEN DELETE",
     "aggregate_in_a_condition": "MERGE INTO {target} t USING good_source s ON t.k = s.k "
     "WHEN MATCHED AND max(s.v) > 1 THEN DELETE",
+    "condition_that_is_no_boolean": "MERGE INTO {target} t USING good_source s ON t.k = s.k "
+    "WHEN MATCHED AND t.k THEN DELETE",
     "column_set_twice": "MERGE INTO {target} t USING good_source s ON t.k = s.k "
     "WHEN MATCHED THEN UPDATE SET v = s.v, v = s.k",
     "clause_after_an_unconditional_one": "MERGE INTO {target} t USING good_source s ON t.k = s.k "

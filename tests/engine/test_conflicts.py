@@ -11,7 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave import MergeResult, Table, errors
+from deltaweave.delta import analyzer
 from deltaweave.delta.transaction import Transaction
+from deltaweave.engine import command
 from tests.builders import frame, write_table
 from tests.oracles import newest_version, rows_as_text
 
@@ -117,3 +119,24 @@ def test_no_update_is_lost_between_threads(table: Table) -> None:
     assert committed >= 1
     assert rows_as_text(table.read().where("k = 1").collect()) == [f"(1, {10 + committed}, 'a')"]
     assert newest_version(table.path_or_name) == committed
+
+
+def test_identity_values_are_not_generated_from_an_old_mark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A commit after the statement was resolved used values that its plan would give out again."""
+    path = str(tmp_path / "identified")
+    ddl = "id BIGINT GENERATED ALWAYS AS IDENTITY, k INT"
+    write_table(spark, path, [], "k INT", ddl=ddl)
+    text = (
+        f"MERGE INTO delta.`{path}` t USING (SELECT 2 AS k) s ON t.k = s.k "
+        "WHEN NOT MATCHED THEN INSERT (k) VALUES (s.k)"
+    )
+    resolved = analyzer.resolve(spark, *analyzer.parse_statement(spark, text))
+    spark.sql(f"INSERT INTO delta.`{path}` (k) VALUES (1)")
+    with pytest.raises(errors.SchemaChangedError) as raised:
+        command.run(resolved)
+    assert isinstance(raised.value, errors.Transient)
+    assert command.run(analyzer.resolve(spark, *analyzer.parse_statement(spark, text))).version == 2
+    rows = Table(spark, path).read().collect()
+    assert len({row.id for row in rows}) == 2

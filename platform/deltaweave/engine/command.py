@@ -18,7 +18,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analysis_checks import check_since_analysis
 from deltaweave.delta.analyzer import ResolvedMerge
-from deltaweave.delta.failures import condition_and_state, delta_error
+from deltaweave.delta.failures import condition_and_state, delta_error, translated
 from deltaweave.delta.features import refuse_unsupported
 from deltaweave.delta.idempotency import reset_session_pair, session_pair
 from deltaweave.delta.transaction import Transaction, transaction_on
@@ -94,7 +94,8 @@ def _attempt(
     """One run from a clean state: a new transaction, the source materialized anew."""
     started = time.perf_counter()
     phases = Phases(merge.spark)
-    with transaction_on(merge) as transaction, ExitStack() as stack:
+    # Spark refuses some expressions only when a plan over them is made.
+    with translated(merge.table), transaction_on(merge) as transaction, ExitStack() as stack:
         refuse_unsupported(transaction.snapshot, table=merge.table)
         if idempotency is not None and transaction.last_applied(idempotency[0]) >= idempotency[1]:
             logger.info("%s: %s was applied before", merge.table, idempotency)

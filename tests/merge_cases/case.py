@@ -50,7 +50,7 @@ class MergeCase:
         target_by: How the statement names the target.
         view: The query of the view, where the statement names one.
         folder: The name of the target's folder.
-        oracle_overcounts: Whether built-in MERGE counts source rows several times: its counter
+        oracle_overcounts: Whether built-in MERGE may count source rows several times: its counter
             runs with the tasks, and a nested-loop join reads the source in each of them.
         oracle_loses_inserts: Whether built-in MERGE loses inserted rows on a table with a change
             feed and without deletion vectors (see test_strategies).

@@ -178,7 +178,8 @@ def on_conditions(draw: st.DrawFn, target: Columns, source: Columns) -> str:
     if shape == "or":
         return f"({by_key}) OR ({draw(conditions(target, source))})"
     if shape == "none":
-        return draw(st.sampled_from(["false", "true", "t.k IS NULL", "s.k IS NULL", "NULL"]))
+        constants = ["false", "true", "CAST(NULL AS BOOLEAN)", "NULL"]
+        return draw(st.sampled_from([*constants, "t.k IS NULL", "s.k IS NULL"]))
     return by_key
 
 

@@ -72,7 +72,7 @@ def _create(
 ) -> str:
     statement = f"CREATE TABLE {target} ({ddl}) USING delta"
     if partition_by:
-        statement += f" PARTITIONED BY ({', '.join(partition_by)})"
+        statement += f" PARTITIONED BY ({', '.join(f'`{name}`' for name in partition_by)})"
     if cluster_by:
         statement += f" CLUSTER BY ({', '.join(cluster_by)})"
     if properties:

@@ -102,7 +102,7 @@ class Stage:
     ) -> None:
         case = layout.of(case)
         self._spark, self._case, self._folder = spark, case, folder
-        self._layout = layout
+        self._layout, self._runs = layout, 0
         self._original = folder / "original" / case.folder
         self._source = f"{case.name}_source"
         write_table(
@@ -139,9 +139,10 @@ class Stage:
         return self._run(name, lambda copy: run_builder(copy, columns=columns))
 
     def _run(self, way: str, merge: Callable[[Copy], Any]) -> Outcome:
-        path = str(self._folder / way / self._case.folder)
+        self._runs += 1  # one way may be gone again, in another session configuration
+        path = str(self._folder / f"{way}_{self._runs}" / self._case.folder)
         shutil.copytree(self._original, path)
-        name = f"{self._case.name}_{self._layout}_{way}"
+        name = f"{self._case.name}_{self._layout}_{way}_{self._runs}"
         copy = Copy(self._spark, self._case, path, name, self._source)
         with configured(self._spark, self._case.conf):
             return _outcome(copy, merge)

@@ -3,8 +3,11 @@
 from tests.merge_cases import (
     ambiguity,
     by_source,
+    column_mapping,
+    conditions,
     constraints,
     evolution,
+    filled_in,
     keys,
     layouts,
     matched,
@@ -12,10 +15,15 @@ from tests.merge_cases import (
     nested_evolution,
     not_matched,
     partitions,
+    rules,
+    source_queries,
     sources,
     statement_errors,
     store_assignment,
     stored_values,
+    texts_of_limited_length,
+    type_widening,
+    wide_and_deep,
 )
 from tests.merge_cases.case import MergeCase
 
@@ -25,16 +33,24 @@ CASES: tuple[MergeCase, ...] = (
     *by_source.CASES,
     *ambiguity.CASES,
     *keys.CASES,
+    *conditions.CASES,
     *sources.CASES,
+    *source_queries.CASES,
     *names.CASES,
     *statement_errors.CASES,
     *stored_values.CASES,
     *store_assignment.CASES,
+    *texts_of_limited_length.CASES,
     *constraints.CASES,
+    *rules.CASES,
+    *filled_in.CASES,
     *evolution.CASES,
     *nested_evolution.CASES,
+    *type_widening.CASES,
     *layouts.CASES,
     *partitions.CASES,
+    *column_mapping.CASES,
+    *wide_and_deep.CASES,
 )
 
 CASES_BY_NAME = {case.name: case for case in CASES}

@@ -141,8 +141,12 @@ class Layout:
             properties["delta.enableDeletionVectors"] = "true"
         if self.feed:
             properties[FEED] = "true"
+        ddl = case.target_ddl
+        if self.feed and "delta.columnMapping.mode" in properties:
+            # Delta refuses a write that makes such a table; a statement may make it.
+            ddl = ddl or case.target_schema
         columns = (_partition_column(case),) if self.partitioned else case.partition_by
-        return replace(case, properties=properties, partition_by=columns)
+        return replace(case, properties=properties, target_ddl=ddl, partition_by=columns)
 
 
 def _partition_column(case: MergeCase) -> str:

@@ -153,6 +153,12 @@ CASES = (
         "column_of_both_sides_without_a_name", "AMBIGUOUS_REFERENCE", update_all(), on="k = s.k"
     ),
     refused(
+        "condition_that_is_no_boolean",
+        "JOIN_CONDITION_IS_NOT_BOOLEAN_TYPE",
+        update_all(),
+        on="t.k + s.k",
+    ),
+    refused(
         "unconditional_matched_clause_before_another",
         "NON_LAST_MATCHED_CLAUSE_OMIT_CONDITION",
         update_all(),

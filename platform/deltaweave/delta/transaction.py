@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
@@ -70,6 +72,19 @@ class Transaction:
     def partition_columns(self) -> list[str]:
         """The table's partition columns, in order."""
         return list(jvm_.iterate(self.transaction.metadata().partitionColumns()))
+
+    @property
+    def files(self) -> DataFrame:
+        """All data files at the transaction's snapshot, statistics and all (see TableSnapshot)."""
+        return snapshot_.TableSnapshot(self.merge.spark, self.log, self.snapshot).files
+
+    @cached_property
+    def physical_names(self) -> dict[str, str]:
+        """What the table's files and statistics call each of its columns."""
+        return {
+            field["name"]: field["metadata"].get("delta.columnMapping.physicalName", field["name"])
+            for field in json.loads(self.snapshot.metadata().schemaString())["fields"]
+        }
 
     @property
     def num_files(self) -> int:

@@ -23,6 +23,8 @@ from deltaweave.identifiers import quoted
 
 logger = logging.getLogger(__name__)
 
+_FEW_FILES = 1_000
+
 
 @dataclass(frozen=True)
 class WrittenFiles:
@@ -89,12 +91,18 @@ class Transaction:
     @property
     def num_files(self) -> int:
         """How many data files the table has."""
-        return int(self.snapshot.numOfFiles())
+        checksum = self.snapshot.checksumOpt()
+        return int(
+            checksum.get().numFiles() if checksum.isDefined() else self.snapshot.numOfFiles()
+        )
 
     @property
     def size_in_bytes(self) -> int:
         """Their total size, in bytes."""
-        return int(self.snapshot.sizeInBytes())
+        checksum = self.snapshot.checksumOpt()
+        return int(
+            checksum.get().tableSizeBytes() if checksum.isDefined() else self.snapshot.sizeInBytes()
+        )
 
     @property
     def changes_metadata(self) -> bool:
@@ -161,8 +169,20 @@ class Transaction:
         expressions = view.org.apache.spark.sql.catalyst.expressions
         everything = jvm_.singleton(expressions, "Literal").TrueLiteral()
         wanted = jvm_.seq(view, predicates or [everything])
-        files = self.transaction.filterFiles(wanted, True)
+        if predicates or not self._lists_all_files_quickly():
+            files = self.transaction.filterFiles(wanted, True)
+        else:
+            # What filterFiles does, without the totals of the whole state that it computes besides.
+            listed = self.snapshot.allFiles().collectAsList()
+            files = jvm_.seq_of(view, listed)
+            self.transaction.trackReadPredicates(wanted, False, True)
+            self.transaction.trackFilesRead(files)
         return FileList(self.merge.spark, files, self.data_path)
+
+    def _lists_all_files_quickly(self) -> bool:
+        """Whether the table is known to have few files; they come with all of their statistics."""
+        checksum = self.snapshot.checksumOpt()
+        return bool(checksum.isDefined() and checksum.get().numFiles() <= _FEW_FILES)
 
     def write(self, rows: DataFrame) -> WrittenFiles:
         """Write rows of the table's (evolved) schema as new data files, constraints checked.

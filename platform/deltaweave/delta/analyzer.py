@@ -131,42 +131,6 @@ class ResolvedMerge:
         matched = self.of_kind("matched")
         return len(matched) == 1 and matched[0].action == "delete" and matched[0].condition is None
 
-    def target_only_conjuncts(self) -> list[JavaObject]:
-        """The conjuncts of the ON condition that mention the target alone."""
-        return _conjuncts_within(self.node.condition(), self.node.target().outputSet())
-
-    def skipping_predicates(self) -> list[JavaObject]:
-        """Expressions over target attributes that every matched row of interest satisfies.
-
-        Files that cannot satisfy them need not be read (document row C1). A merge that looks at
-        rows not matched by the source has none.
-        """
-        if self.of_kind("not_matched_by_source"):
-            return []
-        predicates = self.target_only_conjuncts()
-        if self.is_matched_only:
-            clause_predicate = self._matched_clause_predicate()
-            if clause_predicate is not None:
-                predicates.append(clause_predicate)
-        return predicates
-
-    def _matched_clause_predicate(self) -> JavaObject | None:
-        """OR over the clauses of the target-only part of each condition; None if one has none."""
-        expressions = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.expressions
-        target = self.node.target().outputSet()
-        either: JavaObject | None = None
-        for clause in self.clauses:
-            if not clause.node.condition().isDefined():
-                return None
-            conjuncts = _conjuncts_within(clause.node.condition().get(), target)
-            if not conjuncts:
-                return None
-            every = conjuncts[0]
-            for conjunct in conjuncts[1:]:
-                every = expressions.And(every, conjunct)
-            either = every if either is None else expressions.Or(either, every)
-        return either
-
     def condition_columns(self) -> list[str]:
         """Names of the target columns that the ON condition reads."""
         read = self._read_by([self.node.condition()], self.node.target())
@@ -290,16 +254,6 @@ def _clause(spark: SparkSession, node: JavaObject) -> ResolvedClause:
         values=values,
         node=node,
     )
-
-
-def _conjuncts_within(expression: JavaObject, attributes: JavaObject) -> list[JavaObject]:
-    """The AND-ed parts of an expression that read these attributes alone."""
-    if expression.getClass().getSimpleName() == "And":
-        return [
-            *_conjuncts_within(expression.left(), attributes),
-            *_conjuncts_within(expression.right(), attributes),
-        ]
-    return [expression] if expression.references().subsetOf(attributes) else []
 
 
 def _schema(java_schema: JavaObject) -> StructType:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
@@ -20,6 +22,8 @@ from deltaweave.delta.snapshot import FileList
 from deltaweave.identifiers import quoted
 
 logger = logging.getLogger(__name__)
+
+_FEW_FILES = 1_000
 
 
 @dataclass(frozen=True)
@@ -72,14 +76,33 @@ class Transaction:
         return list(jvm_.iterate(self.transaction.metadata().partitionColumns()))
 
     @property
+    def files(self) -> DataFrame:
+        """All data files at the transaction's snapshot, statistics and all (see TableSnapshot)."""
+        return snapshot_.TableSnapshot(self.merge.spark, self.log, self.snapshot).files
+
+    @cached_property
+    def physical_names(self) -> dict[str, str]:
+        """What the table's files and statistics call each of its columns."""
+        return {
+            field["name"]: field["metadata"].get("delta.columnMapping.physicalName", field["name"])
+            for field in json.loads(self.snapshot.metadata().schemaString())["fields"]
+        }
+
+    @property
     def num_files(self) -> int:
         """How many data files the table has."""
-        return int(self.snapshot.numOfFiles())
+        checksum = self.snapshot.checksumOpt()
+        return int(
+            checksum.get().numFiles() if checksum.isDefined() else self.snapshot.numOfFiles()
+        )
 
     @property
     def size_in_bytes(self) -> int:
         """Their total size, in bytes."""
-        return int(self.snapshot.sizeInBytes())
+        checksum = self.snapshot.checksumOpt()
+        return int(
+            checksum.get().tableSizeBytes() if checksum.isDefined() else self.snapshot.sizeInBytes()
+        )
 
     @property
     def changes_metadata(self) -> bool:
@@ -146,8 +169,20 @@ class Transaction:
         expressions = view.org.apache.spark.sql.catalyst.expressions
         everything = jvm_.singleton(expressions, "Literal").TrueLiteral()
         wanted = jvm_.seq(view, predicates or [everything])
-        files = self.transaction.filterFiles(wanted, True)
+        if predicates or not self._lists_all_files_quickly():
+            files = self.transaction.filterFiles(wanted, True)
+        else:
+            # What filterFiles does, without the totals of the whole state that it computes besides.
+            listed = self.snapshot.allFiles().collectAsList()
+            files = jvm_.seq_of(view, listed)
+            self.transaction.trackReadPredicates(wanted, False, True)
+            self.transaction.trackFilesRead(files)
         return FileList(self.merge.spark, files, self.data_path)
+
+    def _lists_all_files_quickly(self) -> bool:
+        """Whether the table is known to have few files; they come with all of their statistics."""
+        checksum = self.snapshot.checksumOpt()
+        return bool(checksum.isDefined() and checksum.get().numFiles() <= _FEW_FILES)
 
     def write(self, rows: DataFrame) -> WrittenFiles:
         """Write rows of the table's (evolved) schema as new data files, constraints checked.

@@ -12,7 +12,9 @@ from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.snapshot import FileList
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
+from deltaweave.engine.candidates import candidate_files
 from deltaweave.engine.source import SOURCE_ROW_ID, PreparedSource
+from deltaweave.engine.source_keys import source_keys
 from deltaweave.engine.touched_files import CLAUSE, NO_CLAUSE, SOURCE_ROW, TouchedFilesScan
 
 logger = logging.getLogger(__name__)
@@ -49,7 +51,7 @@ def inserts_only(transaction: Transaction, source: PreparedSource) -> tuple[Data
         The rows, and the candidate files they were joined with.
     """
     merge = transaction.merge
-    candidates = transaction.candidate_files(merge.target_only_conjuncts())
+    candidates = candidate_files(transaction, source, source_keys(merge, source))
     target = target_plan(transaction, candidates, merge.condition_columns())
     unmatched = source.rows.join(target, merge.condition, "left_anti")
     rows = _inserted(merge, unmatched)

@@ -51,12 +51,14 @@ class PreparedSource:
         num_rows: How many rows there are.
         size_in_bytes: Their measured size, or None where they were not materialized.
         reason: Why the source was materialized or not, in Delta's words.
+        gives_same_rows: Whether evaluating them again is certain to give the same rows.
     """
 
     rows: DataFrame
     num_rows: int
     size_in_bytes: int | None
     reason: str
+    gives_same_rows: bool
 
     @property
     def is_materialized(self) -> bool:
@@ -90,7 +92,7 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
     if not materialize:
         with translated(merge.table, otherwise=SourceError):
             num_rows = used.count()
-        yield PreparedSource(used, num_rows, None, reason)
+        yield PreparedSource(used, num_rows, None, reason, reason == "NOT_MATERIALIZED_AUTO")
         return
     setting, default = _STORAGE_LEVELS[min(attempt, len(_STORAGE_LEVELS)) - 1]
     level = merge.spark.conf.get(f"{_SETTING}.{setting}", default) or default
@@ -106,7 +108,7 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
             kept.num_rows,
             kept.size_in_bytes,
         )
-        yield PreparedSource(kept.rows, kept.num_rows, kept.size_in_bytes, reason)
+        yield PreparedSource(kept.rows, kept.num_rows, kept.size_in_bytes, reason, True)
 
 
 def check_same_source(merge: ResolvedMerge, source: PreparedSource) -> None:
@@ -147,7 +149,6 @@ def decide(merge: ResolvedMerge) -> tuple[bool, str]:
         return False, "NOT_MATERIALIZED_NONE"
     if mode != "auto":
         return True, "INVALID_CONFIG"
-    if merge.takes_insert_only_path:
-        return False, "NOT_MATERIALIZED_AUTO_INSERT_ONLY"
+    # Unlike Delta's, an insert-only merge too: it counts the rows, prunes by them and inserts them.
     reason = reason_to_materialize(merge)
     return (False, "NOT_MATERIALIZED_AUTO") if reason is None else (True, reason)

@@ -22,8 +22,10 @@ from deltaweave.delta.failures import translated
 from deltaweave.delta.snapshot import FileList, decoded_location
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
+from deltaweave.engine.candidates import candidate_files
 from deltaweave.engine.evolution import changes_nothing
 from deltaweave.engine.source import SOURCE_ROW_ID, SOURCE_ROW_PRESENT, PreparedSource
+from deltaweave.engine.source_keys import source_keys
 from deltaweave.errors import AmbiguousMatchError, MergeFailedError
 
 if TYPE_CHECKING:
@@ -119,7 +121,8 @@ def find_touched_files(
         AmbiguousMatchError: Several source rows match a target row.
     """
     merge = transaction.merge
-    candidates = transaction.candidate_files(merge.skipping_predicates())
+    keys = source_keys(merge, source)
+    candidates = candidate_files(transaction, source, keys)
     target = target_plan(
         transaction,
         candidates,
@@ -156,7 +159,7 @@ def find_touched_files(
         pairs = pairs.persist()
     try:
         with translated(merge.table, version=transaction.version):
-            counts = _counts_per_file(pairs, len(merge.clauses)).toArrow()
+            counts = _counts_per_file(pairs, len(merge.clauses), keys.are_unique).toArrow()
         if _total(counts, "ambiguous") and not merge.may_match_repeatedly:
             raise _ambiguity(transaction, candidates, source)
         matched, _ = _files_with(transaction, candidates, counts, "matched")
@@ -177,12 +180,16 @@ def find_touched_files(
     )
 
 
-def _counts_per_file(pairs: DataFrame, num_clauses: int) -> DataFrame:
+def _counts_per_file(pairs: DataFrame, num_clauses: int, keys_are_unique: bool) -> DataFrame:
     """Per file: rows matched, rows matched by several source rows, rows taken by each clause."""
-    # Where a row matches repeatedly and that is allowed, one clause takes all of its pairs.
-    rows = pairs.groupBy(FILE, TARGET_ROW_ID).agg(
-        F.count(SOURCE_ROW).alias(MATCHES), F.max(CLAUSE).alias(CLAUSE)
-    )
+    if keys_are_unique:
+        # No row has two pairs: rows need not be brought together.
+        rows = pairs.withColumn(MATCHES, F.col(SOURCE_ROW).isNotNull().cast("int"))
+    else:
+        # Where a row matches repeatedly and that is allowed, one clause takes all of its pairs.
+        rows = pairs.groupBy(FILE, TARGET_ROW_ID).agg(
+            F.count(SOURCE_ROW).alias(MATCHES), F.max(CLAUSE).alias(CLAUSE)
+        )
     return rows.groupBy(FILE).agg(
         F.count_if(F.col(MATCHES) > 0).alias("matched"),
         F.count_if(F.col(MATCHES) > 1).alias("ambiguous"),

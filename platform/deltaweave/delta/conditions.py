@@ -1,0 +1,161 @@
+"""What a statement's conditions say of the target rows that matter, before any row is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.analyzer import ResolvedClause, ResolvedMerge
+from deltaweave.delta.jvm import JavaObject
+
+_WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
+# Types whose values Delta's statistics bound, and Python and Spark order alike.
+_ORDERED = (
+    ByteType,
+    ShortType,
+    IntegerType,
+    LongType,
+    DecimalType,
+    FloatType,
+    DoubleType,
+    StringType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+)
+
+
+@dataclass(frozen=True)
+class Equality:
+    """A conjunct of the ON condition that sets a target column equal to something of the source.
+
+    Attributes:
+        column: The target column's name.
+        data_type: Its type; values of it can be ordered.
+        source: What it must equal: a Column over source attributes alone.
+        null_safe: Whether null equals null (`<=>`).
+    """
+
+    column: str
+    data_type: DataType
+    source: Column
+    null_safe: bool
+
+
+def skipping_predicates(merge: ResolvedMerge) -> list[JavaObject]:
+    """Expressions over target attributes that hold for every matched row which may be changed.
+
+    Files in which they cannot hold need not be read for matches (document row C1).
+    """
+    predicates = _conjuncts_within(merge.node.condition(), merge.node.target().outputSet())
+    if merge.is_matched_only:
+        clause_predicate = _any_of(merge, merge.clauses)
+        if clause_predicate is not None:
+            predicates.append(clause_predicate)
+    return predicates
+
+
+def by_source_predicate(merge: ResolvedMerge) -> JavaObject | None:
+    """What a row meets that a WHEN NOT MATCHED BY SOURCE clause takes; None if that may be any."""
+    return _any_of(merge, merge.of_kind("not_matched_by_source"))
+
+
+def _any_of(merge: ResolvedMerge, clauses: Sequence[ResolvedClause]) -> JavaObject | None:
+    """OR over the clauses of the target-only part of each condition; None if one has none."""
+    expressions = jvm_.jvm(merge.spark).org.apache.spark.sql.catalyst.expressions
+    target = merge.node.target().outputSet()
+    parts = []
+    for clause in clauses:
+        condition = clause.node.condition()
+        conjuncts = _conjuncts_within(condition.get(), target) if condition.isDefined() else []
+        if not conjuncts:
+            return None
+        parts.append(reduce(expressions.And, conjuncts))
+    return reduce(expressions.Or, parts)
+
+
+def equalities(merge: ResolvedMerge) -> list[Equality]:
+    """The conjuncts of the ON condition that set a target column equal to a value of the source."""
+    found = []
+    for conjunct in _conjuncts(merge.node.condition()):
+        name = conjunct.getClass().getSimpleName()
+        if name not in ("EqualTo", "EqualNullSafe"):
+            continue
+        left, right = conjunct.left(), conjunct.right()
+        for here, there in ((left, right), (right, left)):
+            column = _ordered_column(merge, here)
+            if column is not None and _is_of_source(merge, there):
+                value = jvm_.column_of(merge.spark, there)
+                found.append(Equality(*column, value, null_safe=name == "EqualNullSafe"))
+    return found
+
+
+def _ordered_column(merge: ResolvedMerge, expression: JavaObject) -> tuple[str, DataType] | None:
+    """Name and type of a target column whose values are ordered as its statistics are."""
+    if expression.getClass().getSimpleName() == "Cast":
+        # Of whole numbers to wider ones: every value stays itself.
+        child, wider = expression.child(), expression.dataType().simpleString()
+        own = child.dataType().simpleString()
+        if own not in _WHOLE_NUMBERS or wider not in _WHOLE_NUMBERS[_WHOLE_NUMBERS.index(own) :]:
+            return None
+        expression = child
+    if expression.getClass().getSimpleName() != "AttributeReference":
+        return None
+    if not expression.references().subsetOf(merge.node.target().outputSet()):
+        return None
+    name = expression.name()
+    data_type = merge.target_schema[name].dataType
+    return (name, data_type) if _is_ordered(data_type) else None
+
+
+def _is_ordered(data_type: DataType) -> bool:
+    if isinstance(data_type, StringType):
+        return data_type.simpleString() == "string"  # bytes compared, not by another collation
+    return isinstance(data_type, _ORDERED)
+
+
+def _is_of_source(merge: ResolvedMerge, expression: JavaObject) -> bool:
+    """Whether an expression gives, for a row of the source alone, always the same value."""
+    references = expression.references()
+    return bool(
+        references.nonEmpty()
+        and references.subsetOf(merge.node.source().outputSet())
+        and expression.deterministic()
+    )
+
+
+def _conjuncts(expression: JavaObject) -> list[JavaObject]:
+    """The AND-ed parts of an expression."""
+    if expression.getClass().getSimpleName() == "And":
+        return [*_conjuncts(expression.left()), *_conjuncts(expression.right())]
+    return [expression]
+
+
+def _conjuncts_within(expression: JavaObject, attributes: JavaObject) -> list[JavaObject]:
+    """The AND-ed parts of an expression that read these attributes alone.
+
+    An untyped NULL is none of them: Spark refuses it in words of its own where rows are joined.
+    """
+    return [
+        each
+        for each in _conjuncts(expression)
+        if each.references().subsetOf(attributes) and each.dataType().simpleString() == "boolean"
+    ]

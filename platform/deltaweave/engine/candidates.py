@@ -1,0 +1,49 @@
+"""The candidate files: those that can hold a row that the merge changes, registered as read.
+
+A file need not be read if it can hold no row that the source matches and, where the statement looks
+at rows without a match, no row that such a clause takes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from deltaweave.delta.conditions import by_source_predicate, skipping_predicates
+from deltaweave.delta.snapshot import FileList
+from deltaweave.delta.transaction import Transaction
+from deltaweave.engine.pruning import may_match
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.source_keys import SourceKeys
+
+
+def candidate_files(transaction: Transaction, source: PreparedSource, keys: SourceKeys) -> FileList:
+    """The files to scan.
+
+    All that the conditions alone leave over is registered with the transaction as read, also where
+    the source's keys then rule it out: a commit of another writer may add matching rows.
+    """
+    merge = transaction.merge
+    if not merge.of_kind("not_matched_by_source"):
+        files = transaction.candidate_files(skipping_predicates(merge))
+        return files.where(_can_match(transaction, source, keys, files))
+    files = transaction.candidate_files([])
+    predicate = by_source_predicate(merge)
+    if predicate is None:
+        return files
+    can_match = _can_match(transaction, source, keys, files)
+    if can_match.all():
+        return files
+    open_to_a_clause = set(transaction.candidate_files([predicate]).paths)
+    taken = [path in open_to_a_clause for path in files.paths]
+    return files.where(can_match | np.array(taken, dtype=bool))
+
+
+def _can_match(
+    transaction: Transaction, source: PreparedSource, keys: SourceKeys, files: FileList
+) -> np.ndarray:
+    """Which of the files can hold a row that a source row matches."""
+    if source.num_rows == 0 and source.gives_same_rows:
+        return np.zeros(len(files), dtype=bool)
+    if not keys.columns or len(files) < 2:
+        return np.ones(len(files), dtype=bool)
+    return may_match(transaction, files, keys)

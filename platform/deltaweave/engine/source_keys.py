@@ -1,0 +1,122 @@
+"""The source's own keys: which values an equality of the ON condition can match in the target.
+
+`t.k = s.k AND t.day = date(s.at)` can only match target rows whose `k` and `day` are among the
+values that the source has. Those values are collected once, from the source as it was materialized;
+they say which files need not be read (see pruning), and whether a target row can match twice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from deltaweave.delta.analyzer import ResolvedMerge
+from deltaweave.delta.conditions import Equality, equalities
+from deltaweave.delta.failures import translated
+from deltaweave.engine.source import PreparedSource
+from deltaweave.errors import SourceError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# Keys of a source of up to so many rows are collected, a few MB each column; of a larger one only
+# the lowest and the highest.
+MAX_COLLECTED_ROWS = 500_000
+
+
+@dataclass(frozen=True)
+class KeyValues:
+    """What the source has for one equality.
+
+    Attributes:
+        equality: The conjunct of the ON condition.
+        values: Every value, sorted, or the lowest and the highest where `are_ends`.
+        are_ends: Whether any value between the two is possible.
+        has_null: Whether a null is among them.
+    """
+
+    equality: Equality
+    values: list[Any]
+    are_ends: bool
+    has_null: bool
+
+    def may_lie_within(self, low: Any, high: Any) -> bool:
+        """Whether a value can lie between the two, ends included."""
+        if self.are_ends:
+            return bool(self.values) and self.values[0] <= high and low <= self.values[1]
+        place = bisect_left(self.values, low)
+        return place < len(self.values) and self.values[place] <= high
+
+
+@dataclass(frozen=True)
+class SourceKeys:
+    """The source's values for every equality of the ON condition.
+
+    Attributes:
+        columns: One for each equality whose values can be compared with statistics.
+        are_unique: Whether it is known that no two source rows agree in all of them, so that no
+            target row can match twice.
+    """
+
+    columns: tuple[KeyValues, ...] = ()
+    are_unique: bool = False
+
+
+def source_keys(merge: ResolvedMerge, source: PreparedSource) -> SourceKeys:
+    """Collect the source's keys, in one job; none where the source could give others later.
+
+    Raises:
+        SourceError: The source's rows could not be read or computed.
+    """
+    conjuncts = equalities(merge)
+    if not conjuncts or not source.gives_same_rows:
+        return SourceKeys()
+    columns = [equality.source.alias(f"key_{i}") for i, equality in enumerate(conjuncts)]
+    keys = source.rows.select(*columns)
+    with translated(merge.table, otherwise=SourceError):
+        if source.num_rows > MAX_COLLECTED_ROWS:
+            ends = [end(name) for name in keys.columns for end in (F.min, F.max)]
+            nulls = [F.bool_or(F.isnull(name)) for name in keys.columns]
+            found = keys.agg(*ends, *nulls).toArrow()
+            return SourceKeys(tuple(_known(_ends(conjuncts, found))))
+        table = keys.toArrow()
+    return SourceKeys(tuple(_known(_collected(conjuncts, table))), _unique(table))
+
+
+def _collected(conjuncts: list[Equality], table: pyarrow.Table) -> list[KeyValues]:
+    import pyarrow.compute as pc
+
+    columns = []
+    for equality, column in zip(conjuncts, table.columns, strict=True):
+        values = pc.unique(column.drop_null()).to_pylist()
+        if not any(value != value for value in values):  # NaN has no place in an order
+            values.sort()
+        columns.append(KeyValues(equality, values, False, column.null_count > 0))
+    return columns
+
+
+def _ends(conjuncts: list[Equality], found: pyarrow.Table) -> list[KeyValues]:
+    row = [column[0].as_py() for column in found.columns]
+    columns = []
+    for i, equality in enumerate(conjuncts):
+        low, high = row[2 * i : 2 * i + 2]
+        values = [] if low is None else [low, high]
+        columns.append(KeyValues(equality, values, True, bool(row[2 * len(conjuncts) + i])))
+    return columns
+
+
+def _known(columns: list[KeyValues]) -> list[KeyValues]:
+    """Those without NaN, which statistics do not bound."""
+    return [key for key in columns if not any(value != value for value in key.values)]
+
+
+def _unique(table: pyarrow.Table) -> bool:
+    import pyarrow.types as types
+
+    if any(types.is_floating(field.type) for field in table.schema):
+        return False  # Arrow tells 0.0 from -0.0, and NaN from NaN; Spark's equality does not
+    groups = table.group_by(table.column_names).aggregate([])
+    return bool(groups.num_rows == table.num_rows)

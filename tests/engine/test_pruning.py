@@ -1,0 +1,215 @@
+"""Files that cannot hold a key of the source are not read; a file that may hold one always is."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+import deltaweave
+from deltaweave import Table
+from tests.builders import Rows, frame, write_table
+from tests.merge_cases.case import (
+    by_source_delete,
+    by_source_update,
+    insert_all,
+    update_all,
+)
+from tests.oracles import rows_as_text
+
+LONG = "a prefix that is longer than what statistics keep of a string / "
+
+# Column type, keys of four files (one row each), keys of the source, how many files are read.
+TYPES: dict[str, tuple[str, list[Any], list[Any], int]] = {
+    "int": ("INT", [10, 20, 30, 40], [20, 25], 1),
+    "bigint": ("BIGINT", [1, 2**40, 2**62, -(2**62)], [2**62], 1),
+    "one_far_key_does_not_bring_all_back": ("INT", [10, 20, 30, 40], [10, 40], 2),
+    "decimal": ("DECIMAL(38,18)", [Decimal(f"{i}.1") for i in range(4)], [Decimal("2.1")], 1),
+    "date": ("DATE", [date(2024, m, 1) for m in (1, 4, 7, 10)], [date(2024, 4, 1)], 1),
+    "timestamp_cut_off_at_milliseconds": (
+        "TIMESTAMP",
+        [datetime(2024, m, 1, 0, 0, 0, 999999, timezone.utc) for m in (1, 4, 7, 10)],
+        [datetime(2024, 4, 1, 0, 0, 0, 999999, timezone.utc)],
+        1,
+    ),
+    "string": ("STRING", ["apple", "berry", "cherry", "date"], ["cherry"], 1),
+    "string_cut_off": ("STRING", [LONG + c for c in "abcd"], [LONG + "c"], 4),
+    "string_of_the_highest_characters": (
+        "STRING",
+        ["\U0010ffff" * 40, "a" * 40, "b" * 40, "\ufffd" * 40],
+        ["\U0010ffff" * 40],
+        1,
+    ),
+    "double": ("DOUBLE", [0.5, 1.5, 2.5, 3.5], [1.5], 1),
+    "float": ("FLOAT", [0.1, 1.1, 2.1, 3.1], [1.100000023841858], 1),
+    "double_nan_in_the_source": ("DOUBLE", [0.5, 1.5, 2.5, float("nan")], [float("nan")], 4),
+    "double_nan_in_a_file": ("DOUBLE", [0.5, 1.5, 2.5, float("nan")], [1.5], 2),
+    "negative_zero": ("DOUBLE", [-0.0, 1.5, 2.5, 3.5], [0.0], 1),
+    "boolean_has_no_statistics": ("BOOLEAN", [True, False, True, False], [True], 4),
+    "null_matches_nothing": ("INT", [10, 20, 30, None], [None, 10], 2),
+}
+
+
+def read_files(table: Table, source: Rows, schema: str, on: str = "t.k = s.k") -> int:
+    merge = table.merge(frame(table.spark, source, schema), on=on)
+    return merge.when_matched_delete().execute().metrics["numTargetFilesAfterSkipping"]
+
+
+@pytest.mark.parametrize("case", TYPES)
+def test_only_files_that_may_hold_a_key_are_read(
+    spark: SparkSession, tmp_path: Path, case: str
+) -> None:
+    data_type, held, wanted, files = TYPES[case]
+    path = str(tmp_path / "table")
+    for key in held:
+        rows = frame(spark, [(key, 0)], f"k {data_type}, v INT")
+        rows.write.format("delta").mode("append").save(path)
+    table = Table(spark, path)
+    expected = rows_as_text(table.read().join(
+        frame(spark, [(key,) for key in wanted], f"k {data_type}"), "k", "left_anti"
+    ).collect())  # fmt: skip
+    assert read_files(table, [(key,) for key in wanted], f"k {data_type}") == files
+    assert rows_as_text(table.read().collect()) == expected
+
+
+def test_the_files_of_other_partitions_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    path, schema = str(tmp_path / "table"), "k INT, p STRING"
+    rows = [(1, "a=b"), (2, "ü/%"), (3, None), (4, " ")]
+    write_table(spark, path, rows, schema, partition_by=["p"])
+    on = "t.p = s.p AND t.k = s.k"
+    assert read_files(Table(spark, path), [(2, "ü/%"), (9, "new")], schema, on) == 1
+    assert read_files(Table(spark, path), [(3, None)], schema, "t.p <=> s.p AND t.k = s.k") == 1
+
+
+def test_a_file_without_statistics_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    none = {"delta.dataSkippingNumIndexedCols": "0"}
+    write_table(
+        spark, path, [(1, 1), (2, 2), (3, 3), (4, 4)], "k INT, v INT", files=4, properties=none
+    )
+    assert read_files(Table(spark, path), [(2,)], "k INT") == 4
+
+
+def test_keys_under_column_mapping(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    named = {"delta.columnMapping.mode": "name"}
+    rows = [(1, 1), (2, 2), (3, 3), (4, 4)]
+    write_table(spark, path, rows, "old INT, v INT", files=4, properties=named)
+    spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN old TO `k's.key`")
+    source = frame(spark, [(2,)], "k INT")
+    merge = Table(spark, path).merge(source, on="t.`k's.key` = s.k").when_matched_delete()
+    assert merge.execute().metrics["numTargetFilesAfterSkipping"] == 1
+
+
+def test_an_empty_source_reads_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 1), (2, 2)], "k INT, v INT", files=2)
+    assert read_files(Table(spark, path), [], "k INT", on="t.k > s.k") == 0
+
+
+ROWS = [(1, 10), (2, 20), (3, 30), (4, 40)]
+BY_SOURCE = {
+    # a file is left out only if no key is in it and no clause can take a row of it
+    "conditions_leave_files_out": (
+        (update_all(), by_source_delete("t.k = 4")),
+        [(1, 100), (2, 20), (3, 30)],  # updated; kept; kept; deleted
+        2,
+    ),
+    "one_of_two_clauses_has_no_condition": (
+        (by_source_delete("t.k = 4"), by_source_update({"v": "0"})),
+        [(1, 10), (2, 0), (3, 0)],  # matched; zeroed; zeroed; deleted
+        4,
+    ),
+    "inserts_beside": (
+        (insert_all(), by_source_update({"v": "t.v + 1"}, "t.v >= 40")),
+        [(1, 10), (2, 20), (3, 30), (4, 41)],
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_SOURCE)
+def test_not_matched_by_source_keeps_files_that_a_clause_may_take(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    clauses, expected, files = BY_SOURCE[name]
+    path = str(tmp_path / "table")
+    write_table(spark, path, ROWS, "k INT, v INT", files=4)
+    source = frame(spark, [(1, 100)], "k INT, v INT")
+    result = Table(spark, path).merge(source, on="t.k = s.k").add(*clauses).execute()
+    assert rows_as_text(Table(spark, path).read().collect()) == rows_as_text(expected)
+    assert result.metrics["numTargetFilesAfterSkipping"] == files
+
+
+def test_a_key_added_meanwhile_to_a_file_that_was_ruled_out_is_a_conflict(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltaweave import errors
+    from deltaweave.delta.transaction import Transaction
+
+    path = str(tmp_path / "table")
+    write_table(spark, path, ROWS, "k INT, v INT", files=4)
+    commit = Transaction.commit
+
+    def commit_after_another(transaction: Transaction, **arguments: Any) -> int | None:
+        monkeypatch.setattr(Transaction, "commit", commit)
+        spark.sql(f"UPDATE delta.`{path}` SET k = 1 WHERE k = 4")
+        return commit(transaction, **arguments)
+
+    monkeypatch.setattr(Transaction, "commit", commit_after_another)
+    with pytest.raises(errors.CommitConflictError):
+        read_files(Table(spark, path), [(1,)], "k INT")
+
+
+keys = st.one_of(
+    st.tuples(st.just("INT"), st.lists(st.integers(-50, 50), min_size=1)),
+    st.tuples(st.just("DOUBLE"), st.lists(st.floats(width=32), min_size=1)),
+    st.tuples(
+        st.just("STRING"),
+        st.lists(
+            st.tuples(
+                st.sampled_from(["", "a" * 31, "\U0010ffff" * 33, LONG]),
+                st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+            ).map("".join),
+            min_size=1,
+        ),
+    ),
+    st.tuples(
+        st.just("TIMESTAMP"),
+        st.lists(
+            st.datetimes(datetime(1950, 1, 1), datetime(2200, 1, 1)).map(
+                lambda at: at.replace(tzinfo=timezone.utc)
+            ),
+            min_size=1,
+        ),
+    ),
+)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(drawn=keys, files=st.integers(2, 4), seed=st.randoms(use_true_random=False))
+def test_no_file_with_a_match_is_ever_left_out(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, drawn: Any, files: int, seed: Any
+) -> None:
+    """Every target row whose key the source has is deleted, wherever it is."""
+    data_type, values = drawn
+    path = str(tmp_path_factory.mktemp("drawn") / "table")
+    rows = [(value, i) for i, value in enumerate(values)]
+    write_table(spark, path, rows, f"k {data_type}, v INT", files=files)
+    source = frame(
+        spark, [(v,) for v in seed.sample(values, k=len(values) // 2 + 1)], f"k {data_type}"
+    )
+    source.createOrReplaceTempView("drawn_keys")
+    table = spark.read.format("delta").load(path)
+    expected = rows_as_text(table.join(source, "k", "left_anti").collect())
+    deltaweave.merge(
+        spark,
+        f"MERGE INTO delta.`{path}` t USING drawn_keys s ON t.k = s.k WHEN MATCHED THEN DELETE",
+    )
+    assert rows_as_text(spark.read.format("delta").load(path).collect()) == expected

@@ -140,3 +140,14 @@ def test_identity_values_are_not_generated_from_an_old_mark(
     assert command.run(analyzer.resolve(spark, *analyzer.parse_statement(spark, text))).version == 2
     rows = Table(spark, path).read().collect()
     assert len({row.id for row in rows}) == 2
+
+
+def test_a_key_added_meanwhile_to_a_file_that_was_ruled_out_is_a_conflict(
+    spark: SparkSession, tmp_path: Path, overtaken: Callable[..., None]
+) -> None:
+    path = str(tmp_path / "in_two_files")
+    write_table(spark, path, [(1, 10), (4, 40)], "k INT, v INT", files=2)
+    overtaken(lambda: spark.sql(f"UPDATE delta.`{path}` SET k = 1 WHERE k = 4"))
+    merge = Table(spark, path).merge(frame(spark, [(1,)], "k INT"), on="t.k = s.k")
+    with pytest.raises(errors.CommitConflictError):
+        merge.when_matched_delete().execute()

@@ -147,26 +147,6 @@ def test_not_matched_by_source_keeps_files_that_a_clause_may_take(
     assert result.metrics["numTargetFilesAfterSkipping"] == files
 
 
-def test_a_key_added_meanwhile_to_a_file_that_was_ruled_out_is_a_conflict(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from deltaweave import errors
-    from deltaweave.delta.transaction import Transaction
-
-    path = str(tmp_path / "table")
-    write_table(spark, path, ROWS, "k INT, v INT", files=4)
-    commit = Transaction.commit
-
-    def commit_after_another(transaction: Transaction, **arguments: Any) -> int | None:
-        monkeypatch.setattr(Transaction, "commit", commit)
-        spark.sql(f"UPDATE delta.`{path}` SET k = 1 WHERE k = 4")
-        return commit(transaction, **arguments)
-
-    monkeypatch.setattr(Transaction, "commit", commit_after_another)
-    with pytest.raises(errors.CommitConflictError):
-        read_files(Table(spark, path), [(1,)], "k INT")
-
-
 keys = st.one_of(
     st.tuples(st.just("INT"), st.lists(st.integers(-50, 50), min_size=1)),
     st.tuples(st.just("DOUBLE"), st.lists(st.floats(width=32), min_size=1)),

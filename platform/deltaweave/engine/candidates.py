@@ -6,7 +6,7 @@ at rows without a match, no row that such a clause takes.
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
 from deltaweave.delta.conditions import by_source_predicate, skipping_predicates
 from deltaweave.delta.snapshot import FileList
@@ -15,6 +15,9 @@ from deltaweave.engine.pruning import may_match
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.source_keys import SourceKeys
 
+if TYPE_CHECKING:
+    import numpy
+
 
 def candidate_files(transaction: Transaction, source: PreparedSource, keys: SourceKeys) -> FileList:
     """The files to scan.
@@ -22,6 +25,8 @@ def candidate_files(transaction: Transaction, source: PreparedSource, keys: Sour
     All that the conditions alone leave over is registered with the transaction as read, also where
     the source's keys then rule it out: a commit of another writer may add matching rows.
     """
+    import numpy as np
+
     merge = transaction.merge
     if not merge.of_kind("not_matched_by_source"):
         files = transaction.candidate_files(skipping_predicates(merge))
@@ -40,8 +45,10 @@ def candidate_files(transaction: Transaction, source: PreparedSource, keys: Sour
 
 def _can_match(
     transaction: Transaction, source: PreparedSource, keys: SourceKeys, files: FileList
-) -> np.ndarray:
+) -> numpy.ndarray:
     """Which of the files can hold a row that a source row matches."""
+    import numpy as np
+
     if source.num_rows == 0 and source.gives_same_rows:
         return np.zeros(len(files), dtype=bool)
     if not keys.columns or len(files) < 2:

@@ -136,6 +136,8 @@ def main(folder: Path) -> None:
     outcomes = {}
     for name, merge in SCENARIOS.items():
         for strategy, properties in STRATEGIES.items():
+            if (name, strategy) == ("source_lost_always", "deletion-vectors"):
+                continue  # nothing is written yet when the source is lost: once is enough
             started = time.monotonic()
             path = str(folder / f"{name}-{strategy}")
             write_table(spark, path, TARGET, SCHEMA, files=2, properties=properties)

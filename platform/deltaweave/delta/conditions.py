@@ -119,11 +119,12 @@ def _ordered_column(merge: ResolvedMerge, expression: JavaObject) -> tuple[str, 
         expression = child
     if expression.getClass().getSimpleName() != "AttributeReference":
         return None
-    if not expression.references().subsetOf(merge.node.target().outputSet()):
-        return None
-    name = expression.name()
-    data_type = merge.target_schema[name].dataType
-    return (name, data_type) if _is_ordered(data_type) else None
+    # By id: the statement may spell the name in another case than the table does.
+    output = jvm_.iterate(merge.node.target().output())
+    for field, attribute in zip(merge.target_schema.fields, output, strict=True):
+        if attribute.exprId().id() == expression.exprId().id():
+            return (field.name, field.dataType) if _is_ordered(field.dataType) else None
+    return None
 
 
 def _is_ordered(data_type: DataType) -> bool:

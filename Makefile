@@ -57,6 +57,9 @@ $(INSTALLED): pyproject.toml
 	@echo "Installing deltaweave into .venv (a minute or two the first time)"
 	@$(PYTHON) -m venv .venv
 	@$(VENV)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@# Spark's jars, fetched by one session now: two at once would spoil each other's downloads.
+	@$(VENV)/python -c 'import deltaweave; deltaweave.local_session().stop()' \
+		>.venv/jars.log 2>&1 || { cat .venv/jars.log >&2; exit 1; }
 	@touch $@
 
 # Written once, then yours to edit.

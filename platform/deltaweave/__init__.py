@@ -12,19 +12,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deltaweave import errors
     from deltaweave.engine import clauses
+    from deltaweave.engine.explain import MergePlan
     from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
     from deltaweave.session import local_session
-    from deltaweave.table import MergeBuilder, Table, TouchedRows, merge
+    from deltaweave.table import MergeBuilder, Table, TouchedRows, explain, merge
 
 __all__ = [
     "MergeBuilder",
     "MergeMetrics",
+    "MergePlan",
     "MergeResult",
     "Table",
     "TouchedFiles",
     "TouchedRows",
     "clauses",
     "errors",
+    "explain",
     "local_session",
     "merge",
 ]
@@ -34,10 +37,12 @@ __version__ = "0.1.0"
 _HOMES = {
     "MergeBuilder": "deltaweave.table",
     "MergeMetrics": "deltaweave.engine.outcome",
+    "MergePlan": "deltaweave.engine.explain",
     "MergeResult": "deltaweave.engine.outcome",
     "Table": "deltaweave.table",
     "TouchedFiles": "deltaweave.engine.outcome",
     "TouchedRows": "deltaweave.table",
+    "explain": "deltaweave.table",
     "local_session": "deltaweave.session",
     "merge": "deltaweave.table",
 }

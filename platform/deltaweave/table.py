@@ -16,7 +16,9 @@ from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.engine import clauses as when
 from deltaweave.engine import command
+from deltaweave.engine import explain as explaining
 from deltaweave.engine.clauses import Clause
+from deltaweave.engine.explain import MergePlan
 from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
 from deltaweave.errors import (
     NotADeltaTableError,
@@ -66,6 +68,19 @@ def merge(
     """
     plan, table = analyzer.parse_statement(spark, statement)
     return _run(spark, plan, table, idempotency, fallback, skip_unchanged_updates)
+
+
+def explain(spark: SparkSession, statement: str) -> MergePlan:
+    """What a MERGE statement would do to its target as it is now; nothing is written.
+
+    The source is read (and kept for the time of the call, where a merge would), the target's file
+    list and statistics are; no row of the target is.
+
+    Raises:
+        DeltaweaveError: As `merge` would.
+    """
+    plan, table = analyzer.parse_statement(spark, statement)
+    return explaining.explain(analyzer.resolve(spark, plan, table))
 
 
 def _run(

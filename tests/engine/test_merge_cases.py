@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from deltaweave.engine.in_place import SETTING as REWRITE_IN_PLACE
 from tests.merge_cases import CASES, CASES_BY_NAME
 from tests.merge_cases.case import AMBIGUOUS, COPY_ON_WRITE, VECTORS_AND_FEED, Layout, MergeCase
 from tests.oracles import (
@@ -41,6 +42,7 @@ BY_BUILDER = [
 # third is run with vectors and a feed at once: all of them would take CI beyond its time.
 WITH_AN_OUTCOME = [case for case in CASES if case.error in (None, AMBIGUOUS)]
 IN_BOTH_LAYOUTS = WITH_AN_OUTCOME[::3]
+IN_PLACE = WITH_AN_OUTCOME[1::3]
 MATRIX = [
     Layout(vectors=vectors, feed=feed, partitioned=partitioned)
     for partitioned in (False, True)
@@ -89,6 +91,15 @@ def test_sql_text_gives_what_built_in_merge_gives(
 ) -> None:
     stage, theirs = run_with_oracle(case, layout)
     assert_outcome(case, stage.by_sql(), theirs)
+
+
+@pytest.mark.parametrize("case", IN_PLACE, ids=case_id)
+def test_rewriting_in_place_gives_what_built_in_merge_gives(
+    case: MergeCase, run_with_oracle: Run, spark: SparkSession
+) -> None:
+    stage, theirs = run_with_oracle(case, COPY_ON_WRITE)
+    with configured(spark, {REWRITE_IN_PLACE: "true"}):
+        assert_outcome(case, stage.by_sql(), theirs)
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["strings", "columns"])

@@ -185,4 +185,25 @@ CASES = (
         clauses=(insert({"K": "S.K"}),),
         expected=[(1, 10), (2, 20), (3, None)],  # (3, null) inserted
     ),
+    MergeCase(
+        name="target_by_a_view_that_renames_is_an_error",
+        target=[(1, 10), (2, 20)],
+        source=[(1, 100), (3, 300)],
+        target_by="view",
+        view="SELECT k, v AS w FROM {target}",
+        sql="MERGE INTO {target} t USING {source} s ON t.k = s.k "
+        "WHEN MATCHED THEN UPDATE SET w = s.v",
+        error="MISSING_ATTRIBUTES.RESOLVED_ATTRIBUTE_MISSING_FROM_INPUT",
+    ),
+    MergeCase(
+        name="target_by_a_view_in_another_order_of_columns_is_an_error",
+        target=[(1, 10), (2, 20)],
+        source=[(1, 100), (3, 300)],
+        target_by="view",
+        view="SELECT v, k FROM {target}",
+        sql="MERGE INTO {target} t USING {source} s ON t.k = s.k "
+        "WHEN MATCHED THEN UPDATE SET v = s.v "
+        "WHEN NOT MATCHED THEN INSERT (k, v) VALUES (s.k, s.v)",
+        error="MISSING_ATTRIBUTES.RESOLVED_ATTRIBUTE_MISSING_FROM_INPUT",
+    ),
 )

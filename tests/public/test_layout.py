@@ -53,12 +53,14 @@ def test_the_public_names() -> None:
     assert deltaweave.__all__ == [
         "MergeBuilder",
         "MergeMetrics",
+        "MergePlan",
         "MergeResult",
         "Table",
         "TouchedFiles",
         "TouchedRows",
         "clauses",
         "errors",
+        "explain",
         "local_session",
         "merge",
     ]

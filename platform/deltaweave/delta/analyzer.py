@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.types import StructType
+from pyspark.sql.types import NullType, StructType
 
 from deltaweave import errors
 from deltaweave.delta import jvm as jvm_
@@ -131,6 +131,12 @@ class ResolvedMerge:
         matched = self.of_kind("matched")
         return len(matched) == 1 and matched[0].action == "delete" and matched[0].condition is None
 
+    def reads_source_alone(self, clause: ResolvedClause) -> bool:
+        """Whether the clause's values read no column of the target."""
+        expressions = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.expressions
+        read = jvm_.singleton(expressions, "AttributeSet").apply(clause.node.resolvedActions())
+        return bool(read.subsetOf(self.node.source().outputSet()))
+
     def condition_columns(self) -> list[str]:
         """Names of the target columns that the ON condition reads."""
         read = self._read_by([self.node.condition()], self.node.target())
@@ -217,6 +223,7 @@ def resolve(
             hint="Give a statement that starts with MERGE INTO.",
         )
     _refuse_reserved_names(analyzed, table)
+    _refuse_other_columns(analyzed, table)
     nodes = [
         *jvm_.iterate(analyzed.matchedClauses()),
         *jvm_.iterate(analyzed.notMatchedClauses()),
@@ -236,6 +243,21 @@ def _refuse_reserved_names(analyzed: JavaObject, table: str) -> None:
                     table=table,
                     hint="Rename the column, in the source by an alias.",
                 )
+
+
+def _refuse_other_columns(analyzed: JavaObject, table: str) -> None:
+    """Refuse a view as target whose columns are not the table's, as Delta does when it runs."""
+    # Delta's scans leave void columns out.
+    schema = _schema(analyzed.targetFileIndex().metadata().schema())
+    of_table = [f.name.lower() for f in schema.fields if not isinstance(f.dataType, NullType)]
+    of_target = [name.lower() for name in analyzed.target().schema().fieldNames()]
+    if of_target != of_table:
+        raise errors.StatementError(
+            "the target is a view that renames, reorders or leaves out columns of its table.",
+            table=table,
+            hint="Name the table itself, or a view that selects all of its columns.",
+            error_class="MISSING_ATTRIBUTES.RESOLVED_ATTRIBUTE_MISSING_FROM_INPUT",
+        )
 
 
 def _clause(spark: SparkSession, node: JavaObject) -> ResolvedClause:

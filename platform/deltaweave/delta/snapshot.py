@@ -24,11 +24,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FileList:
-    """Data files of one snapshot: a Scala Seq of AddFile, and what Python needs to know of them."""
+    """Data files of one snapshot: a Scala Seq of AddFile, and what Python needs to know of them.
+
+    Attributes:
+        spark: The session.
+        files: The AddFiles.
+        data_path: Where the table's data is.
+        have_statistics: Whether they came with all of their statistics, which Delta leaves out of
+            the lists that its data skipping makes.
+    """
 
     spark: SparkSession
     files: JavaObject
     data_path: str
+    have_statistics: bool = False
 
     def none(self) -> FileList:
         """The list of no files of the same table."""
@@ -40,7 +49,8 @@ class FileList:
 
         Columns: `path` (string, as the log spells it), `location` (string, absolute and percent-
         decoded), `size` (int64, bytes), `partition` (string, the partition values as JSON),
-        `num_records` (int64, rows not marked deleted; null where the statistics lack them).
+        `num_records` (int64, rows not marked deleted; null where the statistics lack them),
+        `has_vector` (boolean, whether rows are marked deleted).
         """
         deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
         return self.data_frame.select(
@@ -51,6 +61,7 @@ class FileList:
             (F.get_json_object("stats", "$.numRecords").cast("long") - deleted).alias(
                 "num_records"
             ),
+            F.col("deletionVector").isNotNull().alias("has_vector"),
         ).toArrow()
 
     @property
@@ -60,7 +71,7 @@ class FileList:
 
     @property
     def _dataset(self) -> JavaObject:
-        return self.spark._jsparkSession.createDataset(self.files, _encoder(self.spark, "addFile"))
+        return self.spark._jsparkSession.createDataset(self.files, encoder(self.spark, "addFile"))
 
     def __len__(self) -> int:
         return int(self.files.size())
@@ -91,10 +102,14 @@ class FileList:
         """The files' paths as the log spells them."""
         return tuple(self.rows["path"].to_pylist())
 
+    def and_also(self, others: FileList) -> FileList:
+        """These files and others of the same table."""
+        return FileList(self.spark, self.files.appendedAll(others.files), self.data_path)
+
     def where(self, mask: numpy.ndarray) -> FileList:
         """The files whose place in the boolean mask is true."""
         chosen = jvm_.select_where(jvm_.jvm(self.spark), self.files, mask)
-        return FileList(self.spark, chosen, self.data_path)
+        return FileList(self.spark, chosen, self.data_path, self.have_statistics)
 
     def removals(self) -> JavaObject:
         """A Java list of the RemoveFile actions that take these files out of the table.
@@ -120,7 +135,7 @@ class FileList:
             "stats",
             "backReference",
         )
-        return getattr(removes._jdf, "as")(_encoder(self.spark, "removeFile")).collectAsList()
+        return getattr(removes._jdf, "as")(encoder(self.spark, "removeFile")).collectAsList()
 
 
 @dataclass(frozen=True)
@@ -178,7 +193,7 @@ class TableSnapshot:
         theirs = other.files.select("path", vector.alias("vector"))
         ours = self.files.withColumn("vector", vector)
         new = ours.join(theirs, ["path", "vector"], "left_anti").select(self.files.columns)
-        chosen = getattr(new._jdf, "as")(_encoder(self.spark, "addFile")).collectAsList()
+        chosen = getattr(new._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
         return FileList(self.spark, jvm_.seq_of(jvm_.jvm(self.spark), chosen), data_path(self.log))
 
 
@@ -229,14 +244,15 @@ def data_path(log: JavaObject) -> str:
     return str(log.dataPath().toString())
 
 
-def _encoder(spark: SparkSession, action: str) -> JavaObject:
+def encoder(spark: SparkSession, action: str) -> JavaObject:
+    """Spark's encoder of an action, e.g. `addFile`."""
     implicits = jvm_.singleton(jvm_.jvm(spark).org.apache.spark.sql.delta.implicits, "package")
     return getattr(implicits, f"{action}Encoder")()
 
 
 def total_size(spark: SparkSession, change_files: JavaObject) -> int:
     """Total size of a Scala Seq of AddCDCFile, in bytes."""
-    dataset = spark._jsparkSession.createDataset(change_files, _encoder(spark, "addCdcFile"))
+    dataset = spark._jsparkSession.createDataset(change_files, encoder(spark, "addCdcFile"))
     row = jvm_.data_frame(spark, dataset.toDF()).agg(F.sum("size").alias("size")).first()
     assert row is not None
     return int(row["size"] or 0)

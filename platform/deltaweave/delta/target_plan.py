@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.row_index import read_with_row_index
 from deltaweave.delta.row_tracking import TrackedColumn
 from deltaweave.delta.snapshot import FileList
 from deltaweave.delta.transaction import Transaction
@@ -39,11 +40,15 @@ def target_plan(
             `_metadata.file_path` gives it: absolute and percent-encoded.
         row_column: If given, a bigint column of this name tells the rows apart.
         row_index_column: If given, a bigint column of this name holds each row's place in its
-            file; only tables with deletion vectors have it.
+            file.
         tracked: Columns of row tracking to read besides.
     """
     merge = transaction.merge
-    base = transaction.read(files)
+    base = (
+        transaction.read(files)
+        if row_index_column is None
+        else read_with_row_index(transaction, files)
+    )
     kept = list(jvm_.iterate(merge.node.target().output()))
     if columns is not None:
         kept = [attribute for attribute in kept if attribute.name() in columns]

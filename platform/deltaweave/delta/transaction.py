@@ -42,6 +42,23 @@ class WrittenFiles:
     num_change_files: int = 0
     change_file_bytes: int = 0
 
+    @classmethod
+    def of(cls, files: FileList) -> WrittenFiles:
+        """Data files alone."""
+        return cls(files.files, files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def and_also(self, other: WrittenFiles) -> WrittenFiles:
+        """These files and those of another write."""
+        return WrittenFiles(
+            self.actions.appendedAll(other.actions),
+            self.files.and_also(other.files),
+            self.num_change_files + other.num_change_files,
+            self.change_file_bytes + other.change_file_bytes,
+        )
+
 
 @dataclass(frozen=True)
 class Transaction:
@@ -171,13 +188,12 @@ class Transaction:
         wanted = jvm_.seq(view, predicates or [everything])
         if predicates or not self._lists_all_files_quickly():
             files = self.transaction.filterFiles(wanted, True)
-        else:
-            # What filterFiles does, without the totals of the whole state that it computes besides.
-            listed = self.snapshot.allFiles().collectAsList()
-            files = jvm_.seq_of(view, listed)
-            self.transaction.trackReadPredicates(wanted, False, True)
-            self.transaction.trackFilesRead(files)
-        return FileList(self.merge.spark, files, self.data_path)
+            return FileList(self.merge.spark, files, self.data_path)
+        # What filterFiles does, without the totals of the whole state that it computes besides.
+        files = jvm_.seq_of(view, self.snapshot.allFiles().collectAsList())
+        self.transaction.trackReadPredicates(wanted, False, True)
+        self.transaction.trackFilesRead(files)
+        return FileList(self.merge.spark, files, self.data_path, have_statistics=True)
 
     def _lists_all_files_quickly(self) -> bool:
         """Whether the table is known to have few files; they come with all of their statistics."""

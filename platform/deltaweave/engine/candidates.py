@@ -28,19 +28,24 @@ def candidate_files(transaction: Transaction, source: PreparedSource, keys: Sour
     import numpy as np
 
     merge = transaction.merge
-    if not merge.of_kind("not_matched_by_source"):
-        files = transaction.candidate_files(skipping_predicates(merge))
-        return files.where(_can_match(transaction, source, keys, files))
-    files = transaction.candidate_files([])
-    predicate = by_source_predicate(merge)
-    if predicate is None:
+    files = files_by_conditions(transaction)
+    by_source = bool(merge.of_kind("not_matched_by_source"))
+    predicate = by_source_predicate(merge) if by_source else None
+    if by_source and predicate is None:
         return files
     can_match = _can_match(transaction, source, keys, files)
-    if can_match.all():
-        return files
+    if predicate is None or can_match.all():
+        return files.where(can_match)
     open_to_a_clause = set(transaction.candidate_files([predicate]).paths)
     taken = [path in open_to_a_clause for path in files.paths]
     return files.where(can_match | np.array(taken, dtype=bool))
+
+
+def files_by_conditions(transaction: Transaction) -> FileList:
+    """The files that the statement's conditions over the target alone leave."""
+    merge = transaction.merge
+    by_source = bool(merge.of_kind("not_matched_by_source"))
+    return transaction.candidate_files([] if by_source else skipping_predicates(merge))
 
 
 def _can_match(

@@ -8,12 +8,14 @@ and keep their order.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.row_tracking import tracked_columns
+from deltaweave.delta.snapshot import FileList
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.change_feed import recorded
@@ -35,10 +37,11 @@ def changed_rows(
     transaction: Transaction,
     source: PreparedSource,
     scan: TouchedFilesScan,
+    files: FileList,
     *,
     with_unmodified: bool,
 ) -> DataFrame:
-    """Rows of the touched files after the merge, in the evolved target schema.
+    """Rows of touched files after the merge, in the evolved target schema.
 
     Where the table keeps a change feed, its rows are among them (see change_feed).
 
@@ -46,6 +49,7 @@ def changed_rows(
         transaction: The merge's transaction.
         source: The prepared source.
         scan: What the scan for matches found.
+        files: The touched files to read.
         with_unmodified: Whether rows that no clause takes are copied too (copy on write).
     """
     merge = transaction.merge
@@ -54,7 +58,7 @@ def changed_rows(
     tracked = tracked_columns(transaction)
     target = target_plan(
         transaction,
-        scan.touched,
+        files,
         row_column=TARGET_ROW_ID if deduplicates else None,
         tracked=tracked or (),
     )
@@ -65,7 +69,7 @@ def changed_rows(
     if not with_unmodified:
         taken = taken.filter(F.col(CLAUSE) != NO_CLAUSE)
     before = columns_before(merge)
-    after = _updated(merge, before)
+    after = updated(merge, before)
     deletes = [i for i, clause in enumerate(merge.clauses) if clause.action == "delete"]
     updates = [i for i, clause in enumerate(merge.clauses) if clause.action == "update"]
     is_update = F.col(CLAUSE).isin(updates)
@@ -104,7 +108,7 @@ def changed_rows(
     return rows
 
 
-def _updated(merge: ResolvedMerge, before: list[Column]) -> list[Column]:
+def updated(merge: ResolvedMerge, before: Sequence[Column]) -> list[Column]:
     """The columns' values where the update clause that takes a row gives new ones."""
     after = []
     for place, value in enumerate(before):

@@ -110,7 +110,8 @@ class MergeResult:
         version: The version it committed, or None when nothing was committed.
         metrics: Row, file and byte counts and phase times, under Delta's names.
         touched_files: The files removed and added.
-        strategy: How the changes were written: `"insert-only"`, `"copy-on-write"`,
+        strategy: How the changes were written: `"insert-only"`, `"copy-on-write"` (by Spark),
+            `"copy-in-place"` (every touched file anew, its rows in their places),
             `"deletion-vectors"`, `"none"` (nothing changed), `"already-applied"` (the idempotency
             pair was committed before) or `"builtin"` (Delta's own MERGE, as the caller allowed).
         attempts: How often it ran, from a clean state each time; more than 1 where executors died

@@ -28,7 +28,8 @@ def may_match(transaction: Transaction, candidates: FileList, keys: SourceKeys) 
     """For each candidate, whether it can hold a row which a source row matches."""
     import numpy as np
 
-    files = transaction.files.select(
+    known = candidates.data_frame if candidates.have_statistics else transaction.files
+    files = known.select(
         "path",
         *[
             bound.alias(f"{name}_{i}")

@@ -9,15 +9,27 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ByteType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+)
 
 from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.conditions import Equality, equalities
 from deltaweave.delta.failures import translated
-from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.source import SOURCE_ROW_ID, PreparedSource
 from deltaweave.errors import SourceError
+from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
     import pyarrow
@@ -25,6 +37,11 @@ if TYPE_CHECKING:
 # Keys of a source of up to so many rows are collected, a few MB each column; of a larger one only
 # the lowest and the highest.
 MAX_COLLECTED_ROWS = 500_000
+
+# Types whose values mean the same in Python, whatever the session's time zone.
+_PUSHED = (ByteType, ShortType, IntegerType, LongType, DecimalType, StringType, DateType)
+# Spark tells Parquet up to so many values one by one, and of more the lowest and the highest.
+_MAX_PUSHED_VALUES = 10
 
 
 @dataclass(frozen=True)
@@ -63,6 +80,41 @@ class SourceKeys:
 
     columns: tuple[KeyValues, ...] = ()
     are_unique: bool = False
+
+
+def row_identity(source: PreparedSource, keys: SourceKeys) -> Column | None:
+    """What tells a source row from the others, however often they are computed; None if nothing.
+
+    Never null in a row that matches.
+    """
+    if source.is_materialized:
+        return F.col(SOURCE_ROW_ID)
+    if not keys.are_unique:
+        return None
+    first, *others = (key.equality for key in keys.columns)
+    if not others and not first.null_safe:
+        return first.source
+    return F.struct(*[equality.source for equality in (first, *others)])
+
+
+def within(keys: SourceKeys) -> Column | None:
+    """What every target row meets that a source row matches, over the target's columns by name.
+
+    Parquet skips row groups and pages by it; None where nothing is known.
+    """
+    known = [_within(key) for key in keys.columns if isinstance(key.equality.data_type, _PUSHED)]
+    return reduce(Column.__and__, known) if known else None
+
+
+def _within(key: KeyValues) -> Column:
+    column = F.col(quoted(key.equality.column))
+    if not key.values:
+        possible: Column = F.lit(False)
+    elif key.are_ends or len(key.values) > _MAX_PUSHED_VALUES:
+        possible = column.between(key.values[0], key.values[-1])
+    else:
+        possible = column.isin(key.values)
+    return possible | column.isNull() if key.equality.null_safe and key.has_null else possible
 
 
 def source_keys(merge: ResolvedMerge, source: PreparedSource) -> SourceKeys:

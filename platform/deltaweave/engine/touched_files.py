@@ -24,8 +24,8 @@ from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.candidates import candidate_files
 from deltaweave.engine.evolution import changes_nothing
-from deltaweave.engine.source import SOURCE_ROW_ID, SOURCE_ROW_PRESENT, PreparedSource
-from deltaweave.engine.source_keys import source_keys
+from deltaweave.engine.source import SOURCE_ROW_PRESENT, PreparedSource
+from deltaweave.engine.source_keys import row_identity, source_keys, within
 from deltaweave.errors import AmbiguousMatchError, MergeFailedError
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ CLAUSE = f"{RESERVED_PREFIX}clause"
 MATCHES = f"{RESERVED_PREFIX}matches"
 NO_CLAUSE = -1
 
+# Source row and clause of so many pairs take some 64 MB in a hash table.
+_BROADCAST_LIMIT_PAIRS = 1_000_000
+
 
 @dataclass(frozen=True)
 class TouchedFilesScan:
@@ -56,12 +59,14 @@ class TouchedFilesScan:
         touched: Those of them with at least one row that a clause changes.
         rows_by_clause: Rows taken, by the clause's place in `ResolvedMerge.clauses`.
         num_matched_rows: Target rows that at least one source row matches.
+        num_matched_pairs: Pairs of a target row and a source row that matches it.
         num_repeated: Target rows that several source rows match; one clause deletes them all.
         changed_by_file: How many rows of each touched file a clause takes, in their order.
-        pairs: The pairs: `FILE` (string), `TARGET_ROW_ID` (bigint; with deletion vectors the row's
-            place in its file, else any number that tells the rows of the scan apart), `SOURCE_ROW`
-            (bigint, the source row's id, or 0 if the source was not materialized; null where no
-            source row matches), `CLAUSE` (int; -1 where no clause takes the pair).
+        source_identity: What tells a source row from the others, or None if nothing does.
+        pairs: The pairs: `FILE` (string), `TARGET_ROW_ID` (bigint; the row's place in its file, or
+            any number that tells the rows of the scan apart), `SOURCE_ROW` (the source row's
+            identity, or 0 if it has none; null where no source row matches), `CLAUSE` (int; -1
+            where no clause takes the pair).
     """
 
     candidates: FileList
@@ -69,14 +74,23 @@ class TouchedFilesScan:
     touched: FileList
     rows_by_clause: dict[int, int]
     num_matched_rows: int
+    num_matched_pairs: int
     num_repeated: int
     changed_by_file: tuple[int, ...]
+    source_identity: Column | None
     pairs: DataFrame
 
     @property
     def changed_pairs(self) -> DataFrame:
         """The pairs that a clause takes."""
         return self.pairs.filter(F.col(CLAUSE) != NO_CLAUSE)
+
+    @property
+    def matched_pairs(self) -> DataFrame:
+        """The pairs with a source row, for a join with the source; broadcast where few."""
+        pairs = self.pairs.filter(F.col(SOURCE_ROW).isNotNull())
+        few = self.num_matched_pairs <= _BROADCAST_LIMIT_PAIRS
+        return F.broadcast(pairs) if few else pairs
 
 
 def clause_taken(merge: ResolvedMerge) -> Column:
@@ -122,6 +136,7 @@ def find_touched_files(
     """
     merge = transaction.merge
     keys = source_keys(merge, source)
+    identity = row_identity(source, keys)
     candidates = candidate_files(transaction, source, keys)
     target = target_plan(
         transaction,
@@ -133,6 +148,9 @@ def find_touched_files(
     )
     by_source = bool(merge.of_kind("not_matched_by_source"))
     join_type = "left" if by_source else "inner"
+    may_match = within(keys)
+    if may_match is not None and not by_source:
+        target = target.filter(may_match)
     joined = target.join(source.for_join(), merge.condition, join_type)
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
@@ -148,14 +166,16 @@ def find_touched_files(
         FILE,
         TARGET_ROW_ID,
         # A name and attribute of its own, so that the pairs can be joined with the source again.
-        _source_row(source).alias(SOURCE_ROW),
+        F.when(F.col(SOURCE_ROW_PRESENT), F.lit(0) if identity is None else identity).alias(
+            SOURCE_ROW
+        ),
         clause_taken(merge).alias(CLAUSE),
     )
     if by_source:
         # Rows that neither match nor change: most of a table.
         pairs = pairs.filter(F.col(SOURCE_ROW).isNotNull() | (F.col(CLAUSE) != NO_CLAUSE))
     # The inserts and the deletion vectors read the pairs once more.
-    if with_row_index or (source.is_materialized and merge.of_kind("not_matched")):
+    if with_row_index or (identity is not None and merge.of_kind("not_matched")):
         pairs = pairs.persist()
     try:
         with translated(merge.table, version=transaction.version):
@@ -174,8 +194,10 @@ def find_touched_files(
         touched=touched,
         rows_by_clause={i: _total(counts, f"clause_{i}") for i in range(len(merge.clauses))},
         num_matched_rows=_total(counts, "matched"),
+        num_matched_pairs=_total(counts, "pairs"),
         num_repeated=_total(counts, "ambiguous"),
         changed_by_file=changed_by_file,
+        source_identity=identity,
         pairs=pairs,
     )
 
@@ -191,6 +213,7 @@ def _counts_per_file(pairs: DataFrame, num_clauses: int, keys_are_unique: bool) 
             F.count(SOURCE_ROW).alias(MATCHES), F.max(CLAUSE).alias(CLAUSE)
         )
     return rows.groupBy(FILE).agg(
+        F.sum(MATCHES).alias("pairs"),
         F.count_if(F.col(MATCHES) > 0).alias("matched"),
         F.count_if(F.col(MATCHES) > 1).alias("ambiguous"),
         F.count_if(F.col(CLAUSE) != NO_CLAUSE).alias("changed"),
@@ -202,12 +225,6 @@ def _total(counts: pyarrow.Table, column: str) -> int:
     import pyarrow.compute as pc
 
     return int(pc.sum(counts[column]).as_py() or 0)
-
-
-def _source_row(source: PreparedSource) -> Column:
-    if source.is_materialized:
-        return F.col(SOURCE_ROW_ID)
-    return F.when(F.col(SOURCE_ROW_PRESENT), F.lit(0).cast("bigint"))
 
 
 def _files_with(

@@ -2,8 +2,9 @@
 
 - Insert-only merges write the source rows that match nothing; no scan for matches comes before.
 - A merge that touches no file inserts at most.
-- Otherwise touched files are rewritten (copy on write) or, on a table that takes deletion vectors,
-  their changed rows are marked as deleted and only changed rows are written.
+- Otherwise touched files are rewritten (copy on write), in place where that is proven, or, on a
+  table that takes deletion vectors, their changed rows are marked as deleted and only changed rows
+  are written.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from deltaweave.delta.snapshot import FileList
 from deltaweave.delta.transaction import Transaction, WrittenFiles
 from deltaweave.engine.change_feed import recorded_inserts
 from deltaweave.engine.changed_rows import changed_rows
-from deltaweave.engine.inserts import inserts_after_scan, inserts_only
+from deltaweave.engine.in_place import rewrite_in_place, why_not_in_place
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.source_rows import inserts_only, rows_after_scan, updates_from_source
 from deltaweave.engine.touched_files import (
     FILE,
     TARGET_ROW_ID,
@@ -60,16 +62,17 @@ def write_changes(transaction: Transaction, source: PreparedSource, phases: Phas
     if transaction.merge.takes_insert_only_path:
         return _insert_only(transaction, source, phases)
     with_vectors = vectors_writable(transaction)
+    in_place = not with_vectors and why_not_in_place(transaction) is None
     with phases.running(
         "findTouchedFiles", "MERGE operation - scanning files for matches", "scanTimeMs"
     ):
-        scan = find_touched_files(transaction, source, with_row_index=with_vectors)
+        scan = find_touched_files(transaction, source, with_row_index=with_vectors or in_place)
     try:
         if not len(scan.touched):
             return _insert_unmatched(transaction, source, scan, phases)
         if with_vectors:
             return _mark_touched_rows(transaction, source, scan, phases)
-        return _rewrite_touched_files(transaction, source, scan, phases)
+        return _rewrite_touched_files(transaction, source, scan, phases, in_place=in_place)
     finally:
         scan.pairs.unpersist()
 
@@ -98,12 +101,17 @@ def _insert_unmatched(
         "MERGE operation - writing new files for only inserts",
         "rewriteTimeMs",
     ):
-        written = transaction.write(inserts_after_scan(transaction, source, scan))
+        written = transaction.write(rows_after_scan(transaction, source, scan))
     return Changes("insert-only", scan.candidates, none, none, written)
 
 
 def _rewrite_touched_files(
-    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, phases: Phases
+    transaction: Transaction,
+    source: PreparedSource,
+    scan: TouchedFilesScan,
+    phases: Phases,
+    *,
+    in_place: bool,
 ) -> Changes:
     matched_only = transaction.merge.is_matched_only
     with phases.running(
@@ -111,10 +119,18 @@ def _rewrite_touched_files(
         f"MERGE operation - Rewriting {len(scan.touched)} files",
         "rewriteTimeMs",
     ):
-        rows = changed_rows(transaction, source, scan, with_unmodified=True)
-        written = transaction.write(_together([rows, *_inserts(transaction, source, scan)]))
+        if in_place:
+            rewritten, left = rewrite_in_place(transaction, source, scan)
+        else:
+            rewritten, left = WrittenFiles.of(scan.touched.none()), scan.touched
+        parts = _inserts(transaction, source, scan)
+        if len(left):
+            parts.insert(0, changed_rows(transaction, source, scan, left, with_unmodified=True))
+        written = transaction.write(_together(parts)) if parts else None
+        if len(rewritten):
+            written = rewritten if written is None else written.and_also(rewritten)
     return Changes(
-        "copy-on-write",
+        "copy-on-write" if len(left) else "copy-in-place",
         scan.candidates,
         touched=scan.touched,
         removed=scan.touched,
@@ -132,15 +148,7 @@ def _mark_touched_rows(
         f"MERGE operation - Rewriting {len(scan.touched)} files",
         "rewriteTimeMs",
     ):
-        updates = any(
-            scan.rows_by_clause[i]
-            for i, clause in enumerate(transaction.merge.clauses)
-            if clause.action == "update"
-        )
-        parts = _inserts(transaction, source, scan)
-        if updates or transaction.keeps_change_feed:
-            parts.insert(0, changed_rows(transaction, source, scan, with_unmodified=False))
-        written = transaction.write(_together(parts)) if parts else None
+        written = _write_changed_rows(transaction, source, scan)
     with phases.running(
         "writeDeletionVectors",
         f"MERGE operation - Rewriting Deletion Vectors to {len(scan.touched)} files",
@@ -158,13 +166,26 @@ def _mark_touched_rows(
     )
 
 
+def _write_changed_rows(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
+) -> WrittenFiles | None:
+    """Updated and inserted rows: from the source alone where it holds all that they need."""
+    updates = updates_from_source(transaction, scan)
+    if updates is not None and not transaction.keeps_change_feed:
+        if not updates and not transaction.merge.of_kind("not_matched"):
+            return None
+        return transaction.write(rows_after_scan(transaction, source, scan, updates))
+    changed = changed_rows(transaction, source, scan, scan.touched, with_unmodified=False)
+    return transaction.write(_together([changed, *_inserts(transaction, source, scan)]))
+
+
 def _inserts(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
 ) -> list[DataFrame]:
     """The inserted rows, if the statement inserts; they share the write job of the others."""
     if not transaction.merge.of_kind("not_matched"):
         return []
-    inserts = inserts_after_scan(transaction, source, scan)
+    inserts = rows_after_scan(transaction, source, scan)
     return [recorded_inserts(inserts) if transaction.keeps_change_feed else inserts]
 
 

@@ -1,0 +1,194 @@
+"""Data files that the engine writes by itself: what they look like, and their AddFile actions."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.snapshot import FileList, encoder
+from deltaweave.delta.transaction import Transaction
+
+if TYPE_CHECKING:
+    import pyarrow
+
+MAPPING_MODE = "delta.columnMapping.mode"
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
+_FIELD_ID = "delta.columnMapping.id"
+_PLAIN_TYPES = (
+    BinaryType,
+    BooleanType,
+    DateType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+# Spark's names of compressions, and pyarrow's, with what Spark puts into file names.
+_CODECS = {
+    "none": ("none", ".parquet"),
+    "uncompressed": ("none", ".parquet"),
+    "snappy": ("snappy", ".snappy.parquet"),
+    "gzip": ("gzip", ".gz.parquet"),
+    "zstd": ("zstd", ".zstd.parquet"),
+}
+
+
+def why_not_writable(transaction: Transaction) -> str | None:
+    """Why files of this table are left to Spark's writer; None where the engine can write them.
+
+    Spark's writer checks constraints and fills generated columns; some types it alone can write.
+    """
+    merge = transaction.merge
+    view = jvm_.jvm(merge.spark)
+    metadata = transaction.transaction.metadata()
+    constraints = jvm_.singleton(view.org.apache.spark.sql.delta.constraints, "Constraints")
+    columns = data_columns(transaction)
+    if transaction.changes_metadata:
+        return "the merge changes the table's schema"
+    if constraints.getAll(metadata, merge.spark._jsparkSession).nonEmpty():
+        return "the table has constraints"
+    if any("delta.generationExpression" in field.metadata for field in columns):
+        return "the table has generated columns"
+    mapping = metadata.configuration().get(MAPPING_MODE)
+    if mapping.isDefined() and mapping.get() == "id":
+        return "the table finds columns in its files by id"
+    for field in columns:
+        if not _is_plain(field.dataType, nested_allowed=not mapping.isDefined()):
+            return f"column {field.name!r} is of type {field.dataType.simpleString()}"
+    codec = merge.spark.conf.get("spark.sql.parquet.compression.codec") or ""
+    if codec.lower() not in _CODECS:
+        return f"files are compressed with {codec}"
+    if not transaction.data_path.startswith("file:"):
+        return "the table is not on a file system that Python opens"
+    return None
+
+
+def data_columns(transaction: Transaction) -> list[StructField]:
+    """The columns that the table's files hold: all but the partition columns, evolved."""
+    schema = json.loads(transaction.transaction.metadata().schemaString())
+    partitioned = set(transaction.partition_columns)
+    fields = StructType.fromJson(schema).fields
+    return [field for field in fields if field.name not in partitioned]
+
+
+def physical_name(field: StructField) -> str:
+    """What files call the column."""
+    return str((field.metadata or {}).get(_PHYSICAL_NAME, field.name))
+
+
+def arrow_schema(columns: list[StructField]) -> pyarrow.Schema:
+    """The columns as Arrow has them in a file: physical names, times in UTC, field ids."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    fields = []
+    for column in columns:
+        number = (column.metadata or {}).get(_FIELD_ID)
+        metadata = None if number is None else {"PARQUET:field_id": str(number)}
+        fields.append(
+            pa.field(
+                physical_name(column),
+                to_arrow_type(column.dataType, timezone="UTC"),
+                metadata=metadata,
+            )
+        )
+    return pa.schema(fields)
+
+
+def codec(transaction: Transaction) -> tuple[str, str]:
+    """The compression of new files as pyarrow spells it, and what their names end with."""
+    name = transaction.merge.spark.conf.get("spark.sql.parquet.compression.codec") or ""
+    return _CODECS[name.lower()]
+
+
+def statistics_schema(transaction: Transaction) -> tuple[str, int]:
+    """Delta's schema of a file's statistics, as Spark's JSON, and how long strings in it may be."""
+    spark = transaction.merge.spark
+    collection = jvm_.singleton(
+        jvm_.jvm(spark).org.apache.spark.sql.delta.stats, "StatsCollectionUtils"
+    )
+    length = collection.getDataSkippingStringPrefixLength(
+        spark._jsparkSession, transaction.transaction.metadata()
+    )
+    return str(transaction.snapshot.statsSchema().json()), int(length)
+
+
+def additions(old: FileList, new: dict[str, tuple[str, int, str]]) -> FileList:
+    """AddFile actions of files that take the places of old ones, in the same directories.
+
+    Args:
+        old: The old files.
+        new: By the path of an old file: the new one's name, its size in bytes and its statistics.
+    """
+    import pyarrow as pa
+
+    replaced = [row for row in old.rows.to_pylist() if row["path"] in new]
+    files = pa.table(
+        {
+            "path": [
+                posixpath.join(posixpath.dirname(row["path"]), new[row["path"]][0])
+                for row in replaced
+            ],
+            "partition": [row["partition"] for row in replaced],
+            "size": [new[row["path"]][1] for row in replaced],
+            "stats": [new[row["path"]][2] for row in replaced],
+        },
+        schema=pa.schema(
+            [
+                ("path", pa.string()),
+                ("partition", pa.string()),
+                ("size", pa.int64()),
+                ("stats", pa.string()),
+            ]
+        ),
+    )
+    columns = old.data_frame.schema
+    given = {
+        "path": F.col("path"),
+        "partitionValues": F.from_json("partition", "map<string,string>"),
+        "size": F.col("size"),
+        "modificationTime": F.unix_millis(F.current_timestamp()),
+        "dataChange": F.lit(True),
+        "stats": F.col("stats"),
+    }
+    rows = old.spark.createDataFrame(files).select(
+        *[
+            given.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
+            for field in columns
+        ]
+    )
+    chosen = getattr(rows._jdf, "as")(encoder(old.spark, "addFile")).collectAsList()
+    return FileList(old.spark, jvm_.seq_of(jvm_.jvm(old.spark), chosen), old.data_path)
+
+
+def _is_plain(data_type: DataType, *, nested_allowed: bool) -> bool:
+    if nested_allowed and isinstance(data_type, StructType):
+        return all(_is_plain(f.dataType, nested_allowed=True) for f in data_type.fields)
+    if nested_allowed and isinstance(data_type, ArrayType):
+        return _is_plain(data_type.elementType, nested_allowed=True)
+    if nested_allowed and isinstance(data_type, MapType):
+        return all(
+            _is_plain(each, nested_allowed=True)
+            for each in (data_type.keyType, data_type.valueType)
+        )
+    if isinstance(data_type, StringType):
+        return data_type.simpleString() == "string"  # not of another collation
+    return isinstance(data_type, _PLAIN_TYPES)

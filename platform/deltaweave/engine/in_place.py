@@ -1,0 +1,151 @@
+"""Copy on write, file by file: every row stays where it was, and only changed rows move.
+
+Spark computes the changed rows and brings those of a file together; a task then copies the file
+with pyarrow and puts them in their places (parquet_rewrite). One file in, one file out, in the same
+order: unmodified rows are never shuffled, and a table that is sorted stays so.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark.cloudpickle import register_pickle_by_value
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.delta.data_files import (
+    additions,
+    arrow_schema,
+    codec,
+    data_columns,
+    physical_name,
+    statistics_schema,
+    why_not_writable,
+)
+from deltaweave.delta.failures import translated
+from deltaweave.delta.row_tracking import tracked_columns
+from deltaweave.delta.snapshot import FileList, decoded_location
+from deltaweave.delta.target_plan import target_plan
+from deltaweave.delta.transaction import Transaction, WrittenFiles
+from deltaweave.engine import parquet_rewrite
+from deltaweave.engine.changed_rows import updated
+from deltaweave.engine.evolution import columns_before
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.source_rows import updates_from_source
+from deltaweave.engine.touched_files import (
+    CLAUSE,
+    FILE,
+    NO_CLAUSE,
+    SOURCE_ROW,
+    TARGET_ROW_ID,
+    TouchedFilesScan,
+    clause_taken,
+)
+
+logger = logging.getLogger(__name__)
+
+# Executors need not have deltaweave: what a task runs travels with it.
+register_pickle_by_value(parquet_rewrite)  # type: ignore[no-untyped-call]
+
+SETTING = "spark.deltaweave.merge.rewriteInPlace"
+"""Whether files are rewritten in place: `auto` where there is enough to copy, `true`, `false`."""
+
+# Below it, starting Python costs more than Spark needs for the rows.
+MIN_BYTES = 16 * 1024 * 1024
+
+
+def why_not_in_place(transaction: Transaction) -> str | None:
+    """Why Spark is to rewrite the table's touched files; None where it need not."""
+    setting = transaction.merge.spark.conf.get(SETTING, "auto") or "auto"
+    if setting == "false":
+        return f"{SETTING} is false"
+    if setting == "auto" and transaction.size_in_bytes < MIN_BYTES:
+        return "the table is small"
+    if transaction.keeps_change_feed:
+        return "the table keeps a change feed"
+    if tracked_columns(transaction) is not None:
+        return "the table tracks its rows"
+    return why_not_writable(transaction)
+
+
+def rewrite_in_place(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
+) -> tuple[WrittenFiles, FileList]:
+    """Rewrite those touched files that can be; the scan knows each row's place in its file.
+
+    Returns:
+        The new files, and the touched files that are left to Spark.
+    """
+    import numpy as np
+
+    setting = transaction.merge.spark.conf.get(SETTING, "auto")
+    if setting == "auto" and scan.touched.size_in_bytes < MIN_BYTES:
+        return WrittenFiles.of(scan.touched.none()), scan.touched
+    with_vectors = frozenset(
+        row["location"].removeprefix("file:")
+        for row in scan.touched.rows.to_pylist()
+        if row["has_vector"]
+    )
+    changes = _changes(transaction, source, scan)
+    task = parquet_rewrite.rewriter(_table_format(transaction), with_vectors)
+    with translated(transaction.merge.table, version=transaction.version):
+        results = (
+            changes.repartition(max(1, min(len(scan.touched), 1000)), FILE)
+            .groupBy(FILE)
+            .applyInArrow(task, parquet_rewrite.REWRITTEN_SCHEMA)
+            .toArrow()
+            .to_pylist()
+        )
+    paths = dict(zip(scan.touched.rows["location"].to_pylist(), scan.touched.paths, strict=True))
+    done = {paths[decoded_location(row["file"])]: row for row in results}
+    for path, row in done.items():
+        if row["refused"]:
+            logger.info("%s: Spark rewrites %s: %s", transaction.merge.table, path, row["refused"])
+    refused = np.array([done[path]["refused"] is not None for path in scan.touched.paths])
+    new = {
+        path: (row["name"], row["size"], row["stats"])
+        for path, row in done.items()
+        if row["name"] is not None
+    }
+    return WrittenFiles.of(additions(scan.touched, new)), scan.touched.where(refused)
+
+
+def _table_format(transaction: Transaction) -> parquet_rewrite.TableFormat:
+    compression, extension = codec(transaction)
+    statistics, prefix = statistics_schema(transaction)
+    return parquet_rewrite.TableFormat(
+        arrow_schema(data_columns(transaction)), compression, extension, statistics, prefix
+    )
+
+
+def _changes(transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan) -> DataFrame:
+    """A row per change: its file, its place there, whether it is deleted, or the new values."""
+    merge = transaction.merge
+    updates = updates_from_source(transaction, scan)
+    if updates is not None:
+        rows, identity = scan.changed_pairs, scan.source_identity
+        if updates and identity is not None:
+            # The source to the left: Spark keeps the attribute ids of that side.
+            rows = source.for_join().join(rows, identity == F.col(SOURCE_ROW), "right")
+        after: list[Column] = [F.lit(None).cast(f.dataType) for f in merge.evolved_schema.fields]
+        for i in updates:
+            after = [
+                F.when(F.col(CLAUSE) == i, value).otherwise(other)
+                for value, other in zip(merge.clauses[i].values, after, strict=True)
+            ]
+    else:
+        target = target_plan(
+            transaction, scan.touched, file_column=FILE, row_index_column=TARGET_ROW_ID
+        )
+        outer = merge.of_kind("not_matched_by_source")
+        rows = target.join(source.for_join(), merge.condition, "left" if outer else "inner")
+        rows = rows.withColumn(CLAUSE, clause_taken(merge)).filter(F.col(CLAUSE) != NO_CLAUSE)
+        after = updated(merge, columns_before(merge))
+    deletes = [i for i, clause in enumerate(merge.clauses) if clause.action == "delete"]
+    values = dict(zip(merge.evolved_schema.names, after, strict=True))
+    return rows.select(
+        FILE,
+        TARGET_ROW_ID,
+        F.col(CLAUSE).isin(deletes).alias("is_deleted"),
+        *[values[column.name].alias(physical_name(column)) for column in data_columns(transaction)],
+    )

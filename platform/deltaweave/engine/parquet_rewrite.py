@@ -1,0 +1,425 @@
+"""Rewrite one Parquet file in place: changed rows at their old positions, deleted rows gone.
+
+This is what a task on an executor runs. It needs pyarrow alone and is sent by value (executors need
+not have deltaweave), so it imports nothing of deltaweave. Row groups are read, changed and written
+one after the other: memory is bounded by a row group and the changed rows of a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.parquet
+
+REWRITTEN_SCHEMA = "file string, name string, size bigint, stats string, refused string"
+
+# Footer keys that say how Spark wrote dates; ours are as new Spark versions write them.
+_LEGACY_KEYS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+_SPARK_VERSION_KEY = b"org.apache.spark.version"
+
+
+# A row group is held in memory about three times, uncompressed; Spark writes some of 128 MB.
+MAX_ROW_GROUP_BYTES = 1 << 30
+
+
+class NotRewritableError(Exception):
+    """The file holds something that this module is not proven to copy exactly."""
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """What a table's new files look like.
+
+    Attributes:
+        schema: Their columns, by the names that files use, with field ids where the table has them.
+        codec: Name of the compression, as pyarrow spells it.
+        extension: What file names end with.
+        statistics: Delta's schema of a file's statistics, as Spark's JSON.
+        string_prefix: Characters of a string that statistics keep.
+    """
+
+    schema: pyarrow.Schema
+    codec: str
+    extension: str
+    statistics: str
+    string_prefix: int
+
+
+def rewriter(
+    table: TableFormat, with_vectors: frozenset[str]
+) -> Callable[[tuple[Any, ...], pyarrow.Table], pyarrow.Table]:
+    """The function for `applyInArrow`: the changed rows of one file in, one row about it out.
+
+    The file comes first (see `local_path`), then what `rewrite_file` takes.
+
+    Args:
+        table: How to write.
+        with_vectors: Paths of files in which rows are marked deleted, which are left alone.
+    """
+
+    def rewrite(key: tuple[Any, ...], changes: pyarrow.Table) -> pyarrow.Table:
+        import pyarrow as pa
+
+        file = key[0].as_py()
+        name, size, stats, refused = None, None, None, None
+        try:
+            path = local_path(file)
+            if path in with_vectors:
+                raise NotRewritableError("rows in it are marked deleted")
+            written = rewrite_file(path, changes.remove_column(0), table)
+            if written is not None:
+                name, size, stats = written
+        except NotRewritableError as error:
+            refused = str(error)
+        columns = [[file], [name], [size], [stats], [refused]]
+        types = [pa.string(), pa.string(), pa.int64(), pa.string(), pa.string()]
+        return pa.table(
+            [pa.array(c, t) for c, t in zip(columns, types, strict=True)],
+            names=["file", "name", "size", "stats", "refused"],
+        )
+
+    return rewrite
+
+
+def local_path(file: str) -> str:
+    """The path of a file given as Spark's `_metadata.file_path` (absolute, percent-encoded)."""
+    parts = urlsplit(file)
+    if parts.scheme not in ("", "file"):
+        raise NotRewritableError(f"{parts.scheme} is no file system that is open to pyarrow")
+    return unquote(parts.path)
+
+
+def rewrite_file(
+    path: str, changes: pyarrow.Table, table: TableFormat
+) -> tuple[str, int, str] | None:
+    """Write the file anew beside the old one.
+
+    Args:
+        path: The file.
+        changes: A row per change: its place in the file (int64), whether it is deleted (boolean),
+            then its new values in the order of the table's columns; a row that several source rows
+            delete may be there more than once.
+        table: How to write.
+
+    Returns:
+        The new file's name, its size in bytes and its statistics as JSON; None where no row is
+        left.
+
+    Raises:
+        NotRewritableError: The file is to be rewritten in another way.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    indexes, first = np.unique(changes.column(0).to_numpy(), return_index=True)
+    _, is_deleted, *values = changes.take(pa.array(first)).columns
+    deleted = is_deleted.to_numpy().astype(bool)
+    new_rows = pa.table(
+        [v.cast(field.type) for v, field in zip(values, table.schema, strict=True)],
+        schema=table.schema,
+    )
+    name = f"part-00000-{uuid.uuid4()}.c000{table.extension}"
+    target = os.path.join(os.path.dirname(path), name)
+    statistics = Statistics(json.loads(table.statistics), table.string_prefix)
+    with pq.ParquetFile(path, memory_map=True, coerce_int96_timestamp_unit="us") as old:
+        check_copyable(old, table.schema)
+        schema = table.schema.with_metadata(_kept_metadata(old))
+        with pq.ParquetWriter(
+            target,
+            schema,
+            compression=table.codec,
+            store_decimal_as_integer=True,
+            store_schema=False,
+            write_page_index=True,
+        ) as writer:
+            start = 0
+            for part in _row_groups(old, table.schema):
+                low, high = np.searchsorted(indexes, (start, start + part.num_rows))
+                here = slice(low, high)
+                after = _changed(part, new_rows[low:high], indexes[here] - start, deleted[here])
+                if after.num_rows:
+                    writer.write_table(after, row_group_size=after.num_rows)
+                    statistics.add(after)
+                start += part.num_rows
+    if not statistics.num_records:
+        os.remove(target)
+        return None
+    return name, os.path.getsize(target), statistics.to_json()
+
+
+def _changed(
+    rows: pyarrow.Table, new_rows: pyarrow.Table, places: Any, deleted: Any
+) -> pyarrow.Table:
+    """The rows with those at some places replaced by new ones or, where deleted, left out."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not len(places):
+        return rows
+    order = np.arange(rows.num_rows)
+    order[places] = rows.num_rows + np.arange(len(places))
+    order = np.delete(order, places[deleted])
+    return pa.concat_tables([rows, new_rows]).combine_chunks().take(pa.array(order))
+
+
+def check_copyable(old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> None:
+    """Raise NotRewritableError unless every column is stored as it will be written, or not at all.
+
+    A column that the file lacks was added to the table later, and is null.
+    """
+    metadata = old.metadata.metadata or {}
+    if any(key in metadata for key in _LEGACY_KEYS):
+        raise NotRewritableError("its dates are of the calendar that Spark used before 3.0")
+    largest = max(
+        (old.metadata.row_group(i).total_byte_size for i in range(old.num_row_groups)), default=0
+    )
+    if largest > MAX_ROW_GROUP_BYTES:
+        raise NotRewritableError(f"it has a row group of {largest} bytes")
+    stored = old.schema_arrow
+    spelled = [name.lower() for name in stored.names]
+    for wanted in schema:
+        index = stored.get_field_index(wanted.name)
+        if index == -1:
+            if wanted.name.lower() in spelled:
+                raise NotRewritableError(f"it spells column {wanted.name!r} in another way")
+            continue
+        if not _is_same(stored.field(index).type, wanted.type):
+            raise NotRewritableError(
+                f"column {wanted.name!r} is stored as {stored.field(index).type}, "
+                f"not as {wanted.type}"
+            )
+
+
+def _is_same(stored: pyarrow.DataType, wanted: pyarrow.DataType) -> bool:
+    """Whether values of one type are those of the other; files may leave a timestamp's zone out."""
+    import pyarrow.types as types
+
+    if types.is_timestamp(stored) and types.is_timestamp(wanted):
+        # INT96 is read without a zone, and always means UTC.
+        return stored.unit == wanted.unit and (
+            stored.tz == wanted.tz or (stored.tz is None and wanted.tz == "UTC")
+        )
+    if types.is_struct(stored) and types.is_struct(wanted):
+        ours = [wanted.field(i) for i in range(wanted.num_fields)]
+        theirs = [stored.field(i) for i in range(stored.num_fields)]
+        return len(ours) == len(theirs) and all(
+            a.name == b.name and _is_same(a.type, b.type) for a, b in zip(theirs, ours, strict=True)
+        )
+    if types.is_list(stored) and types.is_list(wanted):
+        return _is_same(stored.value_type, wanted.value_type)
+    if types.is_map(stored) and types.is_map(wanted):
+        return _is_same(stored.key_type, wanted.key_type) and _is_same(
+            stored.item_type, wanted.item_type
+        )
+    return bool(stored.equals(wanted))
+
+
+def _row_groups(
+    old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema
+) -> Iterator[pyarrow.Table]:
+    """The file's row groups with the table's columns, in the file's order."""
+    import pyarrow as pa
+
+    stored = set(old.schema_arrow.names)
+    columns = [name for name in schema.names if name in stored]
+    for group in range(old.num_row_groups):
+        rows = old.read_row_group(group, columns=columns, use_threads=False)
+        arrays = [
+            rows[wanted.name].cast(wanted.type)
+            if wanted.name in stored
+            else pa.nulls(rows.num_rows, wanted.type)
+            for wanted in schema
+        ]
+        yield pa.table(arrays, schema=schema)
+
+
+def _kept_metadata(old: pyarrow.parquet.ParquetFile) -> dict[bytes, bytes]:
+    metadata = old.metadata.metadata or {}
+    version = metadata.get(_SPARK_VERSION_KEY)
+    return {} if version is None else {_SPARK_VERSION_KEY: version}
+
+
+@dataclass
+class Statistics:
+    """A file's statistics as Delta's writer makes them (Delta protocol, "Per-file Statistics").
+
+    Attributes:
+        schema: Delta's schema of the statistics of this table: a struct as Spark's JSON.
+        string_prefix: Characters of a string that are kept.
+    """
+
+    schema: dict[str, Any]
+    string_prefix: int
+    num_records: int = 0
+    _lows: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    _highs: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    _nulls: dict[tuple[str, ...], int] = field(default_factory=dict)
+    _has_nan: set[tuple[str, ...]] = field(default_factory=set)
+
+    def add(self, rows: pyarrow.Table) -> None:
+        """Take a part of the file's rows into account."""
+        import pyarrow.compute as pc
+        import pyarrow.types as types
+
+        self.num_records += rows.num_rows
+        for path in self._leaves("nullCount"):
+            values = _values(rows, path)
+            self._nulls[path] = self._nulls.get(path, 0) + values.null_count
+        for path in self._leaves("minValues"):
+            values = _values(rows, path)
+            if types.is_floating(values.type):
+                is_nan = pc.is_nan(values)
+                if pc.any(is_nan).as_py():
+                    self._has_nan.add(path)
+                    values = values.filter(pc.invert(is_nan))
+            ends = pc.min_max(values)
+            # As whole numbers: not every date and time that Spark has is one in Python.
+            low, high = ends["min"], ends["max"]
+            if low.is_valid:
+                self._lows[path] = _lower(self._lows.get(path), low)
+                self._highs[path] = _higher(self._highs.get(path), high)
+
+    def to_json(self) -> str:
+        """The statistics, as the log holds them."""
+        text: dict[str, Any] = {"numRecords": self.num_records}
+        lows = {path: _low_text(low, self.string_prefix) for path, low in self._lows.items()}
+        highs = {path: _high_text(high, self.string_prefix) for path, high in self._highs.items()}
+        for path in self._has_nan:  # which Spark orders above all other numbers
+            highs[path] = "NaN"
+            lows.setdefault(path, "NaN")
+        known = [f["name"] for f in self.schema["fields"]]
+        if "minValues" in known:
+            text["minValues"] = _nested(lows)
+            text["maxValues"] = _nested(highs)
+        if "nullCount" in known:
+            text["nullCount"] = _nested(self._nulls)
+        if "tightBounds" in known:
+            text["tightBounds"] = True
+        return _json(text)
+
+    def _leaves(self, kind: str) -> list[tuple[str, ...]]:
+        found = [f["type"] for f in self.schema["fields"] if f["name"] == kind]
+        return list(_leaf_paths(found[0])) if found else []
+
+
+def _leaf_paths(struct: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for column in struct["fields"]:
+        if isinstance(column["type"], dict) and column["type"]["type"] == "struct":
+            for path in _leaf_paths(column["type"]):
+                yield (column["name"], *path)
+        else:
+            yield (column["name"],)
+
+
+def _values(rows: pyarrow.Table, path: tuple[str, ...]) -> pyarrow.ChunkedArray:
+    """A column, or a field within a struct; null where the struct is."""
+    import pyarrow.compute as pc
+
+    values = rows[path[0]]
+    for name in path[1:]:
+        values = pc.struct_field(values, name)
+    return values
+
+
+def _lower(one: pyarrow.Scalar | None, other: pyarrow.Scalar) -> pyarrow.Scalar:
+    return other if one is None or _order(other) < _order(one) else one
+
+
+def _higher(one: pyarrow.Scalar | None, other: pyarrow.Scalar) -> pyarrow.Scalar:
+    return other if one is None or _order(other) > _order(one) else one
+
+
+def _order(value: pyarrow.Scalar) -> Any:
+    """Something that Python orders as Spark orders the value."""
+    import pyarrow.types as types
+
+    if types.is_timestamp(value.type) or types.is_date(value.type):
+        return value.value
+    # Code points are ordered as their UTF-8 bytes are.
+    return value.as_py()
+
+
+def _low_text(value: pyarrow.Scalar, string_prefix: int) -> Any:
+    """A lowest value as statistics give it: a string's beginning is never above the string."""
+    import pyarrow.types as types
+
+    if types.is_string(value.type):
+        return value.as_py()[:string_prefix]
+    return _text(value)
+
+
+def _high_text(value: pyarrow.Scalar, string_prefix: int) -> Any:
+    """A highest value as statistics give it; a long string's beginning with a character above it.
+
+    None where no short text is known to be above the string.
+    """
+    import pyarrow.types as types
+
+    if not types.is_string(value.type):
+        return _text(value)
+    text = value.as_py()
+    for end in range(string_prefix, min(2 * string_prefix + 1, len(text))):
+        if text[end] < "\x7f":
+            return text[:end] + "\x7f"
+        if text[end] < "\U0010ffff":
+            return text[:end] + "\U0010ffff"
+    return text if len(text) <= 2 * string_prefix else None
+
+
+_MICROSECONDS_OF_YEAR_10000 = 253402300800000000
+_MICROSECONDS_OF_YEAR_1 = -62135596800000000
+
+
+def _text(value: pyarrow.Scalar) -> Any:
+    """A value as statistics give it; times are cut off at milliseconds (rounded down)."""
+    import datetime
+
+    import pyarrow.types as types
+
+    if types.is_timestamp(value.type):
+        if not _MICROSECONDS_OF_YEAR_1 <= value.value < _MICROSECONDS_OF_YEAR_10000:
+            return None
+        cut = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=value.value // 1000)
+        return cut.isoformat(timespec="milliseconds") + ("Z" if value.type.tz else "")
+    if types.is_date(value.type):
+        day = datetime.date(1970, 1, 1).toordinal() + value.value
+        if not 1 <= day <= datetime.date.max.toordinal():
+            return None
+        return datetime.date.fromordinal(day).isoformat()
+    plain = value.as_py()
+    if isinstance(plain, float) and plain in (float("inf"), float("-inf")):
+        return "Infinity" if plain > 0 else "-Infinity"
+    return plain
+
+
+def _nested(values: dict[tuple[str, ...], Any]) -> dict[str, Any]:
+    """Values by path as nested objects; those that are None are left out."""
+    found: dict[str, Any] = {}
+    for path, value in values.items():
+        if value is None:
+            continue
+        place = found
+        for name in path[:-1]:
+            place = place.setdefault(name, {})
+        place[path[-1]] = value
+    return found
+
+
+def _json(value: Any) -> str:
+    """JSON in which decimals keep all of their digits."""
+    import decimal
+
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(k)}:{_json(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,135 @@
+"""Rows that a merge writes from the source alone.
+
+These are the rows that WHEN NOT MATCHED clauses insert and, where their new values read no column
+of the target (as with UPDATE SET *), the rows that it updates.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.delta.analyzer import ResolvedMerge
+from deltaweave.delta.row_tracking import tracked_columns
+from deltaweave.delta.snapshot import FileList
+from deltaweave.delta.target_plan import target_plan
+from deltaweave.delta.transaction import Transaction
+from deltaweave.engine.candidates import candidate_files
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.source_keys import source_keys, within
+from deltaweave.engine.touched_files import CLAUSE, NO_CLAUSE, SOURCE_ROW, TouchedFilesScan
+
+logger = logging.getLogger(__name__)
+
+# A file of such rows holds up to about this many bytes of source rows.
+TARGET_FILE_BYTES = 128 * 1024 * 1024
+
+
+def updates_from_source(transaction: Transaction, scan: TouchedFilesScan) -> list[int] | None:
+    """The places of the update clauses that took rows, if none of them needs the target's rows.
+
+    None where one does, for a value or for a row's id, or where the pairs do not tell the source's
+    rows apart.
+    """
+    merge = transaction.merge
+    took_rows = [i for i, count in scan.rows_by_clause.items() if count]
+    updates = [i for i in took_rows if merge.clauses[i].action == "update"]
+    if not updates:
+        return updates
+    if scan.source_identity is None or tracked_columns(transaction) is not None:
+        return None
+    return updates if all(merge.reads_source_alone(merge.clauses[i]) for i in updates) else None
+
+
+def rows_after_scan(
+    transaction: Transaction,
+    source: PreparedSource,
+    scan: TouchedFilesScan,
+    updates: Sequence[int] = (),
+) -> DataFrame:
+    """The rows to insert and, for the update clauses at these places, their new rows.
+
+    Args:
+        transaction: The merge's transaction.
+        source: The prepared source.
+        scan: What the scan for matches found.
+        updates: Places of clauses that `updates_from_source` gave.
+    """
+    merge = transaction.merge
+    rows, inserts = source.rows, _inserts(merge)
+    if scan.source_identity is None:
+        # Nothing tells which rows the pairs mean: match them anew, with the files that hold the
+        # matches.
+        if scan.num_matched_rows:
+            target = target_plan(transaction, scan.matched, merge.condition_columns())
+            rows = rows.join(target, merge.condition, "left_anti")
+        return _values(merge, rows.withColumn(CLAUSE, _first_insert(merge)), inserts)
+    if scan.num_matched_rows:
+        pairs = scan.matched_pairs.select(SOURCE_ROW, CLAUSE)
+        rows = rows.join(
+            pairs, scan.source_identity == F.col(SOURCE_ROW), "left" if inserts else "inner"
+        )
+        matched = F.col(SOURCE_ROW).isNotNull()
+        rows = rows.withColumn(
+            CLAUSE, F.when(matched, F.col(CLAUSE)).otherwise(_first_insert(merge))
+        )
+    else:
+        rows = rows.withColumn(CLAUSE, _first_insert(merge))
+    written = _values(merge, rows, [*inserts, *updates])
+    if source.size_in_bytes is None:
+        return written
+    # Without this, every partition of the source would leave a small file.
+    return written.coalesce(max(1, math.ceil(source.size_in_bytes / TARGET_FILE_BYTES)))
+
+
+def inserts_only(transaction: Transaction, source: PreparedSource) -> tuple[DataFrame, FileList]:
+    """Inserted rows of a merge without other clauses: one left-anti join (document row M7).
+
+    Returns:
+        The rows, and the candidate files they were joined with.
+    """
+    merge = transaction.merge
+    keys = source_keys(merge, source)
+    candidates = candidate_files(transaction, source, keys)
+    target = target_plan(transaction, candidates, merge.condition_columns())
+    may_match = within(keys)
+    if may_match is not None:
+        target = target.filter(may_match)
+    unmatched = source.rows.join(target, merge.condition, "left_anti")
+    rows = _values(merge, unmatched.withColumn(CLAUSE, _first_insert(merge)), _inserts(merge))
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
+            "writeInsertsOnlyWhenNoMatchedClauses using leftanti join: output plan:\n%s",
+            rows._jdf.queryExecution().toString(),
+        )
+    return rows, candidates
+
+
+def _inserts(merge: ResolvedMerge) -> list[int]:
+    return [i for i, clause in enumerate(merge.clauses) if clause.action == "insert"]
+
+
+def _first_insert(merge: ResolvedMerge) -> Column:
+    """The place of the first insert clause whose condition holds, or -1."""
+    taken: Column = F.lit(NO_CLAUSE)
+    for i in reversed(_inserts(merge)):
+        condition = merge.clauses[i].condition
+        taken = F.lit(i) if condition is None else F.when(condition, i).otherwise(taken)
+    return taken
+
+
+def _values(merge: ResolvedMerge, rows: DataFrame, clauses: Sequence[int]) -> DataFrame:
+    """The rows that one of these clauses takes, with the values that it gives them."""
+    *others, last = clauses
+    chosen = rows.filter(F.col(CLAUSE).isin(list(clauses)))
+    output: list[Column] = []
+    for place, name in enumerate(merge.evolved_schema.names):
+        value = merge.clauses[last].values[place]
+        for i in others:
+            value = F.when(F.col(CLAUSE) == i, merge.clauses[i].values[place]).otherwise(value)
+        output.append(value.alias(name))
+    return chosen.select(*output)

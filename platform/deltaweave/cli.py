@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from deltaweave.bench.case import Case
     from deltaweave.bench.report import Report
+    from deltaweave.bench.tables import Workspace
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -94,6 +95,7 @@ def bench_merge(
     turns; the first merge of each is not timed.
     """
     from deltaweave.bench import cases
+    from deltaweave.bench.tables import Workspace
 
     if list_:
         for each in [*cases.delta_cases(), *cases.further_cases()]:
@@ -111,10 +113,11 @@ def bench_merge(
     vectors = {"on": [True], "off": [False], "both": [True, False]}[deletion_vectors.value]
     directory = _writable(directory)
     console = Console(highlight=False)
-    with _session(directory / "spark.log") as spark:
-        report = _measure(
-            console, spark, directory, chosen, vectors, scale, runs, keys, log_files, json
-        )
+    with _session(directory) as spark:
+        workspaces = [
+            Workspace(spark, directory, scale, each, keys.value, log_files) for each in vectors
+        ]
+        report = _measure(console, chosen, workspaces, runs, json)
     console.print(report.table())
     if plot is not None:
         report.plot(plot)
@@ -125,26 +128,16 @@ def bench_merge(
 
 def _measure(
     console: Console,
-    spark: SparkSession,
-    directory: Path,
     cases: Sequence[Case],
-    vectors: Sequence[bool],
-    scale: float,
+    workspaces: Sequence[Workspace],
     runs: int,
-    keys: KeyType,
-    log_files: int,
     json: Path | None,
 ) -> Report:
-    from deltaweave.bench.report import Report, environment
+    from deltaweave.bench.report import empty_report
     from deltaweave.bench.runner import measure
-    from deltaweave.bench.tables import Workspace
     from deltaweave.bench.tpcds import GeneratorError
 
-    workspaces = [
-        Workspace(spark, directory, scale, each, keys.value, log_files) for each in vectors
-    ]
-    settings = {"scale": scale, "runs": runs, "key_type": keys.value, "log_files": log_files}
-    report = Report(settings, environment(workspaces[0]), [])
+    report = empty_report(workspaces[0], runs)
     todo = [(each, workspace) for workspace in workspaces for each in cases]
     bar = Progress(
         TextColumn("{task.description}"),
@@ -161,13 +154,13 @@ def _measure(
             try:
                 result = measure(each, workspace, runs=runs, turn=turn)
             except GeneratorError as error:
-                first, *_, last = [str(error), *str(error).splitlines()]
-                _fail(f"{first.splitlines()[0]} {last}", _FAILED)
+                lines = str(error).splitlines()  # the last ones of the generator's output
+                _fail(" ".join(dict.fromkeys((lines[0], lines[-1]))), _FAILED)
             except DeltaweaveError as error:
                 _fail(f"{each.name}: {error}", _FAILED)
             except OSError as error:
                 _fail(f"{each.name}: {error.strerror or error}", _FAILED)
-            report = Report(settings, report.environment, [*report.results, result])
+            report = report.with_result(result)
             if json is not None:  # after each case: what stops a long run does not lose it
                 report.write_json(json)
             bar.advance(task)
@@ -185,7 +178,7 @@ def _writable(directory: Path) -> Path:
 
 
 @contextmanager
-def _session(log: Path) -> Iterator[SparkSession]:
+def _session(directory: Path) -> Iterator[SparkSession]:
     """The active session, or one of our own with more memory, ended afterwards."""
     from pyspark.sql import SparkSession
 
@@ -198,11 +191,16 @@ def _session(log: Path) -> Iterator[SparkSession]:
     problem = _java_problem()
     if problem is not None:
         _fail(problem, _FAILED)
+    log = directory / "spark.log"
+    options = {
+        "spark.driver.memory": "8g",
+        "spark.sql.warehouse.dir": str(directory / "spark-warehouse"),
+    }
     try:
         with _output_to(log):
-            spark = local_session(**{"spark.driver.memory": "8g"})
+            spark = local_session(**options)
     except Exception as error:  # whatever stops a JVM from starting; its own words are in the log
-        _fail(f"Spark did not start ({type(error).__name__}); see {log.name}.", _FAILED)
+        _fail(f"Spark did not start ({type(error).__name__}); its output is in {log}.", _FAILED)
     try:
         yield spark
     finally:

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import geometric_mean
@@ -33,6 +33,10 @@ class Report:
     settings: Mapping[str, object]
     environment: Mapping[str, object]
     results: Sequence[CaseResult]
+
+    def with_result(self, result: CaseResult) -> Report:
+        """The report with one more result."""
+        return replace(self, results=(*self.results, result))
 
     def geometric_means(self) -> dict[str, float]:
         """Of Delta's cases' ratios, with deletion vectors `on` and `off`."""
@@ -92,11 +96,9 @@ class Report:
         return table
 
     def _means_in_words(self) -> str | None:
-        means = [f"{mean:.2f} with deletion vectors {on}" for on, mean in self._means()]
-        return f"Geometric mean of Delta's cases: {', '.join(means)}" if means else None
-
-    def _means(self) -> list[tuple[str, float]]:
-        return list(self.geometric_means().items())
+        means = self.geometric_means().items()
+        words = [f"{mean:.2f} with deletion vectors {vectors}" for vectors, mean in means]
+        return f"Geometric mean of Delta's cases: {', '.join(words)}" if words else None
 
     def plot(self, path: Path) -> None:
         """Draw the ratio of each case as a bar; the ending of the file's name says its format."""
@@ -122,12 +124,25 @@ class Report:
         pyplot.close(figure)
 
 
-def environment(workspace: Workspace) -> dict[str, object]:
-    """Versions and the machine's size; nothing that tells one machine from another of its kind."""
+def empty_report(workspace: Workspace, runs: int) -> Report:
+    """A report of a benchmark that is about to begin.
+
+    It says what the numbers depend on, and nothing that tells one machine from another of its kind.
+
+    Args:
+        workspace: The tables' place; with or without deletion vectors.
+        runs: How many timed runs each side will have.
+    """
     spark = workspace.spark
     jvm = spark.sparkContext._jvm
     assert jvm is not None, "a session has a JVM"
-    return {
+    settings = {
+        "scale": workspace.scale,
+        "runs": runs,
+        "key_type": workspace.key_type,
+        "log_files": workspace.log_files,
+    }
+    environment = {
         "deltaweave": __version__,
         "spark": spark.version,
         "delta": version("delta-spark"),
@@ -138,6 +153,7 @@ def environment(workspace: Workspace) -> dict[str, object]:
         "spark_master": spark.sparkContext.master,
         "driver_memory": spark.sparkContext.getConf().get("spark.driver.memory"),
     }
+    return Report(settings, environment, ())
 
 
 def _as_json(result: CaseResult) -> dict[str, Any]:

@@ -8,6 +8,10 @@ from pathlib import Path
 
 from deltaweave.bench.tables import Workspace, sql_name
 
+UPDATE_ALL = "WHEN MATCHED THEN UPDATE SET *"
+INSERT_ALL = "WHEN NOT MATCHED THEN INSERT *"
+UPSERT = (UPDATE_ALL, INSERT_ALL)
+
 
 @dataclass(frozen=True)
 class Statement:

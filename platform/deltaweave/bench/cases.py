@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from deltaweave.bench import further, many_files
-from deltaweave.bench.case import Case, Merges, Statement
+from deltaweave.bench.case import INSERT_ALL, UPSERT, Case, Merges, Statement
 from deltaweave.bench.tables import Fractions, KeyType, Workspace, sql_name
 
 _CONDITION = "t.wr_order_number = s.wr_order_number AND t.wr_item_sk = s.wr_item_sk"
-_UPDATE = "WHEN MATCHED THEN UPDATE SET *"
 _DELETE = "WHEN MATCHED THEN DELETE"
-_INSERT = "WHEN NOT MATCHED THEN INSERT *"
 _INSERT_EVEN_ITEMS = "WHEN NOT MATCHED AND s.wr_item_sk % 2 = 0 THEN INSERT *"
 
 # Fractions of files, of rows matched and of rows not matched, in the order of Delta's list.
@@ -44,13 +42,13 @@ class UnknownCaseError(ValueError):
 def delta_cases() -> list[Case]:
     """The 16 cases of Delta's benchmark."""
     return [
-        *(_of_delta("single_insert_only", each, _INSERT) for each in _INSERTS),
+        *(_of_delta("single_insert_only", each, INSERT_ALL) for each in _INSERTS),
         *(
-            _of_delta("multiple_insert_only", each, _INSERT_EVEN_ITEMS, _INSERT)
+            _of_delta("multiple_insert_only", each, _INSERT_EVEN_ITEMS, INSERT_ALL)
             for each in _INSERTS
         ),
         *(_of_delta("delete_only", each, _DELETE) for each in _DELETES),
-        *(_of_delta("upsert", each, _UPDATE, _INSERT) for each in _UPSERTS),
+        *(_of_delta("upsert", each, *UPSERT) for each in _UPSERTS),
     ]
 
 
@@ -82,7 +80,7 @@ def further_cases() -> list[Case]:
         Case(
             "plain_rewrite",
             "beside a plain copy",
-            partial(_web_returns, fractions=_COPIED, clauses=(_UPDATE, _INSERT)),
+            partial(_web_returns, fractions=_COPIED, clauses=UPSERT),
             with_rewrite=True,
         ),
         Case("hundred_merges", "100 merges in a row", further.hundred_merges),
@@ -136,7 +134,5 @@ def _same_files(workspace: Workspace, *, times: int) -> Merges:
 
     Keys are integers, so that statistics can tell the files that hold them from the others.
     """
-    merges = _web_returns(
-        workspace, fractions=_SAME_FILES, clauses=(_UPDATE, _INSERT), key_type="integer"
-    )
+    merges = _web_returns(workspace, fractions=_SAME_FILES, clauses=UPSERT, key_type="integer")
     return Merges(further.web_returns_times(workspace, times), merges.statements)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from deltaweave.bench import tpcds
-from deltaweave.bench.case import Merges, Statement
+from deltaweave.bench.case import UPSERT, Merges, Statement
 from deltaweave.bench.tables import TARGET_FILES, Workspace, sql_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_UPSERT = ("WHEN MATCHED THEN UPDATE SET *", "WHEN NOT MATCHED THEN INSERT *")
 _SMALL_ROWS = 100_000
 _SMALL_FILES = 10
 _MERGES = 100
@@ -32,7 +31,7 @@ def small_into_100k(workspace: Workspace) -> Merges:
             _account_rows(_ids(workspace, 0, 5).union(_ids(workspace, _SMALL_ROWS, 5)), "new"), path
         ),
     )
-    statement = Statement(sql_name(source), "t.id = s.id", _UPSERT)
+    statement = Statement(sql_name(source), "t.id = s.id", UPSERT)
     return Merges(_accounts(workspace), (statement,))
 
 
@@ -56,7 +55,7 @@ def hundred_merges(workspace: Workspace) -> Merges:
         Statement(
             f"(SELECT {columns} FROM {sql_name(source)} WHERE merge = {number})",
             "t.id = s.id",
-            _UPSERT,
+            UPSERT,
         )
         for number in range(_MERGES)
     )
@@ -83,7 +82,7 @@ def not_matched_by_source_one_partition(workspace: Workspace) -> Merges:
     statement = Statement(
         sql_name(workspace.made_once("partition-source", make_source)),
         "t.part = s.part AND t.id = s.id",
-        (*_UPSERT, f"WHEN NOT MATCHED BY SOURCE AND t.part = {number} THEN DELETE"),
+        (*UPSERT, f"WHEN NOT MATCHED BY SOURCE AND t.part = {number} THEN DELETE"),
     )
     return Merges(workspace.target("partitions", make_target), (statement,))
 
@@ -102,7 +101,7 @@ def random_uuid_keys(workspace: Workspace) -> Merges:
         _write(_keyed_by_uuid(_account_rows(ids, "new")), path)
 
     source = workspace.made_once("uuid-source", make_source)
-    statement = Statement(sql_name(source), "t.key = s.key", _UPSERT)
+    statement = Statement(sql_name(source), "t.key = s.key", UPSERT)
     return Merges(workspace.target("uuid-keys", make_target), (statement,))
 
 

@@ -12,11 +12,10 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from deltaweave.bench.case import Merges, Statement
+from deltaweave.bench.case import UPSERT, Merges, Statement
 from deltaweave.bench.tables import Workspace, sql_name
 
 _ROWS_OF_A_FILE = 1_000
-_UPSERT = ("WHEN MATCHED THEN UPDATE SET *", "WHEN NOT MATCHED THEN INSERT *")
 
 
 def found_by_condition(workspace: Workspace) -> Merges:
@@ -35,7 +34,7 @@ def _merges(workspace: Workspace, condition: str) -> Merges:
     source = workspace.made_once(
         f"many-files-{files}-source", lambda path: _write_source(workspace, path)
     )
-    statement = Statement(sql_name(source), condition, _UPSERT)
+    statement = Statement(sql_name(source), condition, UPSERT)
     # Rows of the one file and new ones; the others cannot be read.
     there = f"id < {_ROWS_OF_A_FILE} OR id >= {files * _ROWS_OF_A_FILE}"
     return Merges(target, (statement,), compared=there)

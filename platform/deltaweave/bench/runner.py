@@ -6,11 +6,11 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pyspark.sql import functions as F
@@ -54,6 +54,10 @@ class Run:
     def seconds(self) -> float:
         """How long all of them took."""
         return sum(self.merge_seconds)
+
+
+Side = Callable[["SparkSession", Merges, Path], Run]
+"""Runs a case's statements, or what stands for them, on a clone of its target."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ class CaseResult:
 def measure(case: Case, workspace: Workspace, *, runs: int, turn: int = 0) -> CaseResult:
     """Measure one case.
 
-    Each side runs once untimed, then `runs` times on clones of its own. Only merges are timed.
+    Each side first runs one merge untimed, then `runs` times all of them, on fresh clones. Only
+    merges are timed.
 
     Args:
         case: The case.
@@ -122,29 +127,30 @@ def measure(case: Case, workspace: Workspace, *, runs: int, turn: int = 0) -> Ca
     ):
         clones = Path(directory)
 
-        def run_on_clone(side: Callable[[SparkSession, Merges, Path], Run], name: str) -> Run:
+        def run_on_clone(side: Side, merges: Merges, name: str) -> Run:
             table = clones / name
-            clone(prepared.target, table)
+            clone(merges.target, table)
             _files_of(spark, table)  # reads the log, as a session has that used the table before
-            return side(spark, prepared, table)
+            return side(spark, merges, table)
 
-        sides: dict[str, Callable[[SparkSession, Merges, Path], Run]] = {ENGINE: _run_engine}
+        sides: dict[str, Side] = {ENGINE: _run_engine}
         if case.with_builtin:
             sides[BUILTIN] = _run_builtin
-        warm_up = {name: run_on_clone(side, f"{name}-warm-up") for name, side in sides.items()}
+        one = replace(prepared, statements=prepared.statements[:1])
+        warm_up = {name: run_on_clone(side, one, f"{name}-0") for name, side in sides.items()}
         if case.with_rewrite:
             sides[REWRITE] = _copying(warm_up[ENGINE].touched)
-            run_on_clone(sides[REWRITE], f"{REWRITE}-warm-up")
+            run_on_clone(sides[REWRITE], one, f"{REWRITE}-0")
         order = list(sides)
         done: dict[str, list[Run]] = {name: [] for name in order}
-        for number in range(runs):
+        for number in range(1, runs + 1):
             for table in clones.iterdir():
                 shutil.rmtree(table)
             first = (turn + number) % len(order)
             for name in order[first:] + order[:first]:
-                done[name].append(run_on_clone(sides[name], f"{name}-{number}"))
+                done[name].append(run_on_clone(sides[name], prepared, f"{name}-{number}"))
         merged = [name for name in order if name != REWRITE]
-        last = {name: clones / f"{name}-{runs - 1}" for name in merged}
+        last = {name: clones / f"{name}-{runs}" for name in merged}
         return CaseResult(
             case,
             workspace.deletion_vectors,
@@ -179,7 +185,7 @@ def _run_builtin(spark: SparkSession, merges: Merges, table: Path) -> Run:
     return Run(tuple(seconds), _sum(counts))
 
 
-def _copying(touched: Sequence[str]) -> Callable[[SparkSession, Merges, Path], Run]:
+def _copying(touched: Sequence[str]) -> Side:
     """A side that reads these files of the target and writes their rows again, as plain Parquet."""
 
     def run(spark: SparkSession, merges: Merges, table: Path) -> Run:
@@ -191,7 +197,7 @@ def _copying(touched: Sequence[str]) -> Callable[[SparkSession, Merges, Path], R
     return run
 
 
-def _sum(metrics: Any) -> Mapping[str, int]:
+def _sum(metrics: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
     total: Counter[str] = Counter()
     for each in metrics:
         total.update(each)

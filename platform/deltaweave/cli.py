@@ -13,11 +13,14 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
-import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from deltaweave.errors import DeltaweaveError
+
+try:
+    import typer
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries
+    sys.exit(f"The command line needs {error.name}: pip install 'deltaweave[cli]'.")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,6 +149,7 @@ def _measure(
         TimeElapsedColumn(),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
     with bar:
         task = bar.add_task("", total=len(todo))

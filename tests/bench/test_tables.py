@@ -7,11 +7,19 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaweave.bench import tpcds
+from deltaweave.bench import many_files, tpcds
 from deltaweave.bench.runner import fingerprint
-from deltaweave.bench.tables import Fractions, clone, session_options, source_rows, split
+from deltaweave.bench.tables import (
+    Fractions,
+    Workspace,
+    clone,
+    session_options,
+    source_rows,
+    split,
+    sql_name,
+)
 from tests.bench.generated import write_returns
-from tests.builders import write_table
+from tests.builders import frame
 
 ROWS = 2_810  # in 28 files: 10 rows each more or less than 100
 
@@ -111,21 +119,33 @@ def test_a_clone_shares_data_files_and_has_a_log_of_its_own(tmp_path: Path) -> N
     assert (copy / "_delta_log" / "0.json").read_text() == "{}"
 
 
-def test_a_fingerprint_tells_rows_and_not_their_order(spark: SparkSession, tmp_path: Path) -> None:
-    tables = {
-        "first": [(1, None), (2, 3), (2, 3)],
-        "other order": [(2, 3), (1, None), (2, 3)],
-        "other place of the null": [(None, 1), (2, 3), (2, 3)],
-        "other duplicate": [(1, None), (1, None), (2, 3)],
-    }
-    prints = {}
-    for name, rows in tables.items():
-        write_table(spark, str(tmp_path / name), rows, "a INT, b INT")
-        prints[name] = fingerprint(spark, tmp_path / name)
+def test_a_fingerprint_tells_rows_and_not_their_order(spark: SparkSession) -> None:
+    first, same, null_elsewhere, other_duplicate = (
+        fingerprint(frame(spark, rows, "a INT, b INT"))
+        for rows in (
+            [(1, None), (2, 3), (2, 3)],
+            [(2, 3), (1, None), (2, 3)],
+            [(None, 1), (2, 3), (2, 3)],
+            [(1, None), (1, None), (2, 3)],
+        )
+    )
 
-    assert prints["first"] == prints["other order"]
-    assert len(set(prints.values())) == 3
-    assert fingerprint(spark, tmp_path / "first", "a = 2")[0] == 2
+    assert first == same
+    assert first[0] == 3
+    assert len({first, null_elsewhere, other_duplicate}) == 3
+
+
+def test_a_log_names_files_that_are_not_there(spark: SparkSession, tmp_path: Path) -> None:
+    workspace = Workspace(spark, tmp_path, 1, deletion_vectors=True, log_files=20)
+
+    merges = many_files.found_by_key(workspace)
+
+    (detail,) = spark.sql(f"DESCRIBE DETAIL {sql_name(merges.target)}").collect()
+    assert detail["numFiles"] == 20
+    assert detail["properties"]["delta.enableDeletionVectors"] == "true"
+    assert len(list(merges.target.glob("*.parquet"))) == 1
+    rows = spark.read.format("delta").load(str(merges.target))
+    assert rows.where("id BETWEEN 0 AND 4").count() == 5
 
 
 def test_options_of_a_session_are_put_back(spark: SparkSession) -> None:

@@ -22,7 +22,7 @@ from deltaweave.identifiers import quoted
 from deltaweave.table import merge
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ENGINE, BUILTIN, REWRITE = "engine", "builtin", "rewrite"
 _ROWS_CHANGED = ("numTargetRowsUpdated", "numTargetRowsDeleted", "numTargetRowsInserted")
@@ -215,24 +215,19 @@ def _are_equal(
     runs: Mapping[str, Sequence[Run]],
     tables: Mapping[str, Path],
 ) -> bool:
-    prints = [fingerprint(spark, table, merges.compared) for table in tables.values()]
-    counts = [{name: runs[side][-1].metrics[name] for name in _ROWS_CHANGED} for side in tables]
-    return all(each == prints[0] for each in prints) and all(each == counts[0] for each in counts)
+    """Whether all sides' tables hold the same rows, and they tell the same numbers of changes."""
+    seen = []
+    for side, table in tables.items():
+        rows = spark.read.format("delta").load(str(table))
+        if merges.compared is not None:
+            rows = rows.where(merges.compared)
+        metrics = runs[side][-1].metrics
+        seen.append((fingerprint(rows), [metrics[name] for name in _ROWS_CHANGED]))
+    return all(each == seen[0] for each in seen)
 
 
-def fingerprint(
-    spark: SparkSession, table: Path, condition: str | None = None
-) -> tuple[object, ...]:
-    """A table's number of rows and two checksums over all columns, whatever the rows' order.
-
-    Args:
-        spark: The session.
-        table: The table's path.
-        condition: The rows that count; all of them where None.
-    """
-    rows = spark.read.format("delta").load(str(table))
-    if condition is not None:
-        rows = rows.where(condition)
+def fingerprint(rows: DataFrame) -> tuple[object, ...]:
+    """The number of rows and two checksums over all columns, whatever the rows' order."""
     # The hash passes over nulls: without saying where they are, (1, null) would equal (null, 1).
     columns = [
         column
@@ -241,5 +236,5 @@ def fingerprint(
     ]
     hashes = rows.select(F.xxhash64(*columns).alias("hash"))
     total = F.sum(F.col("hash").cast("decimal(20,0)"))
-    (row,) = hashes.agg(F.count("*"), total, F.bit_xor("hash")).collect()
-    return tuple(row)
+    (found,) = hashes.agg(F.count("*"), total, F.bit_xor("hash")).collect()
+    return tuple(found)

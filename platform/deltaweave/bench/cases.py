@@ -42,13 +42,13 @@ class UnknownCaseError(ValueError):
 def delta_cases() -> list[Case]:
     """The 16 cases of Delta's benchmark."""
     return [
-        *(_of_delta("single_insert_only", each, INSERT_ALL) for each in _INSERTS),
+        *(_of_delta("single_insert_only", "insert", each, INSERT_ALL) for each in _INSERTS),
         *(
-            _of_delta("multiple_insert_only", each, _INSERT_EVEN_ITEMS, INSERT_ALL)
+            _of_delta("multiple_insert_only", "two inserts", each, _INSERT_EVEN_ITEMS, INSERT_ALL)
             for each in _INSERTS
         ),
-        *(_of_delta("delete_only", each, _DELETE) for each in _DELETES),
-        *(_of_delta("upsert", each, *UPSERT) for each in _UPSERTS),
+        *(_of_delta("delete_only", "delete", each, _DELETE) for each in _DELETES),
+        *(_of_delta("upsert", "upsert", each, *UPSERT) for each in _UPSERTS),
     ]
 
 
@@ -66,20 +66,20 @@ def further_cases() -> list[Case]:
         ),
         Case(
             "not_matched_by_source_one_partition",
-            "by source, 1 of 100 partitions",
+            "by source, one partition",
             further.not_matched_by_source_one_partition,
         ),
         Case("random_uuid_keys", "random UUID keys", further.random_uuid_keys),
-        Case("many_files_log", "log of many files", many_files.found_by_condition),
+        Case("many_files_log", "many files", many_files.found_by_condition),
         Case(
             "many_files_log_by_key",
-            "log of many files, by key",
+            "many files, by key",
             many_files.found_by_key,
             with_builtin=False,  # it would read all files, and all but one do not exist
         ),
         Case(
             "plain_rewrite",
-            "beside a plain copy",
+            "plain copy",
             partial(_web_returns, fractions=_COPIED, clauses=UPSERT),
             with_rewrite=True,
         ),
@@ -102,7 +102,7 @@ def chosen(names: Sequence[str]) -> list[Case]:
     return [case for case in cases if case.name in names]
 
 
-def _of_delta(kind: str, fractions: Fractions, *clauses: str) -> Case:
+def _of_delta(kind: str, label: str, fractions: Fractions, *clauses: str) -> Case:
     # Delta names only the fractions that a kind of case can vary.
     parts = [kind, f"fileMatchedFraction_{fractions.files_matched}"]
     if "insert_only" not in kind:
@@ -111,7 +111,7 @@ def _of_delta(kind: str, fractions: Fractions, *clauses: str) -> Case:
         parts.append(f"rowNotMatchedFraction_{fractions.rows_not_matched}")
     return Case(
         "_".join(parts),
-        f"{kind.replace('_', ' ')} {fractions}",
+        f"{label} {fractions}",
         partial(_web_returns, fractions=fractions, clauses=clauses),
         is_deltas=True,
     )

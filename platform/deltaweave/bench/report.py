@@ -73,7 +73,7 @@ class Report:
             "deltaweave\nseconds",
             "built-in\nseconds",
             "ratio",
-            "files touched/\nread/all",
+            "files\ntouched/\nread/all",
             "rows\nequal",
         ):
             table.add_column(heading, justify="right", vertical="bottom")

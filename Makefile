@@ -1,5 +1,6 @@
 # The commands of this repository; each works from a clean clone and can be run again.
-# What they make, `make clean` removes: .venv, .lake (the demo lake), .dagster (Dagster's home).
+# What they make, `make clean` removes: .venv, .lake (the demo lake), .dagster (Dagster's home),
+# .bench (the benchmark's data and tables).
 
 PYTHON ?= python3
 PORT ?= 3000
@@ -46,7 +47,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 	@$(VENV)/lint-imports
 
 clean: ## remove all that these commands made
-	rm -rf .venv .lake .dagster .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .lake .dagster .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	rm -rf .hypothesis spark-warehouse metastore_db derby.log
 
 java:

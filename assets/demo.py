@@ -34,6 +34,7 @@ from assets.definitions import defs
 from assets.returns_by_reason import returns_by_reason
 from assets.sensors import merge_web_returns, web_returns_landed
 from assets.web_returns import web_returns
+from deltaweave.bench.tpcds import GeneratorError
 from resources.environments import lake
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def main() -> int:
         try:
             with DagsterInstance.get() as instance:
                 _demo(console, instance)
-        except (demo_data.GeneratorError, RunFailedError) as error:
+        except (GeneratorError, RunFailedError) as error:
             console.print(str(error), style="bold red", markup=False, soft_wrap=True)
         except Exception as error:
             traceback.print_exc()

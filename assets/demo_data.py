@@ -12,30 +12,21 @@ merging the partitions in order updates, inserts and deletes.
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.parquet
 
-from assets.web_returns import AMOUNTS, IDENTIFIERS
+from deltaweave.bench import tpcds
+from deltaweave.bench.tpcds import TABLE, GeneratorError
 from resources.environments import lake as demo_lake
 
-TABLE = "web_returns"
 FIRST = "2002-12"  # the initial load, with the returns of all months until then
 COMPLETE = "_SUCCESS"  # written last: a partition directory without it is not read
 
-_MONEY = pa.decimal128(7, 2)
-SCHEMA = pa.schema(
-    [(name, pa.int32()) for name in IDENTIFIERS]
-    + [("wr_order_number", pa.int64()), ("wr_return_quantity", pa.int32())]
-    + [(name, _MONEY) for name in AMOUNTS]
-)
+SCHEMA = tpcds.schema()
 """The columns of TPC-DS web_returns; a landed partition has `op` ('upsert' or 'delete') besides."""
 
 _UNIX_EPOCH = 2440588  # 1970-01-01 as a Julian day number, the unit of TPC-DS dates
@@ -44,13 +35,6 @@ _UNIX_EPOCH = 2440588  # 1970-01-01 as a Julian day number, the unit of TPC-DS d
 _DELETED = 10
 _CORRECTED = 31
 _OPEN_FOR = 4  # months for which a return can still be corrected or deleted
-
-# Its main needs airline, which the generator's package calls optional.
-_GENERATOR = "io.trino.tpcds:tpcds:1.4,io.airlift:airline:0.9"
-
-
-class GeneratorError(RuntimeError):
-    """The TPC-DS generator could not be fetched or did not run."""
 
 
 def landing(lake: Path) -> Path:
@@ -82,7 +66,7 @@ def land(
     Raises:
         GeneratorError: The generator could not be fetched or did not run.
     """
-    returns = _read(generated or _generate(lake, scale))
+    returns = tpcds.read(generated or _generate(lake, scale))
     arrival = _arrival(returns)
     names = sorted(pc.unique(arrival).to_pylist())[:upto]
     new = [name for name in names if name not in landed(lake)]
@@ -108,18 +92,6 @@ def land(
             _write_partition(lake, name, pa.concat_tables(changes))
         gone = pc.or_(gone, deleted)  # what was deleted is not corrected back to life
     return new
-
-
-def _read(path: Path) -> pa.Table:
-    end = "end"  # the generator closes each line with a separator: an empty last column
-    return pyarrow.csv.read_csv(
-        path,
-        read_options=pyarrow.csv.ReadOptions(column_names=[*SCHEMA.names, end]),
-        parse_options=pyarrow.csv.ParseOptions(delimiter="|"),
-        convert_options=pyarrow.csv.ConvertOptions(
-            column_types=SCHEMA, include_columns=SCHEMA.names
-        ),
-    ).combine_chunks()
 
 
 def _arrival(returns: pa.Table) -> pa.ChunkedArray:
@@ -190,35 +162,10 @@ def _generate(lake: Path, scale: float) -> Path:
     staged = lake / ".staging" / "generated"
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
-    _run_generator(staged, scale)
+    tpcds.generate(staged, scale)
     made.parent.parent.mkdir(parents=True, exist_ok=True)
     staged.rename(made.parent)
     return made
-
-
-def _run_generator(directory: Path, scale: float) -> None:
-    # spark-submit runs any Java main with packages that Spark's own Ivy resolves, by the machine's
-    # own Spark and Ivy settings: no Maven client is needed. No SparkContext is started. Spark's
-    # newer guava serves the generator, whose own is too old to run on.
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise GeneratorError("pyspark is not installed. Run `make demo`, which installs it.")
-    home = Path(spec.origin).parent
-    submit = [str(home / "bin" / "spark-submit"), "--master", "local[1]"]
-    submit += ["--packages", _GENERATOR, "--exclude-packages", "com.google.guava:guava"]
-    submit += ["--class", "io.trino.tpcds.Driver", "spark-internal"]
-    arguments = ["--scale", f"{scale:g}", "--table", TABLE, "--directory", str(directory)]
-    ran = subprocess.run(
-        [*submit, *arguments, "--overwrite"],
-        env={**os.environ, "SPARK_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    made = directory / f"{TABLE}.dat"
-    if ran.returncode != 0 or not made.exists() or made.stat().st_size == 0:
-        last_lines = "\n".join((ran.stdout + ran.stderr).strip().splitlines()[-15:])
-        raise GeneratorError(f"The TPC-DS generator failed (exit {ran.returncode}):\n{last_lines}")
 
 
 def _main() -> None:

@@ -9,33 +9,8 @@ from assets.landing import GROUP, landing_directory, web_returns_landing
 from assets.partitions import web_returns_partitions
 from dagster_deltaweave import SparkResource, merge_asset, read_source_partition
 from deltaweave import clauses
+from deltaweave.bench.tpcds import AMOUNTS, IDENTIFIERS
 
-IDENTIFIERS = (
-    "wr_returned_date_sk",
-    "wr_returned_time_sk",
-    "wr_item_sk",
-    "wr_refunded_customer_sk",
-    "wr_refunded_cdemo_sk",
-    "wr_refunded_hdemo_sk",
-    "wr_refunded_addr_sk",
-    "wr_returning_customer_sk",
-    "wr_returning_cdemo_sk",
-    "wr_returning_hdemo_sk",
-    "wr_returning_addr_sk",
-    "wr_web_page_sk",
-    "wr_reason_sk",
-)
-AMOUNTS = (
-    "wr_return_amt",
-    "wr_return_tax",
-    "wr_return_amt_inc_tax",
-    "wr_fee",
-    "wr_return_ship_cost",
-    "wr_refunded_cash",
-    "wr_reversed_charge",
-    "wr_account_credit",
-    "wr_net_loss",
-)
 SCHEMA = ", ".join(
     [f"{name} INT" for name in IDENTIFIERS]
     + ["wr_order_number BIGINT", "wr_return_quantity INT"]

@@ -1,0 +1,5 @@
+"""`python -m deltaweave`: the command line."""
+
+from deltaweave.cli import app
+
+app()

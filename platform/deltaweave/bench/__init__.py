@@ -1,0 +1,1 @@
+"""The merge benchmark: deltaweave's engine beside Delta's own MERGE, on the same rows."""

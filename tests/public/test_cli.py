@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+from deltaweave.bench import tpcds
+from deltaweave.cli import app
+from tests.bench.generated import write_returns
+
+UPSERT = "upsert_fileMatchedFraction_0.5_rowMatchedFraction_0.01_rowNotMatchedFraction_0.001"
+
+
+@pytest.fixture
+def generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the generator, which starts a JVM: as many rows as it gives at scale 0.01."""
+    monkeypatch.setattr(
+        tpcds, "generate", lambda directory, scale: write_returns(directory / "returns.dat", 718)
+    )
+
+
+def bench(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["bench", "merge", *map(str, arguments)])
+
+
+def only_line(result: Result) -> str:
+    (line,) = result.output.splitlines()
+    return line
+
+
+@pytest.mark.usefixtures("spark", "generator")
+def test_a_benchmark_checks_rows_and_reports(tmp_path: Path) -> None:
+    report, chart = tmp_path / "report.json", tmp_path / "chart.png"
+
+    result = bench(
+        *("--scale", 0.01, "--runs", 1, "--deletion-vectors", "on", "--case", UPSERT),
+        *("--directory", tmp_path / "kept", "--json", report, "--plot", chart),
+    )
+
+    assert result.exit_code == 0, result.output
+    written = json.loads(report.read_text())
+    (upsert,) = written["cases"]
+    assert upsert["name"] == UPSERT
+    assert upsert["deletion_vectors"] is True
+    assert upsert["strategy"] == "deletion-vectors"
+    assert upsert["rows_equal"] is True
+    assert upsert["rows"] == {"source": 4, "updated": 4, "deleted": 0, "inserted": 0, "copied": 0}
+    assert upsert["files_before_skipping"] == 28
+    assert 1 <= upsert["files_touched"] <= 4
+    assert upsert["ratio"] == upsert["builtin_seconds"] / upsert["engine_seconds"]
+    assert [len(upsert["run_seconds"][side]) for side in ("engine", "builtin")] == [1, 1]
+    assert set(upsert["phase_seconds"]) == {"materialize_source", "scan", "rewrite", "whole_merge"}
+    assert written["geometric_mean_of_ratios"] == {"on": pytest.approx(upsert["ratio"])}
+    assert written["scale"] == 0.01
+    assert written["environment"]["spark"] == "4.2.0"
+    assert str(tmp_path) not in report.read_text()
+    assert chart.read_bytes().startswith(b"\x89PNG")
+    assert "Geometric mean" in result.output
+    left = {path.name for path in (tmp_path / "kept").iterdir()}
+    assert left == {"scale-0.01"}
+
+
+def test_the_list_names_every_case() -> None:
+    names = bench("--list").output.splitlines()
+
+    assert len(names) > 16
+    assert UPSERT in names
+    assert "hundred_merges" in names
+
+
+def test_an_unknown_case_is_told_in_one_line(tmp_path: Path) -> None:
+    result = bench("--case", "upsert_all", "--directory", tmp_path)
+
+    assert result.exit_code == 2
+    assert "No case is named upsert_all" in only_line(result)
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
+    option: str, tmp_path: Path
+) -> None:
+    result = bench(option, tmp_path / "missing" / "file", "--directory", tmp_path / "kept")
+
+    assert result.exit_code == 2
+    assert "cannot be written" in only_line(result)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    result = bench("--directory", tmp_path / "file" / "kept")
+
+    assert result.exit_code == 1
+    assert "cannot be made: Not a directory" in only_line(result)
+
+
+def test_without_java_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    result = bench("--directory", tmp_path / "kept")
+
+    assert result.exit_code == 1
+    assert "needs Java 17 or 21 and found none" in only_line(result)
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_failing_generator_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(directory: Path, scale: float) -> Path:
+        raise tpcds.GeneratorError("The TPC-DS generator failed (exit 1):\na\nunresolved: tpcds")
+
+    monkeypatch.setattr(tpcds, "generate", fail)
+
+    result = bench("--scale", 0.01, "--directory", tmp_path)
+
+    assert result.exit_code == 1
+    assert only_line(result) == "The TPC-DS generator failed (exit 1): unresolved: tpcds"
+    assert not list(tmp_path.rglob("parts"))
+
+
+def test_the_module_is_the_command_line() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "deltaweave", "bench", "merge", "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 0
+    assert "--deletion-vectors" in ran.stdout

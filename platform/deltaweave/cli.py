@@ -1,4 +1,4 @@
-"""The command line: `deltaweave bench merge` measures the engine beside Delta's own MERGE."""
+"""The command line: `deltaweave explain` plans a MERGE, `deltaweave bench merge` measures some."""
 
 from __future__ import annotations
 
@@ -53,6 +53,23 @@ class KeyType(str, Enum):
 
     double = "double"
     integer = "integer"
+
+
+@app.command("explain")
+def explain_merge(
+    statement: Annotated[str, typer.Argument(help="A MERGE statement, or - to read one.")],
+) -> None:
+    """Say what a MERGE would do to its target as it is now, and what would help; writes nothing."""
+    import deltaweave
+
+    text = sys.stdin.read() if statement == "-" else statement
+    spark = deltaweave.local_session()
+    try:
+        print(deltaweave.explain(spark, text))
+    except DeltaweaveError as error:
+        _fail(str(error), _FAILED)
+    finally:
+        spark.stop()
 
 
 @bench.callback()

@@ -61,6 +61,33 @@ def read_files(table: Table, source: Rows, schema: str, on: str = "t.k = s.k") -
     return merge.when_matched_delete().execute().metrics["numTargetFilesAfterSkipping"]
 
 
+# Target and source type, keys of the files, keys of the source, how many files are read.
+COMPARED_AS_DOUBLES: dict[str, tuple[str, str, list[int], list[float], int]] = {
+    "int": ("INT", "DOUBLE", [10, 20, 30, 40], [20.0, 25.5, -0.5], 1),
+    "bigint": ("BIGINT", "DOUBLE", [10, 20, 30, 40], [40.0], 1),
+    # 2^53 and 2^53 + 1 are the same double: both files hold a match.
+    "bigint_that_doubles_round": ("BIGINT", "DOUBLE", [1, 2**53, 2**53 + 1], [2.0**53], 2),
+    "infinite": ("INT", "DOUBLE", [10, 20], [float("inf"), 20.0], 1),
+    "int_as_bigint": ("INT", "BIGINT", [10, 20, 30], [2**40, 30], 1),
+}
+
+
+@pytest.mark.parametrize("case", COMPARED_AS_DOUBLES)
+def test_keys_compared_in_another_type_prune_too(
+    spark: SparkSession, tmp_path: Path, case: str
+) -> None:
+    data_type, source_type, held, wanted, files = COMPARED_AS_DOUBLES[case]
+    path = str(tmp_path / "table")
+    for key in held:
+        rows = frame(spark, [(key, 0)], f"k {data_type}, v INT")
+        rows.write.format("delta").mode("append").save(path)
+    table = Table(spark, path)
+    source = frame(spark, [(key,) for key in wanted], f"k {source_type}")
+    expected = rows_as_text(table.read().join(source, "k", "left_anti").select("k", "v").collect())
+    assert read_files(table, [(key,) for key in wanted], f"k {source_type}") == files
+    assert rows_as_text(table.read().collect()) == expected
+
+
 @pytest.mark.parametrize("case", TYPES)
 def test_only_files_that_may_hold_a_key_are_read(
     spark: SparkSession, tmp_path: Path, case: str

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.types import NullType, StructType
+from pyspark.sql.types import DataType, NullType, StructType
 
 from deltaweave import errors
 from deltaweave.delta import jvm as jvm_
@@ -276,6 +276,12 @@ def _clause(spark: SparkSession, node: JavaObject) -> ResolvedClause:
         values=values,
         node=node,
     )
+
+
+def spark_type(java_type: JavaObject) -> DataType:
+    """A JVM data type as PySpark has it."""
+    schema = f'{{"fields": [{{"name": "", "type": {java_type.json()}, "nullable": true}}]}}'
+    return StructType.fromJson(json.loads(schema)).fields[0].dataType
 
 
 def _schema(java_schema: JavaObject) -> StructType:

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.analyzer import ResolvedClause, ResolvedMerge
+from deltaweave.delta.analyzer import ResolvedClause, ResolvedMerge, spark_type
 from deltaweave.delta.jvm import JavaObject
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
@@ -50,12 +50,15 @@ class Equality:
     Attributes:
         column: The target column's name.
         data_type: Its type; values of it can be ordered.
-        source: What it must equal: a Column over source attributes alone.
+        compared_as: The type in which it is compared: its own, or one that a cast to, in the
+            statement or by Spark's analysis, keeps the order of its values.
+        source: What it must equal: a Column over source attributes alone, of type `compared_as`.
         null_safe: Whether null equals null (`<=>`).
     """
 
     column: str
     data_type: DataType
+    compared_as: DataType
     source: Column
     null_safe: bool
 
@@ -108,13 +111,49 @@ def equalities(merge: ResolvedMerge) -> list[Equality]:
     return found
 
 
-def _ordered_column(merge: ResolvedMerge, expression: JavaObject) -> tuple[str, DataType] | None:
-    """Name and type of a target column whose values are ordered as its statistics are."""
+def keeps_columns(merge: ResolvedMerge, clause: ResolvedClause, names: Sequence[str]) -> bool:
+    """Whether an update certainly leaves these target columns as they are.
+
+    It does where it assigns a column itself, or what the ON condition says the column equals.
+    """
+    actions = list(jvm_.iterate(clause.node.resolvedActions()))
+    output = dict(
+        zip(merge.target_schema.names, jvm_.iterate(merge.node.target().output()), strict=True)
+    )
+    equal = [
+        (conjunct.left(), conjunct.right())
+        for conjunct in _conjuncts(merge.node.condition())
+        if conjunct.getClass().getSimpleName() in ("EqualTo", "EqualNullSafe")
+    ]
+
+    def keeps(name: str) -> bool:
+        column = output[name]
+        value = actions[merge.evolved_schema.names.index(name)].expr()
+        if value.semanticEquals(column):
+            return True
+        if isinstance(merge.target_schema[name].dataType, FloatType | DoubleType):
+            return False  # 0.0 equals -0.0, but is another value
+        return clause.kind == "matched" and any(
+            (one.semanticEquals(column) and other.semanticEquals(value))
+            or (other.semanticEquals(column) and one.semanticEquals(value))
+            for one, other in equal
+        )
+
+    return all(keeps(name) for name in names)
+
+
+def _ordered_column(
+    merge: ResolvedMerge, expression: JavaObject
+) -> tuple[str, DataType, DataType] | None:
+    """A target column whose values its statistics bound: name, type, and the type compared in."""
+    compared_as = spark_type(expression.dataType())
     if expression.getClass().getSimpleName() == "Cast":
-        # Of whole numbers to wider ones: every value stays itself.
+        # Of whole numbers to wider ones or to doubles: a cast never swaps two of them.
         child, wider = expression.child(), expression.dataType().simpleString()
         own = child.dataType().simpleString()
-        if own not in _WHOLE_NUMBERS or wider not in _WHOLE_NUMBERS[_WHOLE_NUMBERS.index(own) :]:
+        if own not in _WHOLE_NUMBERS:
+            return None
+        if wider not in (*_WHOLE_NUMBERS[_WHOLE_NUMBERS.index(own) :], "double"):
             return None
         expression = child
     if expression.getClass().getSimpleName() != "AttributeReference":
@@ -123,7 +162,8 @@ def _ordered_column(merge: ResolvedMerge, expression: JavaObject) -> tuple[str, 
     output = jvm_.iterate(merge.node.target().output())
     for field, attribute in zip(merge.target_schema.fields, output, strict=True):
         if attribute.exprId().id() == expression.exprId().id():
-            return (field.name, field.dataType) if _is_ordered(field.dataType) else None
+            ordered = _is_ordered(field.dataType)
+            return (field.name, field.dataType, compared_as) if ordered else None
     return None
 
 

@@ -13,6 +13,7 @@ from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from deltaweave.delta.conditions import keeps_columns
 from deltaweave.delta.data_files import (
     additions,
     arrow_schema,
@@ -65,6 +66,10 @@ def why_not_in_place(transaction: Transaction) -> str | None:
         return "the table keeps a change feed"
     if tracked_columns(transaction) is not None:
         return "the table tracks its rows"
+    merge, partitioned_by = transaction.merge, transaction.partition_columns
+    updates = [clause for clause in merge.clauses if clause.action == "update"]
+    if partitioned_by and not all(keeps_columns(merge, each, partitioned_by) for each in updates):
+        return "an update may move rows to another partition"
     return why_not_writable(transaction)
 
 

@@ -66,6 +66,7 @@ def _bounds(transaction: Transaction, equality: Equality) -> dict[str, Column]:
     physical = transaction.physical_names[equality.column]
     if equality.column in transaction.partition_columns:
         value = F.col("partitionValues").getItem(physical).cast(equality.data_type)
+        value = value.cast(equality.compared_as)
         return {"low": value, "high": value, "nulls": F.isnull(value).cast("long")}
 
     def statistic(kind: str) -> Column:
@@ -77,7 +78,8 @@ def _bounds(transaction: Transaction, equality: Equality) -> dict[str, Column]:
     nulls = statistic("nullCount").cast("long")
     if isinstance(equality.data_type, StringType):
         return {"low": low, "high": _highest_string(high), "nulls": nulls}
-    low, high = low.cast(equality.data_type), high.cast(equality.data_type)
+    low = low.cast(equality.data_type).cast(equality.compared_as)
+    high = high.cast(equality.data_type).cast(equality.compared_as)
     if isinstance(equality.data_type, TimestampType | TimestampNTZType):
         # Cut off at milliseconds.
         high = high + F.expr("INTERVAL 1 MILLISECOND")

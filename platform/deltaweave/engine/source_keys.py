@@ -7,6 +7,7 @@ they say which files need not be read (see pruning), and whether a target row ca
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import reduce
@@ -18,6 +19,7 @@ from pyspark.sql.types import (
     ByteType,
     DateType,
     DecimalType,
+    DoubleType,
     IntegerType,
     LongType,
     ShortType,
@@ -102,8 +104,32 @@ def within(keys: SourceKeys) -> Column | None:
 
     Parquet skips row groups and pages by it; None where nothing is known.
     """
-    known = [_within(key) for key in keys.columns if isinstance(key.equality.data_type, _PUSHED)]
-    return reduce(Column.__and__, known) if known else None
+    known = [
+        _within(key)
+        for key in keys.columns
+        if isinstance(key.equality.data_type, _PUSHED)
+        and not isinstance(key.equality.compared_as, DoubleType)
+    ]
+    whole = [_whole_within(key) for key in keys.columns if _is_whole_as_double(key)]
+    pushed = [*known, *whole]
+    return reduce(Column.__and__, pushed) if pushed else None
+
+
+def _is_whole_as_double(key: KeyValues) -> bool:
+    """Whether whole numbers are compared as doubles, and none so big that doubles round it."""
+    return (
+        isinstance(key.equality.compared_as, DoubleType)
+        and not isinstance(key.equality.data_type, DoubleType)
+        and bool(key.values)
+        and max(abs(key.values[0]), abs(key.values[-1])) < 1 << 53
+    )
+
+
+def _whole_within(key: KeyValues) -> Column:
+    """Bounds as whole numbers, which Parquet knows of the column."""
+    column = F.col(quoted(key.equality.column))
+    possible = column.between(math.ceil(key.values[0]), math.floor(key.values[-1]))
+    return possible | column.isNull() if key.equality.null_safe and key.has_null else possible
 
 
 def _within(key: KeyValues) -> Column:
@@ -166,9 +192,16 @@ def _known(columns: list[KeyValues]) -> list[KeyValues]:
 
 
 def _unique(table: pyarrow.Table) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.types as types
 
-    if any(types.is_floating(field.type) for field in table.schema):
-        return False  # Arrow tells 0.0 from -0.0, and NaN from NaN; Spark's equality does not
+    for i, field in enumerate(table.schema):
+        if types.is_floating(field.type):
+            if pc.any(pc.is_nan(table[i])).as_py():
+                return False  # to Arrow, one NaN is not another; to Spark it is
+            # The same with zeros: this sum turns -0.0 into 0.0.
+            zero = pa.scalar(0, field.type)
+            table = table.set_column(i, field, pc.add(table[i], zero))
     groups = table.group_by(table.column_names).aggregate([])
     return bool(groups.num_rows == table.num_rows)

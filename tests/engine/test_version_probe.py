@@ -7,7 +7,7 @@ from deltaweave.delta import jvm
 @pytest.fixture
 def untested_release(monkeypatch):
     monkeypatch.setattr(jvm, "TESTED_VERSIONS", (("4.1.0", "4.3.0"),))
-    monkeypatch.setattr(jvm, "_CHECKED", set())
+    monkeypatch.setattr(jvm, "_NAMES", {})
 
 
 @pytest.mark.usefixtures("untested_release")
@@ -28,4 +28,4 @@ def test_an_untested_release_runs_with_the_override_and_a_warning(spark, monkeyp
 
 
 def test_the_release_in_use_is_tested(spark):
-    jvm._check_versions(spark, spark.sparkContext._jvm)
+    jvm._check_versions(spark, jvm.jvm(spark))

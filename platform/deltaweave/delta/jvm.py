@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import JavaClass
 from pyspark.sql import Column, DataFrame
@@ -30,20 +30,41 @@ JavaObject: TypeAlias = Any
 TESTED_VERSIONS = (("4.2.0", "4.4.0"),)
 ALLOW_UNTESTED = "DELTAWEAVE_ALLOW_UNTESTED_VERSIONS"
 
-_CHECKED: WeakSet[SparkContext] = WeakSet()
+_NAMES: WeakKeyDictionary[SparkContext, _Names] = WeakKeyDictionary()
+
+
+class _Names:
+    """Packages and classes of a JVM by their names.
+
+    py4j's own view asks the JVM about every part of a dotted name, each time: a third of all calls
+    of a merge. Here a part that begins with a capital letter, or ends with `$`, is a class.
+    """
+
+    def __init__(self, client: Any, name: str, singletons: dict[str, JavaObject]) -> None:
+        self._client, self._name, self._singletons = client, name, singletons
+
+    def __getattr__(self, part: str) -> Any:
+        if part.startswith("__"):
+            raise AttributeError(part)
+        name = f"{self._name}.{part}" if self._name else part
+        if part[0].isupper() or part.endswith("$"):
+            return JavaClass(name, self._client)
+        return _Names(self._client, name, self._singletons)
 
 
 def jvm(spark: SparkSession) -> JavaObject:
-    """The py4j view of the session's JVM; checks the Spark and Delta versions on first use."""
-    view = spark.sparkContext._jvm
-    if spark.sparkContext not in _CHECKED:
-        _check_versions(spark, view)
-        _CHECKED.add(spark.sparkContext)
-    return view
+    """The session's JVM, by package; checks the Spark and Delta versions on first use."""
+    context = spark.sparkContext
+    if context not in _NAMES:
+        gateway: Any = context._gateway
+        names = _Names(gateway._gateway_client, "", {})
+        _check_versions(spark, names)
+        _NAMES[context] = names
+    return _NAMES[context]
 
 
 def _check_versions(spark: SparkSession, view: JavaObject) -> None:
-    delta = singleton(view.io.delta, "package") if _has_delta(view) else None
+    delta = singleton(view.io.delta, "package") if _has_delta(spark) else None
     found = (spark.version, delta.VERSION() if delta is not None else "none")
     if found in TESTED_VERSIONS:
         return
@@ -59,14 +80,20 @@ def _check_versions(spark: SparkSession, view: JavaObject) -> None:
     )
 
 
-def _has_delta(view: JavaObject) -> bool:
-    # py4j hands out a package for any name it cannot resolve.
+def _has_delta(spark: SparkSession) -> bool:
+    # py4j's view asks the JVM, and hands out a package for any name it cannot resolve.
+    view: Any = spark.sparkContext._jvm
     return isinstance(view.org.apache.spark.sql.delta.DeltaLog, JavaClass)
 
 
 def singleton(package: JavaObject, name: str) -> JavaObject:
     """The instance of a Scala `object`, e.g. `singleton(jvm.org.apache.spark.sql.delta, "X")`."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
+    if isinstance(package, JavaClass):  # an object within an object
+        return getattr(getattr(package, f"{name}$"), "MODULE$")
+    known, full_name = package._singletons, f"{package._name}.{name}$"
+    if full_name not in known:
+        known[full_name] = getattr(getattr(package, f"{name}$"), "MODULE$")
+    return known[full_name]
 
 
 def seq(view: JavaObject, items: Iterable[Any]) -> JavaObject:

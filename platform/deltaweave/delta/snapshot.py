@@ -41,7 +41,14 @@ class FileList:
 
     def none(self) -> FileList:
         """The list of no files of the same table."""
-        return FileList(self.spark, jvm_.seq(jvm_.jvm(self.spark), []), self.data_path)
+        nothing = jvm_.seq(jvm_.jvm(self.spark), [])
+        return self._with_rows(FileList(self.spark, nothing, self.data_path), self.rows.slice(0, 0))
+
+    @staticmethod
+    def _with_rows(files: FileList, rows: pyarrow.Table) -> FileList:
+        """The list with its `rows`, which are known already: each query of Spark takes its time."""
+        files.__dict__["rows"] = rows
+        return files
 
     @cached_property
     def rows(self) -> pyarrow.Table:
@@ -52,16 +59,25 @@ class FileList:
         `num_records` (int64, rows not marked deleted; null where the statistics lack them),
         `has_vector` (boolean, whether rows are marked deleted).
         """
+        return self._query({})
+
+    def rows_with(self, columns: dict[str, Column]) -> pyarrow.Table:
+        """`rows` with further columns computed from AddFile's fields; one query gives both."""
+        table = self._query(columns)
+        self.__dict__.setdefault("rows", table.drop_columns(list(columns)))
+        return table
+
+    def _query(self, further: dict[str, Column]) -> pyarrow.Table:
         deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
+        num_records = F.get_json_object("stats", "$.numRecords").cast("long") - deleted
         return self.data_frame.select(
             "path",
             _location(self.data_path).alias("location"),
             "size",
             F.to_json("partitionValues", {"ignoreNullFields": "false"}).alias("partition"),
-            (F.get_json_object("stats", "$.numRecords").cast("long") - deleted).alias(
-                "num_records"
-            ),
+            num_records.alias("num_records"),
             F.col("deletionVector").isNotNull().alias("has_vector"),
+            *[value.alias(name) for name, value in further.items()],
         ).toArrow()
 
     @property
@@ -74,7 +90,7 @@ class FileList:
         return self.spark._jsparkSession.createDataset(self.files, encoder(self.spark, "addFile"))
 
     def __len__(self) -> int:
-        return int(self.files.size())
+        return self.rows.num_rows if "rows" in self.__dict__ else int(self.files.size())
 
     @cached_property
     def size_in_bytes(self) -> int:
@@ -108,8 +124,11 @@ class FileList:
 
     def where(self, mask: numpy.ndarray) -> FileList:
         """The files whose place in the boolean mask is true."""
+        if mask.all():
+            return self
         chosen = jvm_.select_where(jvm_.jvm(self.spark), self.files, mask)
-        return FileList(self.spark, chosen, self.data_path, self.have_statistics)
+        files = FileList(self.spark, chosen, self.data_path, self.have_statistics)
+        return self._with_rows(files, self.rows.filter(mask))
 
     def removals(self) -> JavaObject:
         """A Java list of the RemoveFile actions that take these files out of the table.

@@ -54,7 +54,7 @@ def _can_match(
     """Which of the files can hold a row that a source row matches."""
     import numpy as np
 
-    if source.num_rows == 0 and source.gives_same_rows:
+    if source.gives_same_rows and source.num_rows == 0:
         return np.zeros(len(files), dtype=bool)
     if not keys.columns or len(files) < 2:
         return np.ones(len(files), dtype=bool)

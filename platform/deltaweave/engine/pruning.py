@@ -28,15 +28,16 @@ def may_match(transaction: Transaction, candidates: FileList, keys: SourceKeys) 
     """For each candidate, whether it can hold a row which a source row matches."""
     import numpy as np
 
-    known = candidates.data_frame if candidates.have_statistics else transaction.files
-    files = known.select(
-        "path",
-        *[
-            bound.alias(f"{name}_{i}")
-            for i, key in enumerate(keys.columns)
-            for name, bound in _bounds(transaction, key.equality).items()
-        ],
-    ).toArrow()
+    bounds = {
+        f"{name}_{i}": bound
+        for i, key in enumerate(keys.columns)
+        for name, bound in _bounds(transaction, key.equality).items()
+    }
+    if candidates.have_statistics:
+        files = candidates.rows_with(bounds)
+    else:
+        columns = [bound.alias(name) for name, bound in bounds.items()]
+        files = transaction.files.select("path", *columns).toArrow()
     place = {path: i for i, path in enumerate(files["path"].to_pylist())}
     mask = np.ones(len(candidates), dtype=bool)
     for i, key in enumerate(keys.columns):

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -48,17 +49,33 @@ class PreparedSource:
 
     Attributes:
         rows: The columns that the merge uses, and `SOURCE_ROW_ID` (bigint) if materialized.
-        num_rows: How many rows there are.
+        table: What messages call the target.
         size_in_bytes: Their measured size, or None where they were not materialized.
         reason: Why the source was materialized or not, in Delta's words.
         gives_same_rows: Whether evaluating them again is certain to give the same rows.
     """
 
     rows: DataFrame
-    num_rows: int
+    table: str
     size_in_bytes: int | None
     reason: str
     gives_same_rows: bool
+
+    @cached_property
+    def num_rows(self) -> int:
+        """How many rows there are; counted in a job of its own unless it is known."""
+        with translated(self.table, otherwise=SourceError):
+            return self.rows.count()
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the number of rows is known."""
+        return "num_rows" in self.__dict__
+
+    def with_num_rows(self, num_rows: int) -> PreparedSource:
+        """This source, whose rows were counted on the way."""
+        self.__dict__["num_rows"] = num_rows
+        return self
 
     @property
     def is_materialized(self) -> bool:
@@ -90,9 +107,10 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
     materialize, reason = decide(merge)
     used = merge.source.select(*merge.source_columns())
     if not materialize:
-        with translated(merge.table, otherwise=SourceError):
-            num_rows = used.count()
-        yield PreparedSource(used, num_rows, None, reason, reason == "NOT_MATERIALIZED_AUTO")
+        same = reason == "NOT_MATERIALIZED_AUTO"
+        source = PreparedSource(used, merge.table, None, reason, same)
+        # Rows that may be others later are counted before they are merged.
+        yield source if same else source.with_num_rows(source.num_rows)
         return
     setting, default = _STORAGE_LEVELS[min(attempt, len(_STORAGE_LEVELS)) - 1]
     level = merge.spark.conf.get(f"{_SETTING}.{setting}", default) or default
@@ -108,7 +126,8 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
             kept.num_rows,
             kept.size_in_bytes,
         )
-        yield PreparedSource(kept.rows, kept.num_rows, kept.size_in_bytes, reason, True)
+        source = PreparedSource(kept.rows, merge.table, kept.size_in_bytes, reason, True)
+        yield source.with_num_rows(kept.num_rows)
 
 
 def check_same_source(merge: ResolvedMerge, source: PreparedSource) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ByteType,
@@ -155,13 +155,21 @@ def source_keys(merge: ResolvedMerge, source: PreparedSource) -> SourceKeys:
     columns = [equality.source.alias(f"key_{i}") for i, equality in enumerate(conjuncts)]
     keys = source.rows.select(*columns)
     with translated(merge.table, otherwise=SourceError):
-        if source.num_rows > MAX_COLLECTED_ROWS:
-            ends = [end(name) for name in keys.columns for end in (F.min, F.max)]
-            nulls = [F.bool_or(F.isnull(name)) for name in keys.columns]
-            found = keys.agg(*ends, *nulls).toArrow()
-            return SourceKeys(tuple(_known(_ends(conjuncts, found))))
-        table = keys.toArrow()
+        if source.is_counted and source.num_rows > MAX_COLLECTED_ROWS:
+            return _only_ends(conjuncts, keys)
+        # The limit, of a source that is not counted, saves the job that counts it.
+        table = (keys if source.is_counted else keys.limit(MAX_COLLECTED_ROWS + 1)).toArrow()
+        if table.num_rows > MAX_COLLECTED_ROWS:
+            return _only_ends(conjuncts, keys)
+    source.with_num_rows(table.num_rows)
     return SourceKeys(tuple(_known(_collected(conjuncts, table))), _unique(table))
+
+
+def _only_ends(conjuncts: list[Equality], keys: DataFrame) -> SourceKeys:
+    """The lowest and the highest of each key."""
+    ends = [end(name) for name in keys.columns for end in (F.min, F.max)]
+    nulls = [F.bool_or(F.isnull(name)) for name in keys.columns]
+    return SourceKeys(tuple(_known(_ends(conjuncts, keys.agg(*ends, *nulls).toArrow()))))
 
 
 def _collected(conjuncts: list[Equality], table: pyarrow.Table) -> list[KeyValues]:

@@ -95,11 +95,13 @@ def inserts_only(transaction: Transaction, source: PreparedSource) -> tuple[Data
     merge = transaction.merge
     keys = source_keys(merge, source)
     candidates = candidate_files(transaction, source, keys)
-    target = target_plan(transaction, candidates, merge.condition_columns())
-    may_match = within(keys)
-    if may_match is not None:
-        target = target.filter(may_match)
-    unmatched = source.rows.join(target, merge.condition, "left_anti")
+    unmatched = source.rows
+    if len(candidates):
+        target = target_plan(transaction, candidates, merge.condition_columns())
+        may_match = within(keys)
+        if may_match is not None:
+            target = target.filter(may_match)
+        unmatched = unmatched.join(target, merge.condition, "left_anti")
     rows = _values(merge, unmatched.withColumn(CLAUSE, _first_insert(merge)), _inserts(merge))
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(

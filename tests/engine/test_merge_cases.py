@@ -42,7 +42,7 @@ BY_BUILDER = [
 # third is run with vectors and a feed at once: all of them would take CI beyond its time.
 WITH_AN_OUTCOME = [case for case in CASES if case.error in (None, AMBIGUOUS)]
 IN_BOTH_LAYOUTS = WITH_AN_OUTCOME[::3]
-IN_PLACE = WITH_AN_OUTCOME[1::3]
+IN_PLACE = WITH_AN_OUTCOME[1::6]
 MATRIX = [
     Layout(vectors=vectors, feed=feed, partitioned=partitioned)
     for partitioned in (False, True)

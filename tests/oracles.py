@@ -214,10 +214,22 @@ def _outcome(copy: Copy, merge: Callable[[Copy], Any]) -> Outcome:
 def newest_rows(spark: SparkSession, path: str) -> DataFrame:
     """A table's rows, read by Delta from all of its files.
 
-    `spark.read` would first compute totals over the whole log, which take longer than these rows.
+    `spark.read` would first compute the state of the table and totals over it, which takes longer
+    than these rows. So the log is replayed here, where no checkpoint stands for a part of it.
     """
     newest = snapshot.latest(spark, snapshot.delta_log(spark, ["delta", path]))
-    files = jvm.seq_of(jvm.jvm(spark), newest.snapshot.allFiles().collectAsList())
+    if (_log(path) / "_last_checkpoint").exists():
+        return newest.read()
+    adds: dict[str, dict[str, Any]] = {}
+    for version in range(newest_version(path) + 1):
+        of_commit = actions(path, version)
+        for action in of_commit:
+            if "remove" in action:
+                adds.pop(action["remove"]["path"], None)
+        adds |= {action["add"]["path"]: action for action in of_commit if "add" in action}
+    view = jvm.jvm(spark)
+    parse = jvm.singleton(view.org.apache.spark.sql.delta.actions, "Action").fromJson
+    files = jvm.seq(view, [parse(json.dumps(action)) for action in adds.values()])
     return newest.read_files(snapshot.FileList(spark, files, path))
 
 

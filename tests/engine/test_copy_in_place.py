@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import venv
 from pathlib import Path
 
 import deltalake
@@ -221,6 +222,24 @@ def test_a_file_of_the_old_calendar_is_left_to_spark(spark: SparkSession, tmp_pa
     result = Table(spark, path).merge(source, on="t.k = s.k").when_matched_update_all().execute()
     assert result.strategy == "copy-on-write"
     assert str(Table(spark, path).read().collect()[0].day) == "1000-01-02"
+
+
+def test_without_pyarrow_on_the_executors_spark_rewrites_the_files(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bare = tmp_path / "python"
+    venv.create(bare, symlinks=True)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(bare / "bin" / "python"))
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 0), (2, 0)], "k INT, v INT")
+    source = spark.sql("SELECT 1 AS k, 5 AS v")
+    result = Table(spark, path).merge(source, on="t.k = s.k").when_matched_update_all().execute()
+    assert result.strategy == "copy-on-write"
+    assert "no pyarrow" in caplog.text
+    assert sorted(tuple(row) for row in Table(spark, path).read().collect()) == [(1, 5), (2, 0)]
 
 
 def test_names_that_only_differ_in_case_are_no_other_column(tmp_path: Path) -> None:

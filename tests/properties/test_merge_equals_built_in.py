@@ -42,10 +42,7 @@ def test_a_merge_does_what_built_in_merge_does(spark: SparkSession, seed_of_draw
     @in_this_number
     @given(case=merges())
     def compared(case: MergeCase) -> None:
-        assume(not loses_inserts(case))
         assume(not seeks_zero_among_negative_ones(case))
-        # PENDING: refused as a filter of files (FILTER_NOT_BOOLEAN), before the join is.
-        assume(case.on != "NULL")
         note(reproduction(case))
         compare(spark, case)
 
@@ -71,10 +68,9 @@ def loses_inserts(case: MergeCase) -> bool:
 def seeks_zero_among_negative_ones(case: MergeCase) -> bool:
     """Whether a statement asks for `= 0` and the target holds -0.0.
 
-    With `t.k = s.k AND s.k = 0`, vectors and partitions, built-in MERGE was seen to leave one row
-    of -0.0 more than the engine.
+    A defect of Spark's Parquet reader: `WHERE k = 0` finds no -0.0 in a file that holds it in a
+    dictionary (three rows of -0.0 and no other do). `t.k = s.k AND s.k = 0` implies that filter.
     """
-    # PENDING: why is not known; a smaller table did not show it.
     statement = case.statement(target="t", source="s").replace("% 2 = 0", "")
     zeros = [value for row in case.target for value in row if repr(value) == "-0.0"]
     return bool(zeros) and "= 0" in statement
@@ -85,12 +81,15 @@ def compare(spark: SparkSession, case: MergeCase) -> None:
     with tempfile.TemporaryDirectory() as folder:
         stage = Stage(spark, case, Path(folder))
         theirs, ours = stage.by_oracle(), stage.by_sql()
-    # Delta keeps the log of each table it saw, for an hour.
-    spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     note(f"built-in: {told(theirs)}\nours:     {told(ours)}")
-    # PENDING: built-in MERGE failed so once, "did not match any merge clause", under ON s.k IS NULL
-    # beside a clause of rows not matched by source; smaller tables did not show it.
-    assume("USER_RAISED_EXCEPTION" not in theirs.error_classes)
+    # Built-in MERGE was seen to fail so with vectors: "did not match any merge clause", under ON
+    # s.k IS NULL beside a clause of rows not matched by source.
+    fails = VECTORS.items() <= case.properties.items() and (
+        "USER_RAISED_EXCEPTION" in theirs.error_classes
+    )
+    if fails or loses_inserts(case):
+        compare_on_the_other_strategy(spark, case, ours)
+        return
     assert (ours.error is None) == (theirs.error is None)
     assert ours.rows == theirs.rows
     assert ours.schema == theirs.schema
@@ -99,6 +98,21 @@ def compare(spark: SparkSession, case: MergeCase) -> None:
         return
     assert_same_metrics(case, ours, with_true_count(case, theirs))
     assert (ours.changes or []) == (theirs.changes or [])  # an empty commit may be theirs alone
+
+
+def compare_on_the_other_strategy(spark: SparkSession, case: MergeCase, ours: Outcome) -> None:
+    """Compare what must not depend on vectors with what built-in MERGE does with them, or without.
+
+    The way of writing on which it is known to fail is not asked.
+    """
+    has_vectors = VECTORS.items() <= case.properties.items()
+    vectors = dict.fromkeys(VECTORS, "false" if has_vectors else "true")
+    with tempfile.TemporaryDirectory() as folder:
+        other = replace(case, properties={**case.properties, **vectors})
+        theirs = Stage(spark, other, Path(folder)).by_oracle()
+    assert (ours.error is None) == (theirs.error is None)
+    assert (ours.rows, ours.schema) == (theirs.rows, theirs.schema)
+    assert (ours.changes or []) == (theirs.changes or [])
 
 
 def assert_same_error(ours: Outcome, theirs: Outcome) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -44,15 +43,25 @@ class ResolvedClause:
         kind: `matched`, `not_matched` or `not_matched_by_source`.
         action: `update`, `delete` or `insert`.
         condition: The condition over source and target attributes, or None.
-        values: For update and insert, one Column per column of the evolved target schema.
-        node: Delta's clause, for the history.
+        node: Delta's clause.
+        spark: The session that resolved it.
     """
 
     kind: str
     action: str
     condition: Column | None
-    values: tuple[Column, ...]
     node: JavaObject
+    spark: SparkSession
+
+    @cached_property
+    def values(self) -> tuple[Column, ...]:
+        """For update and insert, one Column per column of the evolved target schema."""
+        actions = jvm_.iterate(self.node.resolvedActions())
+        return tuple(jvm_.column_of(self.spark, action.expr()) for action in actions)
+
+    def gives_same_values(self, other: ResolvedClause) -> bool:
+        """Whether both assign the same expressions, as UPDATE SET * and INSERT * do."""
+        return bool(self.node.resolvedActions().equals(other.node.resolvedActions()))
 
 
 @dataclass(frozen=True)
@@ -133,14 +142,13 @@ class ResolvedMerge:
 
     def reads_source_alone(self, clause: ResolvedClause) -> bool:
         """Whether the clause's values read no column of the target."""
-        expressions = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.expressions
-        read = jvm_.singleton(expressions, "AttributeSet").apply(clause.node.resolvedActions())
+        read = self._attributes.apply(clause.node.resolvedActions())
         return bool(read.subsetOf(self.node.source().outputSet()))
 
     def condition_columns(self) -> list[str]:
         """Names of the target columns that the ON condition reads."""
-        read = self._read_by([self.node.condition()], self.node.target())
-        return [attribute.name() for attribute in read]
+        read = self.node.target().outputSet().intersect(self.node.condition().references())
+        return [attribute.name() for attribute in jvm_.iterate(read)]
 
     def scan_columns(self) -> list[str]:
         """Names of the target columns that tell which clause takes a row.
@@ -149,37 +157,36 @@ class ResolvedMerge:
         """
         if self.skips_unchanged:
             return list(self.target_schema.names)
-        read = self._read_by(self._conditions(), self.node.target())
-        return [attribute.name() for attribute in read]
+        read = self.node.target().outputSet().intersect(self._read_by_conditions)
+        return [attribute.name() for attribute in jvm_.iterate(read)]
 
     def source_columns(self) -> list[Column]:
         """The source's columns that the ON condition or any part of a clause reads."""
-        expressions = self._conditions()
+        read = self._read_by_conditions
         for clause in self.clauses:
             if clause.action != "delete":
-                assignments = jvm_.iterate(clause.node.resolvedActions())
-                expressions += [assignment.expr() for assignment in assignments]
-        read = self._read_by(expressions, self.node.source())
-        return [jvm_.column_of(self.spark, attribute) for attribute in read]
+                # "$plus$plus" is how the JVM spells Scala's "++".
+                values = self._attributes.apply(clause.node.resolvedActions())
+                read = getattr(read, "$plus$plus")(values)
+        used = self.node.source().outputSet().intersect(read)
+        return [jvm_.column_of(self.spark, attribute) for attribute in jvm_.iterate(used)]
 
     @property
     def is_case_sensitive(self) -> bool:
         """Whether names that differ in case alone are different."""
         return self.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
 
-    def _conditions(self) -> list[JavaObject]:
-        of_clauses = [clause.node.condition() for clause in self.clauses]
-        return [self.node.condition(), *[c.get() for c in of_clauses if c.isDefined()]]
+    @property
+    def _attributes(self) -> JavaObject:
+        expressions = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.expressions
+        return jvm_.singleton(expressions, "AttributeSet")
 
-    def _read_by(self, expressions: Sequence[JavaObject], plan: JavaObject) -> list[JavaObject]:
-        """The plan's output attributes that any of the expressions reads, in order."""
-        ids = {
-            reference.exprId().id()
-            for expression in expressions
-            for reference in jvm_.iterate(expression.references())
-        }
-        output = jvm_.iterate(plan.output())
-        return [attribute for attribute in output if attribute.exprId().id() in ids]
+    @cached_property
+    def _read_by_conditions(self) -> JavaObject:
+        """The attributes that a condition reads."""
+        of_clauses = [clause.node.condition() for clause in self.clauses]
+        conditions = [self.node.condition(), *[c.get() for c in of_clauses if c.isDefined()]]
+        return self._attributes.apply(jvm_.seq(jvm_.jvm(self.spark), conditions))
 
 
 def parse_statement(spark: SparkSession, text: str) -> tuple[JavaObject, str]:
@@ -263,18 +270,12 @@ def _refuse_other_columns(analyzed: JavaObject, table: str) -> None:
 def _clause(spark: SparkSession, node: JavaObject) -> ResolvedClause:
     kind, action = _CLAUSE_NODES[node.getClass().getSimpleName()]
     condition = node.condition()
-    values: tuple[Column, ...] = ()
-    if action != "delete":
-        values = tuple(
-            jvm_.column_of(spark, assignment.expr())
-            for assignment in jvm_.iterate(node.resolvedActions())
-        )
     return ResolvedClause(
         kind=kind,
         action=action,
         condition=jvm_.column_of(spark, condition.get()) if condition.isDefined() else None,
-        values=values,
         node=node,
+        spark=spark,
     )
 
 

@@ -8,11 +8,14 @@ order: unmodified rows are never shuffled, and a table that is sorted stays so.
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Sequence
 
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.conditions import keeps_columns
 from deltaweave.delta.data_files import (
     additions,
@@ -42,6 +45,7 @@ from deltaweave.engine.touched_files import (
     TouchedFilesScan,
     clause_taken,
 )
+from deltaweave.errors import MergeFailedError
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +54,8 @@ register_pickle_by_value(parquet_rewrite)  # type: ignore[no-untyped-call]
 
 SETTING = "spark.deltaweave.merge.rewriteInPlace"
 """Whether files are rewritten in place: `auto` where there is enough to copy, `true`, `false`."""
+
+_LIBRARY_IS_MISSING = re.compile(r"No module named 'pyarrow|PACKAGE_NOT_INSTALLED")
 
 # Below it, starting Python costs more than Spark needs for the rows.
 MIN_BYTES = 16 * 1024 * 1024
@@ -93,14 +99,24 @@ def rewrite_in_place(
     )
     changes = _changes(transaction, source, scan)
     task = parquet_rewrite.rewriter(_table_format(transaction), with_vectors)
-    with translated(transaction.merge.table, version=transaction.version):
-        results = (
-            changes.repartition(max(1, min(len(scan.touched), 1000)), FILE)
-            .groupBy(FILE)
-            .applyInArrow(task, parquet_rewrite.REWRITTEN_SCHEMA)
-            .toArrow()
-            .to_pylist()
+    rewritten = (
+        changes.repartition(max(1, min(len(scan.touched), 1000)), FILE)
+        .groupBy(FILE)
+        .applyInArrow(task, parquet_rewrite.REWRITTEN_SCHEMA)
+    )
+    try:
+        with translated(transaction.merge.table, version=transaction.version):
+            results = rewritten.toArrow().to_pylist()
+    except MergeFailedError as error:
+        if not _LIBRARY_IS_MISSING.search(error.problem):
+            raise
+        logger.warning(
+            "%s: the executors' Python has no pyarrow, so Spark rewrites the files; install it "
+            "there, or set %s=false",
+            transaction.merge.table,
+            SETTING,
         )
+        return WrittenFiles.of(scan.touched.none()), scan.touched
     paths = dict(zip(scan.touched.rows["location"].to_pylist(), scan.touched.paths, strict=True))
     done = {paths[decoded_location(row["file"])]: row for row in results}
     for path, row in done.items():
@@ -132,12 +148,7 @@ def _changes(transaction: Transaction, source: PreparedSource, scan: TouchedFile
         if updates and identity is not None:
             # The source to the left: Spark keeps the attribute ids of that side.
             rows = source.for_join().join(rows, identity == F.col(SOURCE_ROW), "right")
-        after: list[Column] = [F.lit(None).cast(f.dataType) for f in merge.evolved_schema.fields]
-        for i in updates:
-            after = [
-                F.when(F.col(CLAUSE) == i, value).otherwise(other)
-                for value, other in zip(merge.clauses[i].values, after, strict=True)
-            ]
+        after = _values(merge, scan, updates)
     else:
         target = target_plan(
             transaction, scan.touched, file_column=FILE, row_index_column=TARGET_ROW_ID
@@ -154,3 +165,18 @@ def _changes(transaction: Transaction, source: PreparedSource, scan: TouchedFile
         F.col(CLAUSE).isin(deletes).alias("is_deleted"),
         *[values[column.name].alias(physical_name(column)) for column in data_columns(transaction)],
     )
+
+
+def _values(merge: ResolvedMerge, scan: TouchedFilesScan, updates: Sequence[int]) -> list[Column]:
+    """The new values of the rows that these update clauses took; null for deleted rows."""
+    took_rows = [i for i, count in scan.rows_by_clause.items() if count]
+    if len(took_rows) == len(updates) == 1:
+        return list(merge.clauses[updates[0]].values)
+    # The values of one clause must not be computed for the rows of another: they may fail there.
+    values = [F.lit(None).cast(field.dataType) for field in merge.evolved_schema.fields]
+    for i in updates:
+        values = [
+            F.when(F.col(CLAUSE) == i, value).otherwise(other)
+            for value, other in zip(merge.clauses[i].values, values, strict=True)
+        ]
+    return values

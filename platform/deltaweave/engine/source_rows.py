@@ -127,6 +127,7 @@ def _first_insert(merge: ResolvedMerge) -> Column:
 def _values(merge: ResolvedMerge, rows: DataFrame, clauses: Sequence[int]) -> DataFrame:
     """The rows that one of these clauses takes, with the values that it gives them."""
     *others, last = clauses
+    others = [i for i in others if not merge.clauses[i].gives_same_values(merge.clauses[last])]
     chosen = rows.filter(F.col(CLAUSE).isin(list(clauses)))
     output: list[Column] = []
     for place, name in enumerate(merge.evolved_schema.names):

@@ -138,6 +138,19 @@ def find_touched_files(
     keys = source_keys(merge, source)
     identity = row_identity(source, keys)
     candidates = candidate_files(transaction, source, keys)
+    if not len(candidates):
+        return TouchedFilesScan(
+            candidates=candidates,
+            matched=candidates,
+            touched=candidates,
+            rows_by_clause={},
+            num_matched_rows=0,
+            num_matched_pairs=0,
+            num_repeated=0,
+            changed_by_file=(),
+            source_identity=identity,
+            pairs=merge.spark.range(0),
+        )
     target = target_plan(
         transaction,
         candidates,

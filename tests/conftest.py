@@ -18,8 +18,7 @@ TINY_DATA = {
     "spark.sql.ui.retainedExecutions": "5",
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
-    # Thousands of small plans, each analyzed once: the second compiler never pays off.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.log.level": "OFF",  # failing tasks of tests that expect a failure fill pages otherwise
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "1",

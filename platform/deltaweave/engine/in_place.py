@@ -31,7 +31,7 @@ from deltaweave.delta.row_tracking import tracked_columns
 from deltaweave.delta.snapshot import FileList, decoded_location
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction, WrittenFiles
-from deltaweave.engine import parquet_rewrite
+from deltaweave.engine import file_statistics, parquet_rewrite
 from deltaweave.engine.changed_rows import updated
 from deltaweave.engine.evolution import columns_before
 from deltaweave.engine.source import PreparedSource
@@ -50,7 +50,8 @@ from deltaweave.errors import MergeFailedError
 logger = logging.getLogger(__name__)
 
 # Executors need not have deltaweave: what a task runs travels with it.
-register_pickle_by_value(parquet_rewrite)  # type: ignore[no-untyped-call]
+for _module in (parquet_rewrite, file_statistics):
+    register_pickle_by_value(_module)  # type: ignore[no-untyped-call]
 
 SETTING = "spark.deltaweave.merge.rewriteInPlace"
 """Whether files are rewritten in place: `auto` where there is enough to copy, `true`, `false`."""

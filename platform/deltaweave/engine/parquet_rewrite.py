@@ -1,8 +1,9 @@
 """Rewrite one Parquet file in place: changed rows at their old positions, deleted rows gone.
 
-This is what a task on an executor runs. It needs pyarrow alone and is sent by value (executors need
-not have deltaweave), so it imports nothing of deltaweave. Row groups are read, changed and written
-one after the other: memory is bounded by a row group and the changed rows of a file.
+This is what a task on an executor runs. It needs pyarrow alone and is sent by value, as is
+file_statistics (executors need not have deltaweave), so it imports nothing else of deltaweave.
+Row groups are read, changed and written one after the other: memory is bounded by a row group and
+the changed rows of a file.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
+
+from deltaweave.engine.file_statistics import Statistics
 
 if TYPE_CHECKING:
     import pyarrow
@@ -246,180 +249,3 @@ def _kept_metadata(old: pyarrow.parquet.ParquetFile) -> dict[bytes, bytes]:
     metadata = old.metadata.metadata or {}
     version = metadata.get(_SPARK_VERSION_KEY)
     return {} if version is None else {_SPARK_VERSION_KEY: version}
-
-
-@dataclass
-class Statistics:
-    """A file's statistics as Delta's writer makes them (Delta protocol, "Per-file Statistics").
-
-    Attributes:
-        schema: Delta's schema of the statistics of this table: a struct as Spark's JSON.
-        string_prefix: Characters of a string that are kept.
-    """
-
-    schema: dict[str, Any]
-    string_prefix: int
-    num_records: int = 0
-    _lows: dict[tuple[str, ...], Any] = field(default_factory=dict)
-    _highs: dict[tuple[str, ...], Any] = field(default_factory=dict)
-    _nulls: dict[tuple[str, ...], int] = field(default_factory=dict)
-    _has_nan: set[tuple[str, ...]] = field(default_factory=set)
-
-    def add(self, rows: pyarrow.Table) -> None:
-        """Take a part of the file's rows into account."""
-        import pyarrow.compute as pc
-        import pyarrow.types as types
-
-        self.num_records += rows.num_rows
-        for path in self._leaves("nullCount"):
-            values = _values(rows, path)
-            self._nulls[path] = self._nulls.get(path, 0) + values.null_count
-        for path in self._leaves("minValues"):
-            values = _values(rows, path)
-            if types.is_floating(values.type):
-                is_nan = pc.is_nan(values)
-                if pc.any(is_nan).as_py():
-                    self._has_nan.add(path)
-                    values = values.filter(pc.invert(is_nan))
-            ends = pc.min_max(values)
-            # As whole numbers: not every date and time that Spark has is one in Python.
-            low, high = ends["min"], ends["max"]
-            if low.is_valid:
-                self._lows[path] = _lower(self._lows.get(path), low)
-                self._highs[path] = _higher(self._highs.get(path), high)
-
-    def to_json(self) -> str:
-        """The statistics, as the log holds them."""
-        text: dict[str, Any] = {"numRecords": self.num_records}
-        lows = {path: _low_text(low, self.string_prefix) for path, low in self._lows.items()}
-        highs = {path: _high_text(high, self.string_prefix) for path, high in self._highs.items()}
-        for path in self._has_nan:  # which Spark orders above all other numbers
-            highs[path] = "NaN"
-            lows.setdefault(path, "NaN")
-        known = [f["name"] for f in self.schema["fields"]]
-        if "minValues" in known:
-            text["minValues"] = _nested(lows)
-            text["maxValues"] = _nested(highs)
-        if "nullCount" in known:
-            text["nullCount"] = _nested(self._nulls)
-        if "tightBounds" in known:
-            text["tightBounds"] = True
-        return _json(text)
-
-    def _leaves(self, kind: str) -> list[tuple[str, ...]]:
-        found = [f["type"] for f in self.schema["fields"] if f["name"] == kind]
-        return list(_leaf_paths(found[0])) if found else []
-
-
-def _leaf_paths(struct: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    for column in struct["fields"]:
-        if isinstance(column["type"], dict) and column["type"]["type"] == "struct":
-            for path in _leaf_paths(column["type"]):
-                yield (column["name"], *path)
-        else:
-            yield (column["name"],)
-
-
-def _values(rows: pyarrow.Table, path: tuple[str, ...]) -> pyarrow.ChunkedArray:
-    """A column, or a field within a struct; null where the struct is."""
-    import pyarrow.compute as pc
-
-    values = rows[path[0]]
-    for name in path[1:]:
-        values = pc.struct_field(values, name)
-    return values
-
-
-def _lower(one: pyarrow.Scalar | None, other: pyarrow.Scalar) -> pyarrow.Scalar:
-    return other if one is None or _order(other) < _order(one) else one
-
-
-def _higher(one: pyarrow.Scalar | None, other: pyarrow.Scalar) -> pyarrow.Scalar:
-    return other if one is None or _order(other) > _order(one) else one
-
-
-def _order(value: pyarrow.Scalar) -> Any:
-    """Something that Python orders as Spark orders the value."""
-    import pyarrow.types as types
-
-    if types.is_timestamp(value.type) or types.is_date(value.type):
-        return value.value
-    # Code points are ordered as their UTF-8 bytes are.
-    return value.as_py()
-
-
-def _low_text(value: pyarrow.Scalar, string_prefix: int) -> Any:
-    """A lowest value as statistics give it: a string's beginning is never above the string."""
-    import pyarrow.types as types
-
-    if types.is_string(value.type):
-        return value.as_py()[:string_prefix]
-    return _text(value)
-
-
-def _high_text(value: pyarrow.Scalar, string_prefix: int) -> Any:
-    """A highest value as statistics give it; a long string's beginning with a character above it.
-
-    None where no short text is known to be above the string.
-    """
-    import pyarrow.types as types
-
-    if not types.is_string(value.type):
-        return _text(value)
-    text = value.as_py()
-    for end in range(string_prefix, min(2 * string_prefix + 1, len(text))):
-        if text[end] < "\x7f":
-            return text[:end] + "\x7f"
-        if text[end] < "\U0010ffff":
-            return text[:end] + "\U0010ffff"
-    return text if len(text) <= 2 * string_prefix else None
-
-
-_MICROSECONDS_OF_YEAR_10000 = 253402300800000000
-_MICROSECONDS_OF_YEAR_1 = -62135596800000000
-
-
-def _text(value: pyarrow.Scalar) -> Any:
-    """A value as statistics give it; times are cut off at milliseconds (rounded down)."""
-    import datetime
-
-    import pyarrow.types as types
-
-    if types.is_timestamp(value.type):
-        if not _MICROSECONDS_OF_YEAR_1 <= value.value < _MICROSECONDS_OF_YEAR_10000:
-            return None
-        cut = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=value.value // 1000)
-        return cut.isoformat(timespec="milliseconds") + ("Z" if value.type.tz else "")
-    if types.is_date(value.type):
-        day = datetime.date(1970, 1, 1).toordinal() + value.value
-        if not 1 <= day <= datetime.date.max.toordinal():
-            return None
-        return datetime.date.fromordinal(day).isoformat()
-    plain = value.as_py()
-    if isinstance(plain, float) and plain in (float("inf"), float("-inf")):
-        return "Infinity" if plain > 0 else "-Infinity"
-    return plain
-
-
-def _nested(values: dict[tuple[str, ...], Any]) -> dict[str, Any]:
-    """Values by path as nested objects; those that are None are left out."""
-    found: dict[str, Any] = {}
-    for path, value in values.items():
-        if value is None:
-            continue
-        place = found
-        for name in path[:-1]:
-            place = place.setdefault(name, {})
-        place[path[-1]] = value
-    return found
-
-
-def _json(value: Any) -> str:
-    """JSON in which decimals keep all of their digits."""
-    import decimal
-
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(k)}:{_json(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, decimal.Decimal):
-        return format(value, "f")
-    return json.dumps(value, ensure_ascii=False)

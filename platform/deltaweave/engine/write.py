@@ -62,7 +62,8 @@ def write_changes(transaction: Transaction, source: PreparedSource, phases: Phas
     if transaction.merge.takes_insert_only_path:
         return _insert_only(transaction, source, phases)
     with_vectors = vectors_writable(transaction)
-    in_place = not with_vectors and why_not_in_place(transaction) is None
+    # The changed rows are computed after the scan: they must be those that it saw.
+    in_place = not with_vectors and source.gives_same_rows and why_not_in_place(transaction) is None
     with phases.running(
         "findTouchedFiles", "MERGE operation - scanning files for matches", "scanTimeMs"
     ):

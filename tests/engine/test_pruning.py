@@ -72,6 +72,23 @@ COMPARED_AS_DOUBLES: dict[str, tuple[str, str, list[int], list[float], int]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("in_the_files", "in_the_source"),
+    [("DATE'2024-01-01'", "DATE'+12024-01-01'"), ("DATE'+12024-01-01'", "DATE'2024-01-01'")],
+    ids=["source", "files"],
+)
+def test_dates_that_python_cannot_hold_are_no_reason_to_fail_or_to_skip(
+    spark: SparkSession, tmp_path: Path, in_the_files: str, in_the_source: str
+) -> None:
+    path = str(tmp_path / "table")
+    for day in ("DATE'2024-01-01'", in_the_files):
+        spark.sql(f"SELECT {day} AS k, 1 AS v").write.format("delta").mode("append").save(path)
+    source = spark.sql(f"SELECT {in_the_source} AS k UNION ALL SELECT {in_the_files}")
+    merge = Table(spark, path).merge(source, on="t.k = s.k").when_matched_delete()
+    deleted = merge.execute().metrics["numTargetRowsDeleted"]
+    assert deleted == 2  # the row of each file
+
+
 @pytest.mark.parametrize("case", COMPARED_AS_DOUBLES)
 def test_keys_compared_in_another_type_prune_too(
     spark: SparkSession, tmp_path: Path, case: str

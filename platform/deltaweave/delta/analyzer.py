@@ -253,16 +253,19 @@ def _refuse_reserved_names(analyzed: JavaObject, table: str) -> None:
 
 
 def _refuse_other_columns(analyzed: JavaObject, table: str) -> None:
-    """Refuse a view as target whose columns are not the table's, as Delta does when it runs."""
+    """Refuse a view as target that renames or reorders columns, as Delta does when it runs.
+
+    One that leaves columns out is refused later, as a schema that changed since analysis.
+    """
     # Delta's scans leave void columns out.
     schema = _schema(analyzed.targetFileIndex().metadata().schema())
     of_table = [f.name.lower() for f in schema.fields if not isinstance(f.dataType, NullType)]
     of_target = [name.lower() for name in analyzed.target().schema().fieldNames()]
-    if of_target != of_table:
+    if len(of_target) == len(of_table) and of_target != of_table:
         raise errors.StatementError(
-            "the target is a view that renames, reorders or leaves out columns of its table.",
+            "the target is a view that renames or reorders the columns of its table.",
             table=table,
-            hint="Name the table itself, or a view that selects all of its columns.",
+            hint="Name the table itself, or a view that selects its columns as they are.",
             error_class="MISSING_ATTRIBUTES.RESOLVED_ATTRIBUTE_MISSING_FROM_INPUT",
         )
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, TimestampNTZType, TimestampType
 from deltaweave.delta.conditions import Equality
 from deltaweave.delta.snapshot import FileList
 from deltaweave.delta.transaction import Transaction
-from deltaweave.engine.source_keys import KeyValues, SourceKeys
+from deltaweave.engine.source_keys import KeyValues, SourceKeys, python_values
 
 if TYPE_CHECKING:
     import numpy
@@ -41,7 +41,9 @@ def may_match(transaction: Transaction, candidates: FileList, keys: SourceKeys) 
     place = {path: i for i, path in enumerate(files["path"].to_pylist())}
     mask = np.ones(len(candidates), dtype=bool)
     for i, key in enumerate(keys.columns):
-        lows, highs = files[f"low_{i}"].to_pylist(), files[f"high_{i}"].to_pylist()
+        lows, highs = python_values(files[f"low_{i}"]), python_values(files[f"high_{i}"])
+        if lows is None or highs is None:
+            continue
         nulls = files[f"nulls_{i}"].to_pylist()
         for j, path in enumerate(candidates.paths):
             at = place.get(path)

@@ -162,7 +162,8 @@ def source_keys(merge: ResolvedMerge, source: PreparedSource) -> SourceKeys:
         if table.num_rows > MAX_COLLECTED_ROWS:
             return _only_ends(conjuncts, keys)
     source.with_num_rows(table.num_rows)
-    return SourceKeys(tuple(_known(_collected(conjuncts, table))), _unique(table))
+    found = _known(_collected(conjuncts, table))
+    return SourceKeys(tuple(found), len(found) == len(conjuncts) and _unique(table))
 
 
 def _only_ends(conjuncts: list[Equality], keys: DataFrame) -> SourceKeys:
@@ -177,20 +178,32 @@ def _collected(conjuncts: list[Equality], table: pyarrow.Table) -> list[KeyValue
 
     columns = []
     for equality, column in zip(conjuncts, table.columns, strict=True):
-        values = pc.unique(column.drop_null()).to_pylist()
+        values = python_values(pc.unique(column.drop_null()))
+        if values is None:
+            continue
         if not any(value != value for value in values):  # NaN has no place in an order
             values.sort()
         columns.append(KeyValues(equality, values, False, column.null_count > 0))
     return columns
 
 
+def python_values(column: pyarrow.Array | pyarrow.ChunkedArray) -> list[Any] | None:
+    """The values as Python has them; None where it cannot (dates after the year 9999)."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        return None
+
+
 def _ends(conjuncts: list[Equality], found: pyarrow.Table) -> list[KeyValues]:
-    row = [column[0].as_py() for column in found.columns]
     columns = []
     for i, equality in enumerate(conjuncts):
-        low, high = row[2 * i : 2 * i + 2]
-        values = [] if low is None else [low, high]
-        columns.append(KeyValues(equality, values, True, bool(row[2 * len(conjuncts) + i])))
+        ends = [python_values(found.column(place)) for place in (2 * i, 2 * i + 1)]
+        has_null = found.column(2 * len(conjuncts) + i)[0].as_py()
+        if None not in ends:
+            low, high = (end[0] for end in ends if end is not None)
+            values = [] if low is None else [low, high]
+            columns.append(KeyValues(equality, values, True, bool(has_null)))
     return columns
 
 

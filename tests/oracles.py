@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from pyspark.sql.types import VariantVal
 
 import deltaweave
 from deltaweave import Table
+from deltaweave.bench.tables import session_options as configured
 from deltaweave.delta import jvm, snapshot
 from deltaweave.engine.clauses import Clause
 from deltaweave.errors import DeltaweaveError
@@ -243,22 +243,6 @@ def change_feed(spark: SparkSession, path: str, version: int) -> list[str]:
         .load(path)
     )
     return rows_as_text(changes.drop("_commit_timestamp", "_commit_version").collect())
-
-
-@contextmanager
-def configured(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """The session with this configuration, and as it was afterwards."""
-    before = {key: spark.conf.get(key, None) for key in conf}
-    try:
-        for key, value in conf.items():
-            spark.conf.set(key, value)
-        yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, value)
 
 
 def newest_version(path: str) -> int:

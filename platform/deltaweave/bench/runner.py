@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
 from pyspark.sql import functions as F
@@ -23,6 +23,8 @@ from deltaweave.table import merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
 
 ENGINE, BUILTIN, REWRITE = "engine", "builtin", "rewrite"
 _ROWS_CHANGED = ("numTargetRowsUpdated", "numTargetRowsDeleted", "numTargetRowsInserted")
@@ -161,14 +163,9 @@ def measure(case: Case, workspace: Workspace, *, runs: int, turn: int = 0) -> Ca
 
 
 def _run_engine(spark: SparkSession, merges: Merges, table: Path) -> Run:
-    seconds, results = [], []
-    for statement in merges.statements:
-        text = statement.into(table)
-        began = time.perf_counter()
-        results.append(merge(spark, text))
-        seconds.append(time.perf_counter() - began)
+    seconds, results = _timed(merge, spark, merges, table)
     return Run(
-        tuple(seconds),
+        seconds,
         _sum(result.metrics for result in results),
         tuple(sorted({result.strategy for result in results})),
         tuple(path for result in results for path in result.touched_files.removed),
@@ -176,13 +173,21 @@ def _run_engine(spark: SparkSession, merges: Merges, table: Path) -> Run:
 
 
 def _run_builtin(spark: SparkSession, merges: Merges, table: Path) -> Run:
-    seconds, counts = [], []
+    seconds, counts = _timed(builtin_merge, spark, merges, table)
+    return Run(seconds, _sum(counts))
+
+
+def _timed(
+    run: Callable[[SparkSession, str], T], spark: SparkSession, merges: Merges, table: Path
+) -> tuple[tuple[float, ...], list[T]]:
+    """Each statement's time, in seconds, and what running it gave."""
+    seconds, given = [], []
     for statement in merges.statements:
         text = statement.into(table)
         began = time.perf_counter()
-        counts.append(builtin_merge(spark, text))
+        given.append(run(spark, text))
         seconds.append(time.perf_counter() - began)
-    return Run(tuple(seconds), _sum(counts))
+    return tuple(seconds), given
 
 
 def _copying(touched: Sequence[str]) -> Side:

@@ -138,9 +138,9 @@ class Workspace:
 def session_options(spark: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
     """The session with these options, and as it was afterwards."""
     before = {name: spark.conf.get(name, None) for name in options}
-    for name, value in options.items():
-        spark.conf.set(name, value)
     try:
+        for name, value in options.items():
+            spark.conf.set(name, value)
         yield
     finally:
         for name, old in before.items():

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 MAPPING_MODE = "delta.columnMapping.mode"
-_PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _FIELD_ID = "delta.columnMapping.id"
 _PLAIN_TYPES = (
     BinaryType,
@@ -89,23 +88,18 @@ def data_columns(transaction: Transaction) -> list[StructField]:
     return [field for field in fields if field.name not in partitioned]
 
 
-def physical_name(field: StructField) -> str:
-    """What files call the column."""
-    return str((field.metadata or {}).get(_PHYSICAL_NAME, field.name))
-
-
-def arrow_schema(columns: list[StructField]) -> pyarrow.Schema:
+def arrow_schema(transaction: Transaction) -> pyarrow.Schema:
     """The columns as Arrow has them in a file: physical names, times in UTC, field ids."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type
 
     fields = []
-    for column in columns:
+    for column in data_columns(transaction):
         number = (column.metadata or {}).get(_FIELD_ID)
         metadata = None if number is None else {"PARQUET:field_id": str(number)}
         fields.append(
             pa.field(
-                physical_name(column),
+                transaction.physical_names[column.name],
                 to_arrow_type(column.dataType, timezone="UTC"),
                 metadata=metadata,
             )
@@ -117,18 +111,6 @@ def codec(transaction: Transaction) -> tuple[str, str]:
     """The compression of new files as pyarrow spells it, and what their names end with."""
     name = transaction.merge.spark.conf.get("spark.sql.parquet.compression.codec") or ""
     return _CODECS[name.lower()]
-
-
-def statistics_schema(transaction: Transaction) -> tuple[str, int]:
-    """Delta's schema of a file's statistics, as Spark's JSON, and how long strings in it may be."""
-    spark = transaction.merge.spark
-    collection = jvm_.singleton(
-        jvm_.jvm(spark).org.apache.spark.sql.delta.stats, "StatsCollectionUtils"
-    )
-    length = collection.getDataSkippingStringPrefixLength(
-        spark._jsparkSession, transaction.transaction.metadata()
-    )
-    return str(transaction.snapshot.statsSchema().json()), int(length)
 
 
 def additions(old: FileList, new: dict[str, tuple[str, int, str]]) -> FileList:

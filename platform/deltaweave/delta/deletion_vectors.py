@@ -76,13 +76,8 @@ def mark_rows(
         )
         by_name = helper.generateCandidateFileMap(transaction.log.dataPath(), touched.files)
         marked = helper.findFilesWithMatchingRows(transaction.transaction, by_name, stored)
-        statistics = view.org.apache.spark.sql.delta.stats
-        prefix = jvm_.singleton(statistics, "StatsCollectionUtils")
-        length = prefix.getDataSkippingStringPrefixLength(
-            spark._jsparkSession, transaction.transaction.metadata()
-        )
         result = helper.processUnmodifiedData(
-            spark._jsparkSession, marked, transaction.snapshot, length
+            spark._jsparkSession, marked, transaction.snapshot, transaction.string_prefix_length
         )
     counts = result._2()
     return MarkedRows(

@@ -106,6 +106,17 @@ class Transaction:
         }
 
     @property
+    def string_prefix_length(self) -> int:
+        """How many characters of a string the statistics of the table's files keep."""
+        spark = self.merge.spark
+        statistics = jvm_.jvm(spark).org.apache.spark.sql.delta.stats
+        return int(
+            jvm_.singleton(statistics, "StatsCollectionUtils").getDataSkippingStringPrefixLength(
+                spark._jsparkSession, self.transaction.metadata()
+            )
+        )
+
+    @property
     def num_files(self) -> int:
         """How many data files the table has."""
         checksum = self.snapshot.checksumOpt()

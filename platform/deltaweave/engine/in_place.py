@@ -22,8 +22,6 @@ from deltaweave.delta.data_files import (
     arrow_schema,
     codec,
     data_columns,
-    physical_name,
-    statistics_schema,
     why_not_writable,
 )
 from deltaweave.delta.failures import translated
@@ -134,9 +132,12 @@ def rewrite_in_place(
 
 def _table_format(transaction: Transaction) -> parquet_rewrite.TableFormat:
     compression, extension = codec(transaction)
-    statistics, prefix = statistics_schema(transaction)
     return parquet_rewrite.TableFormat(
-        arrow_schema(data_columns(transaction)), compression, extension, statistics, prefix
+        arrow_schema(transaction),
+        compression,
+        extension,
+        str(transaction.snapshot.statsSchema().json()),
+        transaction.string_prefix_length,
     )
 
 
@@ -160,11 +161,12 @@ def _changes(transaction: Transaction, source: PreparedSource, scan: TouchedFile
         after = updated(merge, columns_before(merge))
     deletes = [i for i, clause in enumerate(merge.clauses) if clause.action == "delete"]
     values = dict(zip(merge.evolved_schema.names, after, strict=True))
+    names = transaction.physical_names
     return rows.select(
         FILE,
         TARGET_ROW_ID,
         F.col(CLAUSE).isin(deletes).alias("is_deleted"),
-        *[values[column.name].alias(physical_name(column)) for column in data_columns(transaction)],
+        *[values[column.name].alias(names[column.name]) for column in data_columns(transaction)],
     )
 
 

@@ -22,6 +22,9 @@ TINY_DATA = {
     "spark.log.level": "OFF",  # failing tasks of tests that expect a failure fill pages otherwise
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
+    # As built-in MERGE does, with which most tests compare: no file is rewritten where rows can be
+    # marked (see tests/engine/test_files_left.py).
+    "spark.deltaweave.merge.maxMarkedFraction": "1",
     # A tiny merge spends its time compiling expressions that run once: interpret them.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

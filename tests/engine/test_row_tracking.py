@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave import Table
+from deltaweave.engine.files_left import MAX_MARKED_FRACTION
 from tests.builders import frame
 from tests.merge_cases.case import MergeCase, by_source_update, delete, insert_all, update_all
 from tests.oracles import Outcome, Stage, commit_info, rows_as_text
@@ -16,6 +17,7 @@ TRACKED = {"delta.enableRowTracking": "true"}
 TABLES = {
     "copy_on_write": TRACKED | {"delta.enableDeletionVectors": "false"},
     "vectors": TRACKED | {"delta.enableDeletionVectors": "true"},
+    "vectors_but_rewritten": TRACKED | {"delta.enableDeletionVectors": "true"},
     "feed": TRACKED
     | {"delta.enableDeletionVectors": "false", "delta.enableChangeDataFeed": "true"},
     "vectors_and_feed": TRACKED
@@ -30,16 +32,17 @@ def ids_and_versions(spark: SparkSession, outcome: Outcome) -> dict[int, tuple[i
     return {row[0]: (row[1], row[2]) for row in rows.collect()}
 
 
-@pytest.mark.parametrize("properties", TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize("kind", TABLES)
 def test_ids_and_commit_versions_are_those_of_built_in_merge(
-    spark: SparkSession, tmp_path: Path, properties: dict[str, str]
+    spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
     case = MergeCase(
         name="all_kinds_of_changes_of_tracked_rows",
         target=[(1, 10), (2, 20), (3, 30), (4, 40), (5, 50), (6, 60)],
         source=[(1, 100), (3, 300), (5, 0), (7, 700), (8, 800)],
         files=2,
-        properties=properties,
+        properties=TABLES[kind],
+        conf={MAX_MARKED_FRACTION: "0" if kind == "vectors_but_rewritten" else "1"},
         # Row 6 is moved by an earlier commit, so that its id is one that the file stores.
         setup=("UPDATE {target} SET v = 61 WHERE k = 6",),
         clauses=(

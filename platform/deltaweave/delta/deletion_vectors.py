@@ -59,6 +59,8 @@ def mark_rows(
     """
     spark = transaction.merge.spark
     view = jvm_.jvm(spark)
+    if not len(touched):
+        return MarkedRows(jvm_.seq(view, []), 0, 0, 0)
     delta = view.org.apache.spark.sql.delta
     helper = jvm_.singleton(delta.commands, "DMLWithDeletionVectorsHelper")
     generator = jvm_.singleton(delta.commands, "DeletionVectorBitmapGenerator")

@@ -57,7 +57,7 @@ class FileList:
         Columns: `path` (string, as the log spells it), `location` (string, absolute and percent-
         decoded), `size` (int64, bytes), `partition` (string, the partition values as JSON),
         `num_records` (int64, rows not marked deleted; null where the statistics lack them),
-        `has_vector` (boolean, whether rows are marked deleted).
+        `has_vector` (boolean, whether rows are marked deleted), `num_marked` (int64, how many).
         """
         return self._query({})
 
@@ -77,6 +77,7 @@ class FileList:
             F.to_json("partitionValues", {"ignoreNullFields": "false"}).alias("partition"),
             num_records.alias("num_records"),
             F.col("deletionVector").isNotNull().alias("has_vector"),
+            deleted.alias("num_marked"),
             *[value.alias(name) for name, value in further.items()],
         ).toArrow()
 
@@ -112,6 +113,13 @@ class FileList:
 
         counts = self.rows["num_records"]
         return None if counts.null_count else pc.sum(counts).as_py() or 0
+
+    @property
+    def num_vectors(self) -> int:
+        """How many of the files have a deletion vector."""
+        import pyarrow.compute as pc
+
+        return int(pc.sum(self.rows["has_vector"]).as_py() or 0)
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -256,7 +256,7 @@ class Transaction:
     def commit(
         self,
         *,
-        removed: FileList | None,
+        removed: FileList,
         marked: JavaObject | None,
         written: WrittenFiles | None,
         metrics: Mapping[str, int],
@@ -286,8 +286,7 @@ class Transaction:
                     idempotency[0], idempotency[1], now
                 )
             )
-        if removed is not None:
-            actions.addAll(removed.removals())
+        actions.addAll(removed.removals())
         if marked is not None:
             actions.addAll(jvm_.java_list(view, marked))
         if written is not None:

@@ -23,6 +23,7 @@ from deltaweave.engine.evolution import columns_before
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.touched_files import (
     CLAUSE,
+    FILE,
     NO_CLAUSE,
     TARGET_ROW_ID,
     TouchedFilesScan,
@@ -106,6 +107,25 @@ def changed_rows(
             rows._jdf.queryExecution().toString(),
         )
     return rows
+
+
+def remaining_rows(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> DataFrame:
+    """The rows of some touched files that no clause takes, in the evolved target schema."""
+    merge = transaction.merge
+    tracked = tracked_columns(transaction) or ()
+    rows = target_plan(
+        transaction, files, file_column=FILE, row_index_column=TARGET_ROW_ID, tracked=tracked
+    )
+    changed = scan.changed_pairs_in(files).select(FILE, TARGET_ROW_ID)
+    left = rows.join(changed, [FILE, TARGET_ROW_ID], "left_anti")
+    values = zip(merge.evolved_schema.names, columns_before(merge), strict=True)
+    kept = left.select(
+        *[value.alias(name) for name, value in values],
+        *[rows[quoted(column.name)].alias(column.name) for column in tracked],
+    )
+    for column in tracked:
+        kept = kept.withMetadata(column.name, column.metadata)
+    return kept
 
 
 def updated(merge: ResolvedMerge, before: Sequence[Column]) -> list[Column]:

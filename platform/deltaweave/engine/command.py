@@ -136,7 +136,7 @@ def _commit(
         logger.info("%s: nothing changed, nothing committed", transaction.merge.table)
         return None
     return transaction.commit(
-        removed=changes.removed if changes.marked is None else None,
+        removed=changes.removed,
         marked=changes.marked.actions if changes.marked is not None else None,
         written=changes.written,
         metrics=metrics,

@@ -12,6 +12,7 @@ from deltaweave.delta.features import refuse_unsupported
 from deltaweave.delta.snapshot import FileList
 from deltaweave.delta.transaction import Transaction, transaction_on
 from deltaweave.engine.candidates import candidate_files, files_by_conditions
+from deltaweave.engine.files_left import max_marked_fraction
 from deltaweave.engine.in_place import why_not_in_place
 from deltaweave.engine.source import PreparedSource, prepared_source
 from deltaweave.engine.source_keys import SourceKeys, source_keys
@@ -140,7 +141,11 @@ def _strategy(transaction: Transaction) -> tuple[str, str]:
     if transaction.merge.takes_insert_only_path:
         return "insert-only", "the statement has WHEN NOT MATCHED clauses alone"
     if vectors_writable(transaction):
-        return "deletion-vectors", "the table takes deletion vectors"
+        limit = max_marked_fraction(transaction)
+        return "deletion-vectors", (
+            "the table takes deletion vectors; files of which more than "
+            f"{limit:.0%} of the rows would be marked are rewritten"
+        )
     reason = why_not_in_place(transaction)
     if reason is None:
         return "copy-in-place", "the table's files can be copied row by row in their order"

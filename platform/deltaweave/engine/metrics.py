@@ -38,9 +38,7 @@ def merge_metrics(
             did = "Updated" if clause.action == "update" else "Deleted"
             values[f"numTargetRows{did}"] += num_rows
             values[f"numTargetRows{by}{did}"] += num_rows
-    if changes.copies_rows:
-        changed = values["numTargetRowsUpdated"] + values["numTargetRowsDeleted"]
-        values["numTargetRowsCopied"] = transaction.num_records(changes.touched) - changed
+    values["numTargetRowsCopied"] = changes.num_copied
     if changes.written is not None:
         added = changes.written.files
         not_inserted = values["numTargetRowsCopied"] + values["numTargetRowsUpdated"]
@@ -55,7 +53,8 @@ def merge_metrics(
     if changes.marked is not None:
         values |= {
             "numTargetDeletionVectorsAdded": changes.marked.num_added,
-            "numTargetDeletionVectorsRemoved": changes.marked.num_removed,
+            "numTargetDeletionVectorsRemoved": changes.marked.num_removed
+            + changes.removed.num_vectors,
             "numTargetDeletionVectorsUpdated": changes.marked.num_updated,
         }
     return MergeMetrics(values)

@@ -61,6 +61,7 @@ class TouchedFilesScan:
         num_matched_rows: Target rows that at least one source row matches.
         num_matched_pairs: Pairs of a target row and a source row that matches it.
         num_repeated: Target rows that several source rows match; one clause deletes them all.
+        touched_names: The touched files as `FILE` names them, in any order.
         changed_by_file: How many rows of each touched file a clause takes, in their order.
         source_identity: What tells a source row from the others, or None if nothing does.
         pairs: The pairs: `FILE` (string), `TARGET_ROW_ID` (bigint; the row's place in its file, or
@@ -76,6 +77,7 @@ class TouchedFilesScan:
     num_matched_rows: int
     num_matched_pairs: int
     num_repeated: int
+    touched_names: tuple[str, ...]
     changed_by_file: tuple[int, ...]
     source_identity: Column | None
     pairs: DataFrame
@@ -84,6 +86,14 @@ class TouchedFilesScan:
     def changed_pairs(self) -> DataFrame:
         """The pairs that a clause takes."""
         return self.pairs.filter(F.col(CLAUSE) != NO_CLAUSE)
+
+    def changed_pairs_in(self, files: FileList) -> DataFrame:
+        """The pairs that a clause takes in some of the touched files."""
+        if len(files) == len(self.touched):
+            return self.changed_pairs
+        wanted = set(files.rows["location"].to_pylist())
+        names = [name for name in self.touched_names if decoded_location(name) in wanted]
+        return self.changed_pairs.filter(F.col(FILE).isin(names))
 
     @property
     def matched_pairs(self) -> DataFrame:
@@ -147,6 +157,7 @@ def find_touched_files(
             num_matched_rows=0,
             num_matched_pairs=0,
             num_repeated=0,
+            touched_names=(),
             changed_by_file=(),
             source_identity=identity,
             pairs=merge.spark.range(0),
@@ -209,6 +220,7 @@ def find_touched_files(
         num_matched_rows=_total(counts, "matched"),
         num_matched_pairs=_total(counts, "pairs"),
         num_repeated=_total(counts, "ambiguous"),
+        touched_names=tuple(_names_with(counts, "changed")),
         changed_by_file=changed_by_file,
         source_identity=identity,
         pairs=pairs,
@@ -238,6 +250,14 @@ def _total(counts: pyarrow.Table, column: str) -> int:
     import pyarrow.compute as pc
 
     return int(pc.sum(counts[column]).as_py() or 0)
+
+
+def _names_with(counts: pyarrow.Table, column: str) -> list[str]:
+    """The files with such rows, as `FILE` names them."""
+    import pyarrow.compute as pc
+
+    names: list[str] = counts.filter(pc.greater(counts[column], 0))[FILE].to_pylist()
+    return names
 
 
 def _files_with(

@@ -4,7 +4,7 @@
 - A merge that touches no file inserts at most.
 - Otherwise touched files are rewritten (copy on write), in place where that is proven, or, on a
   table that takes deletion vectors, their changed rows are marked as deleted and only changed rows
-  are written.
+  are written; files of which little would be left are rewritten there, too (files_left).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from deltaweave.delta.deletion_vectors import MarkedRows, mark_rows, vectors_wri
 from deltaweave.delta.snapshot import FileList
 from deltaweave.delta.transaction import Transaction, WrittenFiles
 from deltaweave.engine.change_feed import recorded_inserts
-from deltaweave.engine.changed_rows import changed_rows
+from deltaweave.engine.changed_rows import changed_rows, remaining_rows
+from deltaweave.engine.files_left import mark_or_remove
 from deltaweave.engine.in_place import rewrite_in_place, why_not_in_place
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.source import PreparedSource
@@ -44,7 +45,7 @@ class Changes:
         written: The new files, or None.
         marked: The deletion vectors of touched files that stay, or None.
         rows_by_clause: Rows taken by each clause that looks at target rows.
-        copies_rows: Whether unmodified rows of the touched files were written anew.
+        num_copied: Unmodified rows of removed files that were written anew.
     """
 
     strategy: str
@@ -54,7 +55,7 @@ class Changes:
     written: WrittenFiles | None = None
     marked: MarkedRows | None = None
     rows_by_clause: Mapping[int, int] = field(default_factory=dict)
-    copies_rows: bool = False
+    num_copied: int = 0
 
 
 def write_changes(transaction: Transaction, source: PreparedSource, phases: Phases) -> Changes:
@@ -137,47 +138,52 @@ def _rewrite_touched_files(
         removed=scan.touched,
         written=written,
         rows_by_clause=scan.rows_by_clause,
-        copies_rows=True,
+        num_copied=transaction.num_records(scan.touched) - sum(scan.changed_by_file),
     )
 
 
 def _mark_touched_rows(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, phases: Phases
 ) -> Changes:
+    stay, removed, num_copied = mark_or_remove(transaction, scan)
     with phases.running(
         "writeModifiedRowsOnly",
         f"MERGE operation - Rewriting {len(scan.touched)} files",
         "rewriteTimeMs",
     ):
-        written = _write_changed_rows(transaction, source, scan)
+        parts = _changed_rows_alone(transaction, source, scan)
+        if num_copied:
+            parts.append(remaining_rows(transaction, scan, removed))
+        written = transaction.write(_together(parts)) if parts else None
     with phases.running(
         "writeDeletionVectors",
-        f"MERGE operation - Rewriting Deletion Vectors to {len(scan.touched)} files",
+        f"MERGE operation - Rewriting Deletion Vectors to {len(stay)} files",
         "rewriteTimeMs",
     ):
-        marked = mark_rows(transaction, scan.changed_pairs, FILE, TARGET_ROW_ID, scan.touched)
+        marked = mark_rows(transaction, scan.changed_pairs_in(stay), FILE, TARGET_ROW_ID, stay)
     return Changes(
         "deletion-vectors",
         scan.candidates,
         touched=scan.touched,
-        removed=_without_rows_left(scan),
+        removed=removed,
         written=written,
         marked=marked,
         rows_by_clause=scan.rows_by_clause,
+        num_copied=num_copied,
     )
 
 
-def _write_changed_rows(
+def _changed_rows_alone(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
-) -> WrittenFiles | None:
+) -> list[DataFrame]:
     """Updated and inserted rows: from the source alone where it holds all that they need."""
     updates = updates_from_source(transaction, scan)
     if updates is not None and not transaction.keeps_change_feed:
         if not updates and not transaction.merge.of_kind("not_matched"):
-            return None
-        return transaction.write(rows_after_scan(transaction, source, scan, updates))
+            return []
+        return [rows_after_scan(transaction, source, scan, updates)]
     changed = changed_rows(transaction, source, scan, scan.touched, with_unmodified=False)
-    return transaction.write(_together([changed, *_inserts(transaction, source, scan)]))
+    return [changed, *_inserts(transaction, source, scan)]
 
 
 def _inserts(
@@ -193,12 +199,3 @@ def _inserts(
 def _together(parts: list[DataFrame]) -> DataFrame:
     """Rows for one write job; inserted rows have no row id or commit version yet."""
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
-
-
-def _without_rows_left(scan: TouchedFilesScan) -> FileList:
-    """The touched files all of whose rows a clause took."""
-    import numpy as np
-
-    before = scan.touched.rows["num_records"].to_pylist()
-    gone = [was == taken for was, taken in zip(before, scan.changed_by_file, strict=True)]
-    return scan.touched.where(np.array(gone, dtype=bool))

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from deltaweave.engine.explain import MergePlan
     from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
     from deltaweave.session import local_session
-    from deltaweave.table import MergeBuilder, Table, TouchedRows, explain, merge
+    from deltaweave.statement import explain, merge
+    from deltaweave.table import MergeBuilder, Table, TouchedRows
 
 __all__ = [
     "MergeBuilder",
@@ -42,9 +43,9 @@ _HOMES = {
     "Table": "deltaweave.table",
     "TouchedFiles": "deltaweave.engine.outcome",
     "TouchedRows": "deltaweave.table",
-    "explain": "deltaweave.table",
+    "explain": "deltaweave.statement",
     "local_session": "deltaweave.session",
-    "merge": "deltaweave.table",
+    "merge": "deltaweave.statement",
 }
 _MODULES = {"clauses": "deltaweave.engine.clauses", "errors": "deltaweave.errors"}
 

@@ -1,107 +1,32 @@
-"""The front door: a Delta table by path or name, the fluent merge builder, and `merge` for SQL."""
+"""The front door: a Delta table by path or name, and the fluent builder of merges into it."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 
-from deltaweave.delta import analyzer, builder
+from deltaweave import statement
+from deltaweave.delta import builder
 from deltaweave.delta import snapshot as snapshots
-from deltaweave.delta.builtin import run_builtin_merge
 from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.engine import clauses as when
-from deltaweave.engine import command
-from deltaweave.engine import explain as explaining
+from deltaweave.engine import key_index
 from deltaweave.engine.clauses import Clause
-from deltaweave.engine.explain import MergePlan
-from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
+from deltaweave.engine.outcome import MergeResult
 from deltaweave.errors import (
     NotADeltaTableError,
     StatementError,
     TableNotFoundError,
-    UnsupportedFeatureError,
 )
 from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
-
-
-logger = logging.getLogger(__name__)
-
-Fallback = Literal["builtin"]
-
-
-def merge(
-    spark: SparkSession,
-    statement: str,
-    *,
-    idempotency: tuple[str, int] | None = None,
-    fallback: Fallback | None = None,
-    skip_unchanged_updates: bool = False,
-) -> MergeResult:
-    """Run a MERGE statement on deltaweave's engine.
-
-    Args:
-        spark: A Delta-enabled session.
-        statement: Any `MERGE [WITH SCHEMA EVOLUTION] INTO … USING … ON … WHEN …` that Spark SQL
-            accepts for a Delta table, by path or by name.
-        idempotency: An (application id, version) pair put into the same commit. If the table
-            already holds that version or a later one of that id, nothing is done and the result's
-            strategy is `"already-applied"`.
-        fallback: `"builtin"` runs Delta's own MERGE, with a warning in the log, where the table
-            uses a feature that the engine refuses. Not with the two other options, which Delta's
-            MERGE does not know: then the refusal stands.
-        skip_unchanged_updates: Whether updates that give a row the values it has (compared
-            null-safe; -0.0 equals 0.0) leave it alone: the row is not counted as updated, not in
-            the change data feed, and its file is not rewritten for it. Finding them reads all of
-            the target's columns in the candidate files.
-
-    Raises:
-        DeltaweaveError: A subclass that says what happened; nothing was committed.
-    """
-    plan, table = analyzer.parse_statement(spark, statement)
-    return _run(spark, plan, table, idempotency, fallback, skip_unchanged_updates)
-
-
-def explain(spark: SparkSession, statement: str) -> MergePlan:
-    """What a MERGE statement would do to its target as it is now; nothing is written.
-
-    The source is read (and kept for the time of the call, where a merge would), the target's file
-    list and statistics are; no row of the target is.
-
-    Raises:
-        DeltaweaveError: As `merge` would.
-    """
-    plan, table = analyzer.parse_statement(spark, statement)
-    return explaining.explain(analyzer.resolve(spark, plan, table))
-
-
-def _run(
-    spark: SparkSession,
-    plan: JavaObject,
-    table: str,
-    idempotency: tuple[str, int] | None,
-    fallback: Fallback | None,
-    skip_unchanged_updates: bool,
-) -> MergeResult:
-    """Run an unresolved MERGE plan on the engine or, where allowed and needed, on Delta's own."""
-    resolved = analyzer.resolve(spark, plan, table, skip_unchanged_updates=skip_unchanged_updates)
-    try:
-        return command.run(resolved, idempotency)
-    except UnsupportedFeatureError as refused:
-        if fallback != "builtin" or idempotency is not None or skip_unchanged_updates:
-            raise
-        features = ", ".join(refused.features)
-        logger.warning("%s uses %s: Delta's own MERGE runs instead", table, features)
-    version, metrics = run_builtin_merge(spark, plan, resolved.location, table)
-    return MergeResult(version, MergeMetrics(metrics), TouchedFiles(), "builtin")
 
 
 @dataclass(frozen=True)
@@ -241,6 +166,40 @@ class Table:
             removed_files=len(removed),
         )
 
+    def index_keys(self, column: str) -> int:
+        """Index a key column, so that merges read only files that may hold the source's keys.
+
+        Worth it where keys have no order in the files, as UUIDs: where they have one, the files'
+        statistics say as much. The index is a small Delta table in the table's directory; merges
+        keep it up, and may be slower by a second or two for it. A file that it does not know is
+        read. It takes some 2.5 bytes for each row. To end it, unset the table property
+        `deltaweave.keyIndex`.
+
+        Args:
+            column: A column of whole numbers, strings (not CHAR or VARCHAR) or dates.
+
+        Returns:
+            How many files were indexed now; files with an entry are not indexed again.
+
+        Raises:
+            StatementError: There is no such column, or its type cannot be indexed.
+        """
+        index = key_index.index_of(self._snapshot(), column)
+        if index is None:
+            raise StatementError(
+                f"it has no column {column!r} of whole numbers, strings or dates.",
+                table=self.path_or_name,
+                operation="indexing keys",
+            )
+        with translated(self.path_or_name, operation="indexing keys"):
+            if index.table.setting(key_index.PROPERTY) != column:
+                value = column.replace("\\", "\\\\").replace("'", "\\'")
+                self.spark.sql(
+                    f"ALTER TABLE {self._name} "
+                    f"SET TBLPROPERTIES ('{key_index.PROPERTY}' = '{value}')"
+                )
+            return replace(index, table=self._snapshot()).catch_up()
+
     def merge(
         self,
         source_df: DataFrame,
@@ -360,7 +319,7 @@ class MergeBuilder:
         return self.add(when.when_not_matched_by_source_delete(condition))
 
     def execute(
-        self, *, fallback: Fallback | None = None, skip_unchanged_updates: bool = False
+        self, *, fallback: statement.Fallback | None = None, skip_unchanged_updates: bool = False
     ) -> MergeResult:
         """Run the merge.
 
@@ -388,4 +347,6 @@ class MergeBuilder:
             clauses=self._clauses,
             with_schema_evolution=self._with_schema_evolution,
         )
-        return _run(spark, plan, table, self._idempotency, fallback, skip_unchanged_updates)
+        return statement.run(
+            spark, plan, table, self._idempotency, fallback, skip_unchanged_updates
+        )

@@ -99,7 +99,7 @@ def arrow_schema(transaction: Transaction) -> pyarrow.Schema:
         metadata = None if number is None else {"PARQUET:field_id": str(number)}
         fields.append(
             pa.field(
-                transaction.physical_names[column.name],
+                transaction.table.physical_names[column.name],
                 to_arrow_type(column.dataType, timezone="UTC"),
                 metadata=metadata,
             )

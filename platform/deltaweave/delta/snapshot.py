@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from deltaweave import errors
 from deltaweave.delta import jvm as jvm_
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     import numpy
     import pyarrow
     from pyspark.sql import SparkSession
+
+
+_SCHEME = "^([A-Za-z][A-Za-z0-9+.-]*):/"
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,13 @@ class FileList:
         files = FileList(self.spark, chosen, self.data_path, self.have_statistics)
         return self._with_rows(files, self.rows.filter(mask))
 
+    def without_vectors(self) -> FileList:
+        """The files with all rows that were ever in them, marked deleted or not."""
+        vector = F.lit(None).cast(self.data_frame.schema["deletionVector"].dataType)
+        whole = self.data_frame.withColumn("deletionVector", vector)
+        files = getattr(whole._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
+        return FileList(self.spark, jvm_.seq_of(jvm_.jvm(self.spark), files), self.data_path)
+
     def removals(self) -> JavaObject:
         """A Java list of the RemoveFile actions that take these files out of the table.
 
@@ -179,6 +191,27 @@ class TableSnapshot:
         return int(self.snapshot.version())
 
     @property
+    def data_path(self) -> str:
+        """Where the table's data is."""
+        return data_path(self.log)
+
+    @cached_property
+    def schema(self) -> StructType:
+        """The table's columns."""
+        return StructType.fromJson(json.loads(self.snapshot.metadata().schemaString()))
+
+    @cached_property
+    def physical_names(self) -> dict[str, str]:
+        """What the table's files and statistics call each of its columns."""
+        key = "delta.columnMapping.physicalName"
+        return {field.name: (field.metadata or {}).get(key, field.name) for field in self.schema}
+
+    def setting(self, name: str) -> str | None:
+        """A table property's value, if it is set."""
+        value = self.snapshot.metadata().configuration().get(name)
+        return str(value.get()) if value.isDefined() else None
+
+    @property
     def files(self) -> DataFrame:
         """All data files, distributed: a DataFrame of AddFile's fields."""
         return jvm_.data_frame(self.spark, self.snapshot.allFiles().toDF())
@@ -206,6 +239,11 @@ class TableSnapshot:
             self.spark, self.log.createDataFrame(self.snapshot, files.files, False, empty)
         )
 
+    def files_without(self, known: DataFrame | None) -> FileList:
+        """The files whose `path` is not among those known."""
+        files = self.files if known is None else self.files.join(known, "path", "left_anti")
+        return self._chosen(files.select(self.files.columns))
+
     def files_not_in(self, other: TableSnapshot) -> FileList:
         """The files (with their deletion vectors) of this version that another does not have."""
         vector = F.coalesce(
@@ -220,8 +258,11 @@ class TableSnapshot:
         theirs = other.files.select("path", vector.alias("vector"))
         ours = self.files.withColumn("vector", vector)
         new = ours.join(theirs, ["path", "vector"], "left_anti").select(self.files.columns)
-        chosen = getattr(new._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
-        return FileList(self.spark, jvm_.seq_of(jvm_.jvm(self.spark), chosen), data_path(self.log))
+        return self._chosen(new)
+
+    def _chosen(self, files: DataFrame) -> FileList:
+        chosen = getattr(files._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
+        return FileList(self.spark, jvm_.seq_of(jvm_.jvm(self.spark), chosen), self.data_path)
 
 
 def delta_log(spark: SparkSession, parts: list[str]) -> JavaObject:
@@ -291,17 +332,20 @@ def decoded_location(path: str) -> str:
     Writers encode differently ("ü" as it is, or as %C3%BC), so names are compared decoded
     (document row C4).
     """
-    return re.sub(r"^([A-Za-z][A-Za-z0-9+.-]*):/{3,}", r"\1:/", unquote(path))
+    return re.sub(_SCHEME + "{3,}", r"\1:/", unquote(path))
+
+
+def decoded(path: Column) -> Column:
+    """`decoded_location` as a Column."""
+    # url_decode also reads "+" as a space, which paths do not mean.
+    path = F.url_decode(F.replace(path, F.lit("+"), F.lit("%2B")))
+    return F.regexp_replace(path, _SCHEME + "{3,}", "$1:/")
 
 
 def _location(path_of_table: str) -> Column:
-    """`decoded_location` of a file's `path`, as a Column."""
-    # url_decode also reads "+" as a space, which paths do not mean.
-    path = F.url_decode(F.replace("path", F.lit("+"), F.lit("%2B")))
-    relative = F.concat(F.lit(path_of_table.rstrip("/") + "/"), path)
-    scheme = "^([A-Za-z][A-Za-z0-9+.-]*):/"
-    return (
-        F.when(path.rlike(scheme), F.regexp_replace(path, scheme + "{3,}", "$1:/"))
-        .when(path.startswith("/"), path)
-        .otherwise(relative)
+    """The `decoded_location` of a file by its `path` in the log, as a Column."""
+    path = decoded(F.col("path"))
+    is_absolute = path.rlike(_SCHEME) | path.startswith("/")
+    return F.when(is_absolute, path).otherwise(
+        F.concat(F.lit(path_of_table.rstrip("/") + "/"), path)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from deltaweave.delta import snapshot as snapshot_
 from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.failures import condition_and_state, delta_error, translated
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.snapshot import FileList
+from deltaweave.delta.snapshot import FileList, TableSnapshot
 from deltaweave.identifiers import quoted
 
 logger = logging.getLogger(__name__)
@@ -85,25 +84,17 @@ class Transaction:
     @property
     def data_path(self) -> str:
         """Where the table's data is."""
-        return snapshot_.data_path(self.log)
+        return self.table.data_path
 
     @property
     def partition_columns(self) -> list[str]:
         """The table's partition columns, in order."""
         return list(jvm_.iterate(self.transaction.metadata().partitionColumns()))
 
-    @property
-    def files(self) -> DataFrame:
-        """All data files at the transaction's snapshot, statistics and all (see TableSnapshot)."""
-        return snapshot_.TableSnapshot(self.merge.spark, self.log, self.snapshot).files
-
     @cached_property
-    def physical_names(self) -> dict[str, str]:
-        """What the table's files and statistics call each of its columns."""
-        return {
-            field["name"]: field["metadata"].get("delta.columnMapping.physicalName", field["name"])
-            for field in json.loads(self.snapshot.metadata().schemaString())["fields"]
-        }
+    def table(self) -> TableSnapshot:
+        """The version of the table that the transaction reads."""
+        return TableSnapshot(self.merge.spark, self.log, self.snapshot)
 
     @property
     def string_prefix_length(self) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from deltaweave.delta.conditions import by_source_predicate, skipping_predicates
 from deltaweave.delta.snapshot import FileList
 from deltaweave.delta.transaction import Transaction
+from deltaweave.engine.key_index import key_index
 from deltaweave.engine.pruning import may_match
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.source_keys import SourceKeys
@@ -58,4 +59,8 @@ def _can_match(
         return np.zeros(len(files), dtype=bool)
     if not keys.columns or len(files) < 2:
         return np.ones(len(files), dtype=bool)
-    return may_match(transaction, files, keys)
+    mask = may_match(transaction, files, keys)
+    index = key_index(transaction.table)
+    if index is not None and mask.sum() > 1:
+        mask[mask] = index.may_hold(files.where(mask), keys)
+    return mask

@@ -21,7 +21,9 @@ from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.failures import condition_and_state, delta_error, translated
 from deltaweave.delta.features import refuse_unsupported
 from deltaweave.delta.idempotency import reset_session_pair, session_pair
+from deltaweave.delta.snapshot import latest
 from deltaweave.delta.transaction import Transaction, transaction_on
+from deltaweave.engine.key_index import index_new_files, key_index
 from deltaweave.engine.metrics import merge_metrics
 from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
 from deltaweave.engine.phases import Phases
@@ -120,6 +122,8 @@ def _attempt(
             "materializeSourceAttempts": attempt,
         }
     )
+    if key_index(transaction.table) is not None:
+        index_new_files(latest(merge.spark, transaction.log), merge.table)
     touched = _touched_files(changes)
     return MergeResult(version, metrics, touched, changes.strategy, attempt, source.reason)
 

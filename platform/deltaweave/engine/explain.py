@@ -14,6 +14,7 @@ from deltaweave.delta.transaction import Transaction, transaction_on
 from deltaweave.engine.candidates import candidate_files, files_by_conditions
 from deltaweave.engine.files_left import max_marked_fraction
 from deltaweave.engine.in_place import why_not_in_place
+from deltaweave.engine.key_index import key_index
 from deltaweave.engine.source import PreparedSource, prepared_source
 from deltaweave.engine.source_keys import SourceKeys, source_keys
 
@@ -45,6 +46,7 @@ class MergePlan:
         before_skipping: The whole target.
         after_conditions: What the statement's conditions over the target alone leave.
         after_source_keys: What the source's own keys leave of it: the files to be scanned.
+        key_index: The column whose index (see `Table.index_keys`) was asked, too; empty if none.
         touched_files: At most so many files are rewritten or marked, where no two rows of the
             target have the same key.
         join: How the scan joins target and source.
@@ -63,6 +65,7 @@ class MergePlan:
     before_skipping: Files
     after_conditions: Files
     after_source_keys: Files
+    key_index: str
     touched_files: int
     join: str
     write_amplification: float | None
@@ -78,7 +81,9 @@ class MergePlan:
                 f"source: {self.source_rows:,} rows ({self.source_materialization})",
                 f"before skipping: {_shown(self.before_skipping)}",
                 f"after the statement's conditions: {_shown(self.after_conditions)}",
-                f"after the source's keys: {_shown(self.after_source_keys)}",
+                "after the source's keys"
+                + (f" and the index of {self.key_index}" if self.key_index else "")
+                + f": {_shown(self.after_source_keys)}",
                 f"touched: at most {self.touched_files:,} files",
                 f"join: {self.join}",
                 "rows written for each source row: "
@@ -128,6 +133,7 @@ def _plan(
         before_skipping=Files(transaction.num_files, transaction.size_in_bytes),
         after_conditions=Files(len(considered), considered.size_in_bytes),
         after_source_keys=Files(len(scanned), scanned.size_in_bytes),
+        key_index=_index_asked(transaction, keys),
         touched_files=touched,
         join="broadcast of the source, by its measured size"
         if source.is_broadcastable
@@ -135,6 +141,12 @@ def _plan(
         write_amplification=amplification,
         advice=_advice(transaction, keys, considered, scanned, strategy, amplification),
     )
+
+
+def _index_asked(transaction: Transaction, keys: SourceKeys) -> str:
+    index = key_index(transaction.table)
+    answers = index is not None and any(index.answers(key) for key in keys.columns)
+    return index.column if index is not None and answers else ""
 
 
 def _strategy(transaction: Transaction) -> tuple[str, str]:
@@ -187,7 +199,8 @@ def _advice(
             columns = ", ".join(key.equality.column for key in keys.columns)
             return (
                 "The source's keys are spread over all files: bring rows with near keys together, "
-                f"ALTER TABLE {name} CLUSTER BY ({columns}), then OPTIMIZE {name} FULL."
+                f"ALTER TABLE {name} CLUSTER BY ({columns}), then OPTIMIZE {name} FULL; or, where "
+                "keys are as random as UUIDs, index them with Table.index_keys."
             )
     rewrites = strategy in ("copy-on-write", "copy-in-place")
     if rewrites and amplification is not None and amplification > _HIGH_AMPLIFICATION:

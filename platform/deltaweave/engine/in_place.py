@@ -161,7 +161,7 @@ def _changes(transaction: Transaction, source: PreparedSource, scan: TouchedFile
         after = updated(merge, columns_before(merge))
     deletes = [i for i, clause in enumerate(merge.clauses) if clause.action == "delete"]
     values = dict(zip(merge.evolved_schema.names, after, strict=True))
-    names = transaction.physical_names
+    names = transaction.table.physical_names
     return rows.select(
         FILE,
         TARGET_ROW_ID,

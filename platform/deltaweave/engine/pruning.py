@@ -37,7 +37,7 @@ def may_match(transaction: Transaction, candidates: FileList, keys: SourceKeys) 
         files = candidates.rows_with(bounds)
     else:
         columns = [bound.alias(name) for name, bound in bounds.items()]
-        files = transaction.files.select("path", *columns).toArrow()
+        files = transaction.table.files.select("path", *columns).toArrow()
     place = {path: i for i, path in enumerate(files["path"].to_pylist())}
     mask = np.ones(len(candidates), dtype=bool)
     for i, key in enumerate(keys.columns):
@@ -66,7 +66,7 @@ def _bounds(transaction: Transaction, equality: Equality) -> dict[str, Column]:
 
     Null where not known. Where the true bound is only known to be near, the value lies outside it.
     """
-    physical = transaction.physical_names[equality.column]
+    physical = transaction.table.physical_names[equality.column]
     if equality.column in transaction.partition_columns:
         value = F.col("partitionValues").getItem(physical).cast(equality.data_type)
         value = value.cast(equality.compared_as)

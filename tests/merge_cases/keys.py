@@ -363,4 +363,12 @@ CASES = (
             ((1, None), 200),  # updated: nulls inside structs are equal
         ],  # (null, 30) deleted: a null struct is not
     ),
+    MergeCase(
+        name="keys_that_cannot_be_cast_into_an_empty_table",
+        source=[("a", 100)],
+        source_schema="k STRING, v INT",
+        clauses=(update({"v": "s.v"}),),
+        expected=[],
+        why="Casting the key fails, but with nothing to join it is never cast.",
+    ),
 )

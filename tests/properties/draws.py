@@ -155,7 +155,7 @@ def partitions(draw: st.DrawFn, target: Columns) -> tuple[str, ...]:
     fit = [column for column in target if column.type.partitions]
     if not fit or draw(st.sampled_from([True, True, False])):
         return ()
-    return (draw(st.sampled_from(fit)).name,)
+    return (draw(st.sampled_from(fit)).name.strip("`"),)
 
 
 @st.composite

@@ -21,6 +21,8 @@ from tests.properties.draws import FEED, VECTORS, merges
 
 EXAMPLES = int(os.environ.get("DELTAWEAVE_FUZZ_EXAMPLES", "50"))
 FIRST_SEED = int(os.environ.get("DELTAWEAVE_FUZZ_SEED", "0"))
+UNTYPED_FILTER = "DATATYPE_MISMATCH.FILTER_NOT_BOOLEAN"
+UNTYPED_JOIN = "JOIN_CONDITION_IS_NOT_BOOLEAN_TYPE"
 # Small tests of as many examples each, one seed for each, to spread over pytest's workers.
 EXAMPLES_PER_TEST = 25
 SEEDS = range(FIRST_SEED, FIRST_SEED + -(-EXAMPLES // EXAMPLES_PER_TEST))
@@ -119,6 +121,10 @@ def assert_same_error(ours: Outcome, theirs: Outcome) -> None:
     """Ours names one of the error classes in the chain of causes."""
     assert isinstance(ours.error, DeltaweaveError)
     assert ours.version is None
+    if theirs.error_classes[:1] == (UNTYPED_FILTER,):
+        # ON NULL: it depends on the table's state whether Delta's skipping or the join meets it.
+        assert ours.error_classes in (theirs.error_classes[:1], (UNTYPED_JOIN,))
+        return
     assert set(ours.error_classes) <= set(theirs.error_classes)
     assert bool(ours.error_classes) == bool(theirs.error_classes)
 

@@ -70,6 +70,13 @@ def further_cases() -> list[Case]:
             further.not_matched_by_source_one_partition,
         ),
         Case("random_uuid_keys", "random UUID keys", further.random_uuid_keys),
+        Case("few_uuid_keys", "few UUID keys", partial(further.few_uuid_keys, indexed=False)),
+        Case(
+            "few_uuid_keys_indexed",
+            "few UUID keys, indexed",
+            partial(further.few_uuid_keys, indexed=True),
+        ),
+        Case("thousand_partitions", "1,000 partitions", further.thousand_partitions),
         Case("many_files_log", "many files", many_files.found_by_condition),
         Case(
             "many_files_log_by_key",

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from deltaweave.bench import tpcds
 from deltaweave.bench.case import UPSERT, Merges, Statement
 from deltaweave.bench.tables import TARGET_FILES, Workspace, sql_name
+from deltaweave.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -20,6 +21,9 @@ _MERGES = 100
 _ROWS_OF_A_MERGE = 10
 _PARTITIONS = 100
 _ROWS_OF_A_PARTITION = 2_000
+_MANY_PARTITIONS = 1_000
+_UUID_FILES = 10 * TARGET_FILES
+_ACCOUNT_COLUMNS = ("id", "name", "amount", "updated_at")
 _ROWS_AT_SCALE_1 = 71_763  # of web_returns, so that tables of one scale are of one size
 
 
@@ -50,7 +54,7 @@ def hundred_merges(workspace: Workspace) -> Merges:
         )
 
     source = workspace.made_once("hundred-source", make)
-    columns = "id, name, amount, updated_at"
+    columns = ", ".join(_ACCOUNT_COLUMNS)
     statements = (
         Statement(
             f"(SELECT {columns} FROM {sql_name(source)} WHERE merge = {number})",
@@ -103,6 +107,54 @@ def random_uuid_keys(workspace: Workspace) -> Merges:
     source = workspace.made_once("uuid-source", make_source)
     statement = Statement(sql_name(source), "t.key = s.key", UPSERT)
     return Merges(workspace.target("uuid-keys", make_target), (statement,))
+
+
+def few_uuid_keys(workspace: Workspace, *, indexed: bool) -> Merges:
+    """10 rows updated and 10 inserted in ten times as many files, with a key index or without."""
+    rows = max(_UUID_FILES, round(_ROWS_AT_SCALE_1 * workspace.scale))
+
+    def make_target(path: Path) -> None:
+        ids = workspace.spark.range(0, rows, 1, _UUID_FILES)
+        workspace.write_delta(_keyed_by_uuid(_account_rows(ids, "old")), path)
+        if indexed:
+            Table(workspace.spark, str(path)).index_keys("key")
+
+    def make_source(path: Path) -> None:
+        ids = workspace.spark.range(0, rows, -(-rows // 10), 1).union(_ids(workspace, rows, 10))
+        _write(_keyed_by_uuid(_account_rows(ids, "new")), path)
+
+    source = workspace.made_once("few-uuid-source", make_source)
+    name = "many-uuid-keys-indexed" if indexed else "many-uuid-keys"
+    statement = Statement(sql_name(source), "t.key = s.key", UPSERT)
+    return Merges(workspace.target(name, make_target), (statement,))
+
+
+def thousand_partitions(workspace: Workspace) -> Merges:
+    """100 rows into 10 of 1,000 partitions: 90 updates, 10 inserts; 30 million rows at scale 100.
+
+    The partition is a part of the ON condition.
+    """
+    rows_of_each = max(20, round(300 * workspace.scale))
+    rows = _MANY_PARTITIONS * rows_of_each
+    part = F.expr(f"CAST(id DIV {rows_of_each} AS INT)")
+
+    def make_target(path: Path) -> None:
+        # A task for each partition, so that each of these gets one file.
+        accounts = _account_rows(workspace.spark.range(0, rows, 1, _MANY_PARTITIONS), "old")
+        workspace.write_delta(accounts.withColumn("part", part), path, partition_by=["part"])
+
+    def make_source(path: Path) -> None:
+        # Nine rows of every hundredth partition, and one behind all others in each.
+        places = F.explode(F.sequence(F.lit(0), F.lit(9))).alias("place")
+        hundredths = _ids(workspace, 0, 10).select((F.col("id") * 100).alias("part"), places)
+        old = F.col("part") * rows_of_each + F.col("place")
+        number = F.when(F.col("place") < 9, old).otherwise(F.lit(rows) + F.col("part"))
+        numbered = hundredths.select(number.alias("id"), F.col("part").cast("int").alias("part"))
+        _write(_account_rows(numbered, "new").select(*_ACCOUNT_COLUMNS, "part"), path)
+
+    source = workspace.made_once("thousand-partitions-source", make_source)
+    statement = Statement(sql_name(source), "t.part = s.part AND t.id = s.id", UPSERT)
+    return Merges(workspace.target("thousand-partitions", make_target), (statement,))
 
 
 def web_returns_times(workspace: Workspace, times: int) -> Path:

@@ -20,16 +20,13 @@ if TYPE_CHECKING:
     import numpy
 
 
-def candidate_files(transaction: Transaction, source: PreparedSource, keys: SourceKeys) -> FileList:
-    """The files to scan.
-
-    All that the conditions alone leave over is registered with the transaction as read, also where
-    the source's keys then rule it out: a commit of another writer may add matching rows.
-    """
+def candidate_files(
+    transaction: Transaction, source: PreparedSource, keys: SourceKeys, files: FileList
+) -> FileList:
+    """Those of the files that the conditions leave which have to be scanned."""
     import numpy as np
 
     merge = transaction.merge
-    files = files_by_conditions(transaction)
     by_source = bool(merge.of_kind("not_matched_by_source"))
     predicate = by_source_predicate(merge) if by_source else None
     if by_source and predicate is None:
@@ -43,7 +40,11 @@ def candidate_files(transaction: Transaction, source: PreparedSource, keys: Sour
 
 
 def files_by_conditions(transaction: Transaction) -> FileList:
-    """The files that the statement's conditions over the target alone leave."""
+    """The files that the statement's conditions over the target alone leave.
+
+    All of them are registered with the transaction as read, also where the source's keys then rule
+    some out: a commit of another writer may add matching rows.
+    """
     merge = transaction.merge
     by_source = bool(merge.of_kind("not_matched_by_source"))
     return transaction.candidate_files([] if by_source else skipping_predicates(merge))

@@ -102,9 +102,9 @@ def explain(merge: ResolvedMerge) -> MergePlan:
     with translated(merge.table), transaction_on(merge) as transaction:
         refuse_unsupported(transaction.snapshot, table=merge.table)
         with prepared_source(merge, attempt=1) as source:
-            keys = source_keys(merge, source)
             considered = files_by_conditions(transaction)
-            scanned = candidate_files(transaction, source, keys)
+            keys = source_keys(merge, source, considered)
+            scanned = candidate_files(transaction, source, keys, considered)
             return _plan(transaction, source, keys, considered, scanned)
 
 

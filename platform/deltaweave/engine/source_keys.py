@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.conditions import Equality, equalities
 from deltaweave.delta.failures import translated
+from deltaweave.delta.snapshot import FileList
 from deltaweave.engine.source import SOURCE_ROW_ID, PreparedSource
 from deltaweave.errors import SourceError
 from deltaweave.identifiers import quoted
@@ -143,14 +144,17 @@ def _within(key: KeyValues) -> Column:
     return possible | column.isNull() if key.equality.null_safe and key.has_null else possible
 
 
-def source_keys(merge: ResolvedMerge, source: PreparedSource) -> SourceKeys:
+def source_keys(merge: ResolvedMerge, source: PreparedSource, files: FileList) -> SourceKeys:
     """Collect the source's keys, in one job; none where the source could give others later.
+
+    Nor are any where there are no files that they could match: computing a key may fail, as a cast
+    does, where joining nothing does not.
 
     Raises:
         SourceError: The source's rows could not be read or computed.
     """
     conjuncts = equalities(merge)
-    if not conjuncts or not source.gives_same_rows:
+    if not conjuncts or not source.gives_same_rows or not len(files):
         return SourceKeys()
     columns = [equality.source.alias(f"key_{i}") for i, equality in enumerate(conjuncts)]
     keys = source.rows.select(*columns)

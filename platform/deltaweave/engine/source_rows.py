@@ -18,7 +18,7 @@ from deltaweave.delta.row_tracking import tracked_columns
 from deltaweave.delta.snapshot import FileList
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
-from deltaweave.engine.candidates import candidate_files
+from deltaweave.engine.candidates import candidate_files, files_by_conditions
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.source_keys import source_keys, within
 from deltaweave.engine.touched_files import CLAUSE, NO_CLAUSE, SOURCE_ROW, TouchedFilesScan
@@ -93,8 +93,9 @@ def inserts_only(transaction: Transaction, source: PreparedSource) -> tuple[Data
         The rows, and the candidate files they were joined with.
     """
     merge = transaction.merge
-    keys = source_keys(merge, source)
-    candidates = candidate_files(transaction, source, keys)
+    files = files_by_conditions(transaction)
+    keys = source_keys(merge, source, files)
+    candidates = candidate_files(transaction, source, keys, files)
     unmatched = source.rows
     if len(candidates):
         target = target_plan(transaction, candidates, merge.condition_columns())

@@ -22,7 +22,7 @@ from deltaweave.delta.failures import translated
 from deltaweave.delta.snapshot import FileList, decoded_location
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
-from deltaweave.engine.candidates import candidate_files
+from deltaweave.engine.candidates import candidate_files, files_by_conditions
 from deltaweave.engine.evolution import changes_nothing
 from deltaweave.engine.source import SOURCE_ROW_PRESENT, PreparedSource
 from deltaweave.engine.source_keys import row_identity, source_keys, within
@@ -145,9 +145,10 @@ def find_touched_files(
         AmbiguousMatchError: Several source rows match a target row.
     """
     merge = transaction.merge
-    keys = source_keys(merge, source)
+    files = files_by_conditions(transaction)
+    keys = source_keys(merge, source, files)
     identity = row_identity(source, keys)
-    candidates = candidate_files(transaction, source, keys)
+    candidates = candidate_files(transaction, source, keys, files)
     if not len(candidates):
         return TouchedFilesScan(
             candidates=candidates,

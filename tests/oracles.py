@@ -139,6 +139,13 @@ class Stage:
         name = "columns" if columns else "strings"
         return self._run(name, lambda copy: run_builder(copy, columns=columns))
 
+    def matches_repeatedly(self) -> bool:
+        """Whether several source rows match a target row, by a plain join."""
+        target = self._spark.read.format("delta").load(str(self._original))
+        numbered = target.withColumn("_number_", F.monotonically_increasing_id()).alias("t")
+        pairs = numbered.join(self._spark.table(self._source).alias("s"), F.expr(self._case.on))
+        return bool(pairs.groupBy("_number_").count().filter("count > 1").head(1))
+
     def _run(self, way: str, merge: Callable[[Copy], Any]) -> Outcome:
         self._runs += 1  # one way may be gone again, in another session configuration
         path = str(self._folder / f"{way}_{self._runs}" / self._case.folder)

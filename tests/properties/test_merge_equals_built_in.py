@@ -15,12 +15,13 @@ from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
 from pyspark.sql import SparkSession
 
 from deltaweave.errors import DeltaweaveError
-from tests.merge_cases.case import MergeCase
+from tests.merge_cases.case import AMBIGUOUS, MergeCase
 from tests.oracles import Outcome, Stage, assert_same_metrics
 from tests.properties.draws import FEED, VECTORS, merges
 
 EXAMPLES = int(os.environ.get("DELTAWEAVE_FUZZ_EXAMPLES", "50"))
 FIRST_SEED = int(os.environ.get("DELTAWEAVE_FUZZ_SEED", "0"))
+WRONG_COUNT = "DELTA_NUM_RECORDS_MISMATCH"
 UNTYPED_FILTER = "DATATYPE_MISMATCH.FILTER_NOT_BOOLEAN"
 UNTYPED_JOIN = "JOIN_CONDITION_IS_NOT_BOOLEAN_TYPE"
 # Small tests of as many examples each, one seed for each, to spread over pytest's workers.
@@ -83,6 +84,9 @@ def compare(spark: SparkSession, case: MergeCase) -> None:
     with tempfile.TemporaryDirectory() as folder:
         stage = Stage(spark, case, Path(folder))
         theirs, ours = stage.by_oracle(), stage.by_sql()
+        if misses_repeated_matches(case, ours, theirs):
+            assert stage.matches_repeatedly()
+            return
     note(f"built-in: {told(theirs)}\nours:     {told(ours)}")
     # Built-in MERGE was seen to fail so with vectors: "did not match any merge clause", under ON
     # s.k IS NULL beside a clause of rows not matched by source.
@@ -100,6 +104,20 @@ def compare(spark: SparkSession, case: MergeCase) -> None:
         return
     assert_same_metrics(case, ours, with_true_count(case, theirs))
     assert (ours.changes or []) == (theirs.changes or [])  # an empty commit may be theirs alone
+
+
+def misses_repeated_matches(case: MergeCase, ours: Outcome, theirs: Outcome) -> bool:
+    """Whether the engine alone found several source rows for a target row, a defect of Delta 4.4.
+
+    Where there are WHEN MATCHED clauses alone, built-in MERGE does not count a match for which
+    their conditions are null. With vectors it leaves the row as it is; without, it writes the row
+    several times, which its check of row counts then refuses.
+    """
+    return (
+        ours.error_classes == (AMBIGUOUS,)
+        and all(clause.kind == "matched" and clause.condition for clause in case.clauses)
+        and (theirs.error is None or theirs.error_classes[:1] == (WRONG_COUNT,))
+    )
 
 
 def compare_on_the_other_strategy(spark: SparkSession, case: MergeCase, ours: Outcome) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from deltaweave.delta import actions
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.snapshot import FileList
+from deltaweave.delta.snapshot import FileList, decoded_location
 from deltaweave.delta.transaction import Transaction
 
 USE_PERSISTENT = "spark.databricks.delta.merge.deletionVectors.persistent"
@@ -76,6 +79,9 @@ def mark_rows(
             jvm_.option(view, F.col(file)._jc),
             jvm_.option(view, F.col(row_index)._jc),
         )
+        by_us = _replaced(view, touched, actions.to_json(view, stored))
+        if by_us is not None:
+            return by_us
         by_name = helper.generateCandidateFileMap(transaction.log.dataPath(), touched.files)
         marked = helper.findFilesWithMatchingRows(transaction.transaction, by_name, stored)
         result = helper.processUnmodifiedData(
@@ -88,6 +94,61 @@ def mark_rows(
         num_updated=_count(counts, "numDeletionVectorsUpdated"),
         num_removed=_count(counts, "numDeletionVectorsRemoved"),
     )
+
+
+def _replaced(
+    view: JavaObject, touched: FileList, stored: list[actions.Action]
+) -> MarkedRows | None:
+    """The files with their new vectors, in place of the files as they were.
+
+    None where statistics are not at hand or not of the form that Delta writes: Delta then looks
+    them up in its state or in the files, in several jobs.
+
+    Args:
+        view: The JVM.
+        touched: The files.
+        stored: Delta's DeletionVectorResults: `filePath`, `deletionVector`, `matchedRowCount`.
+    """
+    if touched.adds is None or not touched.have_statistics:
+        return None
+    files = dict(zip(touched.rows["location"].to_pylist(), touched.adds, strict=True))
+    adds, removes = [], []
+    now_ms = time.time_ns() // 1_000_000
+    for result in stored:
+        old = files[decoded_location(result["filePath"])]
+        stats = with_wide_bounds(old)
+        if stats is None:
+            return None
+        # Where the last marked row is tells Delta's writer something; it is not for the log.
+        vector = {k: v for k, v in result["deletionVector"].items() if k != "maxRowIndex"}
+        adds.append({**old, "dataChange": True, "stats": stats, "deletionVector": vector})
+        removes.append(actions.removal(old, now_ms))
+    updated = sum("deletionVector" in old for old in removes)
+    added = actions.from_json(view, "AddFile", adds)
+    added.addAll(actions.from_json(view, "RemoveFile", removes))
+    return MarkedRows(jvm_.seq_of(view, added), len(adds) - updated, updated, 0)
+
+
+def with_wide_bounds(add: actions.Action) -> str | None:
+    """A file's statistics once rows of it are marked: its bounds are then no longer tight.
+
+    The text is changed at its end alone, where Delta writes what is changed: reading all of it and
+    writing it anew would round its decimals. None where it is not as Delta writes it, or more has
+    to change (Delta protocol, section "Per-file Statistics").
+    """
+    text = add.get("stats") or "{}"
+    statistics = json.loads(text)
+    if "numRecords" not in statistics:
+        return None
+    tight = statistics.get("tightBounds")
+    if tight is False:
+        return text
+    if tight is None:
+        return text.rstrip().removesuffix("}") + ',"tightBounds":false}'
+    # With tight bounds, null counts are those of the rows that are left: with wide ones, of all.
+    if "deletionVector" in add or not text.endswith('"tightBounds":true}'):
+        return None
+    return text.removesuffix("true}") + "false}"
 
 
 def _count(counts: JavaObject, name: str) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import compress
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame
@@ -14,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from deltaweave import errors
+from deltaweave.delta import actions
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject
@@ -56,6 +59,13 @@ class FileList:
         return files
 
     @cached_property
+    def adds(self) -> list[actions.Action] | None:
+        """The AddFiles as the log spells them, in their order; None where they are many."""
+        if len(self) > actions.FEW:
+            return None
+        return actions.to_json(jvm_.jvm(self.spark), self.files)
+
+    @cached_property
     def rows(self) -> pyarrow.Table:
         """One row per file, in the order of the Seq.
 
@@ -64,7 +74,38 @@ class FileList:
         `num_records` (int64, rows not marked deleted; null where the statistics lack them),
         `has_vector` (boolean, whether rows are marked deleted), `num_marked` (int64, how many).
         """
-        return self._query({})
+        import pyarrow as pa
+
+        if self.adds is None:
+            return self._query({})
+        schema = pa.schema(
+            {
+                "path": pa.string(),
+                "location": pa.string(),
+                "size": pa.int64(),
+                "partition": pa.string(),
+                "num_records": pa.int64(),
+                "has_vector": pa.bool_(),
+                "num_marked": pa.int64(),
+            }
+        )
+        return pa.Table.from_pylist([self._row(add) for add in self.adds], schema)
+
+    def _row(self, add: actions.Action) -> dict[str, Any]:
+        vector = add.get("deletionVector")
+        marked = vector["cardinality"] if vector else 0
+        physical = json.loads(add.get("stats") or "{}").get("numRecords")
+        path = decoded_location(add["path"])
+        is_absolute = path.startswith("/") or re.match(_SCHEME, path)
+        return {
+            "path": add["path"],
+            "location": path if is_absolute else f"{self.data_path.rstrip('/')}/{path}",
+            "size": add["size"],
+            "partition": json.dumps(add["partitionValues"]),
+            "num_records": None if physical is None else physical - marked,
+            "has_vector": vector is not None,
+            "num_marked": marked,
+        }
 
     def rows_with(self, columns: dict[str, Column]) -> pyarrow.Table:
         """`rows` with further columns computed from AddFile's fields; one query gives both."""
@@ -141,6 +182,8 @@ class FileList:
             return self
         chosen = jvm_.select_where(jvm_.jvm(self.spark), self.files, mask)
         files = FileList(self.spark, chosen, self.data_path, self.have_statistics)
+        if self.__dict__.get("adds") is not None:
+            files.__dict__["adds"] = list(compress(self.__dict__["adds"], mask))
         return self._with_rows(files, self.rows.filter(mask))
 
     def without_vectors(self) -> FileList:
@@ -156,8 +199,10 @@ class FileList:
         They carry what the protocol wants of a remove (section "Add File and Remove File"):
         partition values, size, tags and deletion vector, as AddFile.remove does.
         """
-        if not len(self):
-            return jvm_.jvm(self.spark).java.util.ArrayList()
+        if self.adds is not None:
+            now_ms = time.time_ns() // 1_000_000
+            removed = [actions.removal(add, now_ms) for add in self.adds]
+            return actions.from_json(jvm_.jvm(self.spark), "RemoveFile", removed)
         # One timestamp for all, taken on the driver.
         now = F.unix_millis(F.current_timestamp())
         removes = self.data_frame.select(

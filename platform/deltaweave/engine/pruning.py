@@ -7,11 +7,27 @@ missing, of a type whose bounds are not exact, or cut off in a way not understoo
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from deltaweave.delta.conditions import Equality
 from deltaweave.delta.snapshot import FileList
@@ -21,34 +37,46 @@ from deltaweave.engine.source_keys import KeyValues, SourceKeys, python_values
 if TYPE_CHECKING:
     import numpy
 
+# Types whose bounds Python reads in the log's JSON, and how; booleans are ints to it.
+_READ_AS: dict[type[DataType], Callable[[Any], Any]] = {
+    ByteType: index,
+    ShortType: index,
+    IntegerType: index,
+    LongType: index,
+    StringType: str,
+    DateType: date.fromisoformat,
+}
+_SHORT = 8  # characters that no writer cuts off
 _LAST_CHARACTER = "\U0010ffff"
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """The lowest and highest value of a column in each of some files, and how many nulls it holds.
+
+    None where not known. Where the true bound is only known to be near, the value lies outside it.
+    """
+
+    lows: list[Any]
+    highs: list[Any]
+    nulls: list[int | None]
 
 
 def may_match(transaction: Transaction, candidates: FileList, keys: SourceKeys) -> numpy.ndarray:
     """For each candidate, whether it can hold a row which a source row matches."""
     import numpy as np
 
-    bounds = {
-        f"{name}_{i}": bound
-        for i, key in enumerate(keys.columns)
-        for name, bound in _bounds(transaction, key.equality).items()
-    }
-    if candidates.have_statistics:
-        files = candidates.rows_with(bounds)
-    else:
-        columns = [bound.alias(name) for name, bound in bounds.items()]
-        files = transaction.table.files.select("path", *columns).toArrow()
-    place = {path: i for i, path in enumerate(files["path"].to_pylist())}
+    equalities = [key.equality for key in keys.columns]
+    known = _read_from_text(transaction, candidates, equalities)
+    if known is None:
+        known = _queried(transaction, candidates, equalities)
     mask = np.ones(len(candidates), dtype=bool)
-    for i, key in enumerate(keys.columns):
-        lows, highs = python_values(files[f"low_{i}"]), python_values(files[f"high_{i}"])
-        if lows is None or highs is None:
+    for key, bounds in zip(keys.columns, known, strict=True):
+        if bounds is None:
             continue
-        nulls = files[f"nulls_{i}"].to_pylist()
-        for j, path in enumerate(candidates.paths):
-            at = place.get(path)
-            if mask[j] and at is not None:
-                mask[j] = _may_hold(key, lows[at], highs[at], nulls[at])
+        files = zip(bounds.lows, bounds.highs, bounds.nulls, strict=True)
+        for i, (low, high, nulls) in enumerate(files):
+            mask[i] = mask[i] and _may_hold(key, low, high, nulls)
     return mask
 
 
@@ -59,6 +87,83 @@ def _may_hold(key: KeyValues, low: Any, high: Any, nulls: int | None) -> bool:
     if low is None or high is None or low != low or high != high:
         return True
     return key.may_lie_within(low, high)
+
+
+def _read_from_text(
+    transaction: Transaction, candidates: FileList, equalities: list[Equality]
+) -> list[_Bounds | None] | None:
+    """The bounds by the log's text, without a query; None where Spark has to read them.
+
+    Python reads whole numbers, strings and dates as Spark does.
+    """
+    if candidates.adds is None or not candidates.have_statistics:
+        return None
+    if any(
+        equality.column in transaction.partition_columns or type(equality.data_type) not in _READ_AS
+        for equality in equalities
+    ):
+        return None
+    statistics = [json.loads(add.get("stats") or "{}") for add in candidates.adds]
+    known: list[_Bounds | None] = []
+    for equality in equalities:
+        name = transaction.table.physical_names[equality.column]
+        as_stored = _READ_AS[type(equality.data_type)]
+        # Two whole numbers may be the same double: they are to be compared as Spark compares them.
+        as_compared = float if isinstance(equality.compared_as, DoubleType) else as_stored
+
+        def values(kind: str, name: str = name) -> list[Any]:
+            return [each.get(kind, {}).get(name) for each in statistics]
+
+        highs = values("maxValues")
+        if isinstance(equality.data_type, StringType):
+            highs = [None if high is None else _highest_string(high) for high in highs]
+        known.append(
+            _Bounds(
+                [_value(low, as_compared) for low in values("minValues")],
+                [_value(high, as_compared) for high in highs],
+                values("nullCount"),
+            )
+        )
+    return known
+
+
+def _value(text: Any, read: Callable[[Any], Any]) -> Any:
+    """A bound as Python has it; None where it cannot (dates after the year 9999)."""
+    try:
+        return None if text is None else read(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def _queried(
+    transaction: Transaction, candidates: FileList, equalities: list[Equality]
+) -> list[_Bounds | None]:
+    """The bounds by a query of Spark."""
+    bounds = {
+        f"{name}_{i}": bound
+        for i, equality in enumerate(equalities)
+        for name, bound in _bounds(transaction, equality).items()
+    }
+    if candidates.have_statistics:
+        files = candidates.rows_with(bounds)
+    else:
+        columns = [bound.alias(name) for name, bound in bounds.items()]
+        files = transaction.table.files.select("path", *columns).toArrow()
+    place = {path: i for i, path in enumerate(files["path"].to_pylist())}
+    places = [place.get(path) for path in candidates.paths]
+    known: list[_Bounds | None] = []
+    for i in range(len(equalities)):
+        lows, highs = python_values(files[f"low_{i}"]), python_values(files[f"high_{i}"])
+        if lows is None or highs is None:
+            known.append(None)
+            continue
+        nulls = files[f"nulls_{i}"].to_pylist()
+
+        def placed(values: list[Any]) -> list[Any]:
+            return [None if at is None else values[at] for at in places]
+
+        known.append(_Bounds(placed(lows), placed(highs), placed(nulls)))
+    return known
 
 
 def _bounds(transaction: Transaction, equality: Equality) -> dict[str, Column]:
@@ -80,7 +185,7 @@ def _bounds(transaction: Transaction, equality: Equality) -> dict[str, Column]:
     low, high = statistic("minValues"), statistic("maxValues")
     nulls = statistic("nullCount").cast("long")
     if isinstance(equality.data_type, StringType):
-        return {"low": low, "high": _highest_string(high), "nulls": nulls}
+        return {"low": low, "high": _highest_string_column(high), "nulls": nulls}
     low = low.cast(equality.data_type).cast(equality.compared_as)
     high = high.cast(equality.data_type).cast(equality.compared_as)
     if isinstance(equality.data_type, TimestampType | TimestampNTZType):
@@ -89,11 +194,16 @@ def _bounds(transaction: Transaction, equality: Equality) -> dict[str, Column]:
     return {"low": low, "high": high, "nulls": nulls}
 
 
-def _highest_string(high: Column) -> Column:
+def _highest_string(high: str) -> str:
     """A string that none in the file is above.
 
     Writers cut long strings off (Delta after 32 characters), and may or may not put a character
     behind to make up for that; so the end of a longer one is not trusted.
     """
+    return high if len(high) < _SHORT else high[:-2] + _LAST_CHARACTER
+
+
+def _highest_string_column(high: Column) -> Column:
     start = F.substring(high, F.lit(1), F.length(high) - 2)
-    return F.when(F.length(high) < 8, high).otherwise(F.concat(start, F.lit(_LAST_CHARACTER)))
+    highest = F.concat(start, F.lit(_LAST_CHARACTER))
+    return F.when(F.length(high) < _SHORT, high).otherwise(highest)

@@ -1,0 +1,61 @@
+"""Actions of Delta's log as JSON, which says and makes a few of them without a query of Spark.
+
+The fields are those of the protocol's actions (Delta protocol, section "Actions"). Delta's own
+mapper reads and writes them, as it does in the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.jvm import JavaObject
+
+Action = dict[str, Any]
+
+# Of more, the text would be long: Spark reads them as rows.
+FEW = 1_000
+
+
+def to_json(view: JavaObject, objects: JavaObject) -> list[Action]:
+    """What a Scala Seq of a few actions, or of other case classes, says."""
+    actions: list[Action] = json.loads(_mapper(view).writeValueAsString(objects))
+    return actions
+
+
+def from_json(view: JavaObject, kind: str, actions: Sequence[Action]) -> JavaObject:
+    """A Java list of actions of one kind, `AddFile` or `RemoveFile`."""
+    mapper = _mapper(view)
+    # By Delta's own class loader: its jars may have been added to a JVM that was running.
+    loader = jvm_.singleton(view.org.apache.spark.sql.delta.util, "JsonUtils").getClass()
+    kind_of = loader.getClassLoader().loadClass(f"org.apache.spark.sql.delta.actions.{kind}")
+    types = mapper.getTypeFactory()
+    a_list = types.constructCollectionType(view.java.util.ArrayList().getClass(), kind_of)
+    return mapper.readValue(json.dumps(actions), a_list)
+
+
+def removal(add: Action, timestamp_ms: int) -> Action:
+    """The RemoveFile that takes a file out of the table; it carries what the protocol wants."""
+    kept = (
+        "path",
+        "partitionValues",
+        "size",
+        "tags",
+        "deletionVector",
+        "baseRowId",
+        "defaultRowCommitVersion",
+        "stats",
+        "backReference",
+    )
+    return {
+        **{name: add[name] for name in kept if name in add},
+        "deletionTimestamp": timestamp_ms,
+        "dataChange": True,
+        "extendedFileMetadata": True,
+    }
+
+
+def _mapper(view: JavaObject) -> JavaObject:
+    return jvm_.singleton(view.org.apache.spark.sql.delta.util, "JsonUtils").mapper()

@@ -2,6 +2,19 @@
 
 The public names are here, and they are lazy: importing the package imports no pyspark and no
 pandas, and nothing in it starts a JVM before a run asks for the session.
+
+What starts a merge by itself: source partitions that land (`build_partition_sensor`), a source
+Delta table that changes (`build_table_sensor`), and upstream assets. For the last there is nothing
+here, because Dagster has it: give the asset an automation condition.
+
+>>> @merge_asset(keys=["id"], automation_condition=AutomationCondition.eager())
+... def customers(raw_customers: DataFrame) -> DataFrame: ...
+
+It follows partition mappings, waits until no upstream is missing or in progress, and runs as long
+as the sensor `default_automation_condition_sensor` is switched on. For partitions of time, `eager`
+looks at the newest alone: where older ones are delivered again, take it
+`.without(AutomationCondition.in_latest_time_window())`. Commits of other writers to a table reach
+the assets downstream through `build_commit_observer`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from dagster import (
     PartitionsDefinition,
     StaticPartitionsDefinition,
     asset,
-    build_sensor_context,
     define_asset_job,
 )
 from dagster._core.definitions.sensor_definition import SensorExecutionData
@@ -30,6 +29,7 @@ from hypothesis import strategies as st
 from dagster_deltaweave import build_partition_sensor
 from dagster_deltaweave.landing import Delivery
 from dagster_deltaweave.landing_sensor import Watermark, look
+from tests.orchestration.ticks import requested, run_keys, tick
 
 DYNAMIC = DynamicPartitionsDefinition(name="orders_partitions")
 EARLIER, LATER = 1_000_000_000, 2_000_000_007
@@ -73,20 +73,6 @@ def orders_sensor(
         max_lateness_seconds=max_lateness_seconds,
     )
     return Definitions(assets=[orders], jobs=[orders_job], sensors=[landed])
-
-
-def tick(
-    defs: Definitions, instance: DagsterInstance, cursor: str | None = None
-) -> SensorExecutionData:
-    # The reference lets the sensor look up dynamic partitions.
-    context = build_sensor_context(
-        instance=instance, instance_ref=instance.get_ref(), cursor=cursor, definitions=defs
-    )
-    return defs.resolve_sensor_def("orders_landed").evaluate_tick(context)
-
-
-def requested(data: SensorExecutionData) -> list[str | None]:
-    return [request.partition_key for request in data.run_requests or []]
 
 
 def test_new_partitions_are_added_and_requested_once_in_arrival_order(
@@ -133,8 +119,11 @@ def test_a_delivery_repeated_is_requested_again_under_another_run_key(
     second = tick(sensor, instance, first.cursor)
 
     assert requested(second) == ["2000-03"]
-    keys = [request.run_key for data in (first, second) for request in data.run_requests or []]
-    assert keys == [f"2000-03@{EARLIER}", f"2000-04@{EARLIER}", f"2000-03@{LATER}"]
+    assert run_keys(first) + run_keys(second) == [
+        f"2000-03@{EARLIER}",
+        f"2000-04@{EARLIER}",
+        f"2000-03@{LATER}",
+    ]
 
 
 def test_after_a_lost_cursor_the_runs_say_what_was_requested(
@@ -223,8 +212,8 @@ def test_a_backlog_is_worked_off_by_name_and_leaves_a_small_cursor(
     assert [requested(each) for each in ticks] == [
         ["p0", "p1", "p2"],
         ["p3", "p4", "p5"],  # the backlog of the first tick goes on …
-        ["p6", "p7"],
-        ["p0", "p1a"],  # … and what landed meanwhile is the next
+        ["p6", "p7", "p0"],  # … and after it comes what landed meanwhile
+        ["p1a"],
         [],
     ]
     cursor = json.loads(ticks[-1].cursor or "")
@@ -246,7 +235,7 @@ def test_a_delivery_moved_into_place_is_new_though_its_files_are_old(
     third = tick(sensor, instance, second.cursor)
 
     assert requested(second) == []
-    assert [each.run_key for each in third.run_requests or []] == [f"2000-03@{EARLIER}"]
+    assert run_keys(third) == [f"2000-03@{EARLIER}"]
 
 
 def test_without_a_marker_a_partition_is_complete_once_its_sizes_settle(
@@ -272,8 +261,7 @@ def test_without_a_marker_a_partition_is_complete_once_its_sizes_settle(
     )
     ticks = (second, third, fourth, fifth)
     assert [requested(each) for each in ticks] == [["done"], ["grows"], [], ["done"]]
-    run_keys = [request.run_key for each in ticks for request in each.run_requests or []]
-    assert len(set(run_keys)) == 3
+    assert len({key for each in ticks for key in run_keys(each)}) == 3
 
 
 def test_a_partition_unknown_when_it_landed_is_requested_once_it_is_known(

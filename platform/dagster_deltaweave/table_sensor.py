@@ -147,7 +147,7 @@ def build_table_sensor(
             return SensorResult(
                 skip_reason=f"There is no Delta table at {table} yet.", cursor=context.cursor
             )
-        progress = progress or Progress(Position(-1, 0))
+        progress = progress or Progress(Position(commits[0].version - 1, 0))
         if progress.until is not None:
             commits = [each for each in commits if each.version <= progress.until]
         known = _known_partitions(partitions_def)
@@ -265,15 +265,18 @@ def _skip_reason(
     if not commits:
         reason = f"No new version of {table}: {progress.seen.version} was the newest before"
     else:
-        versions = f"{commits[0].version} to {commits[-1].version}"
+        first, last = commits[0].version, commits[-1].version
+        versions = f"version {last}" if first == last else f"versions {first} to {last}"
         operations = ", ".join(sorted({each.operation or "unnamed" for each in commits}))
-        reason = f"Nothing to request for versions {versions} of {table} ({operations}): "
-        if any(each.changes_data for each in commits):
-            reason += f"{passed} runs were requested before"
+        reason = f"Nothing to request for {versions} of {table} ({operations}): "
+        if passed:
+            reason += "the runs were requested before"
+        elif any(each.changes_data for each in commits):
+            reason += "no partition that is known was changed"
         else:
-            reason += "they changed no rows"
+            reason += "no rows were changed"
     if unknown:
-        reason += f"; {len(unknown)} partitions unknown ({', '.join(sorted(unknown)[:5])})"
+        reason += f", {len(unknown)} unknown ({', '.join(sorted(unknown)[:5])})"
     return reason + "."
 
 

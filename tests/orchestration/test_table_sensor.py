@@ -89,7 +89,7 @@ def test_new_versions_give_one_run_for_the_newest(events: Path, instance: Dagste
     assert quiet.skip_message == f"No new version of {events}: 0 was the newest before."
     assert compacted.skip_message == (
         f"Nothing to request for versions 3 to 4 of {events} (OPTIMIZE, SET TBLPROPERTIES): "
-        "they changed no rows."
+        "no rows were changed."
     )
     assert run_keys(from_the_start) == run_keys(second)
     assert from_the_start.cursor == compacted.cursor
@@ -110,10 +110,7 @@ def test_a_lost_cursor_doubles_no_run_and_a_table_made_anew_loses_none(
     anew = tick(sensor, instance, lost.cursor)
 
     assert lost.skip_message == (
-        f"Nothing to request for versions 0 to 0 of {events} (CREATE TABLE): "
-        "1 runs were requested before."
-    ) or lost.skip_message == (
-        f"Nothing to request for versions 0 to 0 of {events} (WRITE): 1 runs were requested before."
+        f"Nothing to request for version 0 of {events} (WRITE): the runs were requested before."
     )
     assert versions(anew) == versions(first) == ["0"]
     assert run_keys(anew) != run_keys(first)
@@ -149,7 +146,7 @@ def test_each_changed_partition_gives_a_run(events: Path, instance: DagsterInsta
         key for request in first.dynamic_partitions_requests or [] for key in request.partition_keys
     ]
     assert additions == requested(first)
-    assert "they changed no rows" in (compacted.skip_message or "")
+    assert "no rows were changed" in (compacted.skip_message or "")
     assert requested(lost) == []
 
 
@@ -165,7 +162,7 @@ def test_fixed_partitions_are_requested_once_they_are_known(
 
     assert [requested(each) for each in (early, quiet, later)] == [["mon"], [], ["tue"]]
     assert quiet.skip_message == (
-        f"No new version of {events}: 0 was the newest before; 1 partitions unknown (tue)."
+        f"No new version of {events}: 0 was the newest before, 1 unknown (tue)."
     )
 
 

@@ -152,7 +152,8 @@ def _look(
 ) -> tuple[Followed | None, list[Commit], str | None]:
     """How far the table was looked at, the new commits, and a word where there are none."""
     log = DeltaLog(location)
-    commits = log.after(before.seen) if before and before.location == location else None
+    # A position tells whether this is still the table that was looked at, wherever it is.
+    commits = log.after(before.seen) if before else None
     if before is not None and commits is not None:
         commits = commits[:limit]
         seen = commits[-1].position if commits else before.seen

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dagster_deltaweave.storage import file_system, local_path
 from deltaweave.errors import SourceError
@@ -48,7 +49,9 @@ def deliveries(directory: str | Path, marker: str | None) -> list[Delivery] | No
     try:
         path = local_path(directory)
         if path is None:
-            return list(_in_store(str(directory), marker))
+            listed = _in_store(str(directory))
+            # A store has no directories: one in which nothing lies is one that is not there.
+            return list(_landed(listed, marker)) if listed else None
         return list(_on_disk(path, marker)) if path.is_dir() else None
     except (OSError, ValueError) as error:
         raise SourceError(
@@ -57,6 +60,12 @@ def deliveries(directory: str | Path, marker: str | None) -> list[Delivery] | No
             operation="looking for new partitions",
             state="Nothing was requested; the next tick looks again.",
         ) from error
+
+
+class _File(NamedTuple):
+    path: str
+    size: int
+    mtime_ns: int
 
 
 def _is_partition(name: str) -> bool:
@@ -96,33 +105,43 @@ def _measured(entry: os.DirEntry[str]) -> Delivery:
             status = os.stat(f"{parent}/{name}")
             changed = max(changed, status.st_ctime_ns)
             path = f"{parent}/{name}"[len(entry.path) + 1 :]
-            files.append((path, status.st_size, status.st_mtime_ns))
+            files.append(_File(path, status.st_size, status.st_mtime_ns))
         for name in directories:
             changed = max(changed, os.stat(f"{parent}/{name}").st_ctime_ns)
     return Delivery(entry.name, _digest(files), changed)
 
 
-def _in_store(uri: str, marker: str | None) -> Iterator[Delivery]:
+def _in_store(uri: str) -> list[_File]:
+    """Everything under a directory of a store."""
     from pyarrow.fs import FileSelector, FileType
 
     store, base = file_system(uri)
-    listed = store.get_file_info(FileSelector(base, recursive=True, allow_not_found=True))
-    files: defaultdict[str, list[tuple[str, int, int]]] = defaultdict(list)
-    for info in listed:
-        partition, _, path = info.path[len(base) + 1 :].partition("/")
-        # An object beside the partitions is no partition; a directory's entry is no file of it.
-        if path and info.type == FileType.File and _is_partition(partition):
-            files[partition].append((path, info.size, info.mtime_ns))
+    infos = store.get_file_info(FileSelector(base, recursive=True, allow_not_found=True))
+    return [
+        _File(info.path[len(base) + 1 :], info.size, info.mtime_ns)
+        for info in infos
+        # Some tools put an entry for a directory, which is no file of a partition.
+        if info.type == FileType.File
+    ]
+
+
+def _landed(listed: Iterable[_File], marker: str | None) -> Iterator[Delivery]:
+    files: defaultdict[str, list[_File]] = defaultdict(list)
+    for file in listed:
+        partition, _, path = file.path.partition("/")
+        # An object beside the partitions is no partition.
+        if path and _is_partition(partition):
+            files[partition].append(_File(path, file.size, file.mtime_ns))
     for partition, found in files.items():
-        changed = max(mtime for _, _, mtime in found)
+        changed = max(file.mtime_ns for file in found)
         if marker is None:
             yield Delivery(partition, _digest(found), changed)
             continue
-        written = next((mtime for path, _, mtime in found if path == marker), None)
+        written = next((file.mtime_ns for file in found if file.path == marker), None)
         yield Delivery(partition, None if written is None else str(written), written or changed)
 
 
-def _digest(files: Iterable[tuple[str, int, int]]) -> str | None:
+def _digest(files: Iterable[_File]) -> str | None:
     """What names, sizes and times of the files amount to; None where there are none."""
     described = "\n".join(f"{path}\t{size}\t{mtime}" for path, size, mtime in sorted(files))
     return hashlib.sha256(described.encode()).hexdigest()[:20] if described else None

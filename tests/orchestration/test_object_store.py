@@ -17,6 +17,8 @@ from dagster import (
 
 from dagster_deltaweave import build_partition_sensor
 from dagster_deltaweave.delta_log import DeltaLog
+from dagster_deltaweave.landing import deliveries
+from deltaweave.errors import SourceError
 from tests.orchestration.object_store import ObjectStore, object_store
 from tests.orchestration.ticks import requested, run_keys, tick
 
@@ -64,9 +66,7 @@ def test_partitions_land_on_an_object_store(store: ObjectStore, instance: Dagste
     store.put("lake/landing/orders/2000-03/_SUCCESS")
     again = tick(orders_landed("s3a://lake/landing/orders/"), instance, quiet.cursor)
 
-    assert empty.skip_message == (
-        "No new partition in s3://lake/landing/orders: 0 requested before."
-    )
+    assert empty.skip_message == "The landing directory is missing: s3://lake/landing/orders"
     assert growing.skip_message == (
         "No new partition in s3://lake/landing/orders: "
         "0 requested before, 2 incomplete (2000-03, 2000-04)."
@@ -99,3 +99,8 @@ def test_a_delta_log_is_read_from_an_object_store_without_listing_it_again(
     assert [each.version for each in log.after(oldest.position) or []] == [1, 2]
     assert log.after(newest.position) == []
     assert store.listings == listings
+
+
+def test_a_landing_directory_that_cannot_be_listed_is_named() -> None:
+    with pytest.raises(SourceError, match="new partitions of tape://lake/orders failed: it cannot"):
+        deliveries("tape://lake/orders", "_SUCCESS")

@@ -2,6 +2,19 @@
 
 The public names are here, and they are lazy: importing the package imports no pyspark and no
 pandas, and nothing in it starts a JVM before a run asks for the session.
+
+What starts a merge by itself: source partitions that land (`build_partition_sensor`), a source
+Delta table that changes (`build_table_sensor`), and upstream assets. For the last there is nothing
+here, because Dagster has it: give the asset an automation condition.
+
+>>> @merge_asset(keys=["id"], automation_condition=AutomationCondition.eager())
+... def customers(raw_customers: DataFrame) -> DataFrame: ...
+
+It follows partition mappings, waits until no upstream is missing or in progress, and runs as long
+as the sensor `default_automation_condition_sensor` is switched on. For partitions of time, `eager`
+looks at the newest alone: where older ones are delivered again, take it
+`.without(AutomationCondition.in_latest_time_window())`. Commits of other writers to a table reach
+the assets downstream through `build_commit_observer`.
 """
 
 from __future__ import annotations
@@ -12,19 +25,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dagster_deltaweave.asset_decorator import merge_asset
     from dagster_deltaweave.changes import Changes
+    from dagster_deltaweave.commit_observer import build_commit_observer
     from dagster_deltaweave.declaration import MergeDeclaration
     from dagster_deltaweave.io_manager import SparkDeltaIOManager
-    from dagster_deltaweave.sensors import build_partition_sensor
+    from dagster_deltaweave.landing_sensor import build_partition_sensor
     from dagster_deltaweave.source_partition import read_source_partition
     from dagster_deltaweave.spark import SparkResource
-    from dagster_deltaweave.upkeep import build_upkeep_schedule
+    from dagster_deltaweave.table_sensor import build_table_sensor
+    from dagster_deltaweave.upkeep import (
+        UpkeepPolicy,
+        build_upkeep_job,
+        build_upkeep_schedule,
+    )
 
 __all__ = [
     "Changes",
     "MergeDeclaration",
     "SparkDeltaIOManager",
     "SparkResource",
+    "UpkeepPolicy",
+    "build_commit_observer",
     "build_partition_sensor",
+    "build_table_sensor",
+    "build_upkeep_job",
     "build_upkeep_schedule",
     "merge_asset",
     "read_source_partition",
@@ -35,7 +58,11 @@ _HOMES = {
     "MergeDeclaration": "declaration",
     "SparkDeltaIOManager": "io_manager",
     "SparkResource": "spark",
-    "build_partition_sensor": "sensors",
+    "UpkeepPolicy": "upkeep",
+    "build_commit_observer": "commit_observer",
+    "build_partition_sensor": "landing_sensor",
+    "build_table_sensor": "table_sensor",
+    "build_upkeep_job": "upkeep",
     "build_upkeep_schedule": "upkeep",
     "merge_asset": "asset_decorator",
     "read_source_partition": "source_partition",

@@ -22,6 +22,7 @@ import deltaweave
 from dagster_deltaweave import observations
 from dagster_deltaweave.changes import READ, TOUCHED, Changes, application_id, touched_upstreams
 from dagster_deltaweave.declaration import MergeDeclaration, declaration_in, declaration_of
+from dagster_deltaweave.run_mark import marked
 from dagster_deltaweave.spark import SparkResource
 from deltaweave.errors import CommitConflictError, DeltaweaveError, SourceError, Transient
 
@@ -64,8 +65,9 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         table = self.table(context.asset_key, declaration)
         try:
             idempotency = _idempotency(context, changes, table)
-            _create_if_missing(table, declaration, changes)
-            statement, result = _merge(table, declaration, changes, idempotency)
+            with marked(table.spark, context.run_id):
+                _create_if_missing(table, declaration, changes)
+                statement, result = _merge(table, declaration, changes, idempotency)
         except DeltaweaveError as error:
             if isinstance(error, Transient) and declaration.retries:
                 raise RetryRequested(declaration.retries, _SECONDS_BEFORE_RETRY) from error

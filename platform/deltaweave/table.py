@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
@@ -13,6 +14,7 @@ from deltaweave.delta import builder
 from deltaweave.delta import snapshot as snapshots
 from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.snapshot import FileLayout
 from deltaweave.engine import clauses as when
 from deltaweave.engine import key_index
 from deltaweave.engine.clauses import Clause
@@ -134,6 +136,18 @@ class Table:
         snapshot = self._snapshot()
         known = snapshot.num_records()
         return snapshot.read().count() if known is None else known
+
+    def layout(self, small_file_bytes: int) -> FileLayout:
+        """How its rows lie in its files: small files, rows marked deleted, by the log alone."""
+        return self._snapshot().layout(small_file_bytes)
+
+    def is_clustered(self) -> bool:
+        """Whether it has clustering columns, by which OPTIMIZE arranges its rows."""
+        return self._snapshot().is_clustered()
+
+    def retention(self) -> timedelta:
+        """How long it keeps removed files for older versions and readers; VACUUM deletes then."""
+        return self._snapshot().retention()
 
     def last_applied(self, application_id: str) -> int | None:
         """The newest version that a merge with this application id committed, or None."""

@@ -86,8 +86,9 @@ def test_each_table_has_a_pool_that_its_upkeep_shares(defs: Definitions) -> None
     for key in ("web_returns", "returns_by_reason"):
         pool = f"merge/{key}"
         assert repository.asset_graph.get(AssetKey(key)).pools == {pool}
-        upkeep = repository.get_job("nightly_upkeep_job").get_node_named(f"upkeep_of_{key}")
-        assert upkeep.definition.pools == {pool}
+        for operation in ("optimize", "purge", "vacuum"):
+            upkeep = repository.get_job("nightly_upkeep_job").get_node_named(f"{operation}_{key}")
+            assert upkeep.definition.pools == {pool}
 
 
 def test_the_environment_is_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

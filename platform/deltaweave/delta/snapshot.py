@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from datetime import timedelta
 from functools import cached_property
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -223,6 +224,29 @@ class FileList:
 
 
 @dataclass(frozen=True)
+class FileLayout:
+    """How the rows of a version lie in its files, by the log alone.
+
+    Attributes:
+        files: How many data files there are.
+        size_in_bytes: Their total size.
+        small_files: Files below a given size that share their partition with another such: what
+            OPTIMIZE would compact.
+        unclustered_files: Files that no clustering has arranged yet.
+        rows: Rows in the files, those marked deleted among them; files without statistics count
+            as empty.
+        deleted_rows: Rows marked deleted by deletion vectors.
+    """
+
+    files: int
+    size_in_bytes: int
+    small_files: int
+    unclustered_files: int
+    rows: int
+    deleted_rows: int
+
+
+@dataclass(frozen=True)
 class TableSnapshot:
     """A version of a table: Delta's log, and its snapshot at that version."""
 
@@ -271,6 +295,39 @@ class TableSnapshot:
         row = known.first()
         assert row is not None
         return None if row["unknown"] else int(row["rows"] or 0)
+
+    def layout(self, small_file_bytes: int) -> FileLayout:
+        """How the rows lie in the files; one job over the file list.
+
+        Args:
+            small_file_bytes: Size below which a file is small.
+        """
+        small = F.count_if(F.col("size") < small_file_bytes)
+        rows = F.get_json_object("stats", "$.numRecords").cast("long")
+        partitions = self.files.groupBy(F.to_json("partitionValues")).agg(
+            F.count("*").alias("files"),
+            F.sum("size").alias("size_in_bytes"),
+            F.when(small > 1, small).otherwise(0).alias("small_files"),
+            F.count_if(F.col("clusteringProvider").isNull()).alias("unclustered_files"),
+            F.sum(rows).alias("rows"),
+            F.sum("deletionVector.cardinality").alias("deleted_rows"),
+        )
+        names = [each.name for each in fields(FileLayout)]
+        row = partitions.agg(*[F.sum(name).alias(name) for name in names]).first()
+        assert row is not None
+        return FileLayout(**{name: int(row[name] or 0) for name in names})
+
+    def is_clustered(self) -> bool:
+        """Whether the table has clustering columns."""
+        clustering = jvm_.jvm(self.spark).org.apache.spark.sql.delta.skipping.clustering
+        columns = jvm_.singleton(clustering, "ClusteringColumnInfo")
+        return bool(columns.extractLogicalNames(self.snapshot).nonEmpty())
+
+    def retention(self) -> timedelta:
+        """How long the table keeps files that were removed from it, before VACUUM deletes them."""
+        delta = jvm_.jvm(self.spark).org.apache.spark.sql.delta
+        kept = delta.DeltaLog.tombstoneRetentionMillis(self.snapshot.metadata())
+        return timedelta(milliseconds=int(kept))
 
     def read(self) -> DataFrame:
         """The rows of this version."""

@@ -1,0 +1,166 @@
+"""The commits of a Delta table, read from its log without Spark.
+
+Only what lies ahead of a known version is read, commit by commit, so that a look at a table of a
+million files costs a few small reads. Delta's protocol (sections "Delta Log Entries" and "Commit
+Provenance Information") says what is in them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dagster_deltaweave.storage import file_system
+
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Position:
+    """A version of a table, told apart from the same version of one that took its place.
+
+    Attributes:
+        version: The version.
+        timestamp: When it was committed, in ms since 1970, as its commit says.
+    """
+
+    version: int
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of a table.
+
+    Attributes:
+        position: Its version and time.
+        operation: Delta's name of the operation, e.g. `MERGE`; empty where the writer gave none.
+        engine: The writer, as it names itself; empty where it does not.
+        metrics: The operation's metrics, as the writer named and spelt them.
+        user_metadata: What the writer added of its own, or None.
+        changes_data: Whether rows came or went. A commit that only rearranges them, such as
+            OPTIMIZE, or that touches no file does not.
+        partitions: Partition values of the files with which rows came or went, by column. For a
+            table with column mapping, columns have their physical names.
+    """
+
+    position: Position
+    operation: str
+    engine: str
+    metrics: Mapping[str, str]
+    user_metadata: str | None
+    changes_data: bool
+    partitions: frozenset[tuple[tuple[str, str | None], ...]]
+
+    @property
+    def version(self) -> int:
+        """The version it made."""
+        return self.position.version
+
+
+class DeltaLog:
+    """The log of the table at a location, a path or a URI."""
+
+    def __init__(self, location: str | Path) -> None:
+        self._store, base = file_system(location)
+        self._directory = f"{base}/_delta_log"
+
+    def after(self, position: Position) -> list[Commit] | None:
+        """The commits after a position, oldest first.
+
+        Returns:
+            None where the log does not lead on from there: the table was made anew, or has lost
+            the commits in between to its log retention.
+        """
+        at = self.commit(position.version)
+        if at is not None and at.position != position:
+            return None
+        commits = list(self._from(position.version + 1))
+        # Delta never cleans the newest commit up: one that is gone has successors.
+        return None if at is None and not commits else commits
+
+    def all(self) -> list[Commit]:
+        """The commits that the log still holds, oldest first; none where there is no table."""
+        versions = self._versions()
+        return list(self._from(versions[0])) if versions else []
+
+    def newest_first(self) -> Iterator[Commit]:
+        """The commits that the log still holds, newest first."""
+        for version in reversed(self._versions()):
+            commit = self.commit(version)
+            if commit is not None:
+                yield commit
+
+    def commit(self, version: int) -> Commit | None:
+        """The commit of a version, or None where the log does not hold it."""
+        text = self._read(f"{version:020}.json")
+        return None if text is None else _commit(version, text)
+
+    def _from(self, version: int) -> Iterator[Commit]:
+        """The commits from a version on, several read at a time."""
+        with ThreadPoolExecutor(_AT_ONCE) as readers:
+            # The first by itself: mostly there is none.
+            commits = [self.commit(version)]
+            while True:
+                for commit in commits:
+                    if commit is None:
+                        return
+                    yield commit
+                    version += 1
+                commits = list(readers.map(self.commit, range(version, version + _AT_ONCE)))
+
+    def _versions(self) -> list[int]:
+        """The versions whose commits are there, in order and without a gap up to the newest."""
+        from pyarrow.fs import FileSelector
+
+        infos = self._store.get_file_info(FileSelector(self._directory, allow_not_found=True))
+        names = (info.base_name.split(".") for info in infos)
+        # Not the compacted ones, `<from>.<to>.compacted.json`, nor a checkpoint's.
+        versions = sorted(
+            int(name[0])
+            for name in names
+            if name[1:] == ["json"] and name[0].isdigit() and len(name[0]) == 20
+        )
+        first = next(
+            (i for i in range(len(versions) - 1, 0, -1) if versions[i - 1] != versions[i] - 1), 0
+        )
+        return versions[first:]
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            with self._store.open_input_stream(f"{self._directory}/{name}") as stream:
+                content: bytes = stream.read()
+                return content
+        except FileNotFoundError:
+            return None
+
+
+def _commit(version: int, text: bytes) -> Commit:
+    info: dict[str, Any] = {}
+    partitions = set()
+    changes_data = False
+    # By this byte alone: other characters that Python takes for the end of a line are data.
+    for line in text.split(b"\n"):
+        if not line.strip():
+            continue
+        action = json.loads(line)
+        info = action.get("commitInfo") or info
+        file = action.get("add") or action.get("remove")
+        if file and file["dataChange"]:
+            changes_data = True
+            # A remove may leave its partition out; writers of this decade do not.
+            partitions.add(tuple(sorted((file.get("partitionValues") or {}).items())))
+    timestamp = info.get("inCommitTimestamp") or info.get("timestamp") or 0
+    return Commit(
+        position=Position(version, int(timestamp)),
+        operation=info.get("operation") or "",
+        engine=info.get("engineInfo") or "",
+        metrics=info.get("operationMetrics") or {},
+        user_metadata=info.get("userMetadata"),
+        changes_data=changes_data,
+        partitions=frozenset(partitions - {()}),
+    )

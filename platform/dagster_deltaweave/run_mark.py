@@ -1,0 +1,43 @@
+"""The mark by which a commit says which Dagster run made it: in its user metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RUN_ID = "dagster/run_id"
+
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+@contextmanager
+def marked(spark: SparkSession, run_id: str) -> Iterator[None]:
+    """Commits of this session carry the run's id meanwhile, unless the user set metadata for them.
+
+    Args:
+        spark: The session; its setting is as it was afterwards.
+        run_id: The id of the Dagster run.
+    """
+    if spark.conf.get(_USER_METADATA, None):
+        yield
+        return
+    spark.conf.set(_USER_METADATA, json.dumps({RUN_ID: run_id}))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_USER_METADATA)
+
+
+def run_id_in(user_metadata: str | None) -> str | None:
+    """The id of the run that made a commit, from the commit's user metadata; None if it is not."""
+    try:
+        mark = json.loads(user_metadata) if user_metadata else None
+    except ValueError:
+        return None
+    run_id = mark.get(RUN_ID) if isinstance(mark, dict) else None
+    return run_id if isinstance(run_id, str) else None

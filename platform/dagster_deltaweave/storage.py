@@ -1,0 +1,53 @@
+"""Storage that sensors look at without Spark: a local directory, or an object store by its URI."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, urlsplit
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
+
+_HADOOP_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+"""What Hadoop calls a store, and what Arrow calls it."""
+
+
+def local_path(location: str | Path) -> Path | None:
+    """The local path that a location means, or None where it is on an object store.
+
+    A location is a path, or a URI as Delta and Spark write it: `file:/lake/orders` or
+    `s3a://bucket/orders`. A local one is percent-decoded only where it is spelt `file:///…`.
+    """
+    if isinstance(location, Path):
+        return location
+    if location.startswith("file://"):
+        return Path(unquote(urlsplit(location).path))
+    if location.startswith("file:/"):
+        return Path(location.removeprefix("file:"))
+    return None if _SCHEME.match(location) else Path(location)
+
+
+def file_system(location: str | Path) -> tuple[FileSystem, str]:
+    """Arrow's file system of a location, and the path in it without a slash at the end.
+
+    Credentials and endpoints come from the environment, as the store's own tools read them
+    (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …), or from the URI's query.
+
+    Raises:
+        ValueError: Arrow knows no such store.
+    """
+    # Imported where it is used: loading the definitions needs no Arrow.
+    from pyarrow import fs
+
+    path = local_path(location)
+    if path is not None:
+        return fs.LocalFileSystem(), str(path.absolute())
+    scheme, rest = str(location).split(":", 1)
+    uri, _, query = rest.partition("?")
+    encoded = quote(uri, safe="/:@%=+,") + (f"?{query}" if query else "")
+    store, base = fs.FileSystem.from_uri(f"{_HADOOP_SCHEMES.get(scheme, scheme)}:{encoded}")
+    return store, base.rstrip("/")

@@ -146,6 +146,8 @@ class Keeper:
         sessions: Any = context._jvm.org.apache.spark.sql.classic.SparkSession
         sessions.setActiveSession(session._jsparkSession)
         sessions.setDefaultSession(self.spark._jsparkSession)
+        # Delta remembers a table's log for an hour, even if the table was removed meanwhile.
+        context._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
         # Of the group, jobs can be cancelled before they start; the tag stays when code of the
         # client sets a group of its own.
         context.setLocalProperty("spark.jobGroup.id", name)

@@ -141,8 +141,12 @@ def _greet(place: Address, hello: Mapping[str, Any]) -> tuple[socket.socket, dic
     if not line:
         connection.close()
         return None
+    answer = json.loads(line)
+    if "error" in answer:
+        connection.close()
+        raise WarmDriverError(f"it serves nobody: {answer['error']} (log: {place.log})")
     connection.settimeout(None)
-    return connection, json.loads(line)
+    return connection, answer
 
 
 def _start(place: Address, settings: Mapping[str, Any]) -> None:

@@ -15,11 +15,12 @@ import shutil
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from deltaweave.session import local_session
 
@@ -116,16 +117,19 @@ class Keeper:
                 self.clients -= 1
                 self.idle_since = time.monotonic()
 
-    def _serve_client(self, name: str, stream: Any) -> None:
+    def _serve_client(self, name: str, stream: TextIO) -> None:
         context: Any = self.spark.sparkContext
-        session = self.spark.newSession()
-        self._lend_to_this_thread(name, session)
-        server = context._jvm.org.apache.spark.api.python.Py4JServer(context._jsc.sc().conf())
-        server.start()
+        try:
+            session = self.spark.newSession()
+            self._lend_to_this_thread(name, session)
+            server = context._jvm.org.apache.spark.api.python.Py4JServer(context._jsc.sc().conf())
+            server.start()
+        except Exception as problem:
+            _answer(stream, {"error": str(problem)})
+            raise
         try:
             gateway = {"port": server.getListeningPort(), "secret": server.secret()}
-            stream.write(json.dumps({**gateway, "pid": os.getpid(), "name": name}) + "\n")
-            stream.flush()
+            _answer(stream, {**gateway, "pid": os.getpid(), "name": name})
             logger.info("%s attached.", name)
             directory = stream.readline().strip()  # where its broadcast variables are
             stream.read()  # until it ends
@@ -167,6 +171,11 @@ class Keeper:
         sessions.setDefaultSession(self.spark._jsparkSession)
 
 
+def _answer(stream: TextIO, answer: Mapping[str, Any]) -> None:
+    stream.write(json.dumps(answer) + "\n")
+    stream.flush()
+
+
 def _exists(process_id: int) -> bool:
     try:
         os.kill(process_id, 0)
@@ -189,6 +198,7 @@ def main() -> None:
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
+        inode = path.stat().st_ino
         listener.listen(64)
         logger.info("Driver started in %.1f s.", time.monotonic() - began)
         print("ready", flush=True)
@@ -197,7 +207,8 @@ def main() -> None:
         try:
             reason = keeper.serve()
         finally:
-            path.unlink(missing_ok=True)
+            if path.exists() and path.stat().st_ino == inode:  # not that of a later keeper
+                path.unlink()
     logger.info("Ends: %s.", reason)
     with suppress(Exception):  # the JVM may be the one that ended
         spark.stop()

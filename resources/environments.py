@@ -90,7 +90,11 @@ def _object_store() -> dict[str, Any]:
 
 
 def _resources(tables: str, spark_conf: Mapping[str, str]) -> dict[str, Any]:
-    spark = SparkResource(spark_config={**spark_conf, **_further_conf()}, warm=_is_warm())
+    conf = {**spark_conf, **_further_conf()}
+    packages = "spark.jars.packages"
+    if packages in spark_conf and conf[packages] != spark_conf[packages]:
+        conf[packages] = f"{spark_conf[packages]},{conf[packages]}"
+    spark = SparkResource(spark_config=conf, warm=_is_warm())
     return {"spark": spark, "io_manager": SparkDeltaIOManager(root=tables, spark=spark)}
 
 

@@ -59,8 +59,8 @@ class SparkResource(LazyPySparkResource):
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
         """Take the run's name and log, for what is said of its driver."""
-        if context.run_id:
-            self._run_name = f"run {context.run_id[:8]}"
+        if context.run is not None:
+            self._run_name = f"run {context.run.run_id[:8]}"
         if context.log:
             self._log = context.log
 

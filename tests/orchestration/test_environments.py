@@ -177,7 +177,7 @@ def test_credentials_are_in_nothing_that_dagster_shows_or_stores(
 
     defs = Definitions(assets=[version], resources=resources, executor=in_process_executor)
     with caplog.at_level(logging.DEBUG):
-        run = defs.get_implicit_global_asset_job_def().execute_in_process(instance=instance)
+        run = defs.resolve_implicit_global_asset_job_def().execute_in_process(instance=instance)
     for key, value in same.items():
         spark.conf.set(key, str(value))
 

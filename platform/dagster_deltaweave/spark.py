@@ -1,15 +1,22 @@
-"""The Spark session of a run, as a Dagster resource that starts it when it is first used."""
+"""The Spark session of a run, as a Dagster resource that starts or finds it on first use."""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import TYPE_CHECKING, Any
 
+from dagster import InitResourceContext
 from dagster_pyspark import LazyPySparkResource
 from dagster_spark.utils import flatten_dict
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
 import deltaweave
+
+if TYPE_CHECKING:
+    from deltaweave.warm_driver.client import Attachment
+
+_logger = logging.getLogger(__name__)
 
 
 class SparkResource(LazyPySparkResource):
@@ -18,7 +25,11 @@ class SparkResource(LazyPySparkResource):
     Loading definitions starts no JVM: the session begins with the first `session`. All steps that
     one process runs share it, so jobs that use it belong on the in-process executor.
 
-    >>> spark = SparkResource(spark_config={"spark.driver.memory": "4g"})
+    With `warm=True`, the first run starts a driver that stays: later runs of this machine's code
+    location attach to it in about a second, each with a session of its own. Where there is none to
+    attach to, the log says why and the run has a driver of its own.
+
+    >>> spark = SparkResource(spark_config={"spark.driver.memory": "4g"}, warm=True)
     """
 
     spark_config: dict[str, Any] = Field(
@@ -26,25 +37,69 @@ class SparkResource(LazyPySparkResource):
         description=(
             "Spark configuration on top of deltaweave's own, flat ('spark.driver.memory': '4g') "
             "or nested as dagster-spark takes it. Package lists and extensions are added to "
-            "Delta's; every other key replaces ours."
+            "Delta's; every other key replaces ours. Dagster shows it: no place for secrets."
         ),
     )
+    warm: bool = Field(
+        default=False,
+        description=(
+            "Whether runs share a driver that stays between them. Not for run launchers that "
+            "start a container for each run: the driver would end with it."
+        ),
+    )
+    idle_timeout_minutes: float = Field(
+        default=15,
+        gt=0,
+        description="For how long a warm driver is kept when no run uses it.",
+    )
+
+    _run_name: str = PrivateAttr(default="session")
+    _log: logging.Logger = PrivateAttr(default=_logger)
+    _attachment: Attachment | None = PrivateAttr(default=None)
+
+    def setup_for_execution(self, context: InitResourceContext) -> None:
+        """Take the run's name and log, for what is said of its driver."""
+        if context.run is not None:
+            self._run_name = f"run {context.run.run_id[:8]}"
+        if context.log:
+            self._log = context.log
 
     @property
     def session(self) -> SparkSession:
-        """The Delta-enabled session; the first use in a process starts the JVM."""
+        """The Delta-enabled session; the first use in a process attaches to or starts the JVM."""
         session: SparkSession = self.spark_session
         return session
 
     def _init_session(self) -> None:
+        if self._attachment is not None and not self._attachment.is_alive():
+            self._spark_session = None
         if self._spark_session is None:
-            flat = {key: _spark_text(value) for key, value in _flat(self.spark_config)}
-            self._spark_session = deltaweave.local_session(**flat)
+            self._attachment = self._attach() if self.warm else None
+            self._spark_session = (
+                self._attachment.session
+                if self._attachment
+                else deltaweave.local_session(**self._spark_conf())
+            )
 
+    def _attach(self) -> Attachment | None:
+        from deltaweave.warm_driver.client import attach
 
-def _flat(config: dict[str, Any]) -> list[tuple[str, object]]:
-    pairs: list[tuple[str, object]] = flatten_dict(config)  # type: ignore[no-untyped-call]
-    return pairs
+        try:
+            return attach(
+                self._spark_conf(),
+                name=self._run_name,
+                idle_seconds=self.idle_timeout_minutes * 60,
+            )
+        except Exception as problem:  # whatever keeps it from attaching, it can run without
+            self._log.warning(
+                f"Could not attach to a warm Spark driver: {problem} "
+                "This process uses a driver of its own."
+            )
+            return None
+
+    def _spark_conf(self) -> dict[str, str]:
+        pairs: list[tuple[str, object]] = flatten_dict(self.spark_config)  # type: ignore[no-untyped-call]
+        return {key: _spark_text(value) for key, value in pairs}
 
 
 def _spark_text(value: object) -> str:

@@ -6,9 +6,6 @@ import sys
 import pytest
 from dagster import AssetKey, Definitions, DynamicPartitionsDefinition
 
-from dagster_deltaweave import SparkDeltaIOManager, SparkResource
-from resources import environments
-
 LOADED = """
 import sys, time
 import dagster
@@ -89,16 +86,3 @@ def test_each_table_has_a_pool_that_its_upkeep_shares(defs: Definitions) -> None
         for operation in ("optimize", "purge", "vacuum"):
             upkeep = repository.get_job("nightly_upkeep_job").get_node_named(f"{operation}_{key}")
             assert upkeep.definition.pools == {pool}
-
-
-def test_the_environment_is_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DELTAWEAVE_LAKE", "/some/lake")
-    monkeypatch.delenv("DELTAWEAVE_ENV", raising=False)
-    local = environments.resources()
-    assert isinstance(local["spark"], SparkResource)
-    assert isinstance(local["io_manager"], SparkDeltaIOManager)
-    assert local["io_manager"].root == "/some/lake/tables"
-
-    monkeypatch.setenv("DELTAWEAVE_ENV", "moon")
-    with pytest.raises(ValueError, match="DELTAWEAVE_ENV is 'moon'; known are local"):
-        environments.resources()

@@ -1,0 +1,121 @@
+"""Where a warm driver is found: one socket for each configuration, that its owner alone can open.
+
+The name of the socket is a fingerprint of all that a running driver cannot take over: with another
+configuration, other jars or other versions, another driver is looked for, and the former one ends
+when it is idle.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+# What Spark, Hadoop and the Python workers read from the environment that the driver starts in.
+_VARIABLES = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "JAVA_", "AWS_", "PYTHON", "DELTAWEAVE_")
+# Set anew by each process: where its own gateway is, and what PySpark tells its own workers.
+_OF_A_PROCESS = ("PYSPARK_GATEWAY_", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
+
+
+class WarmDriverError(RuntimeError):
+    """There is no warm driver to attach to; the message says why."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """The files of one driver, all in one private directory.
+
+    Attributes:
+        socket: Where the keeper takes clients; there while a driver runs.
+        lock: Held by the one client that looks for a driver and starts it where there is none.
+        log: What the keeper, the JVM and its Python workers write.
+    """
+
+    socket: Path
+    lock: Path
+    log: Path
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Runs the block in one process at a time; the lock ends with the process."""
+        with os.fdopen(os.open(self.lock, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def address(spark_conf: Mapping[str, str]) -> Address:
+    """The address of the driver with this configuration, for this user on this machine.
+
+    Raises:
+        WarmDriverError: Others could open the directory in which it would be.
+    """
+    directory = _private_directory()
+    name = fingerprint(spark_conf)
+    return Address(*(directory / f"{name}.{kind}" for kind in ("sock", "lock", "log")))
+
+
+def fingerprint(spark_conf: Mapping[str, str]) -> str:
+    """A name for all that a driver is started with: configuration, jars, versions, environment."""
+    parts = {
+        "configuration": dict(spark_conf),
+        "jars": [_stamp(path) for path in _jars(spark_conf)],
+        "versions": [sys.version, *(version(name) for name in ("pyspark", "py4j", "deltaweave"))],
+        "python": [sys.executable, sys.prefix],
+        "directory": str(Path.cwd()),
+        "instance": os.environ.get("DAGSTER_HOME"),
+        "environment": {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(_VARIABLES) and not name.startswith(_OF_A_PROCESS)
+        },
+    }
+    text = json.dumps(parts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _jars(spark_conf: Mapping[str, str]) -> list[Path]:
+    """Jars on this machine, and Spark's directory of them."""
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    home = os.environ.get("SPARK_HOME") or Path(spec.origin).parent
+    named = [path for path in spark_conf.get("spark.jars", "").split(",") if path]
+    return [Path(home) / "jars", *(Path(path.removeprefix("file:")) for path in named)]
+
+
+def _stamp(path: Path) -> list[object]:
+    try:
+        found = path.stat()
+    except OSError:  # of a file system that Spark alone knows
+        return [str(path)]
+    return [str(path), found.st_mtime_ns, found.st_size]
+
+
+def _private_directory() -> Path:
+    """A directory of this user on this machine, and so not in Dagster's home, which may be shared.
+
+    The path of a Unix socket has room for about 100 characters.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        directory = Path(runtime) / "deltaweave"
+    else:
+        directory = Path(tempfile.gettempdir()) / f"deltaweave-{os.getuid()}"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = directory.lstat()
+    others = stat.S_IRWXG | stat.S_IRWXO
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & others:
+        raise WarmDriverError(
+            f"{directory} must be a directory that you own and nobody else can open (mode 0700)."
+        )
+    return directory

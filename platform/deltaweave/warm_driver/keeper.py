@@ -1,0 +1,218 @@
+"""The process that keeps a Spark driver warm and serves it to other processes.
+
+`client.attach` starts it, with its settings as one line of JSON on stdin; it prints one line when
+the driver runs. Its clients are connections to a Unix socket that the owner alone can open. Each
+gets a py4j server of its own on loopback, with a token of its own, and keeps its connection for as
+long as it lives: the end of the connection, however it came about, ends what the client had.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, TextIO
+
+from deltaweave.session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger("deltaweave.warm_driver")
+
+# A driver that serves many processes shares its cores among them, and must not collect what the
+# UI tells of them.
+LONG_LIVED = {
+    "spark.scheduler.mode": "FAIR",
+    "spark.ui.retainedJobs": "200",
+    "spark.ui.retainedStages": "200",
+    "spark.sql.ui.retainedExecutions": "50",
+}
+
+_SECONDS_BETWEEN_LOOKS = 1
+
+
+@dataclass
+class Keeper:
+    """A driver, its clients, and the reasons to end it.
+
+    Attributes:
+        spark: The driver's first session, which no client gets.
+        listener: The socket that clients connect to.
+        idle_seconds: For how long a driver without clients is kept; the last client said so.
+        orphaned_seconds: The same when all processes that started clients have ended.
+        clients: How many there are now.
+        owners: Process ids of the processes that started clients, e.g. Dagster's code server.
+        idle_since: When the last client left, on the monotonic clock.
+    """
+
+    spark: SparkSession
+    listener: socket.socket
+    idle_seconds: float
+    orphaned_seconds: float
+    clients: int = 0
+    owners: set[int] = field(default_factory=set)
+    idle_since: float = field(default_factory=time.monotonic)
+    _count: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def serve(self) -> str:
+        """Takes clients until there is a reason to end, and returns the reason."""
+        self.listener.settimeout(_SECONDS_BETWEEN_LOOKS)
+        while True:
+            with suppress(TimeoutError):
+                connection, _ = self.listener.accept()
+                with self._lock:
+                    self.clients += 1
+                Thread(target=self._attend, args=(connection,), daemon=True).start()
+            reason = self._reason_to_end()
+            if reason is not None:
+                return reason
+
+    def _reason_to_end(self) -> str | None:
+        if not self._is_running():
+            return "the JVM or its Spark context has ended"
+        with self._lock:
+            if self.clients:
+                return None
+            idle = time.monotonic() - self.idle_since
+            self.owners = {owner for owner in self.owners if _exists(owner)}
+            if idle > self.idle_seconds:
+                return f"no client for {self.idle_seconds:g} s"
+            if idle > self.orphaned_seconds and not self.owners:
+                return "the processes that started its clients have ended"
+        return None
+
+    def _is_running(self) -> bool:
+        context: Any = self.spark.sparkContext
+        try:
+            return context._gateway.proc.poll() is None and not context._jsc.sc().isStopped()
+        except Exception:  # py4j cannot reach the JVM, in one of several ways
+            return False
+
+    def _attend(self, connection: socket.socket) -> None:
+        """One client, from its first line to its end, in a thread of its own."""
+        try:
+            with connection, connection.makefile("rw", encoding="utf-8") as stream:
+                hello = json.loads(stream.readline())
+                with self._lock:
+                    self._count += 1
+                    self.owners.add(hello["owner"])
+                    self.idle_seconds = hello["idle_seconds"]
+                    name = f"{hello['name']} #{self._count}"
+                self._serve_client(name, stream)
+        except Exception:
+            logger.exception("A client ended with an error.")
+        finally:
+            with self._lock:
+                self.clients -= 1
+                self.idle_since = time.monotonic()
+
+    def _serve_client(self, name: str, stream: TextIO) -> None:
+        context: Any = self.spark.sparkContext
+        try:
+            session = self.spark.newSession()
+            self._lend_to_this_thread(name, session)
+            server = context._jvm.org.apache.spark.api.python.Py4JServer(context._jsc.sc().conf())
+            server.start()
+        except Exception as problem:
+            _answer(stream, {"error": str(problem)})
+            raise
+        try:
+            gateway = {"port": server.getListeningPort(), "secret": server.secret()}
+            _answer(stream, {**gateway, "pid": os.getpid(), "name": name})
+            logger.info("%s attached.", name)
+            directory = stream.readline().strip()  # where its broadcast variables are
+            stream.read()  # until it ends
+        finally:
+            logger.info("%s left.", name)
+            self._take_back(name, session)
+            server.shutdown()
+        if directory:
+            shutil.rmtree(directory, ignore_errors=True)
+        with self._lock:
+            alone = self.clients == 1
+        if alone:  # Spark lets go of shuffles, checkpoints and broadcasts when Java does
+            context._jvm.System.gc()
+
+    def _lend_to_this_thread(self, name: str, session: Any) -> None:
+        """Sets what all threads of the client's py4j server inherit from the one that starts it."""
+        context: Any = self.spark.sparkContext
+        sessions: Any = context._jvm.org.apache.spark.sql.classic.SparkSession
+        sessions.setActiveSession(session._jsparkSession)
+        sessions.setDefaultSession(self.spark._jsparkSession)
+        # Delta remembers a table's log for an hour, even if the table was removed meanwhile.
+        context._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        # Of the group, jobs can be cancelled before they start; the tag stays when code of the
+        # client sets a group of its own.
+        context.setLocalProperty("spark.jobGroup.id", name)
+        context.addJobTag(name)
+        context.setInterruptOnCancel(True)
+        context.setLocalProperty("spark.scheduler.pool", name)
+
+    def _take_back(self, name: str, session: SparkSession) -> None:
+        context: Any = self.spark.sparkContext
+        context._jsc.sc().cancelJobGroupAndFutureJobs(name)
+        context.cancelJobsWithTag(name)
+        for query in session.streams.active:
+            query.stop()
+        # Tables are cached for all sessions: the next client would read rows as they once were.
+        session.catalog.clearCache()
+        sessions: Any = context._jvm.org.apache.spark.sql.classic.SparkSession
+        sessions.setDefaultSession(self.spark._jsparkSession)
+
+
+def _answer(stream: TextIO, answer: Mapping[str, Any]) -> None:
+    stream.write(json.dumps(answer) + "\n")
+    stream.flush()
+
+
+def _exists(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def main() -> None:
+    """Starts the driver, serves it, and ends with it."""
+    settings = json.loads(sys.stdin.readline())
+    os.umask(0o077)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logger.setLevel(logging.INFO)
+    began = time.monotonic()
+    spark = local_session(**{**LONG_LIVED, **settings["spark_conf"]})
+    path = Path(settings["socket"])
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        inode = path.stat().st_ino
+        listener.listen(64)
+        logger.info("Driver started in %.1f s.", time.monotonic() - began)
+        print("ready", flush=True)
+        os.dup2(2, 1)  # nobody reads stdout from here on
+        keeper = Keeper(spark, listener, settings["idle_seconds"], settings["orphaned_seconds"])
+        try:
+            reason = keeper.serve()
+        finally:
+            if path.exists() and path.stat().st_ino == inode:  # not that of a later keeper
+                path.unlink()
+    logger.info("Ends: %s.", reason)
+    with suppress(Exception):  # the JVM may be the one that ended
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

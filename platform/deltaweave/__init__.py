@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deltaweave import errors
+    from deltaweave.delta.table_write import WriteResult
+    from deltaweave.differences import ChangedRows, TouchedRows
     from deltaweave.engine import clauses
     from deltaweave.engine.explain import MergePlan
     from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
     from deltaweave.session import local_session
-    from deltaweave.table import MergeBuilder, Table, TouchedRows, explain, merge
+    from deltaweave.table import MergeBuilder, Table, explain, merge
 
 __all__ = [
+    "ChangedRows",
     "MergeBuilder",
     "MergeMetrics",
     "MergePlan",
@@ -25,6 +28,7 @@ __all__ = [
     "Table",
     "TouchedFiles",
     "TouchedRows",
+    "WriteResult",
     "clauses",
     "errors",
     "explain",
@@ -35,13 +39,15 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ChangedRows": "deltaweave.differences",
     "MergeBuilder": "deltaweave.table",
     "MergeMetrics": "deltaweave.engine.outcome",
     "MergePlan": "deltaweave.engine.explain",
     "MergeResult": "deltaweave.engine.outcome",
     "Table": "deltaweave.table",
     "TouchedFiles": "deltaweave.engine.outcome",
-    "TouchedRows": "deltaweave.table",
+    "TouchedRows": "deltaweave.differences",
+    "WriteResult": "deltaweave.delta.table_write",
     "explain": "deltaweave.table",
     "local_session": "deltaweave.session",
     "merge": "deltaweave.table",

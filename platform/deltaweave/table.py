@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
 
 from deltaweave.delta import analyzer, builder
 from deltaweave.delta import snapshot as snapshots
+from deltaweave.delta import table_write
 from deltaweave.delta.builtin import run_builtin_merge
 from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.table_write import WriteResult
+from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
 from deltaweave.engine import clauses as when
 from deltaweave.engine import command
 from deltaweave.engine import explain as explaining
@@ -43,6 +45,7 @@ def merge(
     statement: str,
     *,
     idempotency: tuple[str, int] | None = None,
+    applied_before: int | None = None,
     fallback: Fallback | None = None,
     skip_unchanged_updates: bool = False,
 ) -> MergeResult:
@@ -55,6 +58,9 @@ def merge(
         idempotency: An (application id, version) pair put into the same commit. If the table
             already holds that version or a later one of that id, nothing is done and the result's
             strategy is `"already-applied"`.
+        applied_before: The version of the pair's id that the table must hold until this merge
+            commits, -1 for none: what the source was computed from. Holds it another one below
+            the pair's, nothing is done and the error is a `CommitConflictError`.
         fallback: `"builtin"` runs Delta's own MERGE, with a warning in the log, where the table
             uses a feature that the engine refuses. Not with the two other options, which Delta's
             MERGE does not know: then the refusal stands.
@@ -67,7 +73,9 @@ def merge(
         DeltaweaveError: A subclass that says what happened; nothing was committed.
     """
     plan, table = analyzer.parse_statement(spark, statement)
-    return _run(spark, plan, table, idempotency, fallback, skip_unchanged_updates)
+    return _run(
+        spark, plan, table, idempotency, fallback, skip_unchanged_updates, applied_before
+    )
 
 
 def explain(spark: SparkSession, statement: str) -> MergePlan:
@@ -90,11 +98,12 @@ def _run(
     idempotency: tuple[str, int] | None,
     fallback: Fallback | None,
     skip_unchanged_updates: bool,
+    applied_before: int | None = None,
 ) -> MergeResult:
     """Run an unresolved MERGE plan on the engine or, where allowed and needed, on Delta's own."""
     resolved = analyzer.resolve(spark, plan, table, skip_unchanged_updates=skip_unchanged_updates)
     try:
-        return command.run(resolved, idempotency)
+        return command.run(resolved, idempotency, applied_before)
     except UnsupportedFeatureError as refused:
         if fallback != "builtin" or idempotency is not None or skip_unchanged_updates:
             raise
@@ -102,30 +111,6 @@ def _run(
         logger.warning("%s uses %s: Delta's own MERGE runs instead", table, features)
     version, metrics = run_builtin_merge(spark, plan, resolved.location, table)
     return MergeResult(version, MergeMetrics(metrics), TouchedFiles(), "builtin")
-
-
-@dataclass(frozen=True)
-class TouchedRows:
-    """The rows of the data files by which two versions of a table differ.
-
-    Sums over `added` minus sums over `removed` are the exact change of any additive aggregate
-    between the two versions, whatever commits lie between.
-
-    Attributes:
-        added: Rows of the files that `until` has and `after` has not.
-        removed: Rows of the files that `after` has and `until` has not; empty if `after` is None.
-        after: The older version, or None for the state before the first.
-        until: The newer version.
-        added_files: How many files `added` reads.
-        removed_files: How many files `removed` reads.
-    """
-
-    added: DataFrame
-    removed: DataFrame
-    after: int | None
-    until: int
-    added_files: int
-    removed_files: int
 
 
 class Table:
@@ -160,6 +145,7 @@ class Table:
         schema: StructType | str,
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
+        cluster_by: Sequence[str] = (),
     ) -> bool:
         """Create an empty table unless there is one; an existing table is left as it is.
 
@@ -167,6 +153,7 @@ class Table:
             schema: Its columns, as a StructType or as DDL such as `"k INT, v STRING"`.
             partition_by: Its partition columns.
             properties: Its table properties.
+            cluster_by: Its clustering columns (liquid clustering); not with partition columns.
 
         Returns:
             Whether this call created it.
@@ -181,6 +168,7 @@ class Table:
         create = DeltaTable.createIfNotExists(self.spark).addColumns(wanted)
         create = create.location(self._parts[1]) if self._is_path else create.tableName(self._name)
         create = create.partitionedBy(*partition_by) if partition_by else create
+        create = create.clusterBy(*cluster_by) if cluster_by else create
         for key, value in (properties or {}).items():
             create = create.property(key, value)
         with translated(self.path_or_name, operation="creation"):
@@ -225,20 +213,60 @@ class Table:
         Raises:
             TableNotFoundError: The log no longer holds one of the versions.
         """
-        newer = self._snapshot(until)
-        if after is None:
-            everything = newer.read()
-            files = int(newer.snapshot.numOfFiles())
-            return TouchedRows(everything, everything.limit(0), None, newer.version, files, 0)
-        older = self._snapshot(after)
-        added, removed = newer.files_not_in(older), older.files_not_in(newer)
-        return TouchedRows(
-            added=newer.read_files(added),
-            removed=older.read_files(removed),
-            after=after,
-            until=newer.version,
-            added_files=len(added),
-            removed_files=len(removed),
+        older = None if after is None else self._snapshot(after)
+        return touched_rows(older, self._snapshot(until))
+
+    def changed_rows(self, after: int | None, until: int | None = None) -> ChangedRows:
+        """Exactly the rows by which two versions differ, from the table's change data feed.
+
+        Args:
+            after: The older version, or None for everything.
+            until: The newer version, or None for the newest.
+
+        Raises:
+            SourceError: The table keeps no change data feed.
+        """
+        return changed_rows(after, self._snapshot(until), table=self.path_or_name)
+
+    def write(
+        self,
+        rows: DataFrame,
+        mode: Literal["append", "overwrite"],
+        *,
+        replace_where: str | None = None,
+        with_schema_evolution: bool = False,
+        applied: Mapping[str, int] | None = None,
+        once: bool = False,
+        applied_before: int | None = None,
+    ) -> WriteResult:
+        """Write rows as they are into this existing table, in one commit.
+
+        Args:
+            rows: The rows, with this table's columns by name.
+            mode: `append`, or `overwrite` for the place of all rows or of those of the predicate.
+            replace_where: SQL predicate of the rows that are replaced; all new rows must satisfy
+                it. Only with `overwrite`.
+            with_schema_evolution: Whether new columns of the rows are added to this table.
+            applied: Application ids and versions, put into the same commit.
+            once: Whether nothing is done where the table holds all of `applied` already.
+            applied_before: With `once`, as in `deltaweave.merge`.
+
+        Raises:
+            DeltaweaveError: A subclass that says what happened; nothing was committed.
+        """
+        if replace_where is not None and mode != "overwrite":
+            raise StatementError("only overwriting replaces rows.", table=self.path_or_name)
+        self._snapshot()  # names the table in the error where there is none
+        return table_write.write(
+            self._log(),
+            rows,
+            table=self.path_or_name,
+            overwrite=mode == "overwrite",
+            replace_where=replace_where,
+            with_schema_evolution=with_schema_evolution,
+            applied=applied or {},
+            once=once,
+            applied_before=applied_before,
         )
 
     def merge(

@@ -1,7 +1,14 @@
 from __future__ import annotations
 
 import pytest
-from dagster import AssetIn, AssetKey, AssetsDefinition, DagsterInvalidDefinitionError
+from dagster import (
+    AssetIn,
+    AssetKey,
+    AssetsDefinition,
+    BackfillPolicy,
+    DagsterInvalidDefinitionError,
+    FreshnessPolicy,
+)
 
 from dagster_deltaweave import MergeDeclaration, merge_asset
 from dagster_deltaweave.declaration import declaration_in
@@ -39,7 +46,7 @@ def test_clauses_keep_their_order_and_their_kinds() -> None:
             clauses.when_not_matched_by_source_update(set={"v": "NULL"}, condition="t.n > 3"),
             clauses.when_not_matched_by_source_delete(),
         ],
-        with_schema_evolution=True,
+        schema_policy="add",
     )
     def customers() -> None: ...
 
@@ -77,9 +84,18 @@ def test_merge_text_is_filled_and_its_other_braces_are_kept() -> None:
             {"merge_text": "{target} {source}", "clauses": [clauses.when_matched_delete()]},
             "give no clauses",
         ),
+        ({"merge_text": "{target} {source}", "schema_policy": "add"}, "no schema_policy"),
+        ({"keys": ["k"], "schema_policy": "loose"}, "known are strict, add, widen"),
+        ({"keys": ["k"], "partition_by": ["a"], "cluster_by": ["b"]}, "not both"),
+        ({"keys": ["k"], "idempotent_by": "run"}, "known are partition, delivery"),
+        ({"keys": ["k"], "idempotent_by": "partition"}, "needs a partitions_def"),
         (
-            {"keys": ["k"], "with_schema_evolution": True, "except_columns": ["op"]},
-            "would add the except_columns",
+            {
+                "keys": ["k"],
+                "idempotent_by": "delivery",
+                "backfill_policy": BackfillPolicy.single_run(),
+            },
+            "runs have one partition",
         ),
     ],
 )
@@ -94,7 +110,7 @@ def test_a_declaration_that_cannot_be_meant_is_refused_at_load(
 
 def test_two_touched_inputs_are_refused_at_load() -> None:
     ins = {"a": AssetIn(metadata=TOUCHED), "b": AssetIn(metadata=TOUCHED)}
-    with pytest.raises(DagsterInvalidDefinitionError, match="only one input may read touched rows"):
+    with pytest.raises(DagsterInvalidDefinitionError, match="only one input may read touched or changed"):
 
         @merge_asset(keys=["k"], ins=ins)
         def counts(a, b) -> None: ...  # type: ignore[no-untyped-def]

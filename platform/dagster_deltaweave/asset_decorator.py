@@ -162,7 +162,7 @@ def merge_asset(
         )(function)
         if len(touched_upstreams(definition)) > 1:
             raise DagsterInvalidDefinitionError(
-                f"merge asset {asset_name}: only one input may read touched or changed rows, because "
+                f"merge asset {asset_name}: only one input may read touched or changed rows: "
                 "a merge commits one applied version."
             )
         return definition

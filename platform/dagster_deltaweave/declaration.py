@@ -59,7 +59,7 @@ SchemaPolicy = Literal["strict", "add", "widen"]
 """What becomes of columns that a table lacks: an error, added, or added and types widened."""
 
 IdempotentBy = Literal["partition", "delivery"]
-"""What an asset applies once: each partition, or each delivery of it (tag `deltaweave/delivery`)."""
+"""What an asset applies once: each partition, or each delivery of one."""
 
 WriteMode = Literal["append", "overwrite", "replace_where"]
 

@@ -59,9 +59,11 @@ def _polars_to_arrow(rows: Any) -> Any:
     if isinstance(rows, pl.LazyFrame):
         rows = rows.collect()
     # Spark knows neither Polars' string views nor its dictionaries; the oldest layout is known.
-    return rows.to_arrow(compat_level=pl.CompatLevel.oldest()) if isinstance(
-        rows, pl.DataFrame
-    ) else None
+    return (
+        rows.to_arrow(compat_level=pl.CompatLevel.oldest())
+        if isinstance(rows, pl.DataFrame)
+        else None
+    )
 
 
 def as_annotated(rows: DataFrame, annotation: Any, *, what: str) -> Any:
@@ -103,7 +105,7 @@ def _is_in(module: str, *names: str) -> Callable[[Any], bool]:
 def _to_polars(rows: DataFrame, annotation: Any) -> Any:
     import polars as pl
 
-    frame = pl.from_arrow(rows.toArrow())
+    frame = pl.DataFrame(rows.toArrow())
     return frame.lazy() if annotation is pl.LazyFrame else frame
 
 

@@ -94,7 +94,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             if isinstance(error, Transient) and declaration.retries:
                 raise RetryRequested(declaration.retries, _SECONDS_BEFORE_RETRY) from error
             raise
-        context.add_output_metadata({**observations.table_metadata(table), **metadata})
+        metadata = {**observations.table_metadata(table), **metadata}
+        context.add_output_metadata(metadata)
         if run_partitions.lists_partitions(context):
             # Dagster records by itself only a partition or range that its own tags name.
             for partition in partitions:

@@ -98,7 +98,7 @@ def covers_all(context: OutputContext, keys: Sequence[str]) -> bool:
 
 
 def partition_predicate(
-    definition: PartitionsDefinition[str],
+    definition: PartitionsDefinition[str] | None,
     keys: Sequence[str],
     expression: str | Mapping[str, str] | None,
     *,
@@ -110,7 +110,7 @@ def partition_predicate(
     of the partitions' time zone; other keys as strings.
 
     Args:
-        definition: The asset's partitions.
+        definition: The asset's partitions, None if it has none.
         keys: The partitions, at least one.
         expression: SQL that gives a row's partition, one for each dimension of multi-partitions.
         table: The table, for the error's words.
@@ -118,7 +118,7 @@ def partition_predicate(
     Raises:
         StatementError: There is no expression, or none for a dimension, or no partition.
     """
-    if not keys:
+    if definition is None or not keys:
         raise _no_predicate("the run names none of the asset's partitions.", table)
     if isinstance(definition, MultiPartitionsDefinition):
         return _multi_predicate(definition, keys, expression, table)
@@ -151,13 +151,13 @@ def _multi_predicate(
 
 
 def _by_dimension(definition: MultiPartitionsDefinition, key: str) -> Mapping[str, str]:
-    known = key if isinstance(key, MultiPartitionKey) else definition.get_partition_key_from_str(key)
+    known = (
+        key if isinstance(key, MultiPartitionKey) else definition.get_partition_key_from_str(key)
+    )
     return known.keys_by_dimension
 
 
-def _predicate(
-    definition: PartitionsDefinition[str], keys: Sequence[str], expression: str
-) -> str:
+def _predicate(definition: PartitionsDefinition[str], keys: Sequence[str], expression: str) -> str:
     if isinstance(definition, TimeWindowPartitionsDefinition):
         windows = (
             f"(({expression}) >= {_literal(_moment(start))} AND ({expression}) < "
@@ -216,11 +216,8 @@ def _listed(
     keys = _parsed(tags[PARTITIONS], asset)
     if own:
         raise _wrong_list("the run has a partition or range of Dagster's own besides.", asset)
-    unknown = [
-        key
-        for key in keys
-        if not definition.has_partition_key(key, dynamic_partitions_store=instance)
-    ]
+    known = set(definition.get_partition_keys(dynamic_partitions_store=instance))
+    unknown = [key for key in keys if key not in known]
     if unknown:
         raise _wrong_list(f"the asset has no partition {', '.join(unknown)}.", asset)
     return keys

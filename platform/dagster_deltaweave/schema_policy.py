@@ -67,9 +67,7 @@ def _refuse_unknown_columns(table: Table, changes: StructType) -> None:
         )
 
 
-def _unknown(
-    changes: StructType, known: StructType, is_exact: bool, parent: str
-) -> Iterator[str]:
+def _unknown(changes: StructType, known: StructType, is_exact: bool, parent: str) -> Iterator[str]:
     """Names of fields that the table's struct lacks, those of nested structs with dots."""
     fields = {field.name if is_exact else field.name.lower(): field for field in known}
     for field in changes:

@@ -121,9 +121,7 @@ def _inserted_rows(table: Table, declaration: MergeDeclaration, changes: DataFra
     return rows
 
 
-def _values(
-    clause: Clause, declaration: MergeDeclaration, changes: DataFrame
-) -> Sequence[Column]:
+def _values(clause: Clause, declaration: MergeDeclaration, changes: DataFrame) -> Sequence[Column]:
     if clause.action == "insert_all":
         names = declaration.table_columns(changes.columns)
         return [F.col(f"s.{quoted(name)}") for name in names]

@@ -1,4 +1,4 @@
-"""The difference between two versions of a table: rows of touched files, or exactly changed rows."""
+"""The difference between two versions of a table: touched files, or exactly changed rows."""
 
 from __future__ import annotations
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
 
-from deltaweave.delta import analyzer, builder
+from deltaweave.delta import analyzer, builder, table_write
 from deltaweave.delta import snapshot as snapshots
-from deltaweave.delta import table_write
 from deltaweave.delta.builtin import run_builtin_merge
 from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject
@@ -73,9 +72,7 @@ def merge(
         DeltaweaveError: A subclass that says what happened; nothing was committed.
     """
     plan, table = analyzer.parse_statement(spark, statement)
-    return _run(
-        spark, plan, table, idempotency, fallback, skip_unchanged_updates, applied_before
-    )
+    return _run(spark, plan, table, idempotency, fallback, skip_unchanged_updates, applied_before)
 
 
 def explain(spark: SparkSession, statement: str) -> MergePlan:

@@ -7,7 +7,6 @@ from dagster import (
     AssetsDefinition,
     BackfillPolicy,
     DagsterInvalidDefinitionError,
-    FreshnessPolicy,
 )
 
 from dagster_deltaweave import MergeDeclaration, merge_asset
@@ -110,7 +109,9 @@ def test_a_declaration_that_cannot_be_meant_is_refused_at_load(
 
 def test_two_touched_inputs_are_refused_at_load() -> None:
     ins = {"a": AssetIn(metadata=TOUCHED), "b": AssetIn(metadata=TOUCHED)}
-    with pytest.raises(DagsterInvalidDefinitionError, match="only one input may read touched or changed"):
+    with pytest.raises(
+        DagsterInvalidDefinitionError, match="only one input may read touched or changed"
+    ):
 
         @merge_asset(keys=["k"], ins=ins)
         def counts(a, b) -> None: ...  # type: ignore[no-untyped-def]

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.failures import translated
 from deltaweave.delta.idempotency import is_applied
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.errors import StatementError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from deltaweave.identifiers import quoted
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,14 @@ def write(
             return WriteResult(None, {})
         active.setActive(transaction)
         try:
+            assigned = _assigned(rows, transaction, with_schema_evolution)
             writer = delta.commands.WriteIntoDelta(
                 log,
                 mode,
                 delta.DeltaOptions(jvm_.scala_map(view, options), session.sessionState().conf()),
                 transaction.metadata().partitionColumns(),
                 jvm_.scala_map(view, {}),
-                rows._jdf,
+                assigned._jdf,
                 nothing,
                 nothing,
                 False,
@@ -102,6 +103,39 @@ def write(
         finally:
             active.clearActive()
         return WriteResult(int(version), _metrics(transaction))
+
+
+def _assigned(rows: DataFrame, transaction: JavaObject, with_schema_evolution: bool) -> DataFrame:
+    """The rows with the table's types, cast as an INSERT casts them: what does not fit fails.
+
+    Left as they are: columns that the table lacks, types that cannot be assigned (Delta's writer
+    refuses them by name), and types that the table may widen to.
+    """
+    spark = rows.sparkSession
+    view = jvm_.jvm(spark)
+    expressions = view.org.apache.spark.sql.catalyst.expressions
+    cast = jvm_.singleton(expressions, "Cast")
+    ansi = jvm_.singleton(expressions, "EvalMode").ANSI()
+    metadata = transaction.metadata()
+    widening = metadata.configuration().get("delta.enableTypeWidening")
+    may_widen = with_schema_evolution and widening.isDefined() and widening.get() == "true"
+    wanted = {field.name().lower(): field.dataType() for field in metadata.schema().fields()}
+
+    def column(field: JavaObject) -> Column:
+        own, name = F.col(quoted(field.name())), field.name()
+        given, target = field.dataType(), wanted.get(name.lower())
+        if (
+            target is None
+            or given.equals(target)
+            or (may_widen and cast.canUpCast(target, given))
+            or not cast.canANSIStoreAssign(given, target)
+        ):
+            return own
+        nothing = jvm_.option(view, None)
+        value = expressions.Cast(jvm_.expression_of(spark, own), target, nothing, ansi)
+        return jvm_.column_of(spark, value).alias(name)
+
+    return rows.select([column(field) for field in rows._jdf.schema().fields()])
 
 
 def _condition(replace_where: str, table: str) -> str:

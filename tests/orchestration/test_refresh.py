@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ from dagster import (
     AssetKey,
     AssetsDefinition,
     DagsterInstance,
-    ExecuteInProcessResult,
     StaticPartitionsDefinition,
 )
 from pyspark.sql import SparkSession
@@ -187,39 +185,22 @@ def test_a_delivery_is_applied_once_and_a_later_one_again(
     assert rows(table("counts")) == [("x", 4)]
 
 
-def test_two_runs_that_merge_into_one_table_at_once_lose_and_double_nothing(
-    spark: SparkSession, run: Run, table: AssetTable, monkeypatch: pytest.MonkeyPatch
+def test_a_run_applies_nothing_where_another_of_its_partition_commits_meanwhile(
+    spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
-    monkeypatch.setattr("dagster_deltaweave.io_manager._SECONDS_BEFORE_RETRY", 0)
-    both_read = threading.Barrier(2)
+    """What commits while a merge is under way is in `tests/engine/test_conflicts.py`."""
+    target = table("counts")
+    target.create_if_missing("who STRING, n BIGINT")
+    one = spark.createDataFrame([("x", 1)], "who STRING, n BIGINT")
 
-    @merge_asset(
-        keys=["who"],
-        clauses=ADD_UP,
-        schema="who STRING, n BIGINT",
-        partitions_def=LETTERS,
-        idempotent_by="partition",
-        pool="",
-    )
-    def counts(context: AssetExecutionContext):  # type: ignore[no-untyped-def]
-        if context.retry_number == 0 and context.partition_key != "c":
-            both_read.wait(60)
-        return spark.createDataFrame([("x", 1)], "who STRING, n BIGINT")
+    @merge_asset(keys=["who"], clauses=ADD_UP, partitions_def=LETTERS, idempotent_by="partition")
+    def counts():  # type: ignore[no-untyped-def]
+        target.write(one, "append", applied={"counts#a": 0}, once=True)  # the other run's commit
+        return one
 
-    run(counts, partition="c")
-    results: list[ExecuteInProcessResult] = []
+    run(counts, partition="a")
 
-    def merged(partition: str) -> None:
-        results.append(run(counts, partition=partition))
-
-    threads = [threading.Thread(target=merged, args=(key,)) for key in ("a", "b")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert [result.success for result in results] == [True, True]
-    assert rows(table("counts")) == [("x", 3)]
+    assert rows(target) == [("x", 1)]
 
 
 def test_a_merge_commits_only_on_what_its_source_goes_on_from(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from dagster import (
     AssetIn,
@@ -7,12 +9,15 @@ from dagster import (
     AssetsDefinition,
     BackfillPolicy,
     DagsterInvalidDefinitionError,
+    FreshnessPolicy,
+    StaticPartitionsDefinition,
 )
 
 from dagster_deltaweave import MergeDeclaration, merge_asset
 from dagster_deltaweave.declaration import declaration_in
 from deltaweave import clauses
 
+FRESHNESS = FreshnessPolicy.time_window(fail_window=timedelta(hours=6))
 TOUCHED = {"deltaweave/read": "touched"}
 
 
@@ -125,6 +130,10 @@ def test_the_definition_says_what_dagster_shows() -> None:
         owners=["team:sales"],
         tags={"tier": "gold"},
         code_version="3",
+        freshness_policy=FRESHNESS,
+        backfill_policy=BackfillPolicy.single_run(),
+        partitions_def=StaticPartitionsDefinition(["a"]),
+        partition_expr="region",
     )
     def customers() -> None:
         """Every customer once."""
@@ -136,6 +145,19 @@ def test_the_definition_says_what_dagster_shows() -> None:
     assert (list(spec.owners), spec.tags["tier"]) == (["team:sales"], "gold")
     assert spec.description == "Every customer once."
     assert customers.op.pool == "merge/sales/eu/customers"
+    assert spec.freshness_policy == FRESHNESS
+    assert customers.backfill_policy == BackfillPolicy.single_run()
+    assert spec.metadata["partition_expr"] == "region"
+
+
+def test_stars_are_written_out_where_the_schema_may_evolve_beside_except_columns() -> None:
+    @merge_asset(keys=["id"], schema_policy="add", except_columns=["op"])
+    def customers() -> None: ...
+
+    assert declared(customers).statement("c", "x", ["id", "a b", "OP"]).splitlines()[3:] == [
+        "WHEN MATCHED THEN UPDATE SET `id` = s.`id`, `a b` = s.`a b`",
+        "WHEN NOT MATCHED THEN INSERT (`id`, `a b`) VALUES (s.`id`, s.`a b`)",
+    ]
 
 
 def test_a_pool_can_be_named() -> None:

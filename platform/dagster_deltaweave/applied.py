@@ -1,9 +1,11 @@
 """The marks that a run commits with its rows, so that nothing is applied twice.
 
-A mark is a transaction identifier of the Delta protocol, an application id with a version, in the
-same commit as the rows. The commit path reads it in its own transaction, and Delta refuses a commit
-if another one of the same id won since: so two runs that apply the same thing at once cannot both
-do it, with or without a pool.
+What Delta guarantees by itself: of two merges at once the later commit is refused if the earlier
+one changed or added files that it read, so no update is lost and no key is inserted twice, with or
+without a pool. What it does not: that the same changes are not merged again by a later run, or from
+rows computed before an earlier one. For that, a mark: a transaction identifier of the Delta
+protocol, an application id with a version, in the same commit as the rows. The commit path reads it
+in its own transaction, and Delta refuses the commit if another one of the same id won since then.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ def _rebuild(
         partitions=partitions,
     )
     predicate = None
-    if partitions and not run_partitions.covers_all(context, partitions):
+    if not run_partitions.covers_all(context, partitions):
         # Without an expression this is an error: the other partitions' rows would be lost.
         predicate = _predicate(context, table, declaration, partitions)
     prepare_table(table, declaration, changes.rows)

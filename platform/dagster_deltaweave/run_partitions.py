@@ -91,10 +91,12 @@ def output_is_full_refresh(context: OutputContext) -> bool:
 
 
 def covers_all(context: OutputContext, keys: Sequence[str]) -> bool:
-    """Whether these are all the partitions that the asset has now."""
+    """Whether the asset has no partitions, or these are all that it has now and at least one."""
+    if not _is_partitioned(context):
+        return True
     store = context.step_context.instance
     known = context.asset_partitions_def.get_partition_keys(dynamic_partitions_store=store)
-    return set(known) <= set(keys)
+    return bool(keys) and set(known) <= set(keys)
 
 
 def partition_predicate(

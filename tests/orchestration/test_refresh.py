@@ -75,6 +75,8 @@ def test_partitions_merge_and_a_full_refresh_of_all_rebuilds_the_table_in_one_co
 
     with pytest.raises(StatementError, match="nothing says which rows a partition has"):
         run(orders, partition="a", tags=REFRESH)
+    with pytest.raises(StatementError, match="the run names none of the asset's partitions"):
+        run(orders, tags=REFRESH)
     assert table("orders").version() == before
 
     result = run(orders, tags={**REFRESH, **partition_range("a", "c")})
@@ -83,12 +85,13 @@ def test_partitions_merge_and_a_full_refresh_of_all_rebuilds_the_table_in_one_co
         (["a"], False),
         (["b"], False),
         (["a"], True),
+        ([], True),
         (["a", "b", "c"], True),
     ]
     assert rows(table("orders")) == [
-        ("a", 4),
-        ("b", 4),
-        ("c", 4),  # neither the stale row nor the deleted one
+        ("a", 5),
+        ("b", 5),
+        ("c", 5),  # neither the stale row nor the deleted one
     ]
     assert table("orders").version() == before + 1
     metadata = result.asset_materializations_for_node("orders")[0].metadata

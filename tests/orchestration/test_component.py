@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from dagster import (
     DynamicPartitionsDefinition,
     materialize,
 )
+from dagster.components.core.component_tree import ComponentTreeException
 from dagster.components.core.package_entry import discover_entry_point_package_objects
 from dagster.components.testing.utils import DefsFolderSandbox, create_defs_folder_sandbox
 from dagster_shared.serdes.objects import EnvRegistryKey
 from pyspark.sql import SparkSession
 
-from dagster_deltaweave import MergeAssetComponent
+from dagster_deltaweave import MergeAssetComponent, SparkDeltaIOManager, SparkResource
 from dagster_deltaweave.declaration import MergeDeclaration, declaration_in
 from deltaweave import Table
 from tests.orchestration.conftest import rows
@@ -81,6 +83,12 @@ def sandbox() -> Iterator[DefsFolderSandbox]:
         yield sandbox
 
 
+@contextmanager
+def loaded(sandbox: DefsFolderSandbox, resources: dict[str, Any]) -> Iterator[Definitions]:
+    with sandbox.build_all_defs() as defs:
+        yield Definitions.merge(defs, Definitions(resources=resources))
+
+
 def declared(defs: Definitions, key: str) -> MergeDeclaration:
     asset_key = AssetKey.from_user_string(key)
     declaration = declaration_in(defs.resolve_assets_def(asset_key).metadata_by_key[asset_key])
@@ -103,7 +111,7 @@ def test_yaml_declares_assets_that_merge_files_queries_and_functions(
     (folder / "defs.yaml").write_text(ORDERS.replace("LANDING", str(landing)))
     (folder / "letters.py").write_text(LETTERS)
 
-    with sandbox.build_all_defs() as defs:
+    with loaded(sandbox, resources) as defs:
         orders = defs.resolve_assets_def("sales/orders")
         spec = orders.specs_by_key[AssetKey(["sales", "orders"])]
         assert (list(spec.owners), spec.tags["tier"]) == (["team:sales"], "gold")
@@ -145,8 +153,14 @@ def test_yaml_that_cannot_be_meant_is_refused_at_load(
         defs_yaml_contents={"type": TYPE, "attributes": {**required, **attributes}},
     )
 
-    with pytest.raises(Exception, match=problem), sandbox.build_all_defs():
+    with pytest.raises(ComponentTreeException) as refused, sandbox.build_all_defs():
         pass
+    messages: list[str] = []
+    error: BaseException | None = refused.value
+    while error is not None:
+        messages.append(str(error))
+        error = error.__cause__
+    assert problem in "\n".join(messages)
 
 
 def test_what_is_scaffolded_loads_as_it_is(sandbox: DefsFolderSandbox) -> None:
@@ -154,7 +168,9 @@ def test_what_is_scaffolded_loads_as_it_is(sandbox: DefsFolderSandbox) -> None:
 
     written = yaml.safe_load((folder / "defs.yaml").read_text())
     assert written["attributes"]["asset"]["key"] == "my_table"
-    with sandbox.build_all_defs() as defs:
+    spark = SparkResource()
+    io_manager = SparkDeltaIOManager(root="/lake", spark=spark)
+    with loaded(sandbox, {"spark": spark, "io_manager": io_manager}) as defs:
         assert declared(defs, "my_table").on == "t.`id` = s.`id`"
 
 

@@ -109,7 +109,7 @@ class FunctionSource(Model, Resolvable):
     type: Literal["function"] = "function"
     function: Annotated[
         ResolvableCallable,
-        Field(description="`package.module.function`, or `.module.function` beside defs.yaml."),
+        Field(description="`package.module.function`, or `.folder.module.function` under defs."),
     ]
 
 

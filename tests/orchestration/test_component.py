@@ -66,7 +66,7 @@ type: dagster_deltaweave.MergeAssetComponent
 attributes:
   asset: {key: letters}
   merge_text: "MERGE INTO {target} t USING {source} s ON t.v = s.v WHEN NOT MATCHED THEN INSERT *"
-  source: {type: function, function: .letters.both}
+  source: {type: function, function: .orders.letters.both}
 """
 
 LETTERS = """

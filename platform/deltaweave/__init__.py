@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from deltaweave.engine.explain import MergePlan
     from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
     from deltaweave.session import local_session
-    from deltaweave.table import MergeBuilder, Table, explain, merge
+    from deltaweave.statements import explain, merge
+    from deltaweave.table import MergeBuilder, Table
 
 __all__ = [
     "ChangedRows",
@@ -48,9 +49,9 @@ _HOMES = {
     "TouchedFiles": "deltaweave.engine.outcome",
     "TouchedRows": "deltaweave.differences",
     "WriteResult": "deltaweave.delta.table_write",
-    "explain": "deltaweave.table",
+    "explain": "deltaweave.statements",
     "local_session": "deltaweave.session",
-    "merge": "deltaweave.table",
+    "merge": "deltaweave.statements",
 }
 _MODULES = {"clauses": "deltaweave.engine.clauses", "errors": "deltaweave.errors"}
 

@@ -1,113 +1,28 @@
-"""The front door: a Delta table by path or name, the fluent merge builder, and `merge` for SQL."""
+"""The front door: a Delta table by path or name, and the fluent merge builder."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
 
-from deltaweave.delta import analyzer, builder, table_write
+from deltaweave.delta import builder, table_write
 from deltaweave.delta import snapshot as snapshots
-from deltaweave.delta.builtin import run_builtin_merge
 from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.table_write import WriteResult
 from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
 from deltaweave.engine import clauses as when
-from deltaweave.engine import command
-from deltaweave.engine import explain as explaining
 from deltaweave.engine.clauses import Clause
-from deltaweave.engine.explain import MergePlan
-from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
-from deltaweave.errors import (
-    NotADeltaTableError,
-    StatementError,
-    TableNotFoundError,
-    UnsupportedFeatureError,
-)
+from deltaweave.engine.outcome import MergeResult
+from deltaweave.errors import NotADeltaTableError, StatementError, TableNotFoundError
 from deltaweave.identifiers import quoted
+from deltaweave.statements import Fallback, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
-
-
-logger = logging.getLogger(__name__)
-
-Fallback = Literal["builtin"]
-
-
-def merge(
-    spark: SparkSession,
-    statement: str,
-    *,
-    idempotency: tuple[str, int] | None = None,
-    applied_before: int | None = None,
-    fallback: Fallback | None = None,
-    skip_unchanged_updates: bool = False,
-) -> MergeResult:
-    """Run a MERGE statement on deltaweave's engine.
-
-    Args:
-        spark: A Delta-enabled session.
-        statement: Any `MERGE [WITH SCHEMA EVOLUTION] INTO … USING … ON … WHEN …` that Spark SQL
-            accepts for a Delta table, by path or by name.
-        idempotency: An (application id, version) pair put into the same commit. If the table
-            already holds that version or a later one of that id, nothing is done and the result's
-            strategy is `"already-applied"`.
-        applied_before: The version of the pair's id that the table must hold until this merge
-            commits, -1 for none: what the source was computed from. Holds it another one below
-            the pair's, nothing is done and the error is a `CommitConflictError`.
-        fallback: `"builtin"` runs Delta's own MERGE, with a warning in the log, where the table
-            uses a feature that the engine refuses. Not with the two other options, which Delta's
-            MERGE does not know: then the refusal stands.
-        skip_unchanged_updates: Whether updates that give a row the values it has (compared
-            null-safe; -0.0 equals 0.0) leave it alone: the row is not counted as updated, not in
-            the change data feed, and its file is not rewritten for it. Finding them reads all of
-            the target's columns in the candidate files.
-
-    Raises:
-        DeltaweaveError: A subclass that says what happened; nothing was committed.
-    """
-    plan, table = analyzer.parse_statement(spark, statement)
-    return _run(spark, plan, table, idempotency, fallback, skip_unchanged_updates, applied_before)
-
-
-def explain(spark: SparkSession, statement: str) -> MergePlan:
-    """What a MERGE statement would do to its target as it is now; nothing is written.
-
-    The source is read (and kept for the time of the call, where a merge would), the target's file
-    list and statistics are; no row of the target is.
-
-    Raises:
-        DeltaweaveError: As `merge` would.
-    """
-    plan, table = analyzer.parse_statement(spark, statement)
-    return explaining.explain(analyzer.resolve(spark, plan, table))
-
-
-def _run(
-    spark: SparkSession,
-    plan: JavaObject,
-    table: str,
-    idempotency: tuple[str, int] | None,
-    fallback: Fallback | None,
-    skip_unchanged_updates: bool,
-    applied_before: int | None = None,
-) -> MergeResult:
-    """Run an unresolved MERGE plan on the engine or, where allowed and needed, on Delta's own."""
-    resolved = analyzer.resolve(spark, plan, table, skip_unchanged_updates=skip_unchanged_updates)
-    try:
-        return command.run(resolved, idempotency, applied_before)
-    except UnsupportedFeatureError as refused:
-        if fallback != "builtin" or idempotency is not None or skip_unchanged_updates:
-            raise
-        features = ", ".join(refused.features)
-        logger.warning("%s uses %s: Delta's own MERGE runs instead", table, features)
-    version, metrics = run_builtin_merge(spark, plan, resolved.location, table)
-    return MergeResult(version, MergeMetrics(metrics), TouchedFiles(), "builtin")
 
 
 class Table:
@@ -413,4 +328,4 @@ class MergeBuilder:
             clauses=self._clauses,
             with_schema_evolution=self._with_schema_evolution,
         )
-        return _run(spark, plan, table, self._idempotency, fallback, skip_unchanged_updates)
+        return run(spark, plan, table, self._idempotency, fallback, skip_unchanged_updates)

@@ -29,6 +29,7 @@ from dagster_deltaweave.declaration import MergeDeclaration, declaration_in
 from deltaweave import Table
 from tests.orchestration.conftest import rows
 
+ORDERS_KEY = AssetKey(["sales", "orders"])
 TYPE = "dagster_deltaweave.MergeAssetComponent"
 
 ORDERS = """
@@ -112,8 +113,8 @@ def test_yaml_declares_assets_that_merge_files_queries_and_functions(
     (folder / "letters.py").write_text(LETTERS)
 
     with loaded(sandbox, resources) as defs:
-        orders = defs.resolve_assets_def("sales/orders")
-        spec = orders.specs_by_key[AssetKey(["sales", "orders"])]
+        orders = defs.resolve_assets_def(ORDERS_KEY)
+        spec = orders.specs_by_key[ORDERS_KEY]
         assert (list(spec.owners), spec.tags["tier"]) == (["team:sales"], "gold")
         assert spec.kinds == {"spark", "deltalake", "python"}
         assert spec.automation_condition == AutomationCondition.eager()

@@ -18,6 +18,8 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from dagster_deltaweave import Changes, is_full_refresh, merge_asset, partition_keys, partition_tags
+from dagster_deltaweave.applied import marks_of_run
+from dagster_deltaweave.declaration import MergeDeclaration
 from deltaweave import Table, clauses
 from deltaweave.errors import CommitConflictError, StatementError
 from tests.orchestration.conftest import Run, failure_messages, rows
@@ -175,17 +177,31 @@ def test_a_delivery_is_applied_once_and_a_later_one_again(
         ("b", "100"),  # of another partition
         ("a", "200"),  # delivered again
         ("a", "150"),  # what came before it is over
-        ("a", "sha-1"),  # a name that is no time
-        ("a", "sha-1"),
     ):
         run(counts, partition=partition, tags={"deltaweave/delivery": delivery})
 
-    assert rows(table("counts")) == [("x", 4)]
+    assert rows(table("counts")) == [("x", 3)]
     with pytest.raises(StatementError, match="the run has no tag deltaweave/delivery"):
         run(counts, partition="a")
     with pytest.raises(StatementError, match="cannot know which deliveries"):
         run(counts, tags={**REFRESH, **partition_range("a", "c")})
-    assert rows(table("counts")) == [("x", 4)]
+    assert rows(table("counts")) == [("x", 3)]
+
+
+def test_deliveries_with_names_that_are_no_times_are_marks_of_their_own() -> None:
+    key, declaration = AssetKey("counts"), MergeDeclaration(idempotent_by="delivery")
+    marks = [
+        marks_of_run(
+            key,
+            declaration,
+            Changes(None),
+            upstreams=[],
+            partitions=partitions,
+            tags={"deltaweave/delivery": delivery},
+        ).pairs
+        for partitions, delivery in ((["a"], "100"), (["a"], "sha-1"), ([], "100"))
+    ]
+    assert marks == [{"counts#a": 100}, {"counts#a@sha-1": 0}, {"counts": 100}]
 
 
 def test_a_run_applies_nothing_where_another_of_its_partition_commits_meanwhile(

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from dagster_deltaweave.asset_decorator import merge_asset
     from dagster_deltaweave.changes import Changes
     from dagster_deltaweave.commit_observer import build_commit_observer
+    from dagster_deltaweave.component import MergeAssetComponent
     from dagster_deltaweave.declaration import MergeDeclaration
     from dagster_deltaweave.io_manager import SparkDeltaIOManager
     from dagster_deltaweave.landing_sensor import build_partition_sensor
+    from dagster_deltaweave.run_partitions import is_full_refresh, partition_keys, partition_tags
     from dagster_deltaweave.source_partition import read_source_partition
     from dagster_deltaweave.spark import SparkResource
     from dagster_deltaweave.table_sensor import build_table_sensor
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Changes",
+    "MergeAssetComponent",
     "MergeDeclaration",
     "SparkDeltaIOManager",
     "SparkResource",
@@ -49,12 +52,16 @@ __all__ = [
     "build_table_sensor",
     "build_upkeep_job",
     "build_upkeep_schedule",
+    "is_full_refresh",
     "merge_asset",
+    "partition_keys",
+    "partition_tags",
     "read_source_partition",
 ]
 
 _HOMES = {
     "Changes": "changes",
+    "MergeAssetComponent": "component",
     "MergeDeclaration": "declaration",
     "SparkDeltaIOManager": "io_manager",
     "SparkResource": "spark",
@@ -64,7 +71,10 @@ _HOMES = {
     "build_table_sensor": "table_sensor",
     "build_upkeep_job": "upkeep",
     "build_upkeep_schedule": "upkeep",
+    "is_full_refresh": "run_partitions",
     "merge_asset": "asset_decorator",
+    "partition_keys": "run_partitions",
+    "partition_tags": "run_partitions",
     "read_source_partition": "source_partition",
 }
 

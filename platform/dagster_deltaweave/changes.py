@@ -1,16 +1,14 @@
-"""What an asset function hands to the merge: the changes, and how far they apply an upstream."""
+"""What an asset function hands over: the changes, and how far they apply an upstream table."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster import AssetKey, AssetsDefinition
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from deltaweave import TouchedRows
+    from deltaweave import ChangedRows, TouchedRows
 
 READ = "deltaweave/read"
 """Metadata key of an `AssetIn` that says what to load of the upstream table."""
@@ -18,21 +16,25 @@ READ = "deltaweave/read"
 TOUCHED = "touched"
 """Value of `READ`: only the files touched since what the downstream table last applied."""
 
+CHANGED = "changes"
+"""Value of `READ`: exactly the rows changed since then, by the upstream's change data feed."""
+
 
 @dataclass(frozen=True)
 class Changes:
-    """The rows to merge, and the touched rows of the upstream table that they apply.
+    """The rows to write, and the touched or changed rows of the upstream table that they apply.
 
     The merge commits `applied.until` together with the rows, so a run that is executed again
     applies nothing twice and the next one goes on from there.
 
     Attributes:
-        rows: The changes, as the merge's source.
-        applied: The touched rows that the asset's input gave, handed back as they came.
+        rows: The changes, as the merge's source: a DataFrame of Spark, pandas or Polars, or
+            Arrow's table or record batches.
+        applied: The touched or changed rows that the asset's input gave, handed back as they came.
     """
 
-    rows: DataFrame
-    applied: TouchedRows | None = None
+    rows: Any
+    applied: TouchedRows | ChangedRows | None = None
 
 
 def application_id(upstream: AssetKey, downstream: AssetKey) -> str:
@@ -41,10 +43,10 @@ def application_id(upstream: AssetKey, downstream: AssetKey) -> str:
 
 
 def touched_upstreams(definition: AssetsDefinition) -> list[AssetKey]:
-    """The upstream assets that this asset reads only the touched rows of."""
+    """The upstream assets that this asset reads only the touched or changed rows of."""
     inputs = definition.op.ins
     return [
         key
         for name, key in definition.keys_by_input_name.items()
-        if name in inputs and (inputs[name].metadata or {}).get(READ) == TOUCHED
+        if name in inputs and (inputs[name].metadata or {}).get(READ) in (TOUCHED, CHANGED)
     ]

@@ -1,16 +1,18 @@
-"""How an asset's changes are merged into its table: what `@merge_asset` declares, as plain data."""
+"""How an asset's output becomes its table: what `@merge_asset` or metadata declare, as data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from dagster import OutputContext
+from dagster import MetadataValue
 from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValue
 
+from deltaweave.engine import clauses as when
 from deltaweave.engine.clauses import Clause
 from deltaweave.errors import StatementError
+from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -18,6 +20,34 @@ if TYPE_CHECKING:
 DECLARATION = "deltaweave/merge"
 """Metadata key under which an asset's definition holds its declaration."""
 
+WRITE = "deltaweave/write"
+"""Metadata key of an asset that says how its output is written, where no `@merge_asset` does."""
+
+PARTITION_EXPR = "partition_expr"
+"""Metadata key, Dagster's own, of the expression that tells the partition of a table's row."""
+
+UPSERT: tuple[Clause, ...] = (when.when_matched_update_all(), when.when_not_matched_insert_all())
+"""The clauses of an asset that declares none: update matched rows, insert the others."""
+
+DELETION_VECTORS = "delta.enableDeletionVectors"
+TYPE_WIDENING = "delta.enableTypeWidening"
+
+_PREFIX = "deltaweave/"
+_MODES = frozenset({"append", "overwrite", "replace_where", "merge"})
+_ENTRIES = frozenset(
+    {
+        "keys",
+        "replace_where",
+        "table",
+        "schema",
+        "partition_by",
+        "cluster_by",
+        "properties",
+        "schema_policy",
+        "idempotent_by",
+        "retries",
+    }
+)
 _WHEN = {
     "matched": "MATCHED",
     "not_matched": "NOT MATCHED",
@@ -25,53 +55,113 @@ _WHEN = {
 }
 
 
-@dataclass(frozen=True)
-class MergeDeclaration:
-    """The merge of one asset.
+SchemaPolicy = Literal["strict", "add", "widen"]
+"""What becomes of columns that a table lacks: an error, added, or added and types widened."""
+
+IdempotentBy = Literal["partition", "delivery"]
+"""What an asset applies once: each partition, or each delivery of one."""
+
+WriteMode = Literal["append", "overwrite", "replace_where"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableDeclaration:
+    """The table of an asset, however it is written.
+
+    Attributes:
+        table: Path or catalog name of the table; None for the IO manager's root and asset key.
+        schema: Schema of the table when it has to be created; None for that of the changes.
+        partition_by: Partition columns of a created table.
+        cluster_by: Clustering columns of a created table.
+        properties: Table properties of a created table, on top of deletion vectors.
+        schema_policy: What becomes of columns that the table lacks.
+        partition_expr: SQL expression over the table's columns that gives the asset's partition,
+            or one for each dimension; None where partitions are not parts of the table.
+        idempotent_by: What is applied only once, where applying it twice is no harmless thing.
+        retries: How often a run tries again after an error that may pass, such as a conflict.
+    """
+
+    table: str | None = None
+    schema: StructType | str | None = None
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] | None = None
+    schema_policy: SchemaPolicy = "strict"
+    partition_expr: str | Mapping[str, str] | None = None
+    idempotent_by: IdempotentBy | None = None
+    retries: int = 3
+
+    @property
+    def created_properties(self) -> dict[str, str]:
+        """The properties of a created table."""
+        widening = {TYPE_WIDENING: "true"} if self.schema_policy == "widen" else {}
+        return {DELETION_VECTORS: "true", **widening, **(self.properties or {})}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteDeclaration(TableDeclaration):
+    """A table that takes an asset's output as it is.
+
+    Attributes:
+        mode: `append`; `overwrite` of the table or, where the asset is partitioned, of the run's
+            partitions; `replace_where` of the rows that the predicate or the partitions name.
+        replace_where: The predicate, or None for that of the run's partitions.
+    """
+
+    mode: WriteMode
+    replace_where: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeDeclaration(TableDeclaration):
+    """A table into which an asset's changes are merged.
 
     Attributes:
         on: The merge condition, or None where `merge_text` gives it.
         clauses: The clauses in their order; empty where `merge_text` gives them.
         merge_text: A whole MERGE statement with `{target}` and `{source}`, or None.
-        table: Path or catalog name of the table; None for the IO manager's root and asset key.
-        schema: Schema of the table when it has to be created; None for that of the changes.
-        partition_by: Partition columns of a created table.
-        properties: Table properties of a created table.
         except_columns: Columns of the changes that only clauses use, no columns of the table.
-        with_schema_evolution: Whether new columns of the changes are added to the table.
-        retries: How often a run tries again after an error that may pass, such as a conflict.
     """
 
     on: str | None = None
     clauses: tuple[Clause, ...] = ()
     merge_text: str | None = None
-    table: str | None = None
-    schema: StructType | str | None = None
-    partition_by: tuple[str, ...] = ()
-    properties: Mapping[str, str] | None = None
     except_columns: tuple[str, ...] = ()
-    with_schema_evolution: bool = False
-    retries: int = 3
 
-    def statement(self, target: str, source: str) -> str:
-        """The MERGE text over a target and a source, both named as SQL names them."""
+    def statement(self, target: str, source: str, columns: Sequence[str] = ()) -> str:
+        """The MERGE text over a target and a source, both named as SQL names them.
+
+        Args:
+            target: The table.
+            source: The changes.
+            columns: Columns of the changes. Where the schema may evolve beside `except_columns`,
+                each `*` is written out as those of them that the table may have.
+        """
         if self.merge_text is not None:
             # Not str.format: other braces in the text, as in a JSON literal, are the user's.
             return self.merge_text.replace("{target}", target).replace("{source}", source)
-        evolution = " WITH SCHEMA EVOLUTION" if self.with_schema_evolution else ""
+        evolves = self.schema_policy != "strict"
+        clauses = self.clauses
+        if evolves and self.except_columns and columns:
+            kept = self.table_columns(columns)
+            clauses = tuple(_written_out(clause, kept) for clause in clauses)
         lines = [
-            f"MERGE{evolution} INTO {target} AS t",
+            f"MERGE{' WITH SCHEMA EVOLUTION' if evolves else ''} INTO {target} AS t",
             f"USING {source} AS s",
             f"ON {self.on}",
-            *(_clause_text(clause) for clause in self.clauses),
+            *(_clause_text(clause) for clause in clauses),
         ]
         return "\n".join(lines)
+
+    def table_columns(self, columns: Sequence[str]) -> list[str]:
+        """Those columns of the changes that are columns of the table too."""
+        left_out = {name.lower() for name in self.except_columns}
+        return [name for name in columns if name.lower() not in left_out]
 
 
 def equi_keys(keys: tuple[str, ...]) -> str:
     """The merge condition that all these columns are equal in target and source."""
-    quoted = ["`" + key.replace("`", "``") + "`" for key in keys]
-    return " AND ".join(f"t.{key} = s.{key}" for key in quoted)
+    return " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in keys)
 
 
 def in_metadata(declaration: MergeDeclaration) -> dict[str, Any]:
@@ -88,20 +178,82 @@ def declaration_in(metadata: Mapping[str, Any]) -> MergeDeclaration | None:
     return instance if isinstance(instance, MergeDeclaration) else None
 
 
-def declaration_of(context: OutputContext) -> MergeDeclaration:
-    """The declaration of the asset whose output this is.
+def table_declaration(metadata: Mapping[str, Any], *, asset: str) -> TableDeclaration | None:
+    """How an asset's table is written, by the metadata of its definition; None if it is not said.
+
+    Either `@merge_asset` left its declaration there, or plain entries say it: `deltaweave/write`
+    (`append`, `overwrite`, `replace_where` or `merge`) and, beside it, `partition_expr` and
+    `deltaweave/…` for `keys`, `replace_where`, `table`, `schema`, `partition_by`, `cluster_by`,
+    `properties`, `schema_policy`, `idempotent_by` and `retries`.
 
     Raises:
-        StatementError: The asset declares no merge.
+        StatementError: An entry is unknown, or does not go with the others.
     """
-    declaration = declaration_in(context.definition_metadata)
-    if declaration is None:
+    declared = declaration_in(metadata)
+    if declared is not None:
+        return declared
+    given = {
+        key.removeprefix(_PREFIX): _plain(value)
+        for key, value in metadata.items()
+        if key.startswith(_PREFIX)
+    }
+    mode = given.pop("write", None)
+    if mode is None:
+        return None
+    unknown = set(given) - _ENTRIES
+    if unknown:
+        raise _wrong(asset, f"{_PREFIX}{min(unknown)} is no known entry", _ENTRIES)
+    if mode not in _MODES:
+        raise _wrong(asset, f"{WRITE} is {mode!r}", _MODES)
+    keys = _names(given.pop("keys", ()))
+    if (mode == "merge") != bool(keys):
         raise StatementError(
-            "its asset declares no merge, so its output cannot be stored.",
-            table=context.asset_key.to_user_string(),
-            hint="Declare the asset with @merge_asset, or let it return None.",
+            f"{_PREFIX}keys goes with {WRITE}: merge, and only with it.",
+            table=asset,
+            operation="writing",
         )
-    return declaration
+    if given.get("replace_where") is not None and mode != "replace_where":
+        raise StatementError(
+            f"{_PREFIX}replace_where goes with {WRITE}: replace_where only.",
+            table=asset,
+            operation="writing",
+        )
+    for name, choices in (("schema_policy", SchemaPolicy), ("idempotent_by", IdempotentBy)):
+        if name in given and given[name] not in get_args(choices):
+            raise _wrong(asset, f"{_PREFIX}{name} is {given[name]!r}", set(get_args(choices)))
+    for name in ("partition_by", "cluster_by"):
+        given[name] = _names(given.get(name, ()))
+    given["partition_expr"] = _plain(metadata.get(PARTITION_EXPR))
+    if mode == "merge":
+        return MergeDeclaration(on=equi_keys(keys), clauses=UPSERT, **given)
+    return WriteDeclaration(mode=mode, **given)
+
+
+def _wrong(asset: str, problem: str, known: Set[str]) -> StatementError:
+    return StatementError(
+        f"the asset's metadata cannot be meant: {problem}.",
+        table=asset,
+        operation="writing",
+        hint=f"Known are {', '.join(sorted(known))}.",
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, MetadataValue) else value
+
+
+def _names(value: str | Sequence[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _written_out(clause: Clause, columns: Sequence[str]) -> Clause:
+    """The clause with its `*`, if it has one, written out as these columns of the source."""
+    assignments = {quoted(name): f"s.{quoted(name)}" for name in columns}
+    if clause.action == "update_all":
+        return when.when_matched_update(assignments, clause.condition)
+    if clause.action == "insert_all":
+        return when.when_not_matched_insert(assignments, clause.condition)
+    return clause
 
 
 def _clause_text(clause: Clause) -> str:

@@ -1,12 +1,13 @@
-"""The IO manager that stores an asset's output by merging it, and loads tables or touched rows."""
+"""The IO manager that stores assets as Delta tables, and loads tables, partitions and changes."""
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `spark` as a class.
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from dagster import (
     AssetKey,
+    AssetMaterialization,
     AssetObservation,
     ConfigurableIOManager,
     InputContext,
@@ -15,33 +16,54 @@ from dagster import (
     RetryRequested,
 )
 from pydantic import Field
-from pyspark.sql import DataFrame
-from pyspark.sql.types import StructField, StructType
 
 import deltaweave
-from dagster_deltaweave import observations
-from dagster_deltaweave.changes import READ, TOUCHED, Changes, application_id, touched_upstreams
-from dagster_deltaweave.declaration import MergeDeclaration, declaration_in, declaration_of
+from dagster_deltaweave import frames, observations, run_partitions, storing
+from dagster_deltaweave.applied import Marks, marks_of_refresh, marks_of_run
+from dagster_deltaweave.changes import (
+    CHANGED,
+    READ,
+    TOUCHED,
+    Changes,
+    application_id,
+    touched_upstreams,
+)
+from dagster_deltaweave.declaration import (
+    PARTITION_EXPR,
+    MergeDeclaration,
+    TableDeclaration,
+    WriteDeclaration,
+    table_declaration,
+)
 from dagster_deltaweave.run_mark import marked
+from dagster_deltaweave.schema_policy import prepare_table
 from dagster_deltaweave.spark import SparkResource
-from deltaweave.errors import CommitConflictError, DeltaweaveError, SourceError, Transient
+from deltaweave.errors import DeltaweaveError, SourceError, StatementError, Transient
 
 if TYPE_CHECKING:
-    from deltaweave import MergeResult, Table, TouchedRows
+    from pyspark.sql import DataFrame
+
+    from deltaweave import ChangedRows, MergeResult, Table, TouchedRows, WriteResult
 
 _SECONDS_BEFORE_RETRY = 5
 
 
 class SparkDeltaIOManager(ConfigurableIOManager):
-    """Stores the output of a merge asset by merging it into the asset's Delta table.
+    """Stores the output of an asset in its Delta table, and loads tables as inputs.
 
-    A table that does not exist is created first. An output of None is stored as nothing: the
-    function found no changes. On any error the table is as it was.
+    An output is a DataFrame of Spark, pandas or Polars, or Arrow's table or record batches. It is
+    merged where the asset is a `@merge_asset`; for other assets the metadata `deltaweave/write`
+    says how it is written: `append`, `overwrite`, `replace_where` or `merge`. Where an asset is
+    partitioned, the last three write the run's partitions alone, by `partition_expr`; without it
+    they are refused, never widened to the whole table. A table that does not exist is created
+    first. An output of None is stored as nothing. On any error the table is as it was.
 
-    As an input, an asset is its whole table, as a lazy DataFrame. Partitions of a merge asset are
-    partitions of the changes and not of the table, so they choose no part of it. Where the input's
-    metadata says `{"deltaweave/read": "touched"}`, it is a `deltaweave.TouchedRows` over only the
-    files touched since the version that the downstream table last applied.
+    As an input, an asset is its table, as the type that the input is annotated with: without an
+    annotation a lazy Spark DataFrame. Where the upstream has `partition_expr`, it is only the
+    partitions that belong to the run's. Where the input's metadata says `deltaweave/read`, it is
+    what changed since the version that the downstream table last applied: with `touched` the
+    `deltaweave.TouchedRows` of the files touched since, with `changes` the `deltaweave.ChangedRows`
+    of the upstream's change data feed.
     """
 
     root: str = Field(
@@ -49,160 +71,234 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     )
     spark: ResourceDependency[SparkResource]
 
-    def table(self, key: AssetKey, declaration: MergeDeclaration | None = None) -> "Table":
+    def table(self, key: AssetKey, declaration: TableDeclaration | None = None) -> "Table":
         """The table of an asset: where its declaration says, or under the root at its key."""
         declared = declaration.table if declaration else None
         path = "/".join([self.root.rstrip("/"), *key.path])
         return deltaweave.Table(self.spark.session, declared or path)
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
-        """Merge the changes that the asset function returned, and record what the merge did."""
+        """Store what the asset function returned, and record what storing it did."""
         if obj is None:
-            context.log.info("The asset returned None: there is nothing to merge.")
+            context.log.info("The asset returned None: nothing is written.")
             return
-        declaration = declaration_of(context)
-        changes = _as_changes(obj, context.asset_key)
+        declaration = _declared(context)
+        changes = self._as_changes(obj, context.asset_key)
         table = self.table(context.asset_key, declaration)
+        partitions = run_partitions.output_partition_keys(context)
         try:
-            idempotency = _idempotency(context, changes, table)
             with marked(table.spark, context.run_id):
-                _create_if_missing(table, declaration, changes)
-                statement, result = _merge(table, declaration, changes, idempotency)
+                if run_partitions.output_is_full_refresh(context):
+                    metadata = _rebuild(context, table, declaration, changes, partitions)
+                else:
+                    metadata = _add(context, table, declaration, changes, partitions)
         except DeltaweaveError as error:
             if isinstance(error, Transient) and declaration.retries:
                 raise RetryRequested(declaration.retries, _SECONDS_BEFORE_RETRY) from error
             raise
-        _record(context, table, changes, statement, result)
+        metadata = {**observations.table_metadata(table), **metadata}
+        context.add_output_metadata(metadata)
+        if run_partitions.lists_partitions(context):
+            # Dagster records by itself only a partition or range that its own tags name.
+            for partition in partitions:
+                context.log_event(AssetMaterialization(context.asset_key, partition=partition))
 
-    def load_input(self, context: InputContext) -> "DataFrame | TouchedRows":
-        """The upstream asset's table, or its touched rows where the input asks for them."""
+    def load_input(self, context: InputContext) -> Any:
+        """The upstream asset's table, its partitions, or what changed, as the input asks."""
         upstream = context.upstream_output
-        metadata = upstream.definition_metadata if upstream else {}
-        table = self.table(context.asset_key, declaration_in(metadata))
-        read = context.definition_metadata.get(READ)
+        metadata = (upstream.definition_metadata if upstream else None) or {}
+        table = self.table(context.asset_key, _declaration_in(metadata, context.asset_key))
+        read = (context.definition_metadata or {}).get(READ)
         if read is None:
-            return table.read()
-        if read != TOUCHED:
+            return frames.as_annotated(
+                _partitions_of(context, table, metadata.get(PARTITION_EXPR)),
+                context.dagster_type.typing_type,
+                what=context.name,
+            )
+        if read not in (TOUCHED, CHANGED):
             raise SourceError(
-                f"the input {context.name} asks for {READ}={read!r}; only {TOUCHED!r} is known.",
+                f"the input {context.name} asks for {READ}={read!r}; known are {TOUCHED!r} and "
+                f"{CHANGED!r}.",
                 table=table.path_or_name,
                 operation="READ",
             )
-        return self._touched_rows(context, table)
+        return self._unapplied(context, table, read)
 
-    def _touched_rows(self, context: InputContext, table: "Table") -> "TouchedRows":
+    def _unapplied(
+        self, context: InputContext, table: "Table", read: str
+    ) -> "TouchedRows | ChangedRows":
         definition = context.step_context.assets_def
         if definition is None:
             raise SourceError(
-                "only an asset can read touched rows: they are those its own table lacks.",
+                f"only an asset can read {read} rows: they are those its own table lacks.",
                 table=table.path_or_name,
                 operation="READ",
             )
         key = definition.key
-        downstream = self.table(key, declaration_in(definition.metadata_by_key[key]))
-        after = _last_applied(downstream, application_id(context.asset_key, key))
-        touched = table.touched_rows(after)
+        after = None
+        if not run_partitions.is_refresh(context.step_context.dagster_run.tags):
+            declaration = _declaration_in(definition.metadata_by_key[key], key)
+            downstream = self.table(key, declaration)
+            if downstream.exists():
+                after = downstream.last_applied(application_id(context.asset_key, key))
+        what = table.touched_rows(after) if read == TOUCHED else table.changed_rows(after)
         context.log.info(
             f"{key.to_user_string()} has applied {context.asset_key.to_user_string()} up to "
-            f"version {after}; up to version {touched.until} there are {touched.added_files} files "
-            f"added and {touched.removed_files} removed."
+            f"version {after}, and reads its {read} rows up to version {what.until}."
         )
-        return touched
+        return what
+
+    def _as_changes(self, output: object, key: AssetKey) -> Changes:
+        changes = output if isinstance(output, Changes) else Changes(output)
+        rows = frames.to_spark(self.spark.session, changes.rows)
+        if rows is None:
+            raise SourceError(
+                f"the asset function returned {type(changes.rows).__name__}, which is no table.",
+                table=key.to_user_string(),
+                hint=f"Return {frames.KNOWN}, or such as Changes, or None for no changes.",
+            )
+        return Changes(rows, changes.applied)
 
 
-def _as_changes(output: object, key: AssetKey) -> Changes:
-    changes = output if isinstance(output, Changes) else Changes(output)  # type: ignore[arg-type]
-    if not isinstance(changes.rows, DataFrame):
-        raise SourceError(
-            f"the asset function returned {type(changes.rows).__name__}, no Spark DataFrame.",
-            table=key.to_user_string(),
-            hint="Return the changes as a DataFrame or as Changes, or None for no changes.",
-        )
-    return changes
+def _declared(context: OutputContext) -> TableDeclaration:
+    """How the asset's table is written.
 
-
-def _idempotency(
-    context: OutputContext, changes: Changes, table: "Table"
-) -> tuple[str, int] | None:
-    """The pair that makes applying touched rows exactly-once; None for all other changes."""
-    definition = context.step_context.assets_def
-    upstreams = touched_upstreams(definition) if definition else []
-    if not upstreams and changes.applied is None:
-        return None
-    if not upstreams or changes.applied is None:
-        raise SourceError(
-            "it reads touched rows, but the function did not hand back which."
-            if upstreams
-            else "the function says it applied touched rows, but no input of it reads any.",
+    Raises:
+        StatementError: Nothing says it.
+    """
+    declaration = _declaration_in(context.definition_metadata, context.asset_key)
+    if declaration is None:
+        raise StatementError(
+            "its asset declares no merge and no other way to write, so its output cannot be "
+            "stored.",
             table=context.asset_key.to_user_string(),
-            hint="Return Changes(rows, applied=<the touched rows that the input gave>).",
+            hint="Declare the asset with @merge_asset, give it the metadata deltaweave/write, or "
+            "let it return None.",
         )
-    pair = (application_id(upstreams[0], context.asset_key), changes.applied.until)
-    applied = _last_applied(table, pair[0])
-    # Another run applied a part of these touched rows since they were read: merging all of them
-    # would count that part twice. Where it applied all of them, the pair itself skips the merge.
-    if applied != changes.applied.after and (applied or 0) < pair[1]:
-        raise CommitConflictError(
-            f"another run applied {pair[0]} up to version {applied} meanwhile.",
-            table=table.path_or_name,
-            hint="Run it again: it will read what is left to apply.",
-        )
-    return pair
+    return declaration
 
 
-def _last_applied(table: "Table", application: str) -> int | None:
-    return table.last_applied(application) if table.exists() else None
+def _declaration_in(metadata: Mapping[str, Any], key: AssetKey) -> TableDeclaration | None:
+    return table_declaration(metadata, asset=key.to_user_string())
 
 
-def _create_if_missing(table: "Table", declaration: MergeDeclaration, changes: Changes) -> None:
-    schema: StructType | str | None = declaration.schema
-    if schema is None:
-        fields = changes.rows.drop(*declaration.except_columns).schema
-        # That a column of these changes has no nulls promises nothing about later ones.
-        schema = StructType([StructField(f.name, f.dataType, True, f.metadata) for f in fields])
-    table.create_if_missing(schema, declaration.partition_by, declaration.properties)
+def _partitions_of(context: InputContext, table: "Table", expression: Any) -> "DataFrame":
+    """The rows of the partitions that belong to the run's; all where partitions are no rows."""
+    rows = table.read()
+    step = context.step_context
+    downstream = step.assets_def
+    if expression is None or not context.has_asset_partitions:
+        return rows
+    if downstream is not None and downstream.partitions_def is None:
+        return rows
+    predicate = run_partitions.partition_predicate(
+        context.asset_partitions_def,
+        context.asset_partition_keys,
+        getattr(expression, "value", expression),
+        table=table.path_or_name,
+    )
+    context.log.info(f"Reads {context.asset_key.to_user_string()} where {predicate}.")
+    return rows.where(predicate)
 
 
-def _merge(
-    table: "Table",
-    declaration: MergeDeclaration,
-    changes: Changes,
-    idempotency: tuple[str, int] | None,
-) -> "tuple[str, MergeResult]":
-    """Run the declared statement over a view of the changes; the view lives as long as it runs."""
-    spark = changes.rows.sparkSession
-    view = f"changes_{uuid4().hex}"
-    target = observations.sql_name(table.path_or_name)
-    changes.rows.createOrReplaceTempView(view)
-    try:
-        result = deltaweave.merge(
-            spark, declaration.statement(target, view), idempotency=idempotency
-        )
-    finally:
-        spark.catalog.dropTempView(view)
-    return declaration.statement(target, "changes"), result
-
-
-def _record(
+def _add(
     context: OutputContext,
     table: "Table",
+    declaration: TableDeclaration,
+    changes: Changes,
+    partitions: Sequence[str],
+) -> dict[str, Any]:
+    """Merge or write the changes; the metadata of what that did."""
+    marks = marks_of_run(
+        context.asset_key,
+        declaration,
+        changes,
+        upstreams=_upstreams(context),
+        partitions=partitions,
+        tags=context.step_context.dagster_run.tags,
+    )
+    if isinstance(declaration, MergeDeclaration):
+        prepare_table(table, declaration, changes.rows)
+        statement, result = storing.merge(table, declaration, changes.rows, marks)
+        return _merged(context, changes, statement, result, partitions)
+    assert isinstance(declaration, WriteDeclaration)
+    predicate = _replaced(context, table, declaration, partitions)
+    prepare_table(table, declaration, changes.rows)
+    written = storing.write(table, declaration, changes.rows, predicate, marks)
+    return _written(context, written, declaration.mode, predicate, partitions)
+
+
+def _rebuild(
+    context: OutputContext,
+    table: "Table",
+    declaration: TableDeclaration,
+    changes: Changes,
+    partitions: Sequence[str],
+) -> dict[str, Any]:
+    """Rebuild the table, or those of its rows that are the run's partitions."""
+    marks: Marks = marks_of_refresh(
+        context.asset_key,
+        declaration,
+        changes,
+        upstreams=_upstreams(context),
+        partitions=partitions,
+    )
+    predicate = None
+    if not run_partitions.covers_all(context, partitions):
+        # Without an expression this is an error: the other partitions' rows would be lost.
+        predicate = _predicate(context, table, declaration, partitions)
+    prepare_table(table, declaration, changes.rows)
+    written = storing.rebuild(table, declaration, changes.rows, predicate, marks)
+    return _written(context, written, "full refresh", predicate, partitions)
+
+
+def _upstreams(context: OutputContext) -> list[AssetKey]:
+    definition = context.step_context.assets_def
+    return touched_upstreams(definition) if definition else []
+
+
+def _replaced(
+    context: OutputContext,
+    table: "Table",
+    declaration: WriteDeclaration,
+    partitions: Sequence[str],
+) -> str | None:
+    """The predicate of the rows that a write replaces; None for all rows of the table or none."""
+    if declaration.mode == "append":
+        return None
+    if declaration.replace_where is not None:
+        return declaration.replace_where
+    if declaration.mode == "overwrite" and context.asset_spec.partitions_def is None:
+        return None
+    return _predicate(context, table, declaration, partitions)
+
+
+def _predicate(
+    context: OutputContext,
+    table: "Table",
+    declaration: TableDeclaration,
+    partitions: Sequence[str],
+) -> str:
+    return run_partitions.partition_predicate(
+        context.asset_spec.partitions_def,
+        partitions,
+        declaration.partition_expr,
+        table=table.path_or_name,
+    )
+
+
+def _merged(
+    context: OutputContext,
     changes: Changes,
     statement: str,
     result: "MergeResult",
-) -> None:
-    partitions = list(context.asset_partition_keys) if context.has_asset_partitions else []
+    partitions: Sequence[str],
+) -> dict[str, Any]:
     # The numbers are of the whole merge, so they belong to a partition only where it is the one.
     partition = partitions[0] if len(partitions) == 1 else None
     merge = observations.merge_metadata(result)
     if changes.applied is not None:
         merge.update(observations.touched_metadata(changes.applied))
-    metadata: dict[str, Any] = {
-        **observations.table_metadata(table),
-        **(observations.partition_metadata(result) if partition else {}),
-        **merge,
-        **observations.statement_metadata(statement),
-    }
-    context.add_output_metadata(metadata)
     context.log_event(
         AssetObservation(
             asset_key=context.asset_key,
@@ -211,3 +307,27 @@ def _record(
             metadata=merge,
         )
     )
+    return {
+        **(observations.partition_metadata(result) if partition else {}),
+        **merge,
+        **observations.statement_metadata(statement),
+    }
+
+
+def _written(
+    context: OutputContext,
+    written: "WriteResult",
+    how: str,
+    predicate: str | None,
+    partitions: Sequence[str],
+) -> dict[str, Any]:
+    metadata = observations.write_metadata(written, how, predicate)
+    context.log_event(
+        AssetObservation(
+            asset_key=context.asset_key,
+            partition=partitions[0] if len(partitions) == 1 else None,
+            description=f"Write: {how}",
+            metadata=metadata,
+        )
+    )
+    return {**metadata}

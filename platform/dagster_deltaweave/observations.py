@@ -12,7 +12,7 @@ from dagster._core.definitions.metadata.metadata_set import TableMetadataSet, Ur
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from deltaweave import MergeResult, Table, TouchedRows
+    from deltaweave import ChangedRows, MergeResult, Table, TouchedRows, WriteResult
 
 MERGE_COUNTS: Mapping[str, str] = MappingProxyType(
     {
@@ -43,6 +43,17 @@ MERGE_TIMES: Mapping[str, str] = MappingProxyType(
 )
 """Metadata key to Delta's name of a time."""
 
+WRITE_COUNTS: Mapping[str, str] = MappingProxyType(
+    {
+        "write/rows": "numOutputRows",
+        "write/files_added": "numFiles",
+        "write/bytes_added": "numOutputBytes",
+        "write/files_removed": "numRemovedFiles",
+        "write/bytes_removed": "numRemovedBytes",
+    }
+)
+"""Metadata key to Delta's name of a count of a write without a merge."""
+
 _ALREADY_APPLIED = "already-applied"
 
 
@@ -59,13 +70,29 @@ def merge_metadata(result: MergeResult) -> dict[str, MetadataValue]:
     return metadata
 
 
-def touched_metadata(applied: TouchedRows) -> dict[str, MetadataValue]:
+def write_metadata(
+    result: WriteResult, how: str, predicate: str | None
+) -> dict[str, MetadataValue]:
+    """What a write without a merge committed, and which rows it replaced."""
+    metadata: dict[str, MetadataValue] = {"write/mode": MetadataValue.text(how)}
+    for key, name in WRITE_COUNTS.items():
+        if name in result.metrics:
+            metadata[key] = MetadataValue.int(result.metrics[name])
+    if result.version is None:
+        metadata["write/mode"] = MetadataValue.text(_ALREADY_APPLIED)
+    else:
+        metadata["write/version"] = MetadataValue.int(result.version)
+    if predicate is not None:
+        metadata["write/replaced_where"] = MetadataValue.text(predicate)
+    return metadata
+
+
+def touched_metadata(applied: TouchedRows | ChangedRows) -> dict[str, MetadataValue]:
     """Which versions of the upstream table a merge applied, and by how many files they differ."""
-    metadata: dict[str, MetadataValue] = {
-        "touched/until": MetadataValue.int(applied.until),
-        "touched/added_files": MetadataValue.int(applied.added_files),
-        "touched/removed_files": MetadataValue.int(applied.removed_files),
-    }
+    metadata: dict[str, MetadataValue] = {"touched/until": MetadataValue.int(applied.until)}
+    for count in ("added_files", "removed_files"):
+        if hasattr(applied, count):
+            metadata[f"touched/{count}"] = MetadataValue.int(getattr(applied, count))
     if applied.after is not None:
         metadata["touched/after"] = MetadataValue.int(applied.after)
     return metadata

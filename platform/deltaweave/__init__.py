@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deltaweave import errors
+    from deltaweave.delta.table_write import WriteResult
+    from deltaweave.differences import ChangedRows, TouchedRows
     from deltaweave.engine import clauses
     from deltaweave.engine.explain import MergePlan
     from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
     from deltaweave.session import local_session
-    from deltaweave.statement import explain, merge
-    from deltaweave.table import MergeBuilder, Table, TouchedRows
+    from deltaweave.statements import explain, merge
+    from deltaweave.table import MergeBuilder, Table
 
 __all__ = [
+    "ChangedRows",
     "MergeBuilder",
     "MergeMetrics",
     "MergePlan",
@@ -26,6 +29,7 @@ __all__ = [
     "Table",
     "TouchedFiles",
     "TouchedRows",
+    "WriteResult",
     "clauses",
     "errors",
     "explain",
@@ -36,16 +40,18 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ChangedRows": "deltaweave.differences",
     "MergeBuilder": "deltaweave.table",
     "MergeMetrics": "deltaweave.engine.outcome",
     "MergePlan": "deltaweave.engine.explain",
     "MergeResult": "deltaweave.engine.outcome",
     "Table": "deltaweave.table",
     "TouchedFiles": "deltaweave.engine.outcome",
-    "TouchedRows": "deltaweave.table",
-    "explain": "deltaweave.statement",
+    "TouchedRows": "deltaweave.differences",
+    "WriteResult": "deltaweave.delta.table_write",
+    "explain": "deltaweave.statements",
     "local_session": "deltaweave.session",
-    "merge": "deltaweave.statement",
+    "merge": "deltaweave.statements",
 }
 _MODULES = {"clauses": "deltaweave.engine.clauses", "errors": "deltaweave.errors"}
 

@@ -3,56 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
 
-from deltaweave import statement
-from deltaweave.delta import builder
+from deltaweave.delta import builder, table_write
 from deltaweave.delta import snapshot as snapshots
 from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.snapshot import FileLayout
+from deltaweave.delta.table_write import WriteResult
+from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
 from deltaweave.engine import clauses as when
 from deltaweave.engine import key_index
 from deltaweave.engine.clauses import Clause
 from deltaweave.engine.outcome import MergeResult
-from deltaweave.errors import (
-    NotADeltaTableError,
-    StatementError,
-    TableNotFoundError,
-)
+from deltaweave.errors import NotADeltaTableError, StatementError, TableNotFoundError
 from deltaweave.identifiers import quoted
+from deltaweave.statements import run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
-
-
-@dataclass(frozen=True)
-class TouchedRows:
-    """The rows of the data files by which two versions of a table differ.
-
-    Sums over `added` minus sums over `removed` are the exact change of any additive aggregate
-    between the two versions, whatever commits lie between.
-
-    Attributes:
-        added: Rows of the files that `until` has and `after` has not.
-        removed: Rows of the files that `after` has and `until` has not; empty if `after` is None.
-        after: The older version, or None for the state before the first.
-        until: The newer version.
-        added_files: How many files `added` reads.
-        removed_files: How many files `removed` reads.
-    """
-
-    added: DataFrame
-    removed: DataFrame
-    after: int | None
-    until: int
-    added_files: int
-    removed_files: int
 
 
 class Table:
@@ -87,6 +61,7 @@ class Table:
         schema: StructType | str,
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
+        cluster_by: Sequence[str] = (),
     ) -> bool:
         """Create an empty table unless there is one; an existing table is left as it is.
 
@@ -94,6 +69,7 @@ class Table:
             schema: Its columns, as a StructType or as DDL such as `"k INT, v STRING"`.
             partition_by: Its partition columns.
             properties: Its table properties.
+            cluster_by: Its clustering columns (liquid clustering); not with partition columns.
 
         Returns:
             Whether this call created it.
@@ -108,6 +84,7 @@ class Table:
         create = DeltaTable.createIfNotExists(self.spark).addColumns(wanted)
         create = create.location(self._parts[1]) if self._is_path else create.tableName(self._name)
         create = create.partitionedBy(*partition_by) if partition_by else create
+        create = create.clusterBy(*cluster_by) if cluster_by else create
         for key, value in (properties or {}).items():
             create = create.property(key, value)
         with translated(self.path_or_name, operation="creation"):
@@ -164,20 +141,60 @@ class Table:
         Raises:
             TableNotFoundError: The log no longer holds one of the versions.
         """
-        newer = self._snapshot(until)
-        if after is None:
-            everything = newer.read()
-            files = int(newer.snapshot.numOfFiles())
-            return TouchedRows(everything, everything.limit(0), None, newer.version, files, 0)
-        older = self._snapshot(after)
-        added, removed = newer.files_not_in(older), older.files_not_in(newer)
-        return TouchedRows(
-            added=newer.read_files(added),
-            removed=older.read_files(removed),
-            after=after,
-            until=newer.version,
-            added_files=len(added),
-            removed_files=len(removed),
+        older = None if after is None else self._snapshot(after)
+        return touched_rows(older, self._snapshot(until))
+
+    def changed_rows(self, after: int | None, until: int | None = None) -> ChangedRows:
+        """Exactly the rows by which two versions differ, from the table's change data feed.
+
+        Args:
+            after: The older version, or None for everything.
+            until: The newer version, or None for the newest.
+
+        Raises:
+            SourceError: The table keeps no change data feed.
+        """
+        return changed_rows(after, self._snapshot(until), table=self.path_or_name)
+
+    def write(
+        self,
+        rows: DataFrame,
+        mode: Literal["append", "overwrite"],
+        *,
+        replace_where: str | None = None,
+        with_schema_evolution: bool = False,
+        applied: Mapping[str, int] | None = None,
+        once: bool = False,
+        applied_before: int | None = None,
+    ) -> WriteResult:
+        """Write rows as they are into this existing table, in one commit.
+
+        Args:
+            rows: The rows, with this table's columns by name.
+            mode: `append`, or `overwrite` for the place of all rows or of those of the predicate.
+            replace_where: SQL predicate of the rows that are replaced; all new rows must satisfy
+                it. Only with `overwrite`.
+            with_schema_evolution: Whether new columns of the rows are added to this table.
+            applied: Application ids and versions, put into the same commit.
+            once: Whether nothing is done where the table holds all of `applied` already.
+            applied_before: With `once`, as in `deltaweave.merge`.
+
+        Raises:
+            DeltaweaveError: A subclass that says what happened; nothing was committed.
+        """
+        if replace_where is not None and mode != "overwrite":
+            raise StatementError("only overwriting replaces rows.", table=self.path_or_name)
+        self._snapshot()  # names the table in the error where there is none
+        return table_write.write(
+            self._log(),
+            rows,
+            table=self.path_or_name,
+            overwrite=mode == "overwrite",
+            replace_where=replace_where,
+            with_schema_evolution=with_schema_evolution,
+            applied=applied or {},
+            once=once,
+            applied_before=applied_before,
         )
 
     def index_keys(self, column: str) -> int:
@@ -333,7 +350,7 @@ class MergeBuilder:
         return self.add(when.when_not_matched_by_source_delete(condition))
 
     def execute(
-        self, *, fallback: statement.Fallback | None = None, skip_unchanged_updates: bool = False
+        self, *, fallback: Fallback | None = None, skip_unchanged_updates: bool = False
     ) -> MergeResult:
         """Run the merge.
 
@@ -361,6 +378,4 @@ class MergeBuilder:
             clauses=self._clauses,
             with_schema_evolution=self._with_schema_evolution,
         )
-        return statement.run(
-            spark, plan, table, self._idempotency, fallback, skip_unchanged_updates
-        )
+        return run(spark, plan, table, self._idempotency, fallback, skip_unchanged_updates)

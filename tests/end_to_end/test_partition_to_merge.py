@@ -182,8 +182,8 @@ def test_a_landed_partition_is_merged_and_shown(
         "merge/rows_updated": 1,
         "merge/rows_deleted": 1,
         "merge/rows_inserted": 1,
-        "merge/rows_copied": 2,
-        "merge/strategy": "copy-on-write",
+        "merge/rows_copied": 0,
+        "merge/strategy": "deletion-vectors",
     }
     metadata = daemon.metadata(WEB_RETURNS)
     assert {**metadata, **merge} == metadata

@@ -103,6 +103,31 @@ def test_commits_to_other_partitions_do_not_conflict(
     assert rows_as_text(table.read().collect()) == ["(1, 100, 'a')", "(2, 200, 'b')"]
 
 
+@pytest.mark.parametrize("other_writes", [False, True], ids=["merge", "append"])
+def test_two_commits_of_one_application_id_conflict_whatever_they_touch(
+    table: Table, overtaken: Callable[..., None], other_writes: bool
+) -> None:
+    """An id is a lease from the read of its version to the commit."""
+
+    def merge(row: tuple[int, int, str]) -> MergeResult:
+        source = frame(table.spark, [row], PARTITIONED)
+        on = f"t.k = s.k AND t.p = '{row[2]}'"
+        merge = table.merge(source, on=on, idempotency=("orders#mon", 1))
+        return merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def other() -> Any:
+        if not other_writes:
+            return merge((2, 200, "b"))
+        rows = frame(table.spark, [(3, 30, "b")], PARTITIONED)
+        return table.write(rows, "append", applied={"orders#mon": 1}, once=True)
+
+    overtaken(other)
+    with pytest.raises(errors.CommitConflictError):
+        merge((1, 100, "a"))
+    assert merge((1, 100, "a")).strategy == "already-applied"
+    assert newest_version(table.path_or_name) == 1
+
+
 def test_no_update_is_lost_between_threads(table: Table) -> None:
     """Each merge that says it committed added one; each that failed says it was a conflict."""
 

@@ -49,7 +49,7 @@ def test_the_fallback_runs_deltas_own_merge_and_says_so(
         result = deltaweave.merge(spark, statement, fallback="builtin")
     assert (result.strategy, result.version) == ("builtin", 1)
     assert result.metrics["numTargetRowsUpdated"] == result.metrics["numTargetRowsInserted"] == 1
-    [warned] = [record for record in caplog.records if record.name == "deltaweave.statement"]
+    [warned] = [record for record in caplog.records if record.name == "deltaweave.statements"]
     assert warned.levelno == logging.WARNING
     assert "icebergCompatV2" in warned.getMessage()
     rows = Table(spark, refused).read().collect()

@@ -158,7 +158,7 @@ def test_an_output_that_is_no_dataframe_fails_and_says_what_it_was(
     customers = customers_of(batches)
     batches += [[1, 2], [1, 2]]
 
-    with pytest.raises(SourceError, match="returned list, no Spark DataFrame"):
+    with pytest.raises(SourceError, match="returned list, which is no table"):
         run(customers)
     result = run(customers, raise_on_error=False)
 

@@ -1,12 +1,23 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
-from dagster import AssetIn, AssetKey, AssetsDefinition, DagsterInvalidDefinitionError
+from dagster import (
+    AssetIn,
+    AssetKey,
+    AssetsDefinition,
+    BackfillPolicy,
+    DagsterInvalidDefinitionError,
+    FreshnessPolicy,
+    StaticPartitionsDefinition,
+)
 
 from dagster_deltaweave import MergeDeclaration, merge_asset
 from dagster_deltaweave.declaration import declaration_in
 from deltaweave import clauses
 
+FRESHNESS = FreshnessPolicy.time_window(fail_window=timedelta(hours=6))
 TOUCHED = {"deltaweave/read": "touched"}
 
 
@@ -39,7 +50,7 @@ def test_clauses_keep_their_order_and_their_kinds() -> None:
             clauses.when_not_matched_by_source_update(set={"v": "NULL"}, condition="t.n > 3"),
             clauses.when_not_matched_by_source_delete(),
         ],
-        with_schema_evolution=True,
+        schema_policy="add",
     )
     def customers() -> None: ...
 
@@ -77,9 +88,18 @@ def test_merge_text_is_filled_and_its_other_braces_are_kept() -> None:
             {"merge_text": "{target} {source}", "clauses": [clauses.when_matched_delete()]},
             "give no clauses",
         ),
+        ({"merge_text": "{target} {source}", "schema_policy": "add"}, "no schema_policy"),
+        ({"keys": ["k"], "schema_policy": "loose"}, "known are strict, add, widen"),
+        ({"keys": ["k"], "partition_by": ["a"], "cluster_by": ["b"]}, "not both"),
+        ({"keys": ["k"], "idempotent_by": "run"}, "known are partition, delivery"),
+        ({"keys": ["k"], "idempotent_by": "partition"}, "needs a partitions_def"),
         (
-            {"keys": ["k"], "with_schema_evolution": True, "except_columns": ["op"]},
-            "would add the except_columns",
+            {
+                "keys": ["k"],
+                "idempotent_by": "delivery",
+                "backfill_policy": BackfillPolicy.single_run(),
+            },
+            "runs have one partition",
         ),
     ],
 )
@@ -94,7 +114,9 @@ def test_a_declaration_that_cannot_be_meant_is_refused_at_load(
 
 def test_two_touched_inputs_are_refused_at_load() -> None:
     ins = {"a": AssetIn(metadata=TOUCHED), "b": AssetIn(metadata=TOUCHED)}
-    with pytest.raises(DagsterInvalidDefinitionError, match="only one input may read touched rows"):
+    with pytest.raises(
+        DagsterInvalidDefinitionError, match="only one input may read touched or changed"
+    ):
 
         @merge_asset(keys=["k"], ins=ins)
         def counts(a, b) -> None: ...  # type: ignore[no-untyped-def]
@@ -108,6 +130,10 @@ def test_the_definition_says_what_dagster_shows() -> None:
         owners=["team:sales"],
         tags={"tier": "gold"},
         code_version="3",
+        freshness_policy=FRESHNESS,
+        backfill_policy=BackfillPolicy.single_run(),
+        partitions_def=StaticPartitionsDefinition(["a"]),
+        partition_expr="region",
     )
     def customers() -> None:
         """Every customer once."""
@@ -119,6 +145,19 @@ def test_the_definition_says_what_dagster_shows() -> None:
     assert (list(spec.owners), spec.tags["tier"]) == (["team:sales"], "gold")
     assert spec.description == "Every customer once."
     assert customers.op.pool == "merge/sales/eu/customers"
+    assert spec.freshness_policy == FRESHNESS
+    assert customers.backfill_policy == BackfillPolicy.single_run()
+    assert spec.metadata["partition_expr"] == "region"
+
+
+def test_stars_are_written_out_where_the_schema_may_evolve_beside_except_columns() -> None:
+    @merge_asset(keys=["id"], schema_policy="add", except_columns=["op"])
+    def customers() -> None: ...
+
+    assert declared(customers).statement("c", "x", ["id", "a b", "OP"]).splitlines()[3:] == [
+        "WHEN MATCHED THEN UPDATE SET `id` = s.`id`, `a b` = s.`a b`",
+        "WHEN NOT MATCHED THEN INSERT (`id`, `a b`) VALUES (s.`id`, s.`a b`)",
+    ]
 
 
 def test_a_pool_can_be_named() -> None:

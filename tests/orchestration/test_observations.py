@@ -23,6 +23,7 @@ def merged(spark: SparkSession, run: Run) -> ExecuteInProcessResult:
     @merge_asset(
         keys=["id"],
         schema="id INT NOT NULL COMMENT 'who', name STRING",
+        properties={"delta.enableDeletionVectors": "false"},
         partitions_def=StaticPartitionsDefinition(list(batches)),
     )
     def customers(context):  # type: ignore[no-untyped-def]

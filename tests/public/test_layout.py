@@ -55,6 +55,7 @@ def test_the_standard_librarys_platform_is_not_shadowed() -> None:
 
 def test_the_public_names() -> None:
     assert deltaweave.__all__ == [
+        "ChangedRows",
         "MergeBuilder",
         "MergeMetrics",
         "MergePlan",
@@ -62,6 +63,7 @@ def test_the_public_names() -> None:
         "Table",
         "TouchedFiles",
         "TouchedRows",
+        "WriteResult",
         "clauses",
         "errors",
         "explain",

@@ -19,7 +19,7 @@ from deltaweave.bench.case import Case, Merges
 from deltaweave.bench.peer import builtin_merge
 from deltaweave.bench.tables import Workspace, clone, session_options, sql_name
 from deltaweave.identifiers import quoted
-from deltaweave.statement import merge
+from deltaweave.statements import merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

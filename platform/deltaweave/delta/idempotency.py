@@ -1,14 +1,14 @@
-"""The (application id, version) pair that a session sets for its writes.
+"""The (application id, version) pairs that tables keep of what was applied to them.
 
-See the Delta protocol, "Transaction Identifiers". Delta reads it from the session's configuration
-for every DML statement; a pair given to the merge itself comes first.
+See the Delta protocol, "Transaction Identifiers". A session can set one for its writes: Delta reads
+it from the session's configuration for every DML statement; one given to the merge comes first.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deltaweave.errors import StatementError
+from deltaweave.errors import CommitConflictError, StatementError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,6 +16,37 @@ if TYPE_CHECKING:
 APPLICATION_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 AUTO_RESET = "spark.databricks.delta.write.txnVersion.autoReset.enabled"
+
+
+def is_applied(
+    pair: tuple[str, int], held: int, applied_before: int | None, *, table: str, version: int
+) -> bool:
+    """Whether a table holds the pair already.
+
+    `held` must have been read in the transaction that commits the pair. Delta then refuses the
+    commit if another one of the same id wins meanwhile, so that of those who apply something under
+    one id, each sees what the others did: a lease, held from the read to the commit.
+
+    Args:
+        pair: The application id and version to be committed.
+        held: The version that the table holds of that id, -1 for none.
+        applied_before: What it must hold, where that matters: what the rows were computed from.
+        table: The table, for the error's words.
+        version: The version that the transaction reads.
+
+    Raises:
+        CommitConflictError: It holds neither the pair nor what the rows were computed from.
+    """
+    application_id, wanted = pair
+    if held < wanted and applied_before is not None and held != applied_before:
+        raise CommitConflictError(
+            f"another run applied {application_id} up to version {held} meanwhile, and these rows "
+            f"go on from {applied_before}.",
+            table=table,
+            version=version,
+            hint="Run it again: it will read what is left to apply.",
+        )
+    return held >= wanted
 
 
 def session_pair(spark: SparkSession, *, table: str) -> tuple[str, int] | None:

@@ -334,6 +334,18 @@ class TableSnapshot:
         reader = self.spark.read.format("delta").option("versionAsOf", self.version)
         return reader.load(data_path(self.log))
 
+    @property
+    def keeps_change_feed(self) -> bool:
+        """Whether the table records its changes for the change data feed."""
+        setting = self.snapshot.metadata().configuration().get("delta.enableChangeDataFeed")
+        return bool(setting.isDefined() and setting.get().lower() == "true")
+
+    def read_change_feed(self, since: int) -> DataFrame:
+        """The changes that the commits from version `since` up to this one made."""
+        reader = self.spark.read.format("delta").option("readChangeFeed", "true")
+        reader = reader.option("startingVersion", since).option("endingVersion", self.version)
+        return reader.load(data_path(self.log))
+
     def read_files(self, files: FileList) -> DataFrame:
         """The rows of some files of this version."""
         empty = jvm_.option(jvm_.jvm(self.spark), None)

@@ -20,7 +20,7 @@ from deltaweave.delta.analysis_checks import check_since_analysis
 from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.failures import condition_and_state, delta_error, translated
 from deltaweave.delta.features import refuse_unsupported
-from deltaweave.delta.idempotency import reset_session_pair, session_pair
+from deltaweave.delta.idempotency import is_applied, reset_session_pair, session_pair
 from deltaweave.delta.snapshot import latest
 from deltaweave.delta.transaction import Transaction, transaction_on
 from deltaweave.engine.key_index import index_new_files, key_index
@@ -36,7 +36,11 @@ logger = logging.getLogger(__name__)
 _MAX_ATTEMPTS = "spark.databricks.delta.merge.materializeSource.maxAttempts"
 
 
-def run(merge: ResolvedMerge, idempotency: tuple[str, int] | None = None) -> MergeResult:
+def run(
+    merge: ResolvedMerge,
+    idempotency: tuple[str, int] | None = None,
+    applied_before: int | None = None,
+) -> MergeResult:
     """Run a resolved merge and commit it.
 
     Args:
@@ -44,18 +48,21 @@ def run(merge: ResolvedMerge, idempotency: tuple[str, int] | None = None) -> Mer
         idempotency: An (application id, version) pair put into the same commit. If the table
             already holds that version or a later one of that id, nothing is done. Without it, the
             pair that the session sets for its writes, if any.
+        applied_before: The version of that id that the table must hold meanwhile, -1 for none.
 
     Raises:
         DeltaweaveError: A subclass that says what happened; nothing was committed.
     """
     pair = idempotency or session_pair(merge.spark, table=merge.table)
-    result = _with_retries(merge, pair)
+    result = _with_retries(merge, pair, applied_before)
     if idempotency is None and pair is not None:
         reset_session_pair(merge.spark)
     return result
 
 
-def _with_retries(merge: ResolvedMerge, idempotency: tuple[str, int] | None) -> MergeResult:
+def _with_retries(
+    merge: ResolvedMerge, idempotency: tuple[str, int] | None, applied_before: int | None
+) -> MergeResult:
     """Run attempts until one does not lose its materialized source (document row S5)."""
     max_attempts = int(merge.spark.conf.get(_MAX_ATTEMPTS, "4") or 4)
     attempts = Retrying(
@@ -67,7 +74,8 @@ def _with_retries(merge: ResolvedMerge, idempotency: tuple[str, int] | None) -> 
     try:
         for attempt in attempts:
             with attempt:
-                result = _attempt(merge, idempotency, attempt.retry_state.attempt_number)
+                number = attempt.retry_state.attempt_number
+                result = _attempt(merge, idempotency, applied_before, number)
     except SourceLostError as lost:
         error = delta_error(jvm_.jvm(merge.spark), "sourceMaterializationFailedRepeatedlyInMerge")
         error_class, sql_state = condition_and_state(error)
@@ -91,7 +99,10 @@ def _log_retry(attempt: RetryCallState) -> None:
 
 
 def _attempt(
-    merge: ResolvedMerge, idempotency: tuple[str, int] | None, attempt: int
+    merge: ResolvedMerge,
+    idempotency: tuple[str, int] | None,
+    applied_before: int | None,
+    attempt: int,
 ) -> MergeResult:
     """One run from a clean state: a new transaction, the source materialized anew."""
     started = time.perf_counter()
@@ -99,7 +110,13 @@ def _attempt(
     # Spark refuses some expressions only when a plan over them is made.
     with translated(merge.table), transaction_on(merge) as transaction, ExitStack() as stack:
         refuse_unsupported(transaction.snapshot, table=merge.table)
-        if idempotency is not None and transaction.last_applied(idempotency[0]) >= idempotency[1]:
+        if idempotency is not None and is_applied(
+            idempotency,
+            transaction.last_applied(idempotency[0]),
+            applied_before,
+            table=merge.table,
+            version=transaction.version,
+        ):
             logger.info("%s: %s was applied before", merge.table, idempotency)
             return MergeResult(None, MergeMetrics(), TouchedFiles(), "already-applied")
         check_since_analysis(transaction)

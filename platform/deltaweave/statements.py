@@ -1,4 +1,4 @@
-"""A MERGE statement run on the engine or, where asked and needed, on Delta's own MERGE."""
+"""MERGE as SQL text: `merge` runs a statement, `explain` says what it would do."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def merge(
     statement: str,
     *,
     idempotency: tuple[str, int] | None = None,
+    applied_before: int | None = None,
     fallback: Fallback | None = None,
     skip_unchanged_updates: bool = False,
 ) -> MergeResult:
@@ -39,6 +40,9 @@ def merge(
         idempotency: An (application id, version) pair put into the same commit. If the table
             already holds that version or a later one of that id, nothing is done and the result's
             strategy is `"already-applied"`.
+        applied_before: The version of the pair's id that the table must hold until this merge
+            commits, -1 for none: what the source was computed from. Holds it another one below
+            the pair's, nothing is done and the error is a `CommitConflictError`.
         fallback: `"builtin"` runs Delta's own MERGE, with a warning in the log, where the table
             uses a feature that the engine refuses. Not with the two other options, which Delta's
             MERGE does not know: then the refusal stands.
@@ -51,7 +55,7 @@ def merge(
         DeltaweaveError: A subclass that says what happened; nothing was committed.
     """
     plan, table = analyzer.parse_statement(spark, statement)
-    return run(spark, plan, table, idempotency, fallback, skip_unchanged_updates)
+    return run(spark, plan, table, idempotency, fallback, skip_unchanged_updates, applied_before)
 
 
 def explain(spark: SparkSession, statement: str) -> MergePlan:
@@ -74,11 +78,12 @@ def run(
     idempotency: tuple[str, int] | None,
     fallback: Fallback | None,
     skip_unchanged_updates: bool,
+    applied_before: int | None = None,
 ) -> MergeResult:
     """Run an unresolved MERGE plan on the engine or, where allowed and needed, on Delta's own."""
     resolved = analyzer.resolve(spark, plan, table, skip_unchanged_updates=skip_unchanged_updates)
     try:
-        return command.run(resolved, idempotency)
+        return command.run(resolved, idempotency, applied_before)
     except UnsupportedFeatureError as refused:
         if fallback != "builtin" or idempotency is not None or skip_unchanged_updates:
             raise

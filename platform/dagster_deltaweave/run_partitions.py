@@ -1,0 +1,252 @@
+"""Which partitions a run is for, whether it rebuilds, and where they are in a table.
+
+Dagster's tags of a run name one partition or a range; `deltaweave/partitions` names any:
+
+>>> partition_tags(["2026-01", "2026-05"])
+{'deltaweave/partitions': '["2026-01", "2026-05"]'}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, time
+from typing import Any
+
+from dagster import (
+    AssetExecutionContext,
+    AssetKey,
+    DagsterInstance,
+    MultiPartitionKey,
+    MultiPartitionsDefinition,
+    OutputContext,
+    PartitionsDefinition,
+    TimeWindowPartitionsDefinition,
+)
+
+from deltaweave.errors import StatementError
+
+PARTITIONS = "deltaweave/partitions"
+"""Run tag that lists partitions, adjacent or not: `a,c,f`, or a JSON list of strings."""
+
+FULL_REFRESH = "deltaweave/full_refresh"
+"""Run tag that, being `true`, makes the run rebuild its tables."""
+
+DELIVERY = "deltaweave/delivery"
+"""Run tag that says which delivery of its partition a run applies."""
+
+
+def partition_tags(partitions: Iterable[str]) -> dict[str, str]:
+    """The tags of one run for these partitions, which need not be adjacent.
+
+    Give them to a run without a partition of Dagster's own: `RunRequest(tags=partition_tags(…))`,
+    `dagster job launch --tags`. In it, an asset cannot load inputs that are partitioned assets
+    with the same partitions, since Dagster asks the run's own tags for them.
+    """
+    return {PARTITIONS: json.dumps(list(partitions))}
+
+
+def is_full_refresh(context: AssetExecutionContext) -> bool:
+    """Whether this run is to rebuild its tables, so that the function hands over everything."""
+    return is_refresh(context.run.tags)
+
+
+def is_refresh(tags: Mapping[str, str]) -> bool:
+    """Whether a run with these tags is to rebuild its tables."""
+    return tags.get(FULL_REFRESH, "").lower() == "true"
+
+
+def partition_keys(context: AssetExecutionContext) -> list[str]:
+    """The partitions that this run is for: one, a range, or those that its tag lists.
+
+    Raises:
+        StatementError: The tag names a partition that the asset does not have, or stands beside
+            a partition or range of Dagster's own.
+    """
+    definition = context.assets_def
+    own = list(context.partition_keys) if context.has_partition_key_range else []
+    if context.has_partition_key:
+        own = [context.partition_key]
+    return _listed(
+        context.run.tags, own, definition.partitions_def, definition.key, context.instance
+    )
+
+
+def output_partition_keys(context: OutputContext) -> list[str]:
+    """As `partition_keys`, of an asset's output."""
+    own = list(context.asset_partition_keys) if context.has_asset_partitions else []
+    step = context.step_context
+    definition = context.asset_partitions_def if _is_partitioned(context) else None
+    return _listed(step.dagster_run.tags, own, definition, context.asset_key, step.instance)
+
+
+def lists_partitions(context: OutputContext) -> bool:
+    """Whether the run's tag lists the partitions, of which Dagster itself then knows nothing."""
+    return _is_partitioned(context) and PARTITIONS in context.step_context.dagster_run.tags
+
+
+def output_is_full_refresh(context: OutputContext) -> bool:
+    """As `is_full_refresh`, of an asset's output."""
+    return is_refresh(context.step_context.dagster_run.tags)
+
+
+def covers_all(context: OutputContext, keys: Sequence[str]) -> bool:
+    """Whether the asset has no partitions, or these are all that it has now and at least one."""
+    if not _is_partitioned(context):
+        return True
+    store = context.step_context.instance
+    known = context.asset_partitions_def.get_partition_keys(dynamic_partitions_store=store)
+    return bool(keys) and set(known) <= set(keys)
+
+
+def partition_predicate(
+    definition: PartitionsDefinition[str] | None,
+    keys: Sequence[str],
+    expression: str | Mapping[str, str] | None,
+    *,
+    table: str,
+) -> str:
+    """The SQL predicate of the rows of these partitions.
+
+    Time windows are compared as their dates or, where they begin within a day, as wall-clock times
+    of the partitions' time zone; other keys as strings.
+
+    Args:
+        definition: The asset's partitions, None if it has none.
+        keys: The partitions, at least one.
+        expression: SQL that gives a row's partition, one for each dimension of multi-partitions.
+        table: The table, for the error's words.
+
+    Raises:
+        StatementError: There is no expression, or none for a dimension, or no partition.
+    """
+    if definition is None or not keys:
+        raise _no_predicate("the run names none of the asset's partitions.", table)
+    if isinstance(definition, MultiPartitionsDefinition):
+        return _multi_predicate(definition, keys, expression, table)
+    if not isinstance(expression, str) or not expression.strip():
+        raise _no_predicate("nothing says which rows a partition has.", table)
+    return _predicate(definition, keys, expression)
+
+
+def _multi_predicate(
+    definition: MultiPartitionsDefinition,
+    keys: Sequence[str],
+    expression: str | Mapping[str, str] | None,
+    table: str,
+) -> str:
+    of_dimension = expression if isinstance(expression, Mapping) else {}
+    lacking = [each.name for each in definition.partitions_defs if not of_dimension.get(each.name)]
+    if lacking:
+        raise _no_predicate(
+            f"nothing says which rows a partition has, by {', '.join(lacking)}.", table
+        )
+    one_by_one = []
+    for key in keys:
+        parts = _by_dimension(definition, key)
+        terms = [
+            _predicate(each.partitions_def, [parts[each.name]], of_dimension[each.name])
+            for each in definition.partitions_defs
+        ]
+        one_by_one.append(f"({' AND '.join(terms)})")
+    return " OR ".join(one_by_one)
+
+
+def _by_dimension(definition: MultiPartitionsDefinition, key: str) -> Mapping[str, str]:
+    known = (
+        key if isinstance(key, MultiPartitionKey) else definition.get_partition_key_from_str(key)
+    )
+    return known.keys_by_dimension
+
+
+def _predicate(definition: PartitionsDefinition[str], keys: Sequence[str], expression: str) -> str:
+    if isinstance(definition, TimeWindowPartitionsDefinition):
+        windows = (
+            f"(({expression}) >= {_literal(_moment(start))} AND ({expression}) < "
+            f"{_literal(_moment(end))})"
+            for start, end in _windows(definition, keys)
+        )
+        return f"({' OR '.join(windows)})"
+    return f"({expression}) IN ({', '.join(map(_literal, keys))})"
+
+
+def _windows(
+    definition: TimeWindowPartitionsDefinition, keys: Sequence[str]
+) -> Iterator[tuple[datetime, datetime]]:
+    """The partitions' time windows, adjacent ones joined."""
+    windows = sorted(
+        (window.start, window.end) for window in map(definition.time_window_for_partition_key, keys)
+    )
+    start, end = windows[0]
+    for next_start, next_end in windows[1:]:
+        if next_start > end:
+            yield start, end
+            start = next_start
+        end = max(end, next_end)
+    yield start, end
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d}" if moment.time() == time() else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _no_predicate(problem: str, table: str) -> StatementError:
+    return StatementError(
+        problem,
+        table=table,
+        operation="choosing partitions",
+        hint="Give the asset partition_expr, the SQL expression of a row's partition (one for "
+        "each dimension), and run it for partitions.",
+    )
+
+
+def _listed(
+    tags: Mapping[str, str],
+    own: list[str],
+    definition: PartitionsDefinition[str] | None,
+    asset: AssetKey,
+    instance: DagsterInstance,
+) -> list[str]:
+    # An asset without partitions may be in the same run as one with them.
+    if PARTITIONS not in tags or definition is None:
+        return own
+    keys = _parsed(tags[PARTITIONS], asset)
+    if own:
+        raise _wrong_list("the run has a partition or range of Dagster's own besides.", asset)
+    known = set(definition.get_partition_keys(dynamic_partitions_store=instance))
+    unknown = [key for key in keys if key not in known]
+    if unknown:
+        raise _wrong_list(f"the asset has no partition {', '.join(unknown)}.", asset)
+    return keys
+
+
+def _parsed(text: str, asset: AssetKey) -> list[str]:
+    if not text.lstrip().startswith("["):
+        keys: Any = [key.strip() for key in text.split(",")]
+    else:
+        try:
+            keys = json.loads(text)
+        except json.JSONDecodeError:
+            keys = None
+    if not keys or not all(isinstance(key, str) and key for key in keys):
+        raise _wrong_list(f"{text!r} is no list of partitions.", asset)
+    return list(dict.fromkeys(keys))
+
+
+def _wrong_list(problem: str, asset: AssetKey) -> StatementError:
+    return StatementError(
+        f"the run's tag {PARTITIONS} cannot be followed: {problem}",
+        table=asset.to_user_string(),
+        operation="choosing partitions",
+        hint="List existing partitions (a,c,f, or a JSON list) in a run without one of its own.",
+    )
+
+
+def _is_partitioned(context: OutputContext) -> bool:
+    definition = context.step_context.assets_def
+    return definition is not None and definition.partitions_def is not None

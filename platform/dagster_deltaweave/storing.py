@@ -1,0 +1,135 @@
+"""An asset's output put into its table: merged, written as it is, or as a rebuilt table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyspark.sql import functions as F
+
+import deltaweave
+from dagster_deltaweave.applied import Marks
+from dagster_deltaweave.declaration import (
+    MergeDeclaration,
+    TableDeclaration,
+    WriteDeclaration,
+)
+from dagster_deltaweave.observations import sql_name
+from deltaweave.delta.failures import translated
+from deltaweave.errors import StatementError
+from deltaweave.identifiers import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from deltaweave import MergeResult, Table, WriteResult
+    from deltaweave.engine.clauses import Clause
+
+
+def merge(
+    table: Table, declaration: MergeDeclaration, changes: DataFrame, marks: Marks
+) -> tuple[str, MergeResult]:
+    """Run the declared statement over a view of the changes, which lives as long as it runs.
+
+    Returns:
+        The statement, as people read it, and the result.
+    """
+    spark = changes.sparkSession
+    view = f"changes_{uuid4().hex}"
+    target = sql_name(table.path_or_name)
+    changes.createOrReplaceTempView(view)
+    try:
+        result = deltaweave.merge(
+            spark,
+            declaration.statement(target, view, changes.columns),
+            idempotency=marks.pair,
+            applied_before=marks.before,
+        )
+    finally:
+        spark.catalog.dropTempView(view)
+    return declaration.statement(target, "changes", changes.columns), result
+
+
+def write(
+    table: Table,
+    declaration: WriteDeclaration,
+    rows: DataFrame,
+    predicate: str | None,
+    marks: Marks,
+) -> WriteResult:
+    """Append the rows, or put them in the place of all rows or of those of the predicate."""
+    if predicate is not None:
+        _check_predicate(table, predicate)
+    return table.write(
+        rows,
+        "append" if declaration.mode == "append" else "overwrite",
+        replace_where=predicate,
+        with_schema_evolution=declaration.schema_policy != "strict",
+        applied=marks.pairs,
+        once=True,
+        applied_before=marks.before,
+    )
+
+
+def rebuild(
+    table: Table,
+    declaration: TableDeclaration,
+    changes: DataFrame,
+    predicate: str | None,
+    marks: Marks,
+) -> WriteResult:
+    """Put in the place of all rows, or of those of the predicate, what an empty table would get."""
+    if predicate is not None:
+        _check_predicate(table, predicate)
+    rows = changes
+    if isinstance(declaration, MergeDeclaration):
+        rows = _inserted_rows(table, declaration, changes)
+    return table.write(
+        rows,
+        "overwrite",
+        replace_where=predicate,
+        with_schema_evolution=declaration.schema_policy != "strict",
+        applied=marks.pairs,
+    )
+
+
+def _inserted_rows(table: Table, declaration: MergeDeclaration, changes: DataFrame) -> DataFrame:
+    """The rows that the merge would insert if the table were empty: no row of it matches."""
+    inserts = [clause for clause in declaration.clauses if clause.kind == "not_matched"]
+    if not inserts:
+        raise StatementError(
+            "a full refresh takes the rows that the asset's clauses insert, and there are none."
+            if declaration.clauses
+            else "a full refresh cannot be told from a MERGE text.",
+            table=table.path_or_name,
+            operation="full refresh",
+            hint="Declare the merge by keys or on, with a clause that inserts.",
+        )
+    source = changes.alias("s")
+    taken = F.lit(False)
+    rows: DataFrame | None = None
+    with translated(table.path_or_name, operation="full refresh"):
+        for clause in inserts:
+            wanted = F.lit(True) if clause.condition is None else F.expr(str(clause.condition))
+            # A condition that is null takes nothing, as in MERGE.
+            wanted = F.coalesce(wanted, F.lit(False))
+            own = source.where(wanted & ~taken).select(*_values(clause, declaration, changes))
+            rows = own if rows is None else rows.unionByName(own, allowMissingColumns=True)
+            taken = taken | wanted
+    assert rows is not None
+    return rows
+
+
+def _values(clause: Clause, declaration: MergeDeclaration, changes: DataFrame) -> Sequence[Column]:
+    if clause.action == "insert_all":
+        names = declaration.table_columns(changes.columns)
+        return [F.col(f"s.{quoted(name)}") for name in names]
+    assignments = clause.assignments or {}
+    return [F.expr(str(value)).alias(name.strip("`")) for name, value in assignments.items()]
+
+
+def _check_predicate(table: Table, predicate: str) -> None:
+    """Fail here, before anything is written, where the predicate does not fit the table."""
+    with translated(table.path_or_name, operation="overwriting", otherwise=StatementError):
+        table.read().where(predicate)

@@ -1,0 +1,156 @@
+"""Rows written without a merge: appended, or put in the place of others, in one commit.
+
+Delta's own writer makes the files and checks schema, constraints and the predicate; the commit is
+made here, so that any number of transaction identifiers can go with it (Delta protocol,
+"Transaction Identifiers").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.failures import translated
+from deltaweave.delta.idempotency import is_applied
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.errors import StatementError
+from deltaweave.identifiers import quoted
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    """What a write committed.
+
+    Attributes:
+        version: The version it made, or None where all of its identifiers were applied before.
+        metrics: Delta's metrics of the write by their names, e.g. `numOutputRows`.
+    """
+
+    version: int | None
+    metrics: Mapping[str, int]
+
+
+def write(
+    log: JavaObject,
+    rows: DataFrame,
+    *,
+    table: str,
+    overwrite: bool,
+    replace_where: str | None,
+    with_schema_evolution: bool,
+    applied: Mapping[str, int],
+    once: bool,
+    applied_before: int | None,
+) -> WriteResult:
+    """Write rows into an existing table; see `Table.write`."""
+    spark = rows.sparkSession
+    view = jvm_.jvm(spark)
+    session = spark._jsparkSession
+    nothing = jvm_.option(view, None)
+    delta = view.org.apache.spark.sql.delta
+    active = jvm_.singleton(delta, "OptimisticTransaction")
+    operation = "overwriting" if overwrite else "append"
+    mode = view.org.apache.spark.sql.SaveMode
+    mode = mode.Overwrite if overwrite else mode.Append
+    # A session that overwrites partitions dynamically would leave the other partitions' rows.
+    options = {"mergeSchema": str(with_schema_evolution), "partitionOverwriteMode": "static"}
+    if replace_where is not None:
+        options["replaceWhere"] = _condition(replace_where, table)
+    with translated(table, operation=operation):
+        transaction = log.startTransaction(nothing, nothing)
+        read = int(transaction.snapshot().version())
+        is_known = [
+            is_applied(
+                pair,
+                int(transaction.txnVersion(pair[0])),
+                applied_before if once else None,
+                table=table,
+                version=read,
+            )
+            for pair in applied.items()
+        ]
+        if once and applied and all(is_known):
+            return WriteResult(None, {})
+        active.setActive(transaction)
+        try:
+            assigned = _assigned(rows, transaction, with_schema_evolution)
+            writer = delta.commands.WriteIntoDelta(
+                log,
+                mode,
+                delta.DeltaOptions(jvm_.scala_map(view, options), session.sessionState().conf()),
+                transaction.metadata().partitionColumns(),
+                jvm_.scala_map(view, {}),
+                assigned._jdf,
+                nothing,
+                nothing,
+                False,
+            )
+            data = writer.writeAndReturnCommitData(transaction, session, nothing, False)
+            actions = view.java.util.ArrayList()
+            actions.addAll(jvm_.java_list(view, data.actions()))
+            now = jvm_.option(view, view.java.lang.System.currentTimeMillis())
+            for name, version in applied.items():
+                actions.add(delta.actions.SetTransaction(name, version, now))
+            predicate = jvm_.option(view, replace_where)
+            made = delta.DeltaOperations.Write(
+                mode, nothing, predicate, nothing, nothing, nothing, nothing, nothing, nothing
+            )
+            version = transaction.commit(jvm_.seq_of(view, actions), made, data.stringTags())
+        finally:
+            active.clearActive()
+        return WriteResult(int(version), _metrics(transaction))
+
+
+def _assigned(rows: DataFrame, transaction: JavaObject, with_schema_evolution: bool) -> DataFrame:
+    """The rows with the table's types, cast as an INSERT casts them: what does not fit fails.
+
+    Left as they are: columns that the table lacks, types that cannot be assigned (Delta's writer
+    refuses them by name), and types that the table may widen to.
+    """
+    spark = rows.sparkSession
+    view = jvm_.jvm(spark)
+    expressions = view.org.apache.spark.sql.catalyst.expressions
+    cast = jvm_.singleton(expressions, "Cast")
+    ansi = jvm_.singleton(expressions, "EvalMode").ANSI()
+    metadata = transaction.metadata()
+    widening = metadata.configuration().get("delta.enableTypeWidening")
+    may_widen = with_schema_evolution and widening.isDefined() and widening.get() == "true"
+    wanted = {field.name().lower(): field.dataType() for field in metadata.schema().fields()}
+
+    def column(field: JavaObject) -> Column:
+        own, name = F.col(quoted(field.name())), field.name()
+        given, target = field.dataType(), wanted.get(name.lower())
+        if (
+            target is None
+            or given.equals(target)
+            or (may_widen and cast.canUpCast(target, given))
+            or not cast.canANSIStoreAssign(given, target)
+        ):
+            return own
+        nothing = jvm_.option(view, None)
+        value = expressions.Cast(jvm_.expression_of(spark, own), target, nothing, ansi)
+        return jvm_.column_of(spark, value).alias(name)
+
+    return rows.select([column(field) for field in rows._jdf.schema().fields()])
+
+
+def _condition(replace_where: str, table: str) -> str:
+    if not replace_where.strip():
+        raise StatementError(
+            "the predicate of the rows to replace is empty.",
+            table=table,
+            operation="overwriting",
+            hint="Say which rows are replaced, or overwrite the whole table on purpose.",
+        )
+    return replace_where
+
+
+def _metrics(transaction: JavaObject) -> dict[str, int]:
+    metrics = transaction.commitInfo().operationMetrics()
+    if not metrics.isDefined():
+        return {}
+    return {str(each._1()): int(each._2()) for each in jvm_.iterate(metrics.get())}

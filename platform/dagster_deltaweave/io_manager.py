@@ -2,12 +2,11 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `spark` as a class.
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from dagster import (
     AssetKey,
-    AssetObservation,
     ConfigurableIOManager,
     InputContext,
     OutputContext,
@@ -22,11 +21,13 @@ import deltaweave
 from dagster_deltaweave import observations
 from dagster_deltaweave.changes import READ, TOUCHED, Changes, application_id, touched_upstreams
 from dagster_deltaweave.declaration import MergeDeclaration, declaration_in, declaration_of
+from dagster_deltaweave.history import last_change
+from dagster_deltaweave.recording import record_data_version, record_merge
 from dagster_deltaweave.spark import SparkResource
 from deltaweave.errors import CommitConflictError, DeltaweaveError, SourceError, Transient
 
 if TYPE_CHECKING:
-    from deltaweave import MergeResult, Table, TouchedRows
+    from deltaweave import MergePlan, MergeResult, Table, TouchedRows
 
 _SECONDS_BEFORE_RETRY = 5
 
@@ -46,6 +47,13 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     root: str = Field(
         description="Path or URI under which the tables lie, each at its asset key: <root>/<key>."
     )
+    explain: bool = Field(
+        default=False,
+        description=(
+            "Whether each merge is explained before it runs, in the run's log and as metadata. "
+            "The source is then evaluated once more than the merge does."
+        ),
+    )
     spark: ResourceDependency[SparkResource]
 
     def table(self, key: AssetKey, declaration: MergeDeclaration | None = None) -> "Table":
@@ -58,6 +66,9 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         """Merge the changes that the asset function returned, and record what the merge did."""
         if obj is None:
             context.log.info("The asset returned None: there is nothing to merge.")
+            table = self.table(context.asset_key, declaration_in(context.definition_metadata))
+            if table.exists():
+                record_data_version(context, last_change(table).version)
             return
         declaration = declaration_of(context)
         changes = _as_changes(obj, context.asset_key)
@@ -65,12 +76,26 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         try:
             idempotency = _idempotency(context, changes, table)
             _create_if_missing(table, declaration, changes)
-            statement, result = _merge(table, declaration, changes, idempotency)
+            for link in observations.spark_ui_metadata(table.spark).values():
+                context.log.info(f"The merge's jobs are in the Spark UI: {link.value}")
+            plan = _plan(table, declaration, changes) if self.explain else None
+            if plan is not None:
+                context.log.info(f"Before the merge:\n{plan}")
+            result = _merge(table, declaration, changes, idempotency)
         except DeltaweaveError as error:
             if isinstance(error, Transient) and declaration.retries:
                 raise RetryRequested(declaration.retries, _SECONDS_BEFORE_RETRY) from error
             raise
-        _record(context, table, changes, statement, result)
+        target = observations.sql_name(table.path_or_name)
+        record_merge(
+            context,
+            self,
+            table,
+            changes,
+            lambda source: declaration.statement(target, source),
+            result,
+            plan,
+        )
 
     def load_input(self, context: InputContext) -> "DataFrame | TouchedRows":
         """The upstream asset's table, or its touched rows where the input asks for them."""
@@ -161,12 +186,24 @@ def _create_if_missing(table: "Table", declaration: MergeDeclaration, changes: C
     table.create_if_missing(schema, declaration.partition_by, declaration.properties)
 
 
+def _plan(table: "Table", declaration: MergeDeclaration, changes: Changes) -> "MergePlan":
+    """What the declared statement is expected to do."""
+    spark = changes.rows.sparkSession
+    view = f"explained_{uuid4().hex}"
+    changes.rows.createOrReplaceTempView(view)
+    try:
+        target = observations.sql_name(table.path_or_name)
+        return deltaweave.explain(spark, declaration.statement(target, view))
+    finally:
+        spark.catalog.dropTempView(view)
+
+
 def _merge(
     table: "Table",
     declaration: MergeDeclaration,
     changes: Changes,
     idempotency: tuple[str, int] | None,
-) -> "tuple[str, MergeResult]":
+) -> "MergeResult":
     """Run the declared statement over a view of the changes; the view lives as long as it runs."""
     spark = changes.rows.sparkSession
     view = f"changes_{uuid4().hex}"
@@ -178,34 +215,4 @@ def _merge(
         )
     finally:
         spark.catalog.dropTempView(view)
-    return declaration.statement(target, "changes"), result
-
-
-def _record(
-    context: OutputContext,
-    table: "Table",
-    changes: Changes,
-    statement: str,
-    result: "MergeResult",
-) -> None:
-    partitions = list(context.asset_partition_keys) if context.has_asset_partitions else []
-    # The numbers are of the whole merge, so they belong to a partition only where it is the one.
-    partition = partitions[0] if len(partitions) == 1 else None
-    merge = observations.merge_metadata(result)
-    if changes.applied is not None:
-        merge.update(observations.touched_metadata(changes.applied))
-    metadata: dict[str, Any] = {
-        **observations.table_metadata(table),
-        **(observations.partition_metadata(result) if partition else {}),
-        **merge,
-        **observations.statement_metadata(statement),
-    }
-    context.add_output_metadata(metadata)
-    context.log_event(
-        AssetObservation(
-            asset_key=context.asset_key,
-            partition=partition,
-            description=f"Merge: {result.strategy}",
-            metadata=merge,
-        )
-    )
+    return result

@@ -195,6 +195,10 @@ class Table:
         """Its newest version."""
         return self._snapshot().version
 
+    def id(self) -> str:
+        """Delta's id of it: a table made anew in the same place has another."""
+        return str(self._snapshot().snapshot.metadata().id())
+
     def read(self, version: int | None = None) -> DataFrame:
         """Its rows, at the newest version or at the one given."""
         if version is not None:

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dagster_deltaweave.asset_decorator import merge_asset
     from dagster_deltaweave.changes import Changes
+    from dagster_deltaweave.checks import build_table_checks
     from dagster_deltaweave.declaration import MergeDeclaration
     from dagster_deltaweave.io_manager import SparkDeltaIOManager
+    from dagster_deltaweave.merge_checks import build_merge_checks
+    from dagster_deltaweave.orphan_changes import build_orphan_changes_check
     from dagster_deltaweave.sensors import build_partition_sensor
     from dagster_deltaweave.source_partition import read_source_partition
     from dagster_deltaweave.spark import SparkResource
@@ -24,7 +27,10 @@ __all__ = [
     "MergeDeclaration",
     "SparkDeltaIOManager",
     "SparkResource",
+    "build_merge_checks",
+    "build_orphan_changes_check",
     "build_partition_sensor",
+    "build_table_checks",
     "build_upkeep_schedule",
     "merge_asset",
     "read_source_partition",
@@ -35,7 +41,10 @@ _HOMES = {
     "MergeDeclaration": "declaration",
     "SparkDeltaIOManager": "io_manager",
     "SparkResource": "spark",
+    "build_merge_checks": "merge_checks",
+    "build_orphan_changes_check": "orphan_changes",
     "build_partition_sensor": "sensors",
+    "build_table_checks": "checks",
     "build_upkeep_schedule": "upkeep",
     "merge_asset": "asset_decorator",
     "read_source_partition": "source_partition",

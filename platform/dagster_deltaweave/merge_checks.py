@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dagster import (
@@ -79,12 +79,13 @@ def build_merge_checks(
     @multi_asset_check(specs=specs, name=check_op_name(specs), can_subset=True)
     def checks(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
         selected = {key.name for key in context.selected_asset_check_keys}
-        last, before = [*runs_of(context.instance, asset.key), [], []][:2]
+        runs = [values_of(run) for run in runs_of(context.instance, asset.key)]
         found: dict[str, Finding] = {}
         if SOURCE_ROWS in selected:
-            found[SOURCE_ROWS] = _source_rows(values_of(last), takes_all)
+            found[SOURCE_ROWS] = _source_rows(runs[0] if runs else {}, takes_all)
         if ROW_COUNT in selected:
-            found[ROW_COUNT] = _row_count(values_of(last), values_of(before), low, high)
+            counts = [run["dagster/row_count"] for run in runs if "dagster/row_count" in run]
+            found[ROW_COUNT] = _row_count(counts, low, high)
         for name, (passed, description, metadata) in found.items():
             yield AssetCheckResult(
                 asset_key=asset.key,
@@ -115,13 +116,15 @@ def runs_of(instance: DagsterInstance, key: AssetKey) -> list[list[AssetMaterial
     runs: dict[str, list[AssetMaterialization]] = {}
     for record in instance.fetch_materializations(key, limit=_RECORDS).records:
         if record.asset_materialization is not None:
-            runs.setdefault(record.run_id, []).append(record.asset_materialization)
+            # What sensors report is of no run, and so each by itself.
+            run = record.run_id or str(record.storage_id)
+            runs.setdefault(run, []).append(record.asset_materialization)
     return list(runs.values())
 
 
 def values_of(run: list[AssetMaterialization]) -> Mapping[str, Any]:
-    """The metadata of a run's newest materialization, as plain values; empty where it has none."""
-    return {key: entry.value for key, entry in run[0].metadata.items()} if run else {}
+    """The metadata of a run's newest materialization, as plain values."""
+    return {key: entry.value for key, entry in run[0].metadata.items()}
 
 
 def _source_rows(values: Mapping[str, Any], takes_all: bool) -> Finding:
@@ -150,20 +153,18 @@ def _source_rows(values: Mapping[str, Any], takes_all: bool) -> Finding:
     )
 
 
-def _row_count(
-    values: Mapping[str, Any], before: Mapping[str, Any], low: float | None, high: float | None
-) -> Finding:
-    now, was = values.get("dagster/row_count"), before.get("dagster/row_count")
-    if now is None or was is None:
-        return True, "No two runs in a row recorded a row count.", {}
-    counts = {"check/rows": now, "check/rows_before": was}
+def _row_count(counts: Sequence[int], low: float | None, high: float | None) -> Finding:
+    if len(counts) < 2:
+        return True, "Fewer than two runs recorded a row count.", {}
+    now, was, *_ = counts
+    metadata = {"check/rows": now, "check/rows_before": was}
     if not was:
-        return True, f"The table had no rows, and now has {now:,}.", counts
+        return True, f"The table had no rows, and now has {now:,}.", metadata
     change = (now - was) / was
     return (
         (low is None or change >= low) and (high is None or change <= high),
         f"{now:,} rows, {was:,} before: {change:+.1%}; allowed is {_bounds(low, high)}.",
-        {**counts, "check/row_count_change": change},
+        {**metadata, "check/row_count_change": change},
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from dagster import (
     AssetChecksDefinition,
     AssetsDefinition,
+    AssetSelection,
     DagsterInstance,
     DagsterInvalidDefinitionError,
     ExecuteInProcessResult,
@@ -22,6 +23,7 @@ from dagster_deltaweave import (
     build_table_checks,
     merge_asset,
 )
+from dagster_deltaweave.checks import _no_nulls, _unique_key
 from dagster_deltaweave.declaration import declaration_in
 from dagster_deltaweave.merge_checks import takes_every_row
 from deltaweave import Table, clauses
@@ -62,7 +64,7 @@ class Customers:
 
     def check(self, *checks: AssetChecksDefinition) -> dict[str, Any]:
         """One run of the checks alone: name to evaluation."""
-        result = self._run(checks, list(checks))
+        result = self._run(checks, AssetSelection.checks(*checks))
         return {each.check_name: each for each in result.get_asset_check_evaluations()}
 
     def _run(
@@ -88,12 +90,16 @@ def values(evaluation: Any) -> dict[str, Any]:
     return {key: entry.value for key, entry in evaluation.metadata.items()}
 
 
-def jobs_of(spark: SparkSession, what: Callable[[], Any]) -> int:
-    """How many Spark SQL queries a call runs."""
-    store = spark._jsparkSession.sharedState().statusStore()
-    before = store.executionsCount()
-    what()
-    return int(store.executionsCount() - before)
+def jobs_of(spark: SparkSession, group: str, what: Callable[[], Any]) -> int:
+    """How many Spark jobs a call runs."""
+    context = spark.sparkContext
+    context.setJobGroup(group, group)
+    try:
+        what()
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+    return len(context.statusTracker().getJobIdsForGroup(group))
 
 
 def test_a_failing_blocking_check_keeps_downstream_assets_from_running(
@@ -179,18 +185,20 @@ def test_nulls_are_looked_for_only_in_files_added_since_the_check_last_passed(
     assert [each.passed for each in (added, other, whole, null)] == [True, False, True, False]
 
 
-def test_a_pass_over_the_table_is_one_query(
+def test_unique_key_and_nulls_share_a_pass_over_the_table(
     spark: SparkSession, customers: Customers, table: Callable[[str], Table]
 ) -> None:
-    from dagster_deltaweave.checks import _no_nulls, _unique_key
-
     customers.merge(batch=[(1, "a"), (2, "b")])
     target = table("customers")
     version = target.version()
-    target.read(version).schema  # loads the snapshot
+    target.row_count()  # loads the list of files
 
-    assert jobs_of(spark, lambda: _unique_key(target, version, ["id"], ["name"])) == 1
-    assert jobs_of(spark, lambda: _no_nulls(target, version, ["id", "name"], None)) == 1
+    alone = jobs_of(spark, "key", lambda: _unique_key(target, version, ["id"], []))
+    both = jobs_of(spark, "both", lambda: _unique_key(target, version, ["id"], ["name"]))
+    nulls = jobs_of(spark, "nulls", lambda: _no_nulls(target, version, ["id", "name"], None))
+
+    # The files to read; the stages of the aggregation, adaptive execution running each as a job.
+    assert (alone, both, nulls) == (4, 4, 3)
 
 
 def test_a_lost_change_is_found_at_the_version_of_the_run(

@@ -18,7 +18,7 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 from pyspark.sql import SparkSession
 
-from dagster_deltaweave import merge_asset
+from dagster_deltaweave import SparkDeltaIOManager, merge_asset
 from dagster_deltaweave.observations import MERGE_COUNTS, PHASE_TIMES, sql_name
 from deltaweave import Table
 from deltaweave.engine.outcome import MERGE_METRICS
@@ -152,11 +152,9 @@ def test_the_data_version_is_that_of_the_last_change_of_rows(
     assert [data_version(each) for each in (first, nothing_changed, nothing_returned)] == ["1"] * 3
     assert status() == StaleStatus.FRESH
 
-    explaining = {
-        **resources,
-        "io_manager": resources["io_manager"].model_copy(update={"explain": True}),
-    }
-    changed = materialize([customers], resources=explaining, instance=instance)
+    root = resources["io_manager"].root
+    explaining = SparkDeltaIOManager(root=root, spark=resources["spark"], explain=True)
+    changed = materialize([customers], resources={"io_manager": explaining}, instance=instance)
     assert data_version(changed) == str(table("customers").version()) == "3"
     assert status() == StaleStatus.STALE
     [materialization] = changed.asset_materializations_for_node("customers")

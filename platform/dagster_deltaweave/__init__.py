@@ -25,11 +25,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dagster_deltaweave.asset_decorator import merge_asset
     from dagster_deltaweave.changes import Changes
+    from dagster_deltaweave.checks import build_table_checks
     from dagster_deltaweave.commit_observer import build_commit_observer
     from dagster_deltaweave.component import MergeAssetComponent
     from dagster_deltaweave.declaration import MergeDeclaration
     from dagster_deltaweave.io_manager import SparkDeltaIOManager
     from dagster_deltaweave.landing_sensor import build_partition_sensor
+    from dagster_deltaweave.merge_checks import build_merge_checks
+    from dagster_deltaweave.orphan_changes import build_orphan_changes_check
     from dagster_deltaweave.run_partitions import is_full_refresh, partition_keys, partition_tags
     from dagster_deltaweave.source_partition import read_source_partition
     from dagster_deltaweave.spark import SparkResource
@@ -48,7 +51,10 @@ __all__ = [
     "SparkResource",
     "UpkeepPolicy",
     "build_commit_observer",
+    "build_merge_checks",
+    "build_orphan_changes_check",
     "build_partition_sensor",
+    "build_table_checks",
     "build_table_sensor",
     "build_upkeep_job",
     "build_upkeep_schedule",
@@ -67,7 +73,10 @@ _HOMES = {
     "SparkResource": "spark",
     "UpkeepPolicy": "upkeep",
     "build_commit_observer": "commit_observer",
+    "build_merge_checks": "merge_checks",
+    "build_orphan_changes_check": "orphan_changes",
     "build_partition_sensor": "landing_sensor",
+    "build_table_checks": "checks",
     "build_table_sensor": "table_sensor",
     "build_upkeep_job": "upkeep",
     "build_upkeep_schedule": "upkeep",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from dagster import (
     AssetKey,
     AssetMaterialization,
-    AssetObservation,
     ConfigurableIOManager,
     InputContext,
     OutputContext,
@@ -35,6 +34,8 @@ from dagster_deltaweave.declaration import (
     WriteDeclaration,
     table_declaration,
 )
+from dagster_deltaweave.history import last_change
+from dagster_deltaweave.recording import record_data_version, record_merge, record_write
 from dagster_deltaweave.run_mark import marked
 from dagster_deltaweave.schema_policy import prepare_table
 from dagster_deltaweave.spark import SparkResource
@@ -43,7 +44,7 @@ from deltaweave.errors import DeltaweaveError, SourceError, StatementError, Tran
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from deltaweave import ChangedRows, MergeResult, Table, TouchedRows, WriteResult
+    from deltaweave import ChangedRows, Table, TouchedRows
 
 _SECONDS_BEFORE_RETRY = 5
 
@@ -69,6 +70,13 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     root: str = Field(
         description="Path or URI under which the tables lie, each at its asset key: <root>/<key>."
     )
+    explain: bool = Field(
+        default=False,
+        description=(
+            "Whether each merge is explained before it runs, in the run's log and as metadata. "
+            "The source is then evaluated once more than the merge does."
+        ),
+    )
     spark: ResourceDependency[SparkResource]
 
     def table(self, key: AssetKey, declaration: TableDeclaration | None = None) -> "Table":
@@ -81,6 +89,10 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         """Store what the asset function returned, and record what storing it did."""
         if obj is None:
             context.log.info("The asset returned None: nothing is written.")
+            declared = _declaration_in(context.definition_metadata, context.asset_key)
+            table = self.table(context.asset_key, declared)
+            if table.exists():
+                record_data_version(context, last_change(table).version)
             return
         declaration = _declared(context)
         changes = self._as_changes(obj, context.asset_key)
@@ -91,7 +103,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
                 if run_partitions.output_is_full_refresh(context):
                     metadata = _rebuild(context, table, declaration, changes, partitions)
                 else:
-                    metadata = _add(context, table, declaration, changes, partitions)
+                    metadata = _add(context, self, table, declaration, changes, partitions)
         except DeltaweaveError as error:
             if isinstance(error, Transient) and declaration.retries:
                 raise RetryRequested(declaration.retries, _SECONDS_BEFORE_RETRY) from error
@@ -203,6 +215,7 @@ def _partitions_of(context: InputContext, table: "Table", expression: Any) -> "D
 
 def _add(
     context: OutputContext,
+    tables: SparkDeltaIOManager,
     table: "Table",
     declaration: TableDeclaration,
     changes: Changes,
@@ -219,13 +232,19 @@ def _add(
     )
     if isinstance(declaration, MergeDeclaration):
         prepare_table(table, declaration, changes.rows)
-        statement, result = storing.merge(table, declaration, changes.rows, marks)
-        return _merged(context, changes, statement, result, partitions)
+        for link in observations.spark_ui_metadata(table.spark).values():
+            context.log.info(f"The merge's jobs are in the Spark UI: {link.value}")
+        plan = storing.explain(table, declaration, changes.rows) if tables.explain else None
+        if plan is not None:
+            context.log.info(f"Before the merge:\n{plan}")
+        result = storing.merge(table, declaration, changes.rows, marks)
+        statement = storing.statement_over(table, declaration, changes.rows)
+        return record_merge(context, tables, table, changes, partitions, statement, result, plan)
     assert isinstance(declaration, WriteDeclaration)
     predicate = _replaced(context, table, declaration, partitions)
     prepare_table(table, declaration, changes.rows)
     written = storing.write(table, declaration, changes.rows, predicate, marks)
-    return _written(context, written, declaration.mode, predicate, partitions)
+    return record_write(context, table, written, declaration.mode, predicate, partitions)
 
 
 def _rebuild(
@@ -249,7 +268,7 @@ def _rebuild(
         predicate = _predicate(context, table, declaration, partitions)
     prepare_table(table, declaration, changes.rows)
     written = storing.rebuild(table, declaration, changes.rows, predicate, marks)
-    return _written(context, written, "full refresh", predicate, partitions)
+    return record_write(context, table, written, "full refresh", predicate, partitions)
 
 
 def _upstreams(context: OutputContext) -> list[AssetKey]:
@@ -285,49 +304,3 @@ def _predicate(
         declaration.partition_expr,
         table=table.path_or_name,
     )
-
-
-def _merged(
-    context: OutputContext,
-    changes: Changes,
-    statement: str,
-    result: "MergeResult",
-    partitions: Sequence[str],
-) -> dict[str, Any]:
-    # The numbers are of the whole merge, so they belong to a partition only where it is the one.
-    partition = partitions[0] if len(partitions) == 1 else None
-    merge = observations.merge_metadata(result)
-    if changes.applied is not None:
-        merge.update(observations.touched_metadata(changes.applied))
-    context.log_event(
-        AssetObservation(
-            asset_key=context.asset_key,
-            partition=partition,
-            description=f"Merge: {result.strategy}",
-            metadata=merge,
-        )
-    )
-    return {
-        **(observations.partition_metadata(result) if partition else {}),
-        **merge,
-        **observations.statement_metadata(statement),
-    }
-
-
-def _written(
-    context: OutputContext,
-    written: "WriteResult",
-    how: str,
-    predicate: str | None,
-    partitions: Sequence[str],
-) -> dict[str, Any]:
-    metadata = observations.write_metadata(written, how, predicate)
-    context.log_event(
-        AssetObservation(
-            asset_key=context.asset_key,
-            partition=partitions[0] if len(partitions) == 1 else None,
-            description=f"Write: {how}",
-            metadata=metadata,
-        )
-    )
-    return {**metadata}

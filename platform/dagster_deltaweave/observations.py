@@ -10,9 +10,10 @@ from dagster import MetadataValue, TableColumn, TableColumnConstraints, TableSch
 from dagster._core.definitions.metadata.metadata_set import TableMetadataSet, UriMetadataSet
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from deltaweave import ChangedRows, MergeResult, Table, TouchedRows, WriteResult
+    from deltaweave import ChangedRows, MergePlan, MergeResult, Table, TouchedRows, WriteResult
 
 MERGE_COUNTS: Mapping[str, str] = MappingProxyType(
     {
@@ -20,6 +21,8 @@ MERGE_COUNTS: Mapping[str, str] = MappingProxyType(
         "merge/rows_inserted": "numTargetRowsInserted",
         "merge/rows_updated": "numTargetRowsUpdated",
         "merge/rows_deleted": "numTargetRowsDeleted",
+        "merge/rows_not_matched_by_source_updated": "numTargetRowsNotMatchedBySourceUpdated",
+        "merge/rows_not_matched_by_source_deleted": "numTargetRowsNotMatchedBySourceDeleted",
         "merge/rows_copied": "numTargetRowsCopied",
         "merge/files_before_skipping": "numTargetFilesBeforeSkipping",
         "merge/files_after_skipping": "numTargetFilesAfterSkipping",
@@ -29,19 +32,23 @@ MERGE_COUNTS: Mapping[str, str] = MappingProxyType(
         "merge/bytes_after_skipping": "numTargetBytesAfterSkipping",
         "merge/bytes_removed": "numTargetBytesRemoved",
         "merge/bytes_added": "numTargetBytesAdded",
+        "merge/change_files_added": "numTargetChangeFilesAdded",
+        "merge/change_bytes_added": "numTargetChangeFileBytes",
+        "merge/deletion_vectors_added": "numTargetDeletionVectorsAdded",
+        "merge/deletion_vectors_updated": "numTargetDeletionVectorsUpdated",
+        "merge/deletion_vectors_removed": "numTargetDeletionVectorsRemoved",
     }
 )
 """Metadata key to Delta's name of a count. Flat numbers: the UI plots nothing else."""
 
-MERGE_TIMES: Mapping[str, str] = MappingProxyType(
+PHASE_TIMES: Mapping[str, str] = MappingProxyType(
     {
-        "merge/seconds": "executionTimeMs",
         "merge/materialize_source_seconds": "materializeSourceTimeMs",
         "merge/scan_seconds": "scanTimeMs",
         "merge/rewrite_seconds": "rewriteTimeMs",
     }
 )
-"""Metadata key to Delta's name of a time."""
+"""Metadata key to Delta's name of a phase's time; `merge/commit_seconds` is none of Delta's."""
 
 WRITE_COUNTS: Mapping[str, str] = MappingProxyType(
     {
@@ -58,16 +65,51 @@ _ALREADY_APPLIED = "already-applied"
 
 
 def merge_metadata(result: MergeResult) -> dict[str, MetadataValue]:
-    """The metrics of a merge, its strategy, and the version it committed if it committed one."""
+    """What a merge did, as flat numbers and a few texts.
+
+    Beside `MERGE_COUNTS` and `PHASE_TIMES`:
+
+    - `merge/seconds`: the whole merge with its commit.
+    - `merge/files_touched`, `merge/bytes_touched`: files in which a row changed, rewritten or
+      marked; not where Delta's own MERGE ran, which does not say which files it rewrote.
+    - `merge/write_amplification`: rows written for each row changed. 1 where only changed rows
+      were written, less where rows were deleted by marking them, more by the rows copied; not
+      where no row changed.
+    - `merge/attempts`: how often the merge ran, more than once where executors died.
+    - `merge/version`: the version it committed, where it committed one.
+    """
     metrics = result.metrics
     metadata: dict[str, MetadataValue] = {
         **{key: MetadataValue.int(metrics[name]) for key, name in MERGE_COUNTS.items()},
-        **{key: MetadataValue.float(metrics[name] / 1000) for key, name in MERGE_TIMES.items()},
+        **{key: _seconds(metrics[name]) for key, name in PHASE_TIMES.items()},
+        "merge/commit_seconds": _seconds(result.commit_time_ms),
+        "merge/seconds": _seconds(metrics["executionTimeMs"] + result.commit_time_ms),
+        "merge/attempts": MetadataValue.int(result.attempts),
         "merge/strategy": MetadataValue.text(result.strategy),
     }
+    if result.strategy != "builtin":
+        touched = result.touched_files
+        metadata["merge/files_touched"] = MetadataValue.int(len(touched.removed))
+        metadata["merge/bytes_touched"] = MetadataValue.int(touched.removed_bytes)
+    if result.source_materialization:
+        metadata["merge/source_materialization"] = MetadataValue.text(result.source_materialization)
+    amplification = _write_amplification(result)
+    if amplification is not None:
+        metadata["merge/write_amplification"] = MetadataValue.float(amplification)
     if result.version is not None:
         metadata["merge/version"] = MetadataValue.int(result.version)
     return metadata
+
+
+def _write_amplification(result: MergeResult) -> float | None:
+    metrics = result.metrics
+    written = metrics.num_target_rows_inserted + metrics.num_target_rows_updated
+    changed = written + metrics.num_target_rows_deleted
+    return (written + metrics.num_target_rows_copied) / changed if changed else None
+
+
+def _seconds(ms: int) -> MetadataValue:
+    return MetadataValue.float(ms / 1000)
 
 
 def write_metadata(
@@ -121,6 +163,17 @@ def partition_metadata(result: MergeResult) -> dict[str, object]:
 def statement_metadata(statement: str) -> dict[str, MetadataValue]:
     """The MERGE as it ran, for people."""
     return {"merge/statement": MetadataValue.md(f"```sql\n{statement}\n```")}
+
+
+def plan_metadata(plan: MergePlan) -> dict[str, MetadataValue]:
+    """What the merge was expected to do, before it ran."""
+    return {"merge/plan": MetadataValue.md(f"```\n{plan}\n```")}
+
+
+def spark_ui_metadata(spark: SparkSession) -> dict[str, MetadataValue]:
+    """Where Spark shows the jobs of the session, for as long as it runs; nothing without its UI."""
+    url = spark.sparkContext.uiWebUrl
+    return {"merge/spark_ui": MetadataValue.url(url)} if url else {}
 
 
 def table_schema(schema: StructType) -> TableSchema:

@@ -28,7 +28,7 @@ def read_source_partition(
     Raises:
         SourceError: The partition is missing, empty, unreadable, or has another schema.
     """
-    expected = _struct(schema)
+    expected = as_struct(schema)
     try:
         # Spark takes the schema from any one file and fills what others lack with nulls, so each
         # file is asked for its own.
@@ -42,20 +42,22 @@ def read_source_partition(
     if not files:
         raise _error(path, table, "holds no Parquet file.")
     for file, found in schemas.items():
-        differences = list(_differences(expected, found))
+        differences = list(schema_differences(expected, found))
         if differences:
             name = file.rsplit("/", 1)[-1]
             raise _error(path, table, f"has a wrong schema in {name}: {'; '.join(differences)}.")
     return spark.read.schema(expected).parquet(path)
 
 
-def _struct(schema: StructType | str) -> StructType:
+def as_struct(schema: StructType | str) -> StructType:
+    """A schema given as such or as DDL."""
     struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     assert isinstance(struct, StructType)  # fromDDL is annotated with the wider DataType
     return struct
 
 
-def _differences(expected: StructType, found: StructType) -> Iterator[str]:
+def schema_differences(expected: StructType, found: StructType) -> Iterator[str]:
+    """What is wrong with a schema, column by column, in words; order and nullability may differ."""
     types = {field.name: field.dataType.simpleString() for field in found}
     for field in expected:
         type_name = field.dataType.simpleString()

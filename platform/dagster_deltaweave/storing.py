@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -23,32 +24,46 @@ from deltaweave.identifiers import quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from deltaweave import MergeResult, Table, WriteResult
+    from deltaweave import MergePlan, MergeResult, Table, WriteResult
     from deltaweave.engine.clauses import Clause
+
+
+def statement_over(
+    table: Table, declaration: MergeDeclaration, changes: DataFrame
+) -> Callable[[str], str]:
+    """The declared statement, by the name that it is to give the changes."""
+    target = sql_name(table.path_or_name)
+    return lambda source: declaration.statement(target, source, changes.columns)
 
 
 def merge(
     table: Table, declaration: MergeDeclaration, changes: DataFrame, marks: Marks
-) -> tuple[str, MergeResult]:
-    """Run the declared statement over a view of the changes, which lives as long as it runs.
-
-    Returns:
-        The statement, as people read it, and the result.
-    """
-    spark = changes.sparkSession
-    view = f"changes_{uuid4().hex}"
-    target = sql_name(table.path_or_name)
-    changes.createOrReplaceTempView(view)
-    try:
-        result = deltaweave.merge(
-            spark,
-            declaration.statement(target, view, changes.columns),
+) -> MergeResult:
+    """Run the declared statement over a view of the changes, which lives as long as it runs."""
+    with _view(changes) as view:
+        return deltaweave.merge(
+            changes.sparkSession,
+            statement_over(table, declaration, changes)(view),
             idempotency=marks.pair,
             applied_before=marks.before,
         )
+
+
+def explain(table: Table, declaration: MergeDeclaration, changes: DataFrame) -> MergePlan:
+    """What the declared statement is expected to do."""
+    with _view(changes) as view:
+        statement = statement_over(table, declaration, changes)(view)
+        return deltaweave.explain(changes.sparkSession, statement)
+
+
+@contextmanager
+def _view(changes: DataFrame) -> Iterator[str]:
+    view = f"changes_{uuid4().hex}"
+    changes.createOrReplaceTempView(view)
+    try:
+        yield view
     finally:
-        spark.catalog.dropTempView(view)
-    return declaration.statement(target, "changes", changes.columns), result
+        changes.sparkSession.catalog.dropTempView(view)
 
 
 def write(

@@ -22,7 +22,7 @@ from deltaweave.engine.clauses import Clause
 from deltaweave.engine.outcome import MergeResult
 from deltaweave.errors import NotADeltaTableError, StatementError, TableNotFoundError
 from deltaweave.identifiers import quoted
-from deltaweave.statements import run
+from deltaweave.statements import Fallback, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,6 +98,10 @@ class Table:
     def version(self) -> int:
         """Its newest version."""
         return self._snapshot().version
+
+    def id(self) -> str:
+        """Delta's id of it: a table made anew in the same place has another."""
+        return str(self._snapshot().snapshot.metadata().id())
 
     def read(self, version: int | None = None) -> DataFrame:
         """Its rows, at the newest version or at the one given."""

@@ -95,11 +95,15 @@ class Daemon:
         return {k: v.value for k, v in event.asset_materialization.metadata.items()}
 
     def observation(self, key: AssetKey) -> tuple[str | None, dict[str, Any]]:
-        """Partition and metadata of an asset's newest observation."""
-        [record] = self.instance.fetch_observations(key, limit=1).records
-        assert record.asset_observation is not None
-        metadata = {k: v.value for k, v in record.asset_observation.metadata.items()}
-        return record.asset_observation.partition, metadata
+        """Partition and metadata of an asset's newest observations: one for each phase."""
+        records = self.instance.fetch_observations(key, limit=4).records
+        assert len({record.run_id for record in records}) == 1
+        metadata: dict[str, Any] = {}
+        for record in records:
+            assert record.asset_observation is not None
+            metadata |= {k: v.value for k, v in record.asset_observation.metadata.items()}
+            partition = record.asset_observation.partition
+        return partition, metadata
 
 
 @pytest.fixture
@@ -176,7 +180,7 @@ def test_a_landed_partition_is_merged_and_shown(
     ]
     assert by_reason(spark, lake) == {7: (1, 2), 9: (1, 4), None: (2, 6)}
 
-    # Dagster shows what the merge did, as materialization and as observation of the partition.
+    # Dagster shows what the merge did, as materialization and as observations of the partition.
     merge = {
         "merge/source_rows": 3,
         "merge/rows_updated": 1,

@@ -129,7 +129,9 @@ def _attempt(
         check_same_source(merge, source)
         phases.times_ms["executionTimeMs"] = round((time.perf_counter() - started) * 1000)
         metrics = merge_metrics(transaction, source, changes, phases)
+        committing = time.perf_counter()
         version = _commit(transaction, changes, metrics, idempotency)
+        commit_time_ms = round((time.perf_counter() - committing) * 1000)
     if version is None:
         return MergeResult(None, metrics, TouchedFiles(), "none", attempt, source.reason)
     transaction.follow_up(
@@ -141,8 +143,15 @@ def _attempt(
     )
     if key_index(transaction.table) is not None:
         index_new_files(latest(merge.spark, transaction.log), merge.table)
-    touched = _touched_files(changes)
-    return MergeResult(version, metrics, touched, changes.strategy, attempt, source.reason)
+    return MergeResult(
+        version,
+        metrics,
+        _touched_files(changes),
+        changes.strategy,
+        attempt,
+        source.reason,
+        commit_time_ms,
+    )
 
 
 def _commit(
@@ -171,4 +180,4 @@ def _touched_files(changes: Changes) -> TouchedFiles:
     gone = set(changes.removed.paths)
     marked = tuple(path for path in removed if path not in gone)
     written = changes.written.files.paths if changes.written is not None else ()
-    return TouchedFiles(removed=removed, added=written + marked)
+    return TouchedFiles(removed, written + marked, changes.touched.size_in_bytes)

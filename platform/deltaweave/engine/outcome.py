@@ -96,10 +96,16 @@ class TouchedFiles:
 
     Paths are relative to the table and percent-encoded (Delta protocol, "Add File and Remove
     File").
+
+    Attributes:
+        removed: The touched files, also those that came back with a deletion vector.
+        added: The new files, and those that came back with a deletion vector.
+        removed_bytes: Size of the touched files, in bytes.
     """
 
     removed: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
+    removed_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,7 @@ class MergeResult:
             with the materialized source.
         source_materialization: Why the source was materialized or not, in Delta's words (e.g.
             `"NON_DETERMINISTIC_SOURCE_NON_DELTA"`); empty where no source was read.
+        commit_time_ms: Time the commit took; no metric, since Delta's are a part of the commit.
     """
 
     version: int | None
@@ -126,3 +133,4 @@ class MergeResult:
     strategy: str
     attempts: int = 1
     source_materialization: str = ""
+    commit_time_ms: int = 0

@@ -69,4 +69,5 @@ $(DAGSTER_HOME)/dagster.yaml:
 	@printf '%s\n' \
 		'# One run at a time: each starts a JVM, and all merge into the same tables.' \
 		'concurrency: {runs: {max_concurrent_runs: 1}, pools: {default_limit: 1}}' \
-		'telemetry: {enabled: false}' >$@
+		'telemetry: {enabled: false}' \
+		'run_coordinator: {module: dagster._core.run_coordinator, class: QueuedRunCoordinator, config: {dequeue_interval_seconds: 1}}' >$@

@@ -18,7 +18,7 @@ from pyspark.sql.types import VariantVal
 import deltaweave
 from deltaweave import Table
 from deltaweave.bench.tables import session_options as configured
-from deltaweave.delta import jvm, snapshot
+from deltaweave.delta import file_list, jvm, snapshot
 from deltaweave.engine.clauses import Clause
 from deltaweave.errors import DeltaweaveError
 from tests.builders import frame, write_table
@@ -237,7 +237,7 @@ def newest_rows(spark: SparkSession, path: str) -> DataFrame:
     view = jvm.jvm(spark)
     parse = jvm.singleton(view.org.apache.spark.sql.delta.actions, "Action").fromJson
     files = jvm.seq(view, [parse(json.dumps(action)) for action in adds.values()])
-    return newest.read_files(snapshot.FileList(spark, files, path))
+    return newest.read_files(file_list.FileList(spark, files, path))
 
 
 def change_feed(spark: SparkSession, path: str, version: int) -> list[str]:

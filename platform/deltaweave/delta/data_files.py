@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.snapshot import FileList, encoder
+from deltaweave.delta.file_list import FileList, encoder
 from deltaweave.delta.transaction import Transaction
 
 if TYPE_CHECKING:

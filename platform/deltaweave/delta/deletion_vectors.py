@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from deltaweave.delta import actions
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.failures import translated
+from deltaweave.delta.file_list import FileList, decoded_location
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.snapshot import FileList, decoded_location
 from deltaweave.delta.transaction import Transaction
 
 USE_PERSISTENT = "spark.databricks.delta.merge.deletionVectors.persistent"

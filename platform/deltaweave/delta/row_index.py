@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.snapshot import FileList
+from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction
 
 

@@ -9,10 +9,10 @@ from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedMerge
+from deltaweave.delta.file_list import FileList
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.row_index import read_with_row_index
 from deltaweave.delta.row_tracking import TrackedColumn
-from deltaweave.delta.snapshot import FileList
 from deltaweave.delta.transaction import Transaction
 from deltaweave.identifiers import quoted
 

@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
-from deltaweave.delta import snapshot as snapshot_
 from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.failures import condition_and_state, delta_error, translated
+from deltaweave.delta.file_list import FileList, total_size
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.snapshot import FileList, TableSnapshot
+from deltaweave.delta.snapshot import TableSnapshot
 from deltaweave.identifiers import quoted
 
 logger = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class Transaction:
             actions,
             FileList(spark, actions.take(first), self.data_path),
             int(change_files.size()),
-            snapshot_.total_size(spark, change_files) if change_files.size() else 0,
+            total_size(spark, change_files) if change_files.size() else 0,
         )
 
     def _repartitions_before_write(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deltaweave.delta.conditions import by_source_predicate, skipping_predicates
-from deltaweave.delta.snapshot import FileList
+from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.key_index import key_index
 from deltaweave.engine.pruning import may_match

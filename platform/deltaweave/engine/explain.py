@@ -9,7 +9,7 @@ from deltaweave.delta.conditions import by_source_predicate
 from deltaweave.delta.deletion_vectors import vectors_writable
 from deltaweave.delta.failures import translated
 from deltaweave.delta.features import refuse_unsupported
-from deltaweave.delta.snapshot import FileList
+from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction, transaction_on
 from deltaweave.engine.candidates import candidate_files, files_by_conditions
 from deltaweave.engine.files_left import max_marked_fraction

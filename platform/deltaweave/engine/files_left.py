@@ -7,7 +7,7 @@ than reading the others again and again. A file without any row left goes withou
 
 from __future__ import annotations
 
-from deltaweave.delta.snapshot import FileList
+from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.touched_files import TouchedFilesScan
 

@@ -25,8 +25,8 @@ from deltaweave.delta.data_files import (
     why_not_writable,
 )
 from deltaweave.delta.failures import translated
+from deltaweave.delta.file_list import FileList, decoded_location
 from deltaweave.delta.row_tracking import tracked_columns
-from deltaweave.delta.snapshot import FileList, decoded_location
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction, WrittenFiles
 from deltaweave.engine import file_statistics, parquet_rewrite

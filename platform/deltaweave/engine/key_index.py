@@ -29,13 +29,8 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.delta.failures import translated
-from deltaweave.delta.snapshot import (
-    FileList,
-    TableSnapshot,
-    decoded,
-    delta_log,
-    latest,
-)
+from deltaweave.delta.file_list import FileList, decoded
+from deltaweave.delta.snapshot import TableSnapshot, delta_log, latest
 from deltaweave.engine import key_filters
 from deltaweave.engine.source_keys import KeyValues, SourceKeys
 from deltaweave.errors import DeltaweaveError

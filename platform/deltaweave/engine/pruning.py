@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.delta.conditions import Equality
-from deltaweave.delta.snapshot import FileList
+from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.source_keys import KeyValues, SourceKeys, python_values
 

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.conditions import Equality, equalities
 from deltaweave.delta.failures import translated
-from deltaweave.delta.snapshot import FileList
+from deltaweave.delta.file_list import FileList
 from deltaweave.engine.source import SOURCE_ROW_ID, PreparedSource
 from deltaweave.errors import SourceError
 from deltaweave.identifiers import quoted

@@ -14,8 +14,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta.analyzer import ResolvedMerge
+from deltaweave.delta.file_list import FileList
 from deltaweave.delta.row_tracking import tracked_columns
-from deltaweave.delta.snapshot import FileList
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.candidates import candidate_files, files_by_conditions

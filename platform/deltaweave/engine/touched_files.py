@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from deltaweave.delta.analyzer import ResolvedClause, ResolvedMerge
 from deltaweave.delta.failures import translated
-from deltaweave.delta.snapshot import FileList, decoded_location
+from deltaweave.delta.file_list import FileList, decoded_location
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.candidates import candidate_files, files_by_conditions

@@ -16,7 +16,7 @@ from functools import partial, reduce
 from pyspark.sql import DataFrame
 
 from deltaweave.delta.deletion_vectors import MarkedRows, mark_rows, vectors_writable
-from deltaweave.delta.snapshot import FileList
+from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction, WrittenFiles
 from deltaweave.engine.change_feed import recorded_inserts
 from deltaweave.engine.changed_rows import changed_rows, remaining_rows

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster import (
-    AssetMaterialization,
     DagsterInstance,
+    DagsterRun,
     DagsterRunStatus,
+    RunRequest,
     RunsFilter,
     build_sensor_context,
 )
-from dagster._core.storage.tags import RUN_KEY_TAG, SENSOR_NAME_TAG
+from dagster._core.storage.tags import PARTITION_NAME_TAG, RUN_KEY_TAG, SENSOR_NAME_TAG
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -38,7 +39,7 @@ from deltaweave.bench.tpcds import GeneratorError
 from resources.environments import lake
 
 if TYPE_CHECKING:
-    from dagster import ExecuteInProcessResult, RunRequest
+    from dagster import ExecuteInProcessResult
     from dagster._core.definitions.dynamic_partitions_request import (
         AddDynamicPartitionsRequest,
         DeleteDynamicPartitionsRequest,
@@ -115,11 +116,12 @@ def _demo(console: Console, instance: DagsterInstance) -> None:
 
 
 def requested_runs(instance: DagsterInstance) -> list[RunRequest]:
-    """The runs that the landing sensor requests and that no run has done or is doing.
+    """The runs that failed before, and those that the landing sensor requests now.
 
-    Dagster's daemon compares run keys the same way, so neither repeats what the other ran.
+    The sensor passes over what has a run, as it must where the daemon ran it: whether a failed run
+    is repeated is for people to say, and whoever runs the demo again says so.
     """
-    requests: list[RunRequest] = []
+    requests = _failed_before(instance)
     cursor = None
     while True:
         # The reference lets the sensor look up dynamic partitions.
@@ -130,19 +132,26 @@ def requested_runs(instance: DagsterInstance) -> list[RunRequest]:
         if not tick.run_requests:
             return requests
         cursor = tick.cursor
-        new = [each for each in tick.run_requests if not _has_run(instance, each)]
-        requests += new
+        requests += tick.run_requests
         _add_partitions(instance, tick.dynamic_partitions_requests or ())
-        arrived = {each.partition_key for each in new}
         for event in tick.asset_events:
-            if isinstance(event, AssetMaterialization) and event.partition in arrived:
-                instance.report_runless_asset_event(event)
+            instance.report_runless_asset_event(event)
 
 
-def _has_run(instance: DagsterInstance, request: RunRequest) -> bool:
-    runs = instance.get_runs(RunsFilter(tags=_tags(request)))
-    failed = {DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED}
-    return any(run.status not in failed for run in runs)
+def _failed_before(instance: DagsterInstance) -> list[RunRequest]:
+    """The deliveries whose newest run failed, by partition."""
+    newest: dict[str, DagsterRun] = {}
+    for run in instance.get_runs(RunsFilter(tags={SENSOR_NAME_TAG: web_returns_landed.name})):
+        newest.setdefault(run.tags[RUN_KEY_TAG], run)
+    return [
+        RunRequest(
+            run_key=run_key,
+            partition_key=run.tags[PARTITION_NAME_TAG],
+            tags={name: tag for name, tag in run.tags.items() if name.startswith("deltaweave/")},
+        )
+        for run_key, run in sorted(newest.items())
+        if run.status in (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
+    ]
 
 
 def _tags(request: RunRequest) -> dict[str, str]:

@@ -33,7 +33,7 @@ from dagster import (
 )
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
-from dagster_deltaweave.declaration import declaration_in
+from dagster_deltaweave.declaration import table_declaration
 from dagster_deltaweave.history import last_change
 from deltaweave.errors import TableNotFoundError
 from deltaweave.identifiers import RESERVED_PREFIX, quoted
@@ -203,7 +203,8 @@ def asset_table(
 ) -> "Table":
     """The table of an asset, as the IO manager of the run knows it."""
     tables: SparkDeltaIOManager = getattr(context.op_execution_context.resources, io_manager_key)
-    return tables.table(asset.key, declaration_in(asset.metadata_by_key[asset.key]))
+    metadata = asset.metadata_by_key[asset.key]
+    return tables.table(asset.key, table_declaration(metadata, asset=asset.key.to_user_string()))
 
 
 def _unique_key(

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from dagster import AssetKey, MetadataValue, OutputContext, TableColumnDep, TableColumnLineage
 
-from dagster_deltaweave.declaration import declaration_in
+from dagster_deltaweave.declaration import table_declaration
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -93,7 +93,7 @@ def upstream_places(
     places: dict[AssetKey, str | None] = {}
     for key in assets.get(context.asset_key).parent_keys - {context.asset_key}:
         metadata = assets.get(key).metadata
-        upstream = tables.table(key, declaration_in(metadata))
+        upstream = tables.table(key, table_declaration(metadata, asset=key.to_user_string()))
         uri = metadata.get("dagster/uri")
         uri = uri.value if isinstance(uri, MetadataValue) else uri
         places[key] = upstream.location() if upstream.exists() else uri

@@ -24,7 +24,7 @@ from dagster import (
 )
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
-from dagster_deltaweave.declaration import declaration_in
+from dagster_deltaweave.declaration import table_declaration
 from dagster_deltaweave.delta_log import Commit, DeltaLog, Position
 from dagster_deltaweave.run_mark import run_id_in
 
@@ -142,7 +142,9 @@ def _location(instance: DagsterInstance, table: AssetsDefinition) -> str | None:
     uri = materialization.metadata.get(URI) if materialization else None
     if uri is not None:
         return str(uri.value)
-    declaration = declaration_in(table.metadata_by_key[table.key])
+    declaration = table_declaration(
+        table.metadata_by_key[table.key], asset=table.key.to_user_string()
+    )
     declared = declaration.table if declaration else None
     return declared if declared and "/" in declared and "`" not in declared else None
 

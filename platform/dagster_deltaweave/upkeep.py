@@ -29,7 +29,7 @@ from dagster import (
     op,
 )
 
-from dagster_deltaweave.declaration import declaration_in
+from dagster_deltaweave.declaration import table_declaration
 from dagster_deltaweave.io_manager import SparkDeltaIOManager
 from dagster_deltaweave.observations import sql_name
 from dagster_deltaweave.run_mark import marked
@@ -181,7 +181,7 @@ def _upkeep_op(
     table: AssetsDefinition, operation: str, policy: UpkeepPolicy, io_manager_key: str
 ) -> OpDefinition:
     key = table.key
-    declaration = declaration_in(table.metadata_by_key[key])
+    declaration = table_declaration(table.metadata_by_key[key], asset=key.to_user_string())
     keep = _OPERATIONS[operation]
 
     @op(

@@ -197,8 +197,9 @@ def test_unique_key_and_nulls_share_a_pass_over_the_table(
     both = jobs_of(spark, "both", lambda: _unique_key(target, version, ["id"], ["name"]))
     nulls = jobs_of(spark, "nulls", lambda: _no_nulls(target, version, ["id", "name"], None))
 
-    # The files to read; the stages of the aggregation, adaptive execution running each as a job.
-    assert (alone, both, nulls) == (4, 4, 3)
+    # The files to read, and their deletion vectors; the stages of the aggregation, each of which
+    # adaptive execution runs as a job.
+    assert (alone, both, nulls) == (5, 5, 4)
 
 
 def test_a_lost_change_is_found_at_the_version_of_the_run(

@@ -126,8 +126,8 @@ def test_yaml_declares_assets_that_merge_files_queries_and_functions(
 
         instance.add_dynamic_partitions("landed_orders", ["p1"])
         others = [defs.resolve_assets_def(name) for name in ("sizes", "letters")]
-        materialize([orders], partition_key="p1", resources=resources, instance=instance)
-        materialize([orders, *others], selection=others, resources=resources, instance=instance)
+        materialize([orders], partition_key="p1", instance=instance)
+        materialize([orders, *others], selection=others, instance=instance)
 
     assert rows(table("sales/orders")) == [(1,)]
     assert rows(table("sizes")) == [("all", 1)]

@@ -159,7 +159,7 @@ def test_the_data_version_is_that_of_the_last_change_of_rows(
     assert data_version(changed) == str(table("customers").version()) == "3"
     assert status() == StaleStatus.STALE
     [materialization] = changed.asset_materializations_for_node("customers")
-    assert "version 2\nstrategy: copy-on-write" in materialization.metadata["merge/plan"].value
+    assert "version 2\nstrategy: deletion-vectors" in materialization.metadata["merge/plan"].value
 
 
 def test_a_merge_that_changes_nothing_commits_no_version(spark: SparkSession, run: Run) -> None:

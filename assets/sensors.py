@@ -1,4 +1,4 @@
-"""What starts by itself: a run for each partition of web returns that lands."""
+"""What starts by itself: a run for each partition that lands, a look at what others commit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from assets.landing import landing_directory, web_returns_landing
 from assets.partitions import web_returns_partitions
 from assets.returns_by_reason import returns_by_reason
 from assets.web_returns import web_returns
-from dagster_deltaweave import build_partition_sensor
+from dagster_deltaweave import build_commit_observer, build_partition_sensor
 
 merge_web_returns = define_asset_job(
     "merge_web_returns",
@@ -23,4 +23,8 @@ web_returns_landed = build_partition_sensor(
     directory=landing_directory(),
     partitions_def=web_returns_partitions,
     landing_asset=web_returns_landing.key,
+)
+
+commits_of_others = build_commit_observer(
+    name="commits_of_others", tables=[web_returns, returns_by_reason]
 )

@@ -17,9 +17,11 @@ SCHEMA = ", ".join(
     + [f"{name} DECIMAL(7,2)" for name in AMOUNTS]
 )
 
+KEYS = ("wr_order_number", "wr_item_sk")
+
 
 @merge_asset(
-    keys=["wr_order_number", "wr_item_sk"],
+    keys=KEYS,
     clauses=[
         clauses.when_matched_delete(condition="s.op = 'delete'"),
         clauses.when_matched_update_all(),

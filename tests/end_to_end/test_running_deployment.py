@@ -24,7 +24,6 @@ from dagster import (
     DagsterRun,
     DagsterRunStatus,
 )
-from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES
 from deltalake import DeltaTable, QueryBuilder
 
 from tests.end_to_end.running import RunningDagster, running_dagster
@@ -164,9 +163,9 @@ def test_a_backfill_over_thirty_partitions_merges_each_of_them_once(shop: Shop) 
         shop.land(day, [(number, "ink", 1), (1000 + number, "pen", number)])
 
     backfill = dagster.backfill(["orders"], days)
-    dagster.eventually("the backfill has ended", lambda: _has_ended(dagster, backfill), seconds=300)
+    # The daemon looks after a backfill's end twice a minute, after its runs all the time.
+    runs = [dagster.finished(run_id) for run_id in _launched(dagster, backfill, 3)]
 
-    runs = dagster.runs(dagster_backfill=backfill)
     assert [run.status for run in runs] == [DagsterRunStatus.SUCCESS] * 3, dagster.errors()
     # One after the other, since they merge into one table.
     times = sorted(shop.step_times(run, "orders") for run in runs)
@@ -226,9 +225,14 @@ def test_a_killed_run_is_executed_again_and_counts_nothing_twice(shop: Shop) -> 
     assert shop.stock("hat") == {"hat": 7}
 
 
-def _has_ended(dagster: RunningDagster, backfill: str) -> bool:
-    found = dagster.instance.get_backfill(backfill)
-    return found is not None and found.status in BULK_ACTION_TERMINAL_STATUSES
+def _launched(dagster: RunningDagster, backfill: str, number: int) -> list[str]:
+    """The runs of a backfill, once there are so many."""
+
+    def runs() -> list[str] | None:
+        found = [run.run_id for run in dagster.runs(dagster_backfill=backfill)]
+        return found if len(found) == number else None
+
+    return dagster.eventually(f"the backfill has {number} runs", runs)
 
 
 def _has_begun(dagster: RunningDagster, run_id: str, step: str) -> bool:

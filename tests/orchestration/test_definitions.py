@@ -51,7 +51,17 @@ def test_the_deployment_consists_of(defs: Definitions) -> None:
         "nightly_upkeep_job",
     }
     assert [schedule.name for schedule in repository.schedule_defs] == ["nightly_upkeep"]
-    assert [sensor.name for sensor in repository.sensor_defs] == ["web_returns_landed"]
+    assert {sensor.name for sensor in repository.sensor_defs} == {
+        "web_returns_landed",
+        "commits_of_others",
+    }
+    checks = repository.asset_graph.asset_check_keys
+    assert {(check.asset_key.to_user_string(), check.name) for check in checks} == {
+        ("web_returns", "unique_key"),
+        ("web_returns", "no_nulls"),
+        ("web_returns", "source_rows_accounted_for"),
+        ("returns_by_reason", "no_nulls"),
+    }
 
 
 def test_lineage_goes_from_source_to_table_to_downstream(defs: Definitions) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from dagster import (
     AssetKey,
     AssetMaterialization,
+    AssetsDefinition,
     ConfigurableIOManager,
+    DagsterInvariantViolationError,
     InputContext,
     OutputContext,
     ResourceDependency,
@@ -120,16 +122,17 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         upstream = context.upstream_output
         metadata = (upstream.definition_metadata if upstream else None) or {}
         table = self.table(context.asset_key, _declaration_in(metadata, context.asset_key))
+        name = context.name if context.has_input_name else context.asset_key.to_user_string()
         read = (context.definition_metadata or {}).get(READ)
         if read is None:
             return frames.as_annotated(
                 _partitions_of(context, table, metadata.get(PARTITION_EXPR)),
                 context.dagster_type.typing_type,
-                what=context.name,
+                what=name,
             )
         if read not in (TOUCHED, CHANGED):
             raise SourceError(
-                f"the input {context.name} asks for {READ}={read!r}; known are {TOUCHED!r} and "
+                f"the input {name} asks for {READ}={read!r}; known are {TOUCHED!r} and "
                 f"{CHANGED!r}.",
                 table=table.path_or_name,
                 operation="READ",
@@ -139,7 +142,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     def _unapplied(
         self, context: InputContext, table: "Table", read: str
     ) -> "TouchedRows | ChangedRows":
-        definition = context.step_context.assets_def
+        definition = _downstream(context)
         if definition is None:
             raise SourceError(
                 f"only an asset can read {read} rows: they are those its own table lacks.",
@@ -194,13 +197,20 @@ def _declaration_in(metadata: Mapping[str, Any], key: AssetKey) -> TableDeclarat
     return table_declaration(metadata, asset=key.to_user_string())
 
 
+def _downstream(context: InputContext) -> AssetsDefinition | None:
+    """The asset that loads; none in an op, and where a value is loaded outside of any run."""
+    try:
+        return context.step_context.assets_def
+    except DagsterInvariantViolationError:
+        return None
+
+
 def _partitions_of(context: InputContext, table: "Table", expression: Any) -> "DataFrame":
     """The rows of the partitions that belong to the run's; all where partitions are no rows."""
     rows = table.read()
-    step = context.step_context
-    downstream = step.assets_def
     if expression is None or not context.has_asset_partitions:
         return rows
+    downstream = _downstream(context)
     if downstream is not None and downstream.partitions_def is None:
         return rows
     predicate = run_partitions.partition_predicate(

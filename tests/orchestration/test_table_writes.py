@@ -9,7 +9,13 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from dagster import AssetExecutionContext, DailyPartitionsDefinition, asset
+from dagster import (
+    AssetExecutionContext,
+    DagsterInstance,
+    DailyPartitionsDefinition,
+    Definitions,
+    asset,
+)
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset
@@ -79,7 +85,11 @@ def test_tables_go_in_and_out_as_the_annotated_type(
 
 
 def test_partitions_of_a_table_are_loaded_and_overwritten_by_themselves(
-    spark: SparkSession, run: Run, table: AssetTable
+    spark: SparkSession,
+    run: Run,
+    table: AssetTable,
+    resources: dict[str, Any],
+    instance: DagsterInstance,
 ) -> None:
     read: list[Any] = []
     days_of = {"wanted": 1}
@@ -109,6 +119,12 @@ def test_partitions_of_a_table_are_loaded_and_overwritten_by_themselves(
         ("2026-01-03", 1),
     ]
     assert read == [["2026-01-02"], 3]
+    # Outside of a run, as in a notebook.
+    defs = Definitions([sales], resources=resources)
+    with defs.get_asset_value_loader(instance) as loader:
+        assert loader.load_asset_value("sales").count() == 3
+        [row] = loader.load_asset_value("sales", partition_key="2026-01-02").collect()
+    assert (str(row.day), row.n) == ("2026-01-02", 7)
 
 
 @pytest.mark.parametrize(

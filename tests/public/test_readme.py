@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from dagster import AssetsDefinition, AutomationCondition
+from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
+from dagster_deltaweave import merge_asset
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
@@ -54,3 +56,15 @@ def test_the_tree_names_folders_that_exist() -> None:
         indent, path = re.match(r"( *)(\S+)", line).groups()  # type: ignore[union-attr]
         parents[len(indent) // 2 :] = [path]
         assert root.joinpath(*parents).exists(), line
+
+
+def test_the_declaration_that_the_docs_show_is_an_asset() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "assets.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    names = {"merge_asset": merge_asset, "AutomationCondition": AutomationCondition}
+
+    exec(code, {**names, "DataFrame": DataFrame}, names)
+
+    customers = names["customers"]
+    assert isinstance(customers, AssetsDefinition)
+    assert {key.to_user_string() for key in customers.dependency_keys} == {"raw_customers"}

@@ -18,7 +18,7 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo ui test test-all fuzz check clean java
+.PHONY: help demo ui test test-all fuzz screenshots check clean java
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,15 +30,18 @@ ui: java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the
 	@$(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
 
 test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 2 GiB)
-	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'not full_matrix'
+	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) --dist loadgroup -m 'not full_matrix'
 
 test-all: java $(INSTALLED) ## run the tests, and every merge case in every layout (hours)
-	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS)
+	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) --dist loadgroup
 
 fuzz: java $(INSTALLED) ## run N=500 drawn merges and compare each with built-in MERGE (SEED=… runs the same again)
 	@echo "SEED=$(SEED)"
 	@DELTAWEAVE_FUZZ_EXAMPLES=$(N) DELTAWEAVE_FUZZ_SEED=$(SEED) $(VENV)/python -m pytest -q \
 		--exitfirst --numprocesses $(WORKERS) tests/properties
+
+screenshots: java $(INSTALLED) ## make the README's pictures of the UI anew (needs Chromium)
+	@DELTAWEAVE_SCREENSHOTS=docs/images $(VENV)/python -m pytest -q tests/end_to_end/test_browser.py
 
 check: $(INSTALLED) ## format, lint, types, import contracts
 	@$(VENV)/ruff format --check

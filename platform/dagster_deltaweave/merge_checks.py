@@ -133,10 +133,8 @@ def _source_rows(values: Mapping[str, Any], takes_all: bool) -> Finding:
     source = values["merge/source_rows"]
     taken = {
         "inserted": values["merge/rows_inserted"],
-        "updated": values["merge/rows_updated"]
-        - values["merge/rows_not_matched_by_source_updated"],
-        "deleted": values["merge/rows_deleted"]
-        - values["merge/rows_not_matched_by_source_deleted"],
+        "updated": values["merge/rows_updated"] - values["merge/by_source_rows_updated"],
+        "deleted": values["merge/rows_deleted"] - values["merge/by_source_rows_deleted"],
     }
     left_alone = source - sum(taken.values())
     counted = ", ".join(f"{count:,} {what}" for what, count in taken.items())

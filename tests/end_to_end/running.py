@@ -105,6 +105,20 @@ class RunningDagster:
         backfill_id: str = self._mutate(_BACKFILL, {"params": params})["backfillId"]
         return backfill_id
 
+    def requested(self, partition: str) -> DagsterRun:
+        """The run of a partition, once a sensor has requested it."""
+        return self.eventually(
+            f"a sensor has requested {partition}",
+            lambda: next(
+                (
+                    run
+                    for run in self.runs(dagster_partition=partition)
+                    if "dagster/sensor_name" in run.tags
+                ),
+                None,
+            ),
+        )
+
     def finished(self, run_id: str, seconds: float = 180) -> DagsterRun:
         """The run, once it has ended."""
         return self.eventually(

@@ -138,10 +138,7 @@ def test_a_partition_that_lands_is_merged_observed_and_counted_downstream(shop: 
     dagster.start_sensor("orders_landed")
     shop.land("day-31", [(3101, "tea", 2), (3102, "jam", 1)], complete=True)
 
-    [found] = dagster.eventually(
-        "the sensor requested a run", lambda: dagster.runs(dagster_partition="day-31") or None
-    )
-    run = dagster.finished(found.run_id)
+    run = dagster.finished(dagster.requested("day-31").run_id)
     assert run.status == DagsterRunStatus.SUCCESS, dagster.errors()
     assert run.tags["dagster/sensor_name"] == "orders_landed"
 

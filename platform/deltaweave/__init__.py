@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deltaweave import errors
+    from deltaweave.changes.apply import apply_changes
     from deltaweave.delta.table_write import WriteResult
     from deltaweave.differences import ChangedRows, TouchedRows
     from deltaweave.engine import clauses
@@ -30,6 +31,7 @@ __all__ = [
     "TouchedFiles",
     "TouchedRows",
     "WriteResult",
+    "apply_changes",
     "clauses",
     "errors",
     "explain",
@@ -49,6 +51,7 @@ _HOMES = {
     "TouchedFiles": "deltaweave.engine.outcome",
     "TouchedRows": "deltaweave.differences",
     "WriteResult": "deltaweave.delta.table_write",
+    "apply_changes": "deltaweave.changes.apply",
     "explain": "deltaweave.statements",
     "local_session": "deltaweave.session",
     "merge": "deltaweave.statements",

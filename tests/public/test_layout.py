@@ -64,6 +64,7 @@ def test_the_public_names() -> None:
         "TouchedFiles",
         "TouchedRows",
         "WriteResult",
+        "apply_changes",
         "clauses",
         "errors",
         "explain",

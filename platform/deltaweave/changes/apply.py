@@ -1,0 +1,173 @@
+"""`apply_changes`: a table kept current by change events, in whatever order they come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from deltaweave.changes.current_rows import apply_to_current_rows, further_columns
+from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape, read_events
+from deltaweave.changes.tombstones import Tombstones
+from deltaweave.engine.outcome import MergeResult
+from deltaweave.errors import StatementError
+from deltaweave.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_OPERATION = "applying changes"
+
+
+def apply_changes(
+    spark: SparkSession,
+    target: str,
+    source: DataFrame | str,
+    *,
+    keys: Sequence[str],
+    sequence_by: str | Column,
+    apply_as_deletes: str | Column | None = None,
+    apply_as_truncates: str | Column | None = None,
+    ignore_null_updates: bool = False,
+    present_columns: str | None = None,
+    column_list: Sequence[str] | None = None,
+    except_column_list: Sequence[str] | None = None,
+    stored_as_scd_type: Literal[1, 2, "1", "2"] = 1,
+    late_by: timedelta = timedelta(days=7),
+    idempotency: tuple[str, int] | None = None,
+) -> MergeResult:
+    """Apply a batch of change events to a table, on deltaweave's engine.
+
+    The table is the same in whatever order events come, however they are batched, and however
+    often each of them comes. The parameters are named as those of Spark's `create_auto_cdc_flow`.
+
+    Each event inserts or updates the row of its key, unless it deletes. The newest event of a key
+    wins, by `sequence_by`, never by arrival. Of events of a key with the same sequence, a delete
+    wins; of upserts, the one whose values have the greater digest, which is arbitrary and always
+    the same. An event without a sequence, or with a null in its key, is an error, and nothing of
+    its batch is applied.
+
+    A target that does not exist is created, with deletion vectors. Beside the events' columns it
+    has `_cdc_sequence` and, where events may leave columns out, `_cdc_column_sequences`. To an
+    existing table, add them first; rows without a sequence count as older than every event.
+
+    Args:
+        spark: A Delta-enabled session.
+        target: Path or catalog name of the table.
+        source: The events, as a DataFrame or the name of a table.
+        keys: Columns that identify a row.
+        sequence_by: SQL expression or Column that orders the events of a key: a number, a time, a
+            string, or a struct of such to break ties.
+        apply_as_deletes: Condition of events that delete their key's row.
+        apply_as_truncates: Condition of events that delete all rows older than they are.
+        ignore_null_updates: Whether nulls in an upsert leave the columns as they are.
+        present_columns: Column with the names of the columns that an event speaks of, an array of
+            strings, null for all. The others stay as they are; a null in one that it names is
+            meant. Not a column of the table.
+        column_list: Columns of the source that are columns of the table; by default all.
+        except_column_list: Columns of the source that are not; only one of the two.
+        stored_as_scd_type: 1 for current rows alone.
+        late_by: How long after a delete was applied older events of its key may come: for so long
+            it is remembered, in a small table beside the target. One that comes later brings the
+            row back.
+        idempotency: See `deltaweave.merge`.
+
+    Returns:
+        What the merge into the target did.
+
+    Raises:
+        StatementError: Arguments or the table's columns do not fit.
+        SourceError: An event lacks its key or sequence, or the events could not be read.
+        DeltaweaveError: Anything else; the target is as it was.
+    """
+    rows = spark.table(source) if isinstance(source, str) else source
+    table = Table(spark, target)
+    if str(stored_as_scd_type) != "1":
+        raise _wrong(table, f"stored_as_scd_type is {stored_as_scd_type!r}; known is 1.")
+    shape = EventShape(
+        keys=tuple(keys),
+        sequence_by=_expression(sequence_by),
+        deletes=None if apply_as_deletes is None else _expression(apply_as_deletes),
+        truncates=None if apply_as_truncates is None else _expression(apply_as_truncates),
+        columns=_columns(table, rows, keys, column_list, except_column_list, present_columns),
+        present=present_columns,
+        ignore_nulls=ignore_null_updates,
+    )
+    events = read_events(rows, shape, table=target)
+    try:
+        if not table.exists():
+            table.create_if_missing(
+                _schema(events), properties={"delta.enableDeletionVectors": "true"}
+            )
+        _check_columns(table, events)
+        tombstones = Tombstones.of(table, keys)
+        tombstones.remember(events, late_by)
+        return apply_to_current_rows(table, events, tombstones, idempotency)
+    finally:
+        events.rows.unpersist()
+
+
+def _expression(given: str | Column) -> Column:
+    return F.expr(given) if isinstance(given, str) else given
+
+
+def _columns(
+    table: Table,
+    rows: DataFrame,
+    keys: Sequence[str],
+    column_list: Sequence[str] | None,
+    except_column_list: Sequence[str] | None,
+    present_columns: str | None,
+) -> tuple[str, ...]:
+    """The columns of the table that are no keys."""
+    if isinstance(keys, str) or not keys:
+        raise _wrong(table, "keys is a list of one or more columns.")
+    if column_list is not None and except_column_list is not None:
+        raise _wrong(table, "column_list and except_column_list exclude each other.")
+    left_out = {*(except_column_list or ()), *filter(None, [present_columns])}
+    named = {*keys, *left_out, *(column_list or ())}
+    unknown = sorted(named - set(rows.columns))
+    if unknown:
+        raise _wrong(
+            table,
+            f"the source has no column {', '.join(unknown)}.",
+            f"It has {', '.join(rows.columns)}.",
+        )
+    wanted = rows.columns if column_list is None else list(column_list)
+    columns = tuple(name for name in wanted if name not in left_out and name not in keys)
+    taken = [name for name in (*keys, *columns) if name.lower().startswith(PREFIX)]
+    if taken:
+        raise _wrong(
+            table,
+            f"column names that begin with {PREFIX} are taken: {', '.join(taken)}.",
+            "Rename them in the source, or leave them out with except_column_list.",
+        )
+    return columns
+
+
+def _schema(events: Events) -> StructType:
+    values = events.rows.schema[VALUES].dataType
+    assert isinstance(values, StructType)
+    keys = [StructField(key, events.rows.schema[key].dataType) for key in events.shape.keys]
+    of_values = [StructField(field.name, field.dataType) for field in values]
+    return StructType([*keys, *of_values, *further_columns(events)])
+
+
+def _check_columns(table: Table, events: Events) -> None:
+    has = {field.name.lower() for field in table.read().schema}
+    missing = [field for field in _schema(events) if field.name.lower() not in has]
+    if missing:
+        added = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in missing)
+        raise _wrong(
+            table,
+            f"the table has no column {', '.join(field.name for field in missing)}.",
+            f"Add them, ALTER TABLE … ADD COLUMNS ({added}), or leave columns of the events out.",
+        )
+
+
+def _wrong(table: Table, problem: str, hint: str | None = None) -> StatementError:
+    return StatementError(problem, table=table.path_or_name, operation=_OPERATION, hint=hint)

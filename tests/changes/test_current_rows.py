@@ -1,0 +1,284 @@
+"""`apply_changes` to a table of current rows: the same whatever the order, batches and repeats."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+import deltaweave
+from deltaweave import Table
+from deltaweave.errors import SourceError, StatementError
+
+SCHEMA = "k INT, v INT, w STRING, seq INT, op STRING, present ARRAY<STRING>"
+WHOLE = {"except_column_list": ["seq", "op", "present"]}
+PARTIAL = {"present_columns": "present", "except_column_list": ["seq", "op"]}
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event as the tests write it; `present` None speaks of all columns."""
+
+    k: int | None
+    seq: int | None
+    v: int | None = None
+    w: str | None = None
+    op: str = "upsert"
+    present: tuple[str, ...] | None = None
+
+    def row(self) -> Row:
+        present = None if self.present is None else list(self.present)
+        return (self.k, self.v, self.w, self.seq, self.op, present)
+
+
+def delete(k: int, seq: int) -> Event:
+    return Event(k, seq, op="delete")
+
+
+def truncate(seq: int) -> Event:
+    return Event(None, seq, op="truncate")
+
+
+@pytest.fixture
+def apply(spark: SparkSession, tmp_path: Path) -> Callable[..., set[Row]]:
+    """Applies batches to a table of its own; returns its rows (k, v, w)."""
+    numbers = itertools.count()
+
+    def applied(*batches: Sequence[Event], table: str | None = None, **arguments: Any) -> set[Row]:
+        target = table or str(tmp_path / f"table-{next(numbers)}")
+        for batch in batches:
+            deltaweave.apply_changes(
+                spark,
+                target,
+                spark.createDataFrame([event.row() for event in batch], SCHEMA),
+                keys=["k"],
+                sequence_by="seq",
+                apply_as_deletes="op = 'delete'",
+                apply_as_truncates="op = 'truncate'",
+                **{**WHOLE, **arguments},
+            )
+        rows = [tuple(row) for row in Table(spark, target).read().select("k", "v", "w").collect()]
+        assert len(rows) == len(set(rows))
+        return set(rows)
+
+    return applied
+
+
+def current_rows(events: Sequence[Event]) -> set[Row]:
+    """What the events make of a table: each column of a key by its newest event that is no delete.
+
+    Where an upsert and a delete have the same sequence, the delete is the later.
+    """
+    truncated = max((e.seq or 0 for e in events if e.op == "truncate"), default=-1)
+    rows = set()
+    for k in {event.k for event in events if event.op != "truncate"}:
+        of_key = [event for event in events if event.k == k]
+        deleted = max((e.seq or 0 for e in of_key if e.op == "delete"), default=-1)
+        gone = max(deleted, truncated)
+        alive = sorted(
+            (e for e in of_key if e.op == "upsert" and (e.seq or 0) > gone),
+            key=lambda e: e.seq or 0,
+        )
+        if alive:
+            values: dict[str, Any] = {"v": None, "w": None}
+            for event in alive:
+                spoken = ("v", "w") if event.present is None else event.present
+                values |= {name: getattr(event, name) for name in spoken}
+            rows.add((k, values["v"], values["w"]))
+    return rows
+
+
+KEYS = st.integers(1, 3)
+SEQUENCES = st.integers(1, 8)
+UPSERTS = st.builds(
+    Event,
+    k=KEYS,
+    seq=SEQUENCES,
+    v=st.sampled_from([None, 1, 2]),
+    w=st.sampled_from([None, "a", "b"]),
+    present=st.sampled_from([None, None, ("v",), ("w",), ()]),
+)
+DELETES = st.builds(delete, KEYS, SEQUENCES)
+TRUNCATES = st.builds(truncate, SEQUENCES)
+
+
+@st.composite
+def histories(draw: st.DrawFn, upserts: st.SearchStrategy[Event]) -> list[list[Event]]:
+    """Batches of events, in any order, some of them repeated; no two upserts of a key are a tie."""
+    drawn = draw(st.lists(st.one_of(upserts, upserts, DELETES, TRUNCATES), min_size=1, max_size=12))
+    events = list({(e.k, e.seq, e.op): e for e in drawn}.values())
+    repeated = draw(st.lists(st.sampled_from(events), max_size=4))
+    order = draw(st.permutations(events + repeated))
+    borders = sorted(draw(st.sets(st.integers(1, max(1, len(order) - 1)), max_size=2)))
+    return [order[a:b] for a, b in itertools.pairwise([0, *borders, len(order)]) if order[a:b]]
+
+
+DRAWN = settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@DRAWN
+@given(batches=histories(UPSERTS.map(lambda e: Event(e.k, e.seq, e.v, e.w))))
+def test_any_order_batches_and_repeats_give_the_same_rows(
+    apply: Callable[..., set[Row]], batches: list[list[Event]]
+) -> None:
+    assert apply(*batches) == current_rows([event for batch in batches for event in batch])
+
+
+@DRAWN
+@given(batches=histories(UPSERTS))
+def test_so_do_events_that_speak_of_some_columns(
+    apply: Callable[..., set[Row]], batches: list[list[Event]]
+) -> None:
+    rows = apply(*batches, **PARTIAL)
+    assert rows == current_rows([event for batch in batches for event in batch])
+
+
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        # A late event changes nothing, nor does one that comes again.
+        ([[Event(1, 2, 20)], [Event(1, 1, 10)], [Event(1, 2, 20)]], {(1, 20, None)}),
+        # An upsert that is older than the delete, and comes after it, brings nothing back.
+        ([[Event(1, 1, 10)], [delete(1, 3)], [Event(1, 2, 20)]], set()),
+        # The delete came before any event of its key.
+        ([[delete(1, 3)], [Event(1, 2, 20)], [Event(1, 4, 40)]], {(1, 40, None)}),
+        # Of the same sequence, the delete is the later.
+        ([[Event(1, 3, 30)], [delete(1, 3)]], set()),
+        ([[delete(1, 3)], [Event(1, 3, 30)]], set()),
+        # Emptied: what is older goes, also where it comes later.
+        (
+            [[Event(1, 1, 10), Event(2, 5, 50)], [truncate(3)], [Event(3, 2, 20), Event(1, 4, 40)]],
+            {(1, 40, None), (2, 50, None)},
+        ),
+    ],
+    ids=["late", "after-delete", "delete-first", "tie", "tie-reversed", "truncate"],
+)
+def test_deletes_and_late_events(
+    apply: Callable[..., set[Row]], batches: list[list[Event]], expected: set[Row]
+) -> None:
+    assert apply(*batches) == expected
+
+
+def test_a_tie_of_upserts_falls_the_same_way_in_any_order(apply: Callable[..., set[Row]]) -> None:
+    tied = [Event(1, 5, 1, "a"), Event(1, 5, 2, "b"), Event(1, 5, None, None)]
+    found = {frozenset(apply(*[[e] for e in order])) for order in itertools.permutations(tied)}
+    assert len(found | {frozenset(apply(tied))}) == 1
+
+
+def test_a_null_that_is_meant_differs_from_a_column_that_is_missing(
+    apply: Callable[..., set[Row]],
+) -> None:
+    rows = apply(
+        [Event(1, 1, 10, "a"), Event(2, 1, 10, "a"), Event(3, 1, 10, "a")],
+        [Event(1, 2, None, "b", present=("w",)), Event(2, 2, None, "b", present=("v",))],
+        [Event(3, 2, None, "b")],  # speaks of all
+        **PARTIAL,
+    )
+    assert rows == {(1, 10, "b"), (2, None, "a"), (3, None, "b")}
+
+
+def test_nulls_of_updates_can_be_ignored(apply: Callable[..., set[Row]]) -> None:
+    batches = [[Event(1, 1, 10, None)], [Event(1, 3, 30, None)], [Event(1, 2, 20, "b")]]
+    # At 3 nothing was said of w, so that of 2 holds, though it came last.
+    assert apply(*batches, ignore_null_updates=True) == {(1, 30, "b")}
+
+
+@pytest.mark.parametrize(
+    ("event", "problem"),
+    [
+        (Event(1, None, 10), "1 of 2 events have no sequence: k=1 at None"),
+        (Event(None, 7, 10), "1 of 2 events have a null in their key: k=None at 7"),
+    ],
+    ids=["sequence", "key"],
+)
+def test_an_event_without_key_or_sequence_is_refused_before_any_write(
+    apply: Callable[..., set[Row]],
+    spark: SparkSession,
+    tmp_path: Path,
+    event: Event,
+    problem: str,
+) -> None:
+    with pytest.raises(SourceError, match=problem):
+        apply([Event(2, 1, 20), event], table=str(tmp_path / "t"))
+    assert not Table(spark, str(tmp_path / "t")).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"keys": []}, "keys is a list of one or more columns"),
+        ({"keys": ["nope"]}, "the source has no column nope"),
+        ({"sequence_by": "sq"}, "sq"),
+        ({"sequence_by": "map(1, 2)"}, "values of the type map<int,int> have no order"),
+        ({"column_list": ["k"], "except_column_list": ["v"]}, "exclude each other"),
+        ({"stored_as_scd_type": 3}, "stored_as_scd_type is 3"),
+    ],
+    ids=["no-keys", "unknown-key", "unknown-sequence", "unordered", "both-lists", "type"],
+)
+def test_arguments_that_do_not_fit_are_refused(
+    spark: SparkSession, tmp_path: Path, arguments: Mapping[str, Any], problem: str
+) -> None:
+    source = spark.createDataFrame([Event(1, 1).row()], SCHEMA)
+    wanted: dict[str, Any] = {"keys": ["k"], "sequence_by": "seq", **arguments}
+    with pytest.raises((StatementError, SourceError), match=problem):
+        deltaweave.apply_changes(spark, str(tmp_path / "t"), source, **wanted)
+    assert not Table(spark, str(tmp_path / "t")).exists()
+
+
+def test_columns_that_the_table_lacks_are_refused_by_name(
+    apply: Callable[..., set[Row]], tmp_path: Path
+) -> None:
+    table = str(tmp_path / "t")
+    apply([Event(1, 1, 10)], table=table)
+    with pytest.raises(StatementError, match="the table has no column op") as failed:
+        apply([Event(1, 2, 20)], table=table, except_column_list=["seq", "present"])
+    assert "ADD COLUMNS (op string)" in str(failed.value)
+
+
+def test_a_table_that_was_there_before_takes_events_over_its_rows(
+    apply: Callable[..., set[Row]], spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    Table(spark, path).create_if_missing("k INT, v INT, w STRING")
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (1, 0, 'a'), (2, 0, 'a'), (3, 0, 'a')")
+    spark.sql(
+        f"ALTER TABLE delta.`{path}` ADD COLUMNS (_cdc_sequence STRUCT<at: INT, tie: BIGINT>)"
+    )
+    assert apply([Event(1, 1, 10), delete(2, 1)], table=path) == {(1, 10, None), (3, 0, "a")}
+
+
+def test_deletes_are_forgotten_when_no_older_event_can_come(
+    apply: Callable[..., set[Row]], spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    soon = {"table": path, "late_by": timedelta(0)}
+    apply([delete(1, 5), delete(2, 5)], **soon)
+    apply([delete(3, 5)], **soon)  # which forgets the others
+    remembered = spark.read.format("delta").load(f"{path}/_deltaweave_tombstones")
+    assert [row.k for row in remembered.collect()] == [3]
+    assert apply([Event(1, 4, 40), Event(3, 4, 40)], **soon) == {(1, 40, None)}
+
+
+def test_a_batch_that_changes_nothing_commits_nothing(
+    apply: Callable[..., set[Row]], spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    batch = [Event(1, 2, 20), delete(2, 2)]
+    apply(batch, table=path)
+    version = Table(spark, path).version()
+    apply(batch, [Event(1, 1, 10)], [delete(2, 1)], table=path)
+    assert Table(spark, path).version() == version

@@ -79,13 +79,14 @@ def run(
     fallback: Fallback | None,
     skip_unchanged_updates: bool,
     applied_before: int | None = None,
+    computed_from: int | None = None,
 ) -> MergeResult:
     """Run an unresolved MERGE plan on the engine or, where allowed and needed, on Delta's own."""
     resolved = analyzer.resolve(spark, plan, table, skip_unchanged_updates=skip_unchanged_updates)
     try:
-        return command.run(resolved, idempotency, applied_before)
+        return command.run(resolved, idempotency, applied_before, computed_from)
     except UnsupportedFeatureError as refused:
-        if fallback != "builtin" or idempotency is not None or skip_unchanged_updates:
+        if fallback != "builtin" or idempotency or skip_unchanged_updates:
             raise
         features = ", ".join(refused.features)
         logger.warning("%s uses %s: Delta's own MERGE runs instead", table, features)

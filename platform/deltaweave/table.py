@@ -354,13 +354,19 @@ class MergeBuilder:
         return self.add(when.when_not_matched_by_source_delete(condition))
 
     def execute(
-        self, *, fallback: Fallback | None = None, skip_unchanged_updates: bool = False
+        self,
+        *,
+        fallback: Fallback | None = None,
+        skip_unchanged_updates: bool = False,
+        computed_from: int | None = None,
     ) -> MergeResult:
         """Run the merge.
 
         Args:
             fallback: See `deltaweave.merge`.
             skip_unchanged_updates: See `deltaweave.merge`.
+            computed_from: The version of this table from which the source was computed. Has it
+                another one by now, nothing is done and the error is a `CommitConflictError`.
 
         Raises:
             DeltaweaveError: A subclass that says what happened; nothing was committed.
@@ -382,4 +388,12 @@ class MergeBuilder:
             clauses=self._clauses,
             with_schema_evolution=self._with_schema_evolution,
         )
-        return run(spark, plan, table, self._idempotency, fallback, skip_unchanged_updates)
+        return run(
+            spark,
+            plan,
+            table,
+            self._idempotency,
+            fallback,
+            skip_unchanged_updates,
+            computed_from=computed_from,
+        )

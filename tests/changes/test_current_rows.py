@@ -4,49 +4,32 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Table
 from deltaweave.errors import SourceError, StatementError
-
-SCHEMA = "k INT, v INT, w STRING, seq INT, op STRING, present ARRAY<STRING>"
-WHOLE = {"except_column_list": ["seq", "op", "present"]}
-PARTIAL = {"present_columns": "present", "except_column_list": ["seq", "op"]}
-
-Row = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Event:
-    """An event as the tests write it; `present` None speaks of all columns."""
-
-    k: int | None
-    seq: int | None
-    v: int | None = None
-    w: str | None = None
-    op: str = "upsert"
-    present: tuple[str, ...] | None = None
-
-    def row(self) -> Row:
-        present = None if self.present is None else list(self.present)
-        return (self.k, self.v, self.w, self.seq, self.op, present)
-
-
-def delete(k: int, seq: int) -> Event:
-    return Event(k, seq, op="delete")
-
-
-def truncate(seq: int) -> Event:
-    return Event(None, seq, op="truncate")
+from tests.changes.drawn import (
+    DELETES,
+    DRAWN,
+    PARTIAL,
+    PARTIAL_UPSERTS,
+    SCHEMA,
+    TRUNCATES,
+    UPSERTS,
+    WHOLE,
+    Event,
+    Row,
+    batches_of,
+    delete,
+    truncate,
+)
 
 
 @pytest.fixture
@@ -98,40 +81,8 @@ def current_rows(events: Sequence[Event]) -> set[Row]:
     return rows
 
 
-KEYS = st.integers(1, 3)
-SEQUENCES = st.integers(1, 8)
-UPSERTS = st.builds(
-    Event,
-    k=KEYS,
-    seq=SEQUENCES,
-    v=st.sampled_from([None, 1, 2]),
-    w=st.sampled_from([None, "a", "b"]),
-    present=st.sampled_from([None, None, ("v",), ("w",), ()]),
-)
-DELETES = st.builds(delete, KEYS, SEQUENCES)
-TRUNCATES = st.builds(truncate, SEQUENCES)
-
-
-@st.composite
-def histories(draw: st.DrawFn, upserts: st.SearchStrategy[Event]) -> list[list[Event]]:
-    """Batches of events, in any order, some of them repeated; no two upserts of a key are a tie."""
-    drawn = draw(st.lists(st.one_of(upserts, upserts, DELETES, TRUNCATES), min_size=1, max_size=12))
-    events = list({(e.k, e.seq, e.op): e for e in drawn}.values())
-    repeated = draw(st.lists(st.sampled_from(events), max_size=4))
-    order = draw(st.permutations(events + repeated))
-    borders = sorted(draw(st.sets(st.integers(1, max(1, len(order) - 1)), max_size=2)))
-    return [order[a:b] for a, b in itertools.pairwise([0, *borders, len(order)]) if order[a:b]]
-
-
-DRAWN = settings(
-    max_examples=12,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-
-
 @DRAWN
-@given(batches=histories(UPSERTS.map(lambda e: Event(e.k, e.seq, e.v, e.w))))
+@given(batches=batches_of(UPSERTS, UPSERTS, DELETES, TRUNCATES))
 def test_any_order_batches_and_repeats_give_the_same_rows(
     apply: Callable[..., set[Row]], batches: list[list[Event]]
 ) -> None:
@@ -139,7 +90,7 @@ def test_any_order_batches_and_repeats_give_the_same_rows(
 
 
 @DRAWN
-@given(batches=histories(UPSERTS))
+@given(batches=batches_of(PARTIAL_UPSERTS, PARTIAL_UPSERTS, DELETES, TRUNCATES))
 def test_so_do_events_that_speak_of_some_columns(
     apply: Callable[..., set[Row]], batches: list[list[Event]]
 ) -> None:

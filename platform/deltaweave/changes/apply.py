@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from deltaweave.changes.current_rows import apply_to_current_rows, further_columns
+from deltaweave.changes import current_rows, histories
 from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape, read_events
+from deltaweave.changes.histories import Histories
+from deltaweave.changes.remembered import Remembered
 from deltaweave.changes.tombstones import Tombstones
 from deltaweave.engine.outcome import MergeResult
-from deltaweave.errors import StatementError
+from deltaweave.errors import CommitConflictError, StatementError
 from deltaweave.table import Table
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ def apply_changes(
     column_list: Sequence[str] | None = None,
     except_column_list: Sequence[str] | None = None,
     stored_as_scd_type: Literal[1, 2, "1", "2"] = 1,
+    track_history_column_list: Sequence[str] | None = None,
+    track_history_except_column_list: Sequence[str] | None = None,
     late_by: timedelta = timedelta(days=7),
     idempotency: tuple[str, int] | None = None,
 ) -> MergeResult:
@@ -51,9 +56,10 @@ def apply_changes(
     the same. An event without a sequence, or with a null in its key, is an error, and nothing of
     its batch is applied.
 
-    A target that does not exist is created, with deletion vectors. Beside the events' columns it
-    has `_cdc_sequence` and, where events may leave columns out, `_cdc_column_sequences`. To an
-    existing table, add them first; rows without a sequence count as older than every event.
+    A target that does not exist is created, with deletion vectors. Beside the events' columns a
+    table of current rows has `_cdc_sequence` and, where events may leave columns out,
+    `_cdc_column_sequences`. To an existing table, add them first; rows without a sequence count as
+    older than every event.
 
     Args:
         spark: A Delta-enabled session.
@@ -70,10 +76,14 @@ def apply_changes(
             meant. Not a column of the table.
         column_list: Columns of the source that are columns of the table; by default all.
         except_column_list: Columns of the source that are not; only one of the two.
-        stored_as_scd_type: 1 for current rows alone.
-        late_by: How long after a delete was applied older events of its key may come: for so long
-            it is remembered, in a small table beside the target. One that comes later brings the
-            row back.
+        stored_as_scd_type: 1 for current rows alone; 2 for their histories: a row for each version
+            of a key, from `__START_AT` to before `__END_AT`, which is null for the newest.
+        track_history_column_list: Columns whose change begins a version; by default all that are
+            no keys. A change of the others alone changes the version that there is.
+        track_history_except_column_list: Columns whose change begins none; only one of the two.
+        late_by: How long after an event was applied older events of its key may come. For so long
+            deletes, and what histories do not show, are remembered in a small table beside the
+            target. An event that comes later may bring a deleted row back.
         idempotency: See `deltaweave.merge`.
 
     Returns:
@@ -86,8 +96,11 @@ def apply_changes(
     """
     rows = spark.table(source) if isinstance(source, str) else source
     table = Table(spark, target)
-    if str(stored_as_scd_type) != "1":
-        raise _wrong(table, f"stored_as_scd_type is {stored_as_scd_type!r}; known is 1.")
+    keeps_histories = str(stored_as_scd_type) == "2"
+    if not keeps_histories and str(stored_as_scd_type) != "1":
+        raise _wrong(table, f"stored_as_scd_type is {stored_as_scd_type!r}; known are 1 and 2.")
+    if keeps_histories and apply_as_truncates is not None:
+        raise _wrong(table, "a table of histories is not emptied: apply_as_truncates goes with 1.")
     shape = EventShape(
         keys=tuple(keys),
         sequence_by=_expression(sequence_by),
@@ -97,18 +110,34 @@ def apply_changes(
         present=present_columns,
         ignore_nulls=ignore_null_updates,
     )
+    tracked = _tracked(
+        table, shape, keeps_histories, track_history_column_list, track_history_except_column_list
+    )
     events = read_events(rows, shape, table=target)
     try:
-        if not table.exists():
-            table.create_if_missing(
-                _schema(events), properties={"delta.enableDeletionVectors": "true"}
-            )
-        _check_columns(table, events)
+        kind = histories if keeps_histories else current_rows
+        schema = _schema(events, kind.further_columns(events))
+        table.create_if_missing(schema, properties={"delta.enableDeletionVectors": "true"})
+        _check_columns(table, schema)
+        if keeps_histories:
+            remembered = Remembered.of(table, late_by)
+            return _of_histories(Histories(table, events, tracked, remembered), idempotency)
         tombstones = Tombstones.of(table, keys)
         tombstones.remember(events, late_by)
-        return apply_to_current_rows(table, events, tombstones, idempotency)
+        return current_rows.apply_to_current_rows(table, events, tombstones, idempotency)
     finally:
         events.rows.unpersist()
+
+
+@retry(
+    retry=retry_if_exception_type(CommitConflictError),
+    stop=stop_after_attempt(5),
+    wait=wait_random_exponential(max=10),
+    reraise=True,
+)
+def _of_histories(table: Histories, idempotency: tuple[str, int] | None) -> MergeResult:
+    # Histories are computed from what the table held, which another batch may have changed.
+    return table.apply(idempotency)
 
 
 def _expression(given: str | Column) -> Column:
@@ -149,17 +178,43 @@ def _columns(
     return columns
 
 
-def _schema(events: Events) -> StructType:
+def _tracked(
+    table: Table,
+    shape: EventShape,
+    keeps_histories: bool,
+    only: Sequence[str] | None,
+    all_but: Sequence[str] | None,
+) -> tuple[str, ...]:
+    """The columns whose change begins a version."""
+    if only is None and all_but is None:
+        return shape.columns
+    if not keeps_histories or (only is not None and all_but is not None):
+        raise _wrong(
+            table,
+            "track_history_column_list and track_history_except_column_list exclude each other, "
+            "and go with stored_as_scd_type 2.",
+        )
+    unknown = sorted({*(only or ()), *(all_but or ())} - set(shape.columns))
+    if unknown:
+        raise _wrong(table, f"history cannot be tracked on {', '.join(unknown)}: no such column.")
+    return tuple(
+        name
+        for name in shape.columns
+        if (name in only if only is not None else name not in all_but)  # type: ignore[operator]
+    )
+
+
+def _schema(events: Events, further: Sequence[StructField]) -> StructType:
     values = events.rows.schema[VALUES].dataType
     assert isinstance(values, StructType)
     keys = [StructField(key, events.rows.schema[key].dataType) for key in events.shape.keys]
     of_values = [StructField(field.name, field.dataType) for field in values]
-    return StructType([*keys, *of_values, *further_columns(events)])
+    return StructType([*keys, *of_values, *further])
 
 
-def _check_columns(table: Table, events: Events) -> None:
+def _check_columns(table: Table, schema: StructType) -> None:
     has = {field.name.lower() for field in table.read().schema}
-    missing = [field for field in _schema(events) if field.name.lower() not in has]
+    missing = [field for field in schema if field.name.lower() not in has]
     if missing:
         added = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in missing)
         raise _wrong(

@@ -85,7 +85,7 @@ class Events:
     @property
     def sequence_type(self) -> StructType:
         """The type of `_cdc_sequence`, as tables hold it."""
-        sequence = _nullable(self.rows.schema[SEQUENCE].dataType)
+        sequence = nullable(self.rows.schema[SEQUENCE].dataType)
         assert isinstance(sequence, StructType)
         return sequence
 
@@ -149,25 +149,31 @@ def _shaped(source: DataFrame, shape: EventShape, table: str) -> DataFrame:
             operation="reading changes",
             hint="Give sequence_by a number, a time, a string, or a struct of such.",
         )
-    digested = [
-        _digestible(source, name) for name in (*shape.columns, *filter(None, [shape.present]))
-    ]
-    tie = F.when(operation == UPSERT, F.xxhash64(*digested)) if digested else F.lit(0)
-    return source.select(
+    rows = source.select(
         *[F.col(quoted(key)) for key in shape.keys],
         operation.alias(OPERATION),
-        F.struct(at.alias("at"), F.coalesce(tie, F.lit(_LAST)).cast("bigint").alias("tie")).alias(
-            SEQUENCE
-        ),
+        at.alias("_cdc_at"),
         values.alias(VALUES),
         *present,
     )
+    tie = F.when(F.col(OPERATION) == UPSERT, digest(rows, shape)).otherwise(_LAST)
+    sequence = F.struct(F.col("_cdc_at").alias("at"), tie.cast("bigint").alias("tie"))
+    return rows.withColumn(SEQUENCE, sequence).drop("_cdc_at")
 
 
-def _digestible(source: DataFrame, name: str) -> Column:
-    """The column as a hash takes it: hashes know no maps."""
-    column = F.col(quoted(name))
-    return F.to_json(F.struct(column)) if _holds_a_map(source.schema[name].dataType) else column
+def digest(rows: DataFrame, shape: EventShape) -> Column:
+    """What tells upserts with the same sequence apart: a hash of what they say."""
+    said = [comparable(rows, VALUES, column) for column in shape.columns]
+    said += [F.col(PRESENT)] if PRESENT in rows.columns else []
+    return F.xxhash64(*said) if said else F.lit(0)
+
+
+def comparable(rows: DataFrame, struct: str, column: str) -> Column:
+    """A field of a struct of `rows` as it can be compared and hashed, which maps cannot."""
+    fields = rows.schema[struct].dataType
+    assert isinstance(fields, StructType)
+    value = F.col(struct)[column]
+    return F.to_json(F.struct(value)) if _holds_a_map(fields[column].dataType) else value
 
 
 def _holds_a_map(data_type: DataType) -> bool:
@@ -178,11 +184,11 @@ def _holds_a_map(data_type: DataType) -> bool:
     return isinstance(data_type, (MapType, VariantType))
 
 
-def _nullable(data_type: DataType) -> DataType:
+def nullable(data_type: DataType) -> DataType:
     """The type with nulls allowed in it, since Delta knows no others within maps."""
     if not isinstance(data_type, StructType):
         return data_type
-    return StructType([StructField(each.name, _nullable(each.dataType)) for each in data_type])
+    return StructType([StructField(each.name, nullable(each.dataType)) for each in data_type])
 
 
 def _has_order(data_type: DataType) -> bool:

@@ -29,7 +29,7 @@ from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.source import check_same_source, prepared_source
 from deltaweave.engine.write import Changes, write_changes
-from deltaweave.errors import SourceLostError
+from deltaweave.errors import CommitConflictError, SourceLostError
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ def run(
     merge: ResolvedMerge,
     idempotency: tuple[str, int] | None = None,
     applied_before: int | None = None,
+    computed_from: int | None = None,
 ) -> MergeResult:
     """Run a resolved merge and commit it.
 
@@ -49,19 +50,23 @@ def run(
             already holds that version or a later one of that id, nothing is done. Without it, the
             pair that the session sets for its writes, if any.
         applied_before: The version of that id that the table must hold meanwhile, -1 for none.
+        computed_from: The version of the target that the merge must read.
 
     Raises:
         DeltaweaveError: A subclass that says what happened; nothing was committed.
     """
     pair = idempotency or session_pair(merge.spark, table=merge.table)
-    result = _with_retries(merge, pair, applied_before)
+    result = _with_retries(merge, pair, applied_before, computed_from)
     if idempotency is None and pair is not None:
         reset_session_pair(merge.spark)
     return result
 
 
 def _with_retries(
-    merge: ResolvedMerge, idempotency: tuple[str, int] | None, applied_before: int | None
+    merge: ResolvedMerge,
+    idempotency: tuple[str, int] | None,
+    applied_before: int | None,
+    computed_from: int | None,
 ) -> MergeResult:
     """Run attempts until one does not lose its materialized source (document row S5)."""
     max_attempts = int(merge.spark.conf.get(_MAX_ATTEMPTS, "4") or 4)
@@ -75,7 +80,7 @@ def _with_retries(
         for attempt in attempts:
             with attempt:
                 number = attempt.retry_state.attempt_number
-                result = _attempt(merge, idempotency, applied_before, number)
+                result = _attempt(merge, idempotency, applied_before, computed_from, number)
     except SourceLostError as lost:
         error = delta_error(jvm_.jvm(merge.spark), "sourceMaterializationFailedRepeatedlyInMerge")
         error_class, sql_state = condition_and_state(error)
@@ -102,6 +107,7 @@ def _attempt(
     merge: ResolvedMerge,
     idempotency: tuple[str, int] | None,
     applied_before: int | None,
+    computed_from: int | None,
     attempt: int,
 ) -> MergeResult:
     """One run from a clean state: a new transaction, the source materialized anew."""
@@ -120,6 +126,13 @@ def _attempt(
             logger.info("%s: %s was applied before", merge.table, idempotency)
             return MergeResult(None, MergeMetrics(), TouchedFiles(), "already-applied")
         check_since_analysis(transaction)
+        if computed_from not in (None, transaction.version):
+            raise CommitConflictError(
+                f"its source was computed from version {computed_from}.",
+                table=merge.table,
+                version=transaction.version,
+                hint="Compute it again from the newest version.",
+            )
         transaction.evolve_schema()
         with phases.running(
             "materializeSource", "MERGE operation - materialize source", "materializeSourceTimeMs"

@@ -1,0 +1,243 @@
+"""A table of histories (slowly changing dimension of type 2): a row for each version of a key.
+
+A version holds from `__START_AT`, the sequence of the event that began it, until `__END_AT`, that
+of the next version or of a delete, null while it is the newest. An upsert that changes none of the
+tracked columns begins no version; it updates the columns that are not tracked.
+
+A late event may split a version, end it earlier or fall into a gap. So the histories of the keys in
+a batch are computed anew, from all that is known of them: the versions in the table, each of which
+is the event that began it, and its end, which is a delete where no version follows; the events that
+are remembered beside the table because its versions do not show them; and the batch. Which of these
+an event came from makes no difference, and so neither does when it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
+
+from deltaweave.changes.events import (
+    DELETE,
+    OPERATION,
+    PREFIX,
+    SEQUENCE,
+    UPSERT,
+    VALUES,
+    Events,
+    comparable,
+    digest,
+    speaks_of,
+)
+from deltaweave.changes.remembered import Remembered
+from deltaweave.engine import clauses
+from deltaweave.engine.outcome import MergeResult
+from deltaweave.identifiers import quoted
+from deltaweave.table import Table
+
+START, END = "__START_AT", "__END_AT"
+
+_IN_TABLE = f"{PREFIX}in_table"
+_IS_BORDER = f"{PREFIX}is_border"
+_GONE = f"{PREFIX}gone"
+
+
+@dataclass(frozen=True)
+class Histories:
+    """A table of histories, and how its versions are told apart.
+
+    Attributes:
+        table: The table.
+        events: The batch.
+        tracked: The columns whose change begins a version.
+        remembered: Events that the table's versions do not show.
+    """
+
+    table: Table
+    events: Events
+    tracked: tuple[str, ...]
+    remembered: Remembered
+
+    @property
+    def versions_are_events(self) -> bool:
+        """Whether a version's row says all that its first event said, and nothing else."""
+        shape = self.events.shape
+        return not shape.is_partial and set(self.tracked) == set(shape.columns)
+
+    def apply(self, idempotency: tuple[str, int] | None) -> MergeResult:
+        """Bring the histories of the batch's keys up to it.
+
+        Raises:
+            CommitConflictError: Another batch was applied meanwhile; this one can be again.
+        """
+        while True:
+            read, beside = self.table.version(), self.remembered.version()
+            before = self._versions(read)
+            known = self._known(before, beside).persist()
+            try:
+                added = self.remembered.add(self._to_remember(known), self.events)
+                result = self._merge(before, self._histories(known), idempotency, read)
+            finally:
+                known.unpersist()
+            # What others remembered meanwhile may be of versions that were written just now.
+            if self.remembered.version() == (beside if added is None else beside + 1):
+                return result
+            idempotency = None
+
+    def _versions(self, version: int) -> DataFrame:
+        """The versions of the batch's keys: keys, start, end, and the values as a struct."""
+        keys = [quoted(key) for key in self.events.shape.keys]
+        touched = self.events.rows.select(*keys).distinct()
+        values = [F.col(quoted(c)).alias(c) for c in self.events.shape.columns]
+        return (
+            self.table.read(version)
+            .join(touched, list(self.events.shape.keys), "left_semi")
+            .select(*keys, START, END, F.struct(*values).alias(VALUES))
+        )
+
+    def _known(self, versions: DataFrame, beside: int) -> DataFrame:
+        """All events that are known of the batch's keys, one for each key and sequence, in order.
+
+        Columns: as of `Events.rows`, and `_cdc_is_border` (boolean): whether the event begins a
+        version or ends one without beginning another.
+        """
+        others = self.events.rows
+        remembered = self.remembered.of_keys(self.events, beside)
+        if remembered is not None:
+            others = others.unionByName(remembered)
+        # As the table has them, so that versions and events can be compared.
+        others = others.withColumn(VALUES, F.col(VALUES).cast(versions.schema[VALUES].dataType))
+        known = self._of_versions(versions).unionByName(
+            others.withColumn(_IN_TABLE, F.lit(False)), allowMissingColumns=True
+        )
+        at = F.col(SEQUENCE)["at"]
+        keys = [F.col(quoted(key)) for key in self.events.shape.keys]
+        # A version that has taken up later events is no witness of its first.
+        witness = [] if self.versions_are_events else [F.col(_IN_TABLE).asc()]
+        best = Window.partitionBy(*keys, at).orderBy(
+            (F.col(OPERATION) == DELETE).desc(), *witness, F.col(SEQUENCE)["tie"].desc()
+        )
+        known = known.withColumn("_cdc_rank", F.row_number().over(best)).where("_cdc_rank = 1")
+        return self._with_borders(known.drop("_cdc_rank", _IN_TABLE), keys, at)
+
+    def _of_versions(self, versions: DataFrame) -> DataFrame:
+        """What the versions show: the upsert that began each, the deletes that ended some."""
+        keys = [F.col(quoted(key)) for key in self.events.shape.keys]
+        next_start = F.lead(START).over(Window.partitionBy(*keys).orderBy(START))
+        is_ended = F.col(END).isNotNull() & ~F.col(END).eqNullSafe(F.col("_cdc_next"))
+        sequences = self.events.sequence_type
+        began = versions.select(
+            *keys,
+            F.lit(UPSERT).alias(OPERATION),
+            F.struct(F.col(START).alias("at"), digest(versions, self.events.shape).alias("tie"))
+            .cast(sequences)
+            .alias(SEQUENCE),
+            VALUES,
+            F.lit(True).alias(_IN_TABLE),
+        )
+        ended = (
+            versions.withColumn("_cdc_next", next_start)
+            .where(is_ended)
+            .select(
+                *keys,
+                F.lit(DELETE).alias(OPERATION),
+                F.struct(F.col(END).alias("at"), F.lit(0).alias("tie"))
+                .cast(sequences)
+                .alias(SEQUENCE),
+                F.lit(None).cast(versions.schema[VALUES].dataType).alias(VALUES),
+                F.lit(True).alias(_IN_TABLE),
+            )
+        )
+        return began.unionByName(ended)
+
+    def _with_borders(self, known: DataFrame, keys: Sequence[Column], at: Column) -> DataFrame:
+        in_order = Window.partitionBy(*keys).orderBy(at)
+        is_delete = F.col(OPERATION) == DELETE
+        shape = self.events.shape
+        if shape.is_partial:
+            # What an upsert does not speak of is as it was, since the last delete.
+            lives = F.sum(is_delete.cast("int")).over(in_order)
+            known = known.withColumn("_cdc_life", lives)
+            until_now = (
+                Window.partitionBy(*keys, "_cdc_life")
+                .orderBy(at)
+                .rowsBetween(Window.unboundedPreceding, 0)
+            )
+            filled = []
+            for c in shape.columns:
+                said = F.when(
+                    ~is_delete & speaks_of(c, shape), F.struct(F.col(VALUES)[c].alias("value"))
+                )
+                filled.append(F.last(said, ignorenulls=True).over(until_now)["value"].alias(c))
+            known = known.withColumn("_cdc_state", F.struct(*filled)).drop("_cdc_life")
+        else:
+            known = known.withColumn("_cdc_state", F.col(VALUES))
+        tracked = F.struct(*[comparable(known, "_cdc_state", c).alias(c) for c in self.tracked])
+        known = known.withColumn("_cdc_tracked", F.when(~is_delete, tracked))
+        before = F.lag("_cdc_tracked").over(in_order)
+        differs = ~F.col("_cdc_tracked").eqNullSafe(before)
+        return known.withColumn(_IS_BORDER, differs).drop("_cdc_tracked")
+
+    def _to_remember(self, known: DataFrame) -> DataFrame:
+        """The events that the table's versions will not show."""
+        if not self.versions_are_events:
+            return self.events.rows
+        return known.where(~F.col(_IS_BORDER)).select(self.events.rows.columns)
+
+    def _histories(self, known: DataFrame) -> DataFrame:
+        """The versions that the events make: keys, start, end, and the values as a struct."""
+        keys = [F.col(quoted(key)) for key in self.events.shape.keys]
+        at = F.col(SEQUENCE)["at"]
+        in_order = Window.partitionBy(*keys).orderBy(at)
+        number = F.sum(F.col(_IS_BORDER).cast("int")).over(in_order)
+        numbered = known.withColumn("_cdc_version", number)
+        # The last event of a version says what the columns are that are not tracked.
+        last = F.last("_cdc_state").over(
+            Window.partitionBy(*keys, "_cdc_version")
+            .orderBy(at)
+            .rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+        )
+        borders = numbered.withColumn("_cdc_last", last).where(_IS_BORDER)
+        ends = borders.withColumn("_cdc_end", F.lead(at).over(in_order))
+        return ends.where(F.col(OPERATION) == UPSERT).select(
+            *keys,
+            at.alias(START),
+            F.col("_cdc_end").alias(END),
+            F.col("_cdc_last").alias(VALUES),
+        )
+
+    def _merge(
+        self,
+        before: DataFrame,
+        after: DataFrame,
+        idempotency: tuple[str, int] | None,
+        read: int,
+    ) -> MergeResult:
+        shape = self.events.shape
+        versions = [*shape.keys, START]
+        gone = before.join(after, versions, "left_anti").withColumn(_GONE, F.lit(True))
+        source = after.withColumn(_GONE, F.lit(False)).unionByName(gone)
+        same = [f"t.{quoted(name)} = s.{quoted(name)}" for name in versions]
+        values: dict[str, str | Column] = {
+            quoted(c): F.col(f"s.{VALUES}")[c] for c in shape.columns
+        }
+        values[END] = F.col(f"s.{END}")
+        keys: dict[str, str | Column] = {
+            quoted(name): F.col(f"s.{quoted(name)}") for name in versions
+        }
+        merge = self.table.merge(source, on=" AND ".join(same), idempotency=idempotency)
+        merge = merge.add(
+            clauses.when_matched_delete(condition=F.col(f"s.{_GONE}")),
+            clauses.when_matched_update(values),
+            clauses.when_not_matched_insert({**keys, **values}, condition=~F.col(f"s.{_GONE}")),
+        )
+        return merge.execute(skip_unchanged_updates=True, computed_from=read)
+
+
+def further_columns(events: Events) -> list[StructField]:
+    """The columns of a table of histories beside those of the events."""
+    at = events.sequence_type["at"].dataType
+    return [StructField(START, at), StructField(END, at)]

@@ -1,0 +1,86 @@
+"""Events that are remembered beside a table of histories, because its versions do not show them.
+
+They lie in a small Delta table in the table's directory, where VACUUM passes by, and are forgotten
+when no event can come any more that is older and was not there before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType, TimestampType
+
+from deltaweave.changes.events import OPERATION, PREFIX, SEQUENCE, Events, nullable
+from deltaweave.engine import clauses
+from deltaweave.identifiers import quoted
+from deltaweave.table import Table
+
+DIRECTORY = "_deltaweave_events"
+
+_NOTED = f"{PREFIX}noted_at"
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """The events that are remembered of a table.
+
+    Attributes:
+        kept_in: The table of them, which is made when there is the first.
+        keep_for: How long they are kept.
+    """
+
+    kept_in: Table
+    keep_for: timedelta
+
+    @classmethod
+    def of(cls, table: Table, keep_for: timedelta) -> Remembered:
+        """Those of a table."""
+        return cls(Table(table.spark, f"{table.location()}/{DIRECTORY}"), keep_for)
+
+    def version(self) -> int:
+        """Their newest version; -1 where there are none."""
+        return self.kept_in.version() if self.kept_in.exists() else -1
+
+    def of_keys(self, events: Events, version: int) -> DataFrame | None:
+        """What is remembered, at a version, of the keys of a batch: columns as `Events.rows`."""
+        if version < 0:
+            return None
+        keys = events.rows.select(*map(quoted, events.shape.keys)).distinct()
+        kept = self.kept_in.read(version).drop(_NOTED)
+        return kept.join(keys, list(events.shape.keys), "left_semi")
+
+    def add(self, rows: DataFrame, events: Events) -> int | None:
+        """Remember events, and forget those of longer ago; the version committed, if any.
+
+        Args:
+            rows: The events to remember, with the columns of `Events.rows`.
+            events: The batch whose keys they have.
+        """
+        if self.version() < 0:
+            if rows.isEmpty():
+                return None
+            fields = [StructField(each.name, nullable(each.dataType)) for each in rows.schema]
+            self.kept_in.create_if_missing(
+                StructType([*fields, StructField(_NOTED, TimestampType())])
+            )
+        best = F.max_by(F.struct(*map(quoted, rows.columns)), SEQUENCE)
+        keys = [quoted(key) for key in events.shape.keys]
+        newest = (
+            rows.groupBy(*keys, OPERATION, f"{SEQUENCE}.at")
+            .agg(best.alias("_cdc_best"))
+            .select("_cdc_best.*", F.current_timestamp().alias(_NOTED))
+        )
+        same = [f"t.{key} = s.{key}" for key in keys]
+        same += [f"t.{OPERATION} = s.{OPERATION}", f"t.{SEQUENCE}.at = s.{SEQUENCE}.at"]
+        before = (datetime.now(timezone.utc) - self.keep_for).isoformat()
+        merge = self.kept_in.merge(newest, on=" AND ".join(same)).add(
+            clauses.when_matched_update_all(condition=f"s.{SEQUENCE} > t.{SEQUENCE}"),
+            clauses.when_not_matched_insert_all(),
+            clauses.when_not_matched_by_source_delete(
+                condition=f"t.{_NOTED} < TIMESTAMP '{before}'"
+            ),
+        )
+        return merge.execute().version

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deltaweave import errors
     from deltaweave.changes.apply import apply_changes
+    from deltaweave.changes.debezium import FROM_DEBEZIUM, debezium_changes
     from deltaweave.delta.table_write import WriteResult
     from deltaweave.differences import ChangedRows, TouchedRows
     from deltaweave.engine import clauses
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from deltaweave.table import MergeBuilder, Table
 
 __all__ = [
+    "FROM_DEBEZIUM",
     "ChangedRows",
     "MergeBuilder",
     "MergeMetrics",
@@ -33,6 +35,7 @@ __all__ = [
     "WriteResult",
     "apply_changes",
     "clauses",
+    "debezium_changes",
     "errors",
     "explain",
     "local_session",
@@ -42,6 +45,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "FROM_DEBEZIUM": "deltaweave.changes.debezium",
     "ChangedRows": "deltaweave.differences",
     "MergeBuilder": "deltaweave.table",
     "MergeMetrics": "deltaweave.engine.outcome",
@@ -52,6 +56,7 @@ _HOMES = {
     "TouchedRows": "deltaweave.differences",
     "WriteResult": "deltaweave.delta.table_write",
     "apply_changes": "deltaweave.changes.apply",
+    "debezium_changes": "deltaweave.changes.debezium",
     "explain": "deltaweave.statements",
     "local_session": "deltaweave.session",
     "merge": "deltaweave.statements",

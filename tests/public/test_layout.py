@@ -55,6 +55,7 @@ def test_the_standard_librarys_platform_is_not_shadowed() -> None:
 
 def test_the_public_names() -> None:
     assert deltaweave.__all__ == [
+        "FROM_DEBEZIUM",
         "ChangedRows",
         "MergeBuilder",
         "MergeMetrics",
@@ -66,6 +67,7 @@ def test_the_public_names() -> None:
         "WriteResult",
         "apply_changes",
         "clauses",
+        "debezium_changes",
         "errors",
         "explain",
         "local_session",

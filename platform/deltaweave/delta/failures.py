@@ -158,7 +158,7 @@ def _kind(java_error: JavaObject) -> type[errors.DeltaweaveError] | None:
         "delta" in name
     ):
         return errors.CommitConflictError
-    if name.endswith(("AnalysisException", "ParseException")):
+    if name.endswith(("AnalysisException", ".parser.ParseException")):
         return errors.StatementError
     return None
 

@@ -1,0 +1,250 @@
+"""Debezium's change envelopes as rows for `apply_changes`.
+
+An envelope is `{before, after, op, source, …}`, as JSON (with or without the `schema` that Kafka
+Connect can put around it) or as rows that a decoder made of Avro. `op` is `c`, `u` or `r` (a row of
+the first snapshot) for the row in `after`, `d` for that in `before`, `t` where the table was
+emptied. Tombstones, which have no value, and other messages are passed over.
+
+Where PostgreSQL does not send a large value that did not change, Debezium puts a placeholder in its
+place. Such columns are not among `_cdc_present`, so that they stay as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from deltaweave.changes.events import PRESENT
+from deltaweave.errors import StatementError
+from deltaweave.identifiers import quoted
+
+Connector = Literal["postgresql", "mysql", "sqlserver", "oracle", "mongodb"]
+TimeUnit = Literal["micros", "millis"]
+
+UNAVAILABLE = "__debezium_unavailable_value"
+
+_OP, _POSITION = "_cdc_op", "_cdc_position"
+
+FROM_DEBEZIUM: Mapping[str, Any] = MappingProxyType(
+    {
+        "sequence_by": _POSITION,
+        "apply_as_deletes": f"{_OP} = 'd'",
+        "apply_as_truncates": f"{_OP} = 't'",
+        "present_columns": PRESENT,
+        "except_column_list": (_OP, _POSITION),
+    }
+)
+"""What `apply_changes` has to be told of rows made by `debezium_changes`."""
+
+# Where an event stands in its database's log, by fields of `source`.
+_POSITIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "postgresql": {"lsn": "bigint"},
+        "mysql": {"file": "string", "pos": "bigint", "row": "int"},
+        "sqlserver": {"commit_lsn": "string", "change_lsn": "string", "event_serial_no": "bigint"},
+        "oracle": {"scn": "decimal(38,0)"},
+        "mongodb": {"ts_ms": "bigint", "ord": "int"},
+    }
+)
+
+
+def debezium_changes(
+    envelopes: DataFrame,
+    *,
+    schema: StructType | str,
+    connector: Connector,
+    value: str = "value",
+    offset: str | None = "offset",
+    time_unit: TimeUnit = "micros",
+    unavailable: str = UNAVAILABLE,
+) -> DataFrame:
+    """The envelopes as rows of the table they speak of.
+
+    >>> rows = debezium_changes(kafka, schema="id INT, name STRING", connector="postgresql")
+    >>> deltaweave.apply_changes(spark, target, rows, keys=["id"], **FROM_DEBEZIUM)
+
+    Args:
+        envelopes: One envelope in a row, e.g. what Spark reads of a Kafka topic.
+        schema: Columns and types of the table. In JSON, numbers, decimals as strings (Debezium's
+            `decimal.handling.mode=string`), dates as days, times in `time_unit` or as ISO 8601,
+            binary in base64, and nested types as JSON become these types; what cannot is an error.
+        connector: The database the events come from, whose log position orders them.
+        value: Column of the envelope: a string, its bytes, or a struct.
+        offset: Column that orders events of the same position, such as those of a snapshot or of
+            one statement; None where there is none.
+        time_unit: What times count since 1970 in JSON: `micros` or, with Debezium's
+            `time.precision.mode=connect`, `millis`.
+        unavailable: Debezium's `unavailable.value.placeholder`.
+
+    Returns:
+        The columns of `schema`; `_cdc_op` (string), `_cdc_position` (struct) and `_cdc_present`
+        (array of strings, null for all).
+
+    Raises:
+        StatementError: There is no such connector or column.
+    """
+    if connector not in _POSITIONS:
+        raise StatementError(
+            f"{connector!r} is no connector that is known here.",
+            operation="reading changes",
+            hint=f"Known are {', '.join(_POSITIONS)}.",
+        )
+    wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    assert isinstance(wanted, StructType)
+    for name in filter(None, [value, offset]):
+        if name not in envelopes.columns:
+            raise StatementError(
+                f"the envelopes have no column {name}.",
+                operation="reading changes",
+                hint=f"They have {', '.join(envelopes.columns)}.",
+            )
+    if isinstance(envelopes.schema[value].dataType, StructType):
+        rows, columns, missing = _of_structs(envelopes, value, wanted, unavailable)
+    else:
+        rows, columns, missing = _of_json(envelopes, value, wanted, unavailable, time_unit)
+    place = [
+        F.col("_source")[field].cast(data_type).alias(field)
+        for field, data_type in _POSITIONS[connector].items()
+    ]
+    place += [] if offset is None else [F.col(quoted(offset)).cast("bigint").alias("offset")]
+    present = F.array_compact(
+        F.array(*[F.when(~is_missing, F.lit(name)) for name, is_missing in missing.items()])
+    )
+    is_whole = (F.col("_op") == "d") | (F.size(present) == len(wanted))
+    return rows.where(F.col("_op").isin("c", "u", "r", "d", "t")).select(
+        *columns,
+        F.col("_op").alias(_OP),
+        F.struct(*place).alias(_POSITION),
+        F.when(~is_whole & (F.col("_op") != "t"), present).alias(PRESENT),
+    )
+
+
+Parts = tuple[DataFrame, Sequence[Column], Mapping[str, Column]]
+"""Rows with `_op` and `_source`; the table's columns; for each, whether it is not present."""
+
+
+def _of_json(
+    envelopes: DataFrame, value: str, wanted: StructType, unavailable: str, time_unit: TimeUnit
+) -> Parts:
+    text = F.col(quoted(value)).cast("string")
+    # `schema` and `payload` where Kafka Connect sends schemas along.
+    parsed = F.from_json(
+        text,
+        "before map<string,string>, after map<string,string>, op string, "
+        "source map<string,string>, payload struct<before map<string,string>, "
+        "after map<string,string>, op string, source map<string,string>>",
+        {"mode": "FAILFAST"},
+    )
+    rows = envelopes.where(text.isNotNull()).withColumn("_envelope", parsed)
+    rows = rows.select(
+        *envelopes.columns,
+        *[
+            F.coalesce(f"_envelope.{part}", f"_envelope.payload.{part}").alias(f"_{part}")
+            for part in ("before", "after", "op", "source")
+        ],
+    ).withColumn("_row", F.when(F.col("_op") == "d", F.col("_before")).otherwise(F.col("_after")))
+    columns, missing = [], {}
+    for field in wanted:
+        text_of = F.col("_row")[field.name]
+        is_there = F.coalesce(F.map_contains_key("_row", field.name), F.lit(False))
+        is_placeholder = F.coalesce(text_of.isin(_placeholders_in_json(unavailable)), F.lit(False))
+        missing[field.name] = ~is_there | is_placeholder
+        said = F.when(~is_placeholder, text_of)
+        columns.append(_from_text(said, field.dataType, time_unit).alias(field.name))
+    return rows, columns, missing
+
+
+def _from_text(text: Column, data_type: DataType, time_unit: TimeUnit) -> Column:
+    """A value of the type, from what JSON has for it."""
+    if isinstance(data_type, StringType):
+        return text
+    if isinstance(data_type, BinaryType):
+        return F.unbase64(text)
+    is_number = text.rlike(r"^-?\d+$")
+    number = F.when(is_number, text).cast("bigint")
+    if isinstance(data_type, DateType):
+        days = F.date_from_unix_date(number.cast("int"))
+        return F.when(is_number, days).otherwise(F.when(~is_number, text).cast("date"))
+    if isinstance(data_type, (TimestampType, TimestampNTZType)):
+        since = F.timestamp_micros(number) if time_unit == "micros" else F.timestamp_millis(number)
+        if isinstance(data_type, TimestampNTZType):
+            # What Debezium sends of a time without zone counts as if it were of UTC.
+            since = F.convert_timezone(F.current_timezone(), F.lit("UTC"), since.cast(data_type))
+        return F.when(is_number, since).otherwise(F.when(~is_number, text).cast(data_type))
+    if isinstance(data_type, VariantType):
+        return F.parse_json(text)
+    if isinstance(data_type, (StructType, ArrayType, MapType)):
+        return F.from_json(text, data_type, {"mode": "FAILFAST"})  # type: ignore[arg-type]
+    return text.cast(data_type)
+
+
+def _placeholders_in_json(unavailable: str) -> list[str]:
+    """How JSON writes the placeholder of columns of text, bytes, arrays and maps."""
+    return [
+        unavailable,
+        base64.b64encode(unavailable.encode()).decode(),
+        json.dumps([unavailable]),
+        json.dumps({unavailable: unavailable}, separators=(",", ":")),
+        json.dumps(list(unavailable.encode()), separators=(",", ":")),
+    ]
+
+
+def _of_structs(envelopes: DataFrame, value: str, wanted: StructType, unavailable: str) -> Parts:
+    envelope = F.col(quoted(value))
+    rows = envelopes.where(envelope.isNotNull()).select(
+        *envelopes.columns,
+        envelope["op"].alias("_op"),
+        envelope["source"].alias("_source"),
+        F.when(envelope["op"] == "d", envelope["before"])
+        .otherwise(envelope["after"])
+        .alias("_row"),
+    )
+    held = rows.schema["_row"].dataType
+    assert isinstance(held, StructType)
+    columns, missing = [], {}
+    for field in wanted:
+        if field.name not in held.names:
+            missing[field.name] = F.lit(True)
+            columns.append(F.lit(None).cast(field.dataType).alias(field.name))
+            continue
+        said = F.col("_row")[field.name]
+        is_placeholder = _is_placeholder(said, held[field.name], unavailable)
+        missing[field.name] = is_placeholder
+        columns.append(F.when(~is_placeholder, said).cast(field.dataType).alias(field.name))
+    return rows, columns, missing
+
+
+def _is_placeholder(said: Column, field: StructField, unavailable: str) -> Column:
+    data_type = field.dataType
+    if isinstance(data_type, StringType):
+        placeholder = F.lit(unavailable)
+    elif isinstance(data_type, BinaryType):
+        placeholder = F.lit(unavailable).cast("binary")
+    elif isinstance(data_type, ArrayType) and isinstance(data_type.elementType, StringType):
+        placeholder = F.array(F.lit(unavailable))
+    elif isinstance(data_type, ArrayType) and isinstance(data_type.elementType, IntegralType):
+        codes = [F.lit(code) for code in unavailable.encode()]
+        placeholder = F.array(*codes).cast(data_type)
+    else:
+        return F.lit(False)
+    return F.coalesce(said == placeholder, F.lit(False))

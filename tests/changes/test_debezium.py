@@ -1,0 +1,142 @@
+"""Debezium's envelopes, as JSON and as decoded rows, as what `apply_changes` takes."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+import deltaweave
+from deltaweave import FROM_DEBEZIUM, Table, debezium_changes
+from deltaweave.errors import SourceError, StatementError
+
+PLACEHOLDER = "__debezium_unavailable_value"
+KAFKA = "value STRING, offset BIGINT"
+
+
+def envelope(
+    op: str,
+    lsn: int,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+    with_schema: bool = False,
+) -> str:
+    payload = {"before": before, "after": after, "op": op, "source": {"lsn": lsn, "table": "t"}}
+    return json.dumps(
+        {"schema": {"type": "struct"}, "payload": payload} if with_schema else payload
+    )
+
+
+def test_envelopes_of_every_operation_make_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    messages = [
+        envelope("r", 10, after={"id": 1, "name": "a"}),
+        envelope("r", 10, after={"id": 2, "name": "a"}),
+        envelope("c", 11, after={"id": 3, "name": "c"}, with_schema=True),
+        envelope("u", 12, before={"id": 1, "name": "a"}, after={"id": 1, "name": "b"}),
+        envelope("d", 13, before={"id": 2, "name": None}),
+        None,  # the tombstone that follows a delete
+        json.dumps({"op": "m", "source": {"lsn": 14}, "message": {"prefix": "x"}}),
+        envelope("u", 11, after={"id": 1, "name": "late"}),
+    ]
+    kafka = spark.createDataFrame([(text, n) for n, text in enumerate(messages)], KAFKA)
+    rows = debezium_changes(kafka, schema="id INT, name STRING", connector="postgresql")
+    deltaweave.apply_changes(spark, path, rows, keys=["id"], **FROM_DEBEZIUM)
+    found = Table(spark, path).read().select("id", "name").collect()
+    assert sorted(tuple(row) for row in found) == [(1, "b"), (3, "c")]
+
+    emptied = [(envelope("t", 20), 100), (envelope("c", 21, after={"id": 9, "name": "z"}), 101)]
+    rows = debezium_changes(
+        spark.createDataFrame(emptied, KAFKA), schema="id INT, name STRING", connector="postgresql"
+    )
+    deltaweave.apply_changes(spark, path, rows, keys=["id"], **FROM_DEBEZIUM)
+    assert [row.id for row in Table(spark, path).read().collect()] == [9]
+
+
+@pytest.mark.parametrize("form", ["json", "bytes", "rows"])
+def test_values_that_were_not_sent_stay_and_nulls_do_not(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    path = str(tmp_path / "t")
+    names = ["id", "text", "bytes", "words", "codes", "other"]
+    schema = "id INT, text STRING, bytes BINARY, words ARRAY<STRING>, codes ARRAY<INT>, other INT"
+    first = [1, "long", b"long", ["long"], [1, 2], 7]
+    unsent = [PLACEHOLDER, PLACEHOLDER.encode(), [PLACEHOLDER], list(PLACEHOLDER.encode())]
+    second = [1, *unsent, None]
+
+    def as_json(values: list[Any]) -> dict[str, Any]:
+        named = dict(zip(names, values, strict=True))
+        return {**named, "bytes": base64.b64encode(named["bytes"]).decode()}
+
+    if form == "rows":
+        fields = [column.split(" ") for column in schema.split(", ")]
+        row = "STRUCT<" + ", ".join(f"{name}: {of}" for name, of in fields) + ">"
+        types = (
+            f"value STRUCT<before: {row}, after: {row}, op: STRING, source: STRUCT<lsn: BIGINT>>"
+        )
+        frame = spark.createDataFrame(
+            [((None, tuple(first), "c", (1,)), 0), ((None, tuple(second), "u", (2,)), 1)],
+            f"{types}, offset BIGINT",
+        )
+    else:
+        texts = [envelope("c", 1, after=as_json(first)), envelope("u", 2, after=as_json(second))]
+        frame = spark.createDataFrame([(text, n) for n, text in enumerate(texts)], KAFKA)
+        if form == "bytes":
+            frame = frame.selectExpr("CAST(value AS BINARY) AS value", "offset")
+    rows = debezium_changes(frame, schema=schema, connector="postgresql")
+    deltaweave.apply_changes(spark, path, rows, keys=["id"], **FROM_DEBEZIUM)
+
+    [found] = Table(spark, path).read().select(*names).collect()
+    assert list(found) == [1, "long", bytearray(b"long"), ["long"], [1, 2], None]
+
+
+def test_json_becomes_the_types_of_the_table(spark: SparkSession) -> None:
+    schema = (
+        "i BIGINT, d DECIMAL(10,2), b BOOLEAN, f DOUBLE, day DATE, at TIMESTAMP_NTZ, "
+        "zoned TIMESTAMP, s STRUCT<x: INT>, m MAP<STRING, INT>"
+    )
+    after = {
+        "i": 2**40,
+        "d": "12.50",
+        "b": True,
+        "f": 0.5,
+        "day": 19_723,
+        "at": 1_704_067_200_000_001,
+        "zoned": "2024-01-01T00:00:00Z",
+        "s": {"x": 1},
+        "m": {"a": 1},
+    }
+    frame = spark.createDataFrame([(envelope("c", 1, after=after), 0)], KAFKA)
+    [row] = debezium_changes(frame, schema=schema, connector="postgresql").collect()
+    assert (row.i, row.d, row.b, row.f) == (2**40, Decimal("12.50"), True, 0.5)
+    assert (row.day, row.at) == (date(2024, 1, 1), datetime(2024, 1, 1, microsecond=1))
+    assert row.zoned.timestamp() == datetime.fromisoformat("2024-01-01T00:00:00+00:00").timestamp()
+    assert (row.s, row.m, row["_cdc_present"]) == (Row(x=1), {"a": 1}, None)
+
+
+def test_a_message_that_is_no_json_stops_the_batch(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([("{no json", 0)], KAFKA)
+    rows = debezium_changes(frame, schema="id INT", connector="postgresql")
+    with pytest.raises(SourceError):
+        deltaweave.apply_changes(spark, str(tmp_path / "t"), rows, keys=["id"], **FROM_DEBEZIUM)
+    assert not Table(spark, str(tmp_path / "t")).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [({"connector": "db2"}, "'db2' is no connector"), ({"value": "v"}, "have no column v")],
+    ids=["connector", "value"],
+)
+def test_arguments_that_do_not_fit_are_refused(
+    spark: SparkSession, arguments: dict[str, Any], problem: str
+) -> None:
+    frame = spark.createDataFrame([("{}", 0)], KAFKA)
+    with pytest.raises(StatementError, match=problem):
+        debezium_changes(frame, **{"schema": "id INT", "connector": "postgresql", **arguments})

@@ -270,9 +270,9 @@ _OPERATIONS: Mapping[str, Callable[[OpExecutionContext, AssetKey, "Table", Upkee
 }
 
 
-def _rewrite(table: "Table", statement: str) -> dict[str, float]:
-    with translated(table.path_or_name, operation=statement.split()[0]):
-        [row] = table.spark.sql(statement).collect()
+def _rewrite(table: "Table", command: str) -> dict[str, float]:
+    with translated(table.path_or_name, operation=command.split()[0]):
+        [row] = table.spark.sql(command).collect()
     metrics = row.metrics
     vectors = metrics.deletionVectorStats
     return {

@@ -13,20 +13,23 @@ if TYPE_CHECKING:
     from deltaweave import errors
     from deltaweave.changes.apply import apply_changes
     from deltaweave.changes.debezium import FROM_DEBEZIUM, debezium_changes
+    from deltaweave.changes.merge_on_read import MergeOnReadTable
     from deltaweave.delta.table_write import WriteResult
     from deltaweave.differences import ChangedRows, TouchedRows
     from deltaweave.engine import clauses
     from deltaweave.engine.explain import MergePlan
     from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
+    from deltaweave.merge_builder import MergeBuilder
     from deltaweave.session import local_session
     from deltaweave.statements import explain, merge
-    from deltaweave.table import MergeBuilder, Table
+    from deltaweave.table import Table
 
 __all__ = [
     "FROM_DEBEZIUM",
     "ChangedRows",
     "MergeBuilder",
     "MergeMetrics",
+    "MergeOnReadTable",
     "MergePlan",
     "MergeResult",
     "Table",
@@ -47,8 +50,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "FROM_DEBEZIUM": "deltaweave.changes.debezium",
     "ChangedRows": "deltaweave.differences",
-    "MergeBuilder": "deltaweave.table",
+    "MergeBuilder": "deltaweave.merge_builder",
     "MergeMetrics": "deltaweave.engine.outcome",
+    "MergeOnReadTable": "deltaweave.changes.merge_on_read",
     "MergePlan": "deltaweave.engine.explain",
     "MergeResult": "deltaweave.engine.outcome",
     "Table": "deltaweave.table",

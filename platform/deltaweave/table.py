@@ -1,13 +1,14 @@
-"""The front door: a Delta table by path or name, and the fluent builder of merges into it."""
+"""The front door: a Delta table by path or name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from deltaweave.delta import builder, table_write
 from deltaweave.delta import snapshot as snapshots
@@ -16,13 +17,10 @@ from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.snapshot import FileLayout
 from deltaweave.delta.table_write import WriteResult
 from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
-from deltaweave.engine import clauses as when
 from deltaweave.engine import key_index
-from deltaweave.engine.clauses import Clause
-from deltaweave.engine.outcome import MergeResult
 from deltaweave.errors import NotADeltaTableError, StatementError, TableNotFoundError
 from deltaweave.identifiers import quoted
-from deltaweave.statements import Fallback, run
+from deltaweave.merge_builder import MergeBuilder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,6 +97,26 @@ class Table:
         """Its newest version."""
         return self._snapshot().version
 
+    def version_at(self, time: datetime) -> int | None:
+        """The newest version that was committed at this time or before; None where none is known.
+
+        Args:
+            time: With its time zone.
+        """
+        self._snapshot()  # names the table in the error where there is none
+        history = self.spark.sql(f"DESCRIBE HISTORY {self._name}")
+        row = history.where(F.col("timestamp") <= F.lit(time)).agg(F.max("version")).first()
+        assert row is not None
+        return None if row[0] is None else int(row[0])
+
+    def setting(self, name: str) -> str | None:
+        """A table property's value, if it is set."""
+        return self._snapshot().setting(name)
+
+    def partition_columns(self) -> list[str]:
+        """Its partition columns."""
+        return self._snapshot().partition_columns
+
     def id(self) -> str:
         """Delta's id of it: a table made anew in the same place has another."""
         return str(self._snapshot().snapshot.metadata().id())
@@ -130,9 +148,18 @@ class Table:
         """How long it keeps removed files for older versions and readers; VACUUM deletes then."""
         return self._snapshot().retention()
 
-    def last_applied(self, application_id: str) -> int | None:
-        """The newest version that a merge with this application id committed, or None."""
-        applied = self._snapshot().snapshot.transactions().get(application_id)
+    def files(self) -> DataFrame:
+        """Its data files, as a DataFrame of the log's AddFile."""
+        return self._snapshot().files
+
+    def last_applied(self, application_id: str, version: int | None = None) -> int | None:
+        """The newest version that was committed with this application id, or None.
+
+        Args:
+            application_id: The id of an idempotency pair.
+            version: The version of this table to look at; by default the newest.
+        """
+        applied = self._snapshot(version).snapshot.transactions().get(application_id)
         return int(applied.get()) if applied.isDefined() else None
 
     def touched_rows(self, after: int | None, until: int | None = None) -> TouchedRows:
@@ -255,8 +282,24 @@ class Table:
             idempotency: See `deltaweave.merge`.
         """
         return MergeBuilder(
-            self, source_df, on, source_alias, target_alias, with_schema_evolution, idempotency
+            source_df,
+            on,
+            table=self.path_or_name,
+            target_parts=self._parts,
+            source_alias=source_alias,
+            target_alias=target_alias,
+            with_schema_evolution=with_schema_evolution,
+            idempotency=idempotency,
         )
+
+    def delete(self, condition: str) -> None:
+        """Delete rows by Delta's own DELETE; by the log alone where partitions tell which.
+
+        Args:
+            condition: SQL condition of the rows.
+        """
+        with translated(self.path_or_name, operation="DELETE"):
+            self.spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
 
     @property
     def _is_path(self) -> bool:
@@ -282,118 +325,3 @@ class Table:
         if version is None:
             return snapshots.latest(self.spark, log)
         return snapshots.at_version(self.spark, log, version)
-
-
-class MergeBuilder:
-    """The clauses of one merge, in the order they are added."""
-
-    def __init__(
-        self,
-        target: Table,
-        source_df: DataFrame,
-        on: str | Column,
-        source_alias: str,
-        target_alias: str,
-        with_schema_evolution: bool,
-        idempotency: tuple[str, int] | None,
-    ) -> None:
-        self._target = target
-        self._source_df = source_df
-        self._on = on
-        self._source_alias = source_alias
-        self._target_alias = target_alias
-        self._with_schema_evolution = with_schema_evolution
-        self._idempotency = idempotency
-        self._clauses: tuple[Clause, ...] = ()
-
-    def add(self, *clauses: Clause) -> MergeBuilder:
-        """Add clauses made by `deltaweave.clauses`."""
-        self._clauses += clauses
-        return self
-
-    def when_matched_update(
-        self,
-        set: Mapping[str, str | Column],
-        condition: str | Column | None = None,
-    ) -> MergeBuilder:
-        """Update the named columns of target rows that a source row matches."""
-        return self.add(when.when_matched_update(set, condition))
-
-    def when_matched_update_all(self, condition: str | Column | None = None) -> MergeBuilder:
-        """Update every column of matched target rows from the source (`UPDATE SET *`)."""
-        return self.add(when.when_matched_update_all(condition))
-
-    def when_matched_delete(self, condition: str | Column | None = None) -> MergeBuilder:
-        """Delete target rows that a source row matches."""
-        return self.add(when.when_matched_delete(condition))
-
-    def when_not_matched_insert(
-        self,
-        values: Mapping[str, str | Column],
-        condition: str | Column | None = None,
-    ) -> MergeBuilder:
-        """Insert source rows that match no target row, giving the named columns."""
-        return self.add(when.when_not_matched_insert(values, condition))
-
-    def when_not_matched_insert_all(self, condition: str | Column | None = None) -> MergeBuilder:
-        """Insert source rows that match no target row, all columns (`INSERT *`)."""
-        return self.add(when.when_not_matched_insert_all(condition))
-
-    def when_not_matched_by_source_update(
-        self,
-        set: Mapping[str, str | Column],
-        condition: str | Column | None = None,
-    ) -> MergeBuilder:
-        """Update target rows that no source row matches."""
-        return self.add(when.when_not_matched_by_source_update(set, condition))
-
-    def when_not_matched_by_source_delete(
-        self, condition: str | Column | None = None
-    ) -> MergeBuilder:
-        """Delete target rows that no source row matches."""
-        return self.add(when.when_not_matched_by_source_delete(condition))
-
-    def execute(
-        self,
-        *,
-        fallback: Fallback | None = None,
-        skip_unchanged_updates: bool = False,
-        computed_from: int | None = None,
-    ) -> MergeResult:
-        """Run the merge.
-
-        Args:
-            fallback: See `deltaweave.merge`.
-            skip_unchanged_updates: See `deltaweave.merge`.
-            computed_from: The version of this table from which the source was computed. Has it
-                another one by now, nothing is done and the error is a `CommitConflictError`.
-
-        Raises:
-            DeltaweaveError: A subclass that says what happened; nothing was committed.
-        """
-        table = self._target.path_or_name
-        if not self._clauses:
-            raise StatementError(
-                "it has no WHEN clause.", table=table, hint="Add a clause before execute()."
-            )
-        spark = self._target.spark
-        plan = builder.merge_plan(
-            spark,
-            table=table,
-            target_parts=self._target._parts,
-            target_alias=self._target_alias,
-            source=self._source_df,
-            source_alias=self._source_alias,
-            on=self._on,
-            clauses=self._clauses,
-            with_schema_evolution=self._with_schema_evolution,
-        )
-        return run(
-            spark,
-            plan,
-            table,
-            self._idempotency,
-            fallback,
-            skip_unchanged_updates,
-            computed_from=computed_from,
-        )

@@ -59,6 +59,7 @@ def test_the_public_names() -> None:
         "ChangedRows",
         "MergeBuilder",
         "MergeMetrics",
+        "MergeOnReadTable",
         "MergePlan",
         "MergeResult",
         "Table",

@@ -7,23 +7,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from deltaweave.changes import current_rows, histories
-from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape, read_events
+from deltaweave.changes.arguments import check_columns, event_shape, schema_of, wrong
+from deltaweave.changes.events import EventShape, read_events
 from deltaweave.changes.histories import Histories
 from deltaweave.changes.remembered import Remembered
 from deltaweave.changes.tombstones import Tombstones
 from deltaweave.engine.outcome import MergeResult
-from deltaweave.errors import CommitConflictError, StatementError
+from deltaweave.errors import CommitConflictError
 from deltaweave.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_OPERATION = "applying changes"
 
 
 def apply_changes(
@@ -98,17 +95,20 @@ def apply_changes(
     table = Table(spark, target)
     keeps_histories = str(stored_as_scd_type) == "2"
     if not keeps_histories and str(stored_as_scd_type) != "1":
-        raise _wrong(table, f"stored_as_scd_type is {stored_as_scd_type!r}; known are 1 and 2.")
+        raise wrong(table, f"stored_as_scd_type is {stored_as_scd_type!r}; known are 1 and 2.")
     if keeps_histories and apply_as_truncates is not None:
-        raise _wrong(table, "a table of histories is not emptied: apply_as_truncates goes with 1.")
-    shape = EventShape(
-        keys=tuple(keys),
-        sequence_by=_expression(sequence_by),
-        deletes=None if apply_as_deletes is None else _expression(apply_as_deletes),
-        truncates=None if apply_as_truncates is None else _expression(apply_as_truncates),
-        columns=_columns(table, rows, keys, column_list, except_column_list, present_columns),
-        present=present_columns,
-        ignore_nulls=ignore_null_updates,
+        raise wrong(table, "a table of histories is not emptied: apply_as_truncates goes with 1.")
+    shape = event_shape(
+        table,
+        rows,
+        keys=keys,
+        sequence_by=sequence_by,
+        apply_as_deletes=apply_as_deletes,
+        apply_as_truncates=apply_as_truncates,
+        ignore_null_updates=ignore_null_updates,
+        present_columns=present_columns,
+        column_list=column_list,
+        except_column_list=except_column_list,
     )
     tracked = _tracked(
         table, shape, keeps_histories, track_history_column_list, track_history_except_column_list
@@ -116,9 +116,9 @@ def apply_changes(
     events = read_events(rows, shape, table=target)
     try:
         kind = histories if keeps_histories else current_rows
-        schema = _schema(events, kind.further_columns(events))
+        schema = schema_of(events, kind.further_columns(events))
         table.create_if_missing(schema, properties={"delta.enableDeletionVectors": "true"})
-        _check_columns(table, schema)
+        check_columns(table, schema)
         if keeps_histories:
             remembered = Remembered.of(table, late_by)
             return _of_histories(Histories(table, events, tracked, remembered), idempotency)
@@ -140,44 +140,6 @@ def _of_histories(table: Histories, idempotency: tuple[str, int] | None) -> Merg
     return table.apply(idempotency)
 
 
-def _expression(given: str | Column) -> Column:
-    return F.expr(given) if isinstance(given, str) else given
-
-
-def _columns(
-    table: Table,
-    rows: DataFrame,
-    keys: Sequence[str],
-    column_list: Sequence[str] | None,
-    except_column_list: Sequence[str] | None,
-    present_columns: str | None,
-) -> tuple[str, ...]:
-    """The columns of the table that are no keys."""
-    if isinstance(keys, str) or not keys:
-        raise _wrong(table, "keys is a list of one or more columns.")
-    if column_list is not None and except_column_list is not None:
-        raise _wrong(table, "column_list and except_column_list exclude each other.")
-    left_out = {*(except_column_list or ()), *filter(None, [present_columns])}
-    named = {*keys, *left_out, *(column_list or ())}
-    unknown = sorted(named - set(rows.columns))
-    if unknown:
-        raise _wrong(
-            table,
-            f"the source has no column {', '.join(unknown)}.",
-            f"It has {', '.join(rows.columns)}.",
-        )
-    wanted = rows.columns if column_list is None else list(column_list)
-    columns = tuple(name for name in wanted if name not in left_out and name not in keys)
-    taken = [name for name in (*keys, *columns) if name.lower().startswith(PREFIX)]
-    if taken:
-        raise _wrong(
-            table,
-            f"column names that begin with {PREFIX} are taken: {', '.join(taken)}.",
-            "Rename them in the source, or leave them out with except_column_list.",
-        )
-    return columns
-
-
 def _tracked(
     table: Table,
     shape: EventShape,
@@ -189,40 +151,16 @@ def _tracked(
     if only is None and all_but is None:
         return shape.columns
     if not keeps_histories or (only is not None and all_but is not None):
-        raise _wrong(
+        raise wrong(
             table,
             "track_history_column_list and track_history_except_column_list exclude each other, "
             "and go with stored_as_scd_type 2.",
         )
     unknown = sorted({*(only or ()), *(all_but or ())} - set(shape.columns))
     if unknown:
-        raise _wrong(table, f"history cannot be tracked on {', '.join(unknown)}: no such column.")
+        raise wrong(table, f"history cannot be tracked on {', '.join(unknown)}: no such column.")
     return tuple(
         name
         for name in shape.columns
         if (name in only if only is not None else name not in all_but)  # type: ignore[operator]
     )
-
-
-def _schema(events: Events, further: Sequence[StructField]) -> StructType:
-    values = events.rows.schema[VALUES].dataType
-    assert isinstance(values, StructType)
-    keys = [StructField(key, events.rows.schema[key].dataType) for key in events.shape.keys]
-    of_values = [StructField(field.name, field.dataType) for field in values]
-    return StructType([*keys, *of_values, *further])
-
-
-def _check_columns(table: Table, schema: StructType) -> None:
-    has = {field.name.lower() for field in table.read().schema}
-    missing = [field for field in schema if field.name.lower() not in has]
-    if missing:
-        added = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in missing)
-        raise _wrong(
-            table,
-            f"the table has no column {', '.join(field.name for field in missing)}.",
-            f"Add them, ALTER TABLE … ADD COLUMNS ({added}), or leave columns of the events out.",
-        )
-
-
-def _wrong(table: Table, problem: str, hint: str | None = None) -> StatementError:
-    return StatementError(problem, table=table.path_or_name, operation=_OPERATION, hint=hint)

@@ -11,17 +11,24 @@ A delete takes all that is older. What is known of it when the row is gone is in
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
+from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StringType, StructField
 
+from deltaweave.changes.combining import (
+    COLUMN_SEQUENCES,
+    DELETED,
+    SPOKEN_OF,
+    UPSERTED,
+    combined,
+    new_row,
+)
 from deltaweave.changes.events import (
     DELETE,
+    INSERTED,
     OPERATION,
-    PREFIX,
     SEQUENCE,
     TRUNCATE,
     UPSERT,
@@ -31,17 +38,12 @@ from deltaweave.changes.events import (
     literal,
     speaks_of,
 )
-from deltaweave.changes.tombstones import DELETED, Tombstones
+from deltaweave.changes.tombstones import Tombstones
 from deltaweave.engine import clauses
 from deltaweave.engine.clauses import Clause
 from deltaweave.engine.outcome import MergeResult
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
-
-COLUMN_SEQUENCES = f"{PREFIX}column_sequences"
-
-_UPSERTED = f"{PREFIX}upserted"
-_SPOKEN_OF = f"{PREFIX}spoken_of"
 
 
 def further_columns(events: Events) -> list[StructField]:
@@ -58,14 +60,16 @@ def newest_of_keys(events: Events) -> DataFrame:
 
     Columns: the keys; `_cdc_upserted` and `_cdc_deleted`, the sequences of the newest upsert and
     delete; `_cdc_values`, the newest values; where upserts may leave columns out, `_cdc_spoken_of`,
-    a struct with the sequence of each column's value.
+    a struct with the sequence of each column's value; where events tell inserts, `_cdc_inserted`.
     """
     is_upsert = F.col(OPERATION) == UPSERT
     upserted = F.when(is_upsert, F.col(SEQUENCE))
     maxima = [
-        F.max(upserted).alias(_UPSERTED),
+        F.max(upserted).alias(UPSERTED),
         F.max(F.when(F.col(OPERATION) == DELETE, F.col(SEQUENCE))).alias(DELETED),
     ]
+    if INSERTED in events.rows.columns:
+        maxima.append(F.bool_or(INSERTED).alias(INSERTED))
     columns = events.shape.columns
     if not events.shape.is_partial:
         maxima.append(F.max_by(VALUES, upserted).alias(VALUES))
@@ -76,7 +80,7 @@ def newest_of_keys(events: Events) -> DataFrame:
         values = [F.max_by(F.col(VALUES)[c], spoken[c]).alias(c) for c in columns]
         maxima.append(F.struct(*values).alias(VALUES))
         sequences = [F.max(spoken[c]).alias(c) for c in columns]
-        maxima.append(F.struct(*sequences).alias(_SPOKEN_OF))
+        maxima.append(F.struct(*sequences).alias(SPOKEN_OF))
     keys = [quoted(key) for key in events.shape.keys]
     return events.rows.where(F.col(OPERATION) != TRUNCATE).groupBy(*keys).agg(*maxima)
 
@@ -88,7 +92,7 @@ def apply_to_current_rows(
     newest = newest_of_keys(events)
     while True:
         version = tombstones.version()
-        changes = _alive(tombstones.with_deletes(newest, events, version), events)
+        changes = alive(tombstones.with_deletes(newest, events, version), events)
         result = _merge(table, changes, events, idempotency)
         # Deletes that others remembered meanwhile may be of keys that were inserted just now.
         if tombstones.version() == version:
@@ -96,17 +100,17 @@ def apply_to_current_rows(
         idempotency = None
 
 
-def _alive(changes: DataFrame, events: Events) -> DataFrame:
+def alive(changes: DataFrame, events: Events) -> DataFrame:
     """The changes without upserts that are older than the key's last delete."""
 
     def if_newer(sequence: Column) -> Column:
         deleted = F.col(DELETED)
         return F.when(deleted.isNull() | (sequence > deleted), sequence)
 
-    changes = changes.withColumn(_UPSERTED, if_newer(F.col(_UPSERTED)))
+    changes = changes.withColumn(UPSERTED, if_newer(F.col(UPSERTED)))
     if events.shape.is_partial:
-        spoken = [if_newer(F.col(_SPOKEN_OF)[c]).alias(c) for c in events.shape.columns]
-        changes = changes.withColumn(_SPOKEN_OF, F.struct(*spoken))
+        spoken = [if_newer(F.col(SPOKEN_OF)[c]).alias(c) for c in events.shape.columns]
+        changes = changes.withColumn(SPOKEN_OF, F.struct(*spoken))
     return changes
 
 
@@ -115,73 +119,31 @@ def _merge(
 ) -> MergeResult:
     keys = [f"t.{quoted(key)} = s.{quoted(key)}" for key in events.shape.keys]
     merge = table.merge(changes, on=" AND ".join(keys), idempotency=idempotency)
-    of_rows = _column_clauses(events) if events.shape.is_partial else _row_clauses(events)
-    return merge.add(*of_rows, *_truncating(events)).execute()
+    return merge.add(*_clauses(events), *_truncating(events)).execute()
 
 
-def _row_clauses(events: Events) -> list[Clause]:
-    upserted, deleted, held = F.col(f"s.{_UPSERTED}"), F.col(f"s.{DELETED}"), F.col(f"t.{SEQUENCE}")
-    values = {quoted(c): F.col(f"s.{VALUES}")[c] for c in events.shape.columns}
-    values[SEQUENCE] = upserted
-    keys = {quoted(key): F.col(f"s.{quoted(key)}") for key in events.shape.keys}
-    return [
-        # A row without a sequence was there before any event.
-        clauses.when_matched_delete(
-            condition=upserted.isNull() & F.coalesce(deleted >= held, deleted.isNotNull())
-        ),
-        clauses.when_matched_update(
-            values, condition=F.coalesce(upserted > held, upserted.isNotNull())
-        ),
-        clauses.when_not_matched_insert({**keys, **values}, condition=upserted.isNotNull()),
-    ]
-
-
-def _column_clauses(events: Events) -> list[Clause]:
+def _clauses(events: Events) -> list[Clause]:
     shape = events.shape
-    upserted, deleted, held = F.col(f"s.{_UPSERTED}"), F.col(f"s.{DELETED}"), F.col(f"t.{SEQUENCE}")
-    others = F.col(f"t.{COLUMN_SEQUENCES}")
 
-    def outlives(sequence: Column) -> Column:
-        return F.coalesce(sequence > deleted, deleted.isNull())
+    def row(name: str) -> Column:
+        return F.col(f"t.{quoted(name)}")
 
-    row_outlives = outlives(held)
-    sequence = F.greatest(upserted, F.when(row_outlives, held))
-    values: dict[str, str | Column] = {SEQUENCE: sequence}
-    inserted: dict[str, str | Column] = {
-        quoted(key): F.col(f"s.{quoted(key)}") for key in shape.keys
-    }
-    inserted[SEQUENCE] = upserted
-    of_columns, of_inserted, changing = {}, {}, [F.lit(False)]
-    for c in shape.columns:
-        spoken = F.col(f"s.{_SPOKEN_OF}")[c]
-        held_of = F.when(F.map_contains_key(others, c), others[c]).otherwise(held)
-        kept = outlives(held_of)
-        wins = spoken.isNotNull() & (~kept | F.coalesce(spoken > held_of, F.lit(True)))
-        old, new = F.col(f"t.{quoted(c)}"), F.col(f"s.{VALUES}")[c]
-        values[quoted(c)] = F.when(wins, new).when(kept, old)
-        inserted[quoted(c)] = F.when(spoken.isNotNull(), new)
-        of_columns[c] = F.when(wins, spoken).when(kept, held_of)
-        of_inserted[c] = spoken
-        changing += [wins, ~kept & held_of.isNotNull()]
-    values[COLUMN_SEQUENCES] = _other_than(sequence, of_columns)
-    inserted[COLUMN_SEQUENCES] = _other_than(upserted, of_inserted)
-    newer = F.coalesce(upserted > held, upserted.isNotNull())
+    def change(name: str) -> Column:
+        return F.col(f"s.{quoted(name)}")
+
+    after = combined(shape, row, change, F.lit(True))
+    inserted = {key: change(key) for key in shape.keys} | new_row(shape, change)
+    # Of whole rows, an update needs nothing of the row that was.
+    updated = after.values if shape.is_partial else new_row(shape, change)
     return [
-        clauses.when_matched_delete(condition=upserted.isNull() & ~row_outlives),
-        clauses.when_matched_update(values, condition=newer | reduce(or_, changing)),
-        clauses.when_not_matched_insert(inserted, condition=upserted.isNotNull()),
+        clauses.when_matched_delete(condition=~after.is_there),
+        clauses.when_matched_update(_quoted(updated), condition=after.differs),
+        clauses.when_not_matched_insert(_quoted(inserted), condition=change(UPSERTED).isNotNull()),
     ]
 
 
-def _other_than(sequence: Column, of_columns: dict[str, Column]) -> Column:
-    """The columns' sequences by name, without those that are the row's; null where all are."""
-    # Not as a filter of a map: Delta resolves no columns of a merge inside lambda functions.
-    entries = [
-        F.when(~of.eqNullSafe(sequence), F.struct(F.lit(c).alias("key"), of.alias("value")))
-        for c, of in of_columns.items()
-    ]
-    others = F.map_from_entries(F.array_compact(F.array(*entries)))
-    return F.when(F.size(others) > 0, others)
+def _quoted(values: Mapping[str, Column]) -> dict[str, str | Column]:
+    return {quoted(name): value for name, value in values.items()}
 
 
 def _truncating(events: Events) -> list[Clause]:

@@ -26,6 +26,7 @@ OPERATION = "_cdc_operation"
 SEQUENCE = "_cdc_sequence"
 VALUES = "_cdc_values"
 PRESENT = "_cdc_present"
+INSERTED = "_cdc_inserted"
 
 UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
 
@@ -46,6 +47,7 @@ class EventShape:
         present: Column with the names of the columns that an event speaks of, an array of strings;
             None, or null in a row, where it speaks of all.
         ignore_nulls: Whether an upsert does not speak of columns that are null in it.
+        inserts: Condition of upserts of which it is known that their key is new, or None.
     """
 
     keys: tuple[str, ...]
@@ -55,6 +57,7 @@ class EventShape:
     columns: tuple[str, ...]
     present: str | None = None
     ignore_nulls: bool = False
+    inserts: Column | None = None
 
     @property
     def is_partial(self) -> bool:
@@ -69,7 +72,8 @@ class Events:
     Attributes:
         rows: The keys by their names; `_cdc_operation` (string); `_cdc_sequence` (struct of `at`,
             of the sequence's type, and `tie`, bigint); `_cdc_values` (struct of the other columns);
-            `_cdc_present` (array of strings, null for all), where upserts may leave columns out.
+            `_cdc_present` (array of strings, null for all), where upserts may leave columns out;
+            `_cdc_inserted` (boolean), where events tell inserts.
         shape: How they were read.
         count: How many there are.
         deletes: How many of them delete.
@@ -78,9 +82,9 @@ class Events:
 
     rows: DataFrame
     shape: EventShape
-    count: int
-    deletes: int
-    truncated: Any
+    count: int = 0
+    deletes: int = 0
+    truncated: Any = None
 
     @property
     def sequence_type(self) -> StructType:
@@ -140,6 +144,8 @@ def _shaped(source: DataFrame, shape: EventShape, table: str) -> DataFrame:
     operation = F.when(truncates, TRUNCATE).when(deletes, DELETE).otherwise(UPSERT)
     values = F.struct(*[F.col(quoted(name)).alias(name) for name in shape.columns])
     present = [] if shape.present is None else [F.col(quoted(shape.present)).alias(PRESENT)]
+    if shape.inserts is not None:
+        present.append(F.coalesce(shape.inserts, false).alias(INSERTED))
     at = shape.sequence_by
     at_type = source.select(at.alias("at")).schema["at"].dataType
     if not _has_order(at_type):

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
+from deltaweave.changes.combining import DELETED
 from deltaweave.changes.events import (
     DELETE,
     OPERATION,
@@ -33,9 +34,9 @@ from deltaweave.table import Table
 
 DIRECTORY = "_deltaweave_tombstones"
 
-DELETED = f"{PREFIX}deleted"
 _NOTED = f"{PREFIX}noted_at"
 _OF_ALL = f"{PREFIX}of_all_keys"
+_REMEMBERED = f"{PREFIX}remembered"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Tombstones:
             .agg(F.max(SEQUENCE).alias(SEQUENCE))
             .withColumn(_NOTED, F.current_timestamp())
         )
-        self.kept_in.create_if_missing(self._schema(events))
+        self.create_if_missing(events)
         before = (datetime.now(timezone.utc) - keep_for).isoformat()
         same = [f"t.{quoted(key)} <=> s.{quoted(key)}" for key in (*self.keys, _OF_ALL)]
         self.kept_in.merge(newest, on=" AND ".join(same)).add(
@@ -83,6 +84,17 @@ class Tombstones:
                 condition=f"t.{_NOTED} < TIMESTAMP '{before}'"
             ),
         ).execute()
+
+    def create_if_missing(self, events: Events) -> None:
+        """Make their table, for keys and sequences such as the events have."""
+        self.kept_in.create_if_missing(self._schema(events))
+
+    def with_deletes_of_now(self, changes: DataFrame) -> DataFrame:
+        """As `with_deletes`, whenever the result is used; truncates are not looked at."""
+        of_keys = self.kept_in.read().where(~F.col(_OF_ALL))
+        remembered = of_keys.select(*map(quoted, self.keys), F.col(SEQUENCE).alias(_REMEMBERED))
+        joined = changes.join(remembered, list(self.keys), "left")
+        return joined.withColumn(DELETED, F.greatest(DELETED, _REMEMBERED)).drop(_REMEMBERED)
 
     def with_deletes(self, changes: DataFrame, events: Events, version: int) -> DataFrame:
         """The changes, one for each key, with what is known of its last delete at a version.
@@ -104,15 +116,15 @@ class Tombstones:
                 before = of_all[SEQUENCE]["at"]
                 truncated = before if truncated is None else max(truncated, before)
             of_keys = rows.where(~F.col(_OF_ALL)).select(
-                *map(quoted, self.keys), F.col(SEQUENCE).alias("_cdc_remembered")
+                *map(quoted, self.keys), F.col(SEQUENCE).alias(_REMEMBERED)
             )
             changes = changes.join(of_keys, list(self.keys), "left")
-            known.append(F.col("_cdc_remembered"))
+            known.append(F.col(_REMEMBERED))
         if truncated is not None:
             at_type = events.sequence_type["at"].dataType
             known.append(last_at(literal(truncated, at_type)))
         latest = F.greatest(*known) if len(known) > 1 else known[0]
-        return changes.withColumn(DELETED, latest).drop("_cdc_remembered")
+        return changes.withColumn(DELETED, latest).drop(_REMEMBERED)
 
     def _schema(self, events: Events) -> StructType:
         return StructType(

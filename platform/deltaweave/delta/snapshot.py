@@ -80,6 +80,12 @@ class TableSnapshot:
         return str(value.get()) if value.isDefined() else None
 
     @property
+    def partition_columns(self) -> list[str]:
+        """The table's partition columns."""
+        names = self.snapshot.metadata().partitionColumns()
+        return [str(names.apply(number)) for number in range(names.size())]
+
+    @property
     def files(self) -> DataFrame:
         """All data files, distributed: a DataFrame of AddFile's fields."""
         return jvm_.data_frame(self.spark, self.snapshot.allFiles().toDF())

@@ -1,0 +1,139 @@
+"""The changeset of a merge-on-read table: an append-only Delta table of events, by batch.
+
+A batch is what one micro-batch of a stream brought, or one call; batches are numbered from 1 on,
+and each is a partition, so that those that were merged into the base are deleted by the log alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from deltaweave.changes.events import PREFIX, Events, EventShape, nullable
+from deltaweave.delta.failures import translated
+from deltaweave.errors import CommitConflictError
+from deltaweave.table import Table
+
+BATCH = f"{PREFIX}batch"
+INGESTED = f"{PREFIX}ingested_at"
+
+_NUMBERED = "deltaweave/batches"
+"""The application id whose version counts the batches of a changeset."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What of a changeset is not in the base yet.
+
+    Attributes:
+        batches: How many batches.
+        rows: How many events.
+        size_in_bytes: Size of their files.
+        oldest: When the oldest batch came, or None where there is none.
+    """
+
+    batches: int
+    rows: int
+    size_in_bytes: int
+    oldest: datetime | None
+
+    @property
+    def age(self) -> timedelta:
+        """How long ago the oldest batch came."""
+        return datetime.now(timezone.utc) - self.oldest if self.oldest else timedelta(0)
+
+
+@dataclass(frozen=True)
+class Changeset:
+    """The events of a merge-on-read table that have not been purged.
+
+    Attributes:
+        table: The Delta table that holds them.
+        shape: How they were read.
+    """
+
+    table: Table
+    shape: EventShape
+
+    def newest(self) -> int:
+        """The number of the newest batch; 0 where there was none."""
+        return (self.table.last_applied(_NUMBERED) or 0) if self.table.exists() else 0
+
+    def append(self, events: Events, applied: tuple[str, int] | None) -> int | None:
+        """Append a batch; its number, or None where the pair says that it was appended before.
+
+        Args:
+            events: The events.
+            applied: Application id and version of the stream's batch, committed with it.
+
+        Raises:
+            DeltaweaveError: Nothing was appended.
+        """
+        schema = [StructField(each.name, nullable(each.dataType)) for each in events.rows.schema]
+        self.table.create_if_missing(
+            StructType(
+                [*schema, StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
+            ),
+            partition_by=[BATCH],
+        )
+        return self._append(events.rows, applied)
+
+    @retry(
+        retry=retry_if_exception_type(CommitConflictError),
+        stop=stop_after_attempt(10),
+        wait=wait_random_exponential(max=5),
+        reraise=True,
+    )
+    def _append(self, rows: DataFrame, applied: tuple[str, int] | None) -> int | None:
+        if applied is not None:
+            before = self.table.last_applied(applied[0])
+            if before is not None and before >= applied[1]:
+                return None
+        last = self.newest()
+        number = last + 1
+        rows = rows.withColumn(INGESTED, F.current_timestamp()).withColumn(BATCH, F.lit(number))
+        # Of two that take the same number, Delta refuses the later.
+        pairs = {_NUMBERED: number, **dict([applied] if applied else [])}
+        self.table.write(rows, "append", applied=pairs)
+        return number
+
+    def events(self) -> DataFrame:
+        """All events that there are when it is read: columns as `Events.rows`."""
+        return self.table.read().drop(BATCH, INGESTED)
+
+    def after(self, batch: int, until: int | None = None) -> DataFrame:
+        """The events of the batches after one, and up to another: columns as `Events.rows`."""
+        rows = self.table.read(self.table.version()).where(F.col(BATCH) > batch)
+        if until is not None:
+            rows = rows.where(F.col(BATCH) <= until)
+        return rows.drop(BATCH, INGESTED)
+
+    def pending(self, batch: int) -> Pending:
+        """What came after a batch, by the log alone."""
+        if not self.table.exists():
+            return Pending(0, 0, 0, None)
+        files = self.table.files().where(F.col("partitionValues")[BATCH].cast("bigint") > batch)
+        row = files.agg(
+            F.countDistinct(F.col("partitionValues")[BATCH]).alias("batches"),
+            F.sum(F.get_json_object("stats", "$.numRecords").cast("bigint")).alias("rows"),
+            F.sum("size").alias("size"),
+            F.min("modificationTime").alias("oldest"),
+        ).first()
+        assert row is not None
+        oldest = row["oldest"]
+        return Pending(
+            row["batches"],
+            row["rows"] or 0,
+            row["size"] or 0,
+            None if oldest is None else datetime.fromtimestamp(oldest / 1000, timezone.utc),
+        )
+
+    def purge(self, batch: int) -> None:
+        """Delete the batches up to one, which only takes their files out of the log."""
+        with translated(self.table.path_or_name, operation="purging batches"):
+            self.table.delete(f"{BATCH} <= {batch}")

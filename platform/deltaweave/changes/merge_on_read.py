@@ -1,0 +1,366 @@
+"""Merge on read: a base table and the changes to it, read as one and merged now and then.
+
+Changes come faster than a table can be rewritten: they are appended to a changeset, and readers see
+base and changeset together. Now and then the changeset is merged into the base, in one commit with
+the number of the newest batch that went in. A reader takes a version of the base, and the batches
+after the number in it: whatever is merged, purged or killed meanwhile, it sees each change once.
+
+Batches that are in the base are deleted only when they have been there for a while, for readers
+that took the version before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.changes import current_rows
+from deltaweave.changes.arguments import check_columns, event_shape, schema_of
+from deltaweave.changes.changeset import Changeset, Pending
+from deltaweave.changes.events import (
+    DELETE,
+    INSERTED,
+    OPERATION,
+    PREFIX,
+    SEQUENCE,
+    Events,
+    EventShape,
+    read_events,
+)
+from deltaweave.changes.merged_view import MergedView, ViewMethod
+from deltaweave.changes.rematerialization import (
+    Rematerialized,
+    Strategy,
+    best_strategy,
+    touched_partitions,
+)
+from deltaweave.changes.tombstones import Tombstones
+from deltaweave.delta.failures import translated
+from deltaweave.identifiers import quoted
+from deltaweave.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger(__name__)
+
+MERGED = "deltaweave/merged_batch"
+"""The application id whose version, in the base, is the newest batch that was merged into it."""
+
+_SAMPLED_ROWS = 1_000
+_SURELY_SMALL_ROWS = 10_000
+
+
+class MergeOnReadTable:
+    """A base table and the changes to it.
+
+    Args:
+        spark: A Delta-enabled session.
+        base: Path or name of the base, a table of current rows as `apply_changes` keeps them; made
+            with the first batch where there is none.
+        changes: Path of the changeset; by default that of the base with `_changes` at its end.
+        keys: As in `apply_changes`, like those that follow.
+        sequence_by: Orders the events of a key.
+        apply_as_deletes: Condition of events that delete.
+        inserts: Condition of events whose key was never in the table: they are read without
+            looking into the base. Such an event must not be appended again once it was merged.
+        ignore_null_updates: Whether nulls leave columns as they are.
+        present_columns: Column with the names of the columns that an event speaks of.
+        column_list: Columns of events that are columns of the table.
+        except_column_list: Those that are not.
+        partition_by: Partition columns of a base that is made; a key's partition must not change,
+            unless the base is rematerialized by merge or as a whole.
+        late_by: How long deletes are remembered for events that come late.
+        keep_merged_for: How long batches are kept once they are in the base: longer than a reader
+            takes from choosing a version of the base to reading the changes.
+        broadcast_limit_bytes: Changes up to this measured size are sent to every task.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        base: str,
+        *,
+        changes: str | None = None,
+        keys: Sequence[str],
+        sequence_by: str | Column,
+        apply_as_deletes: str | Column | None = None,
+        inserts: str | Column | None = None,
+        ignore_null_updates: bool = False,
+        present_columns: str | None = None,
+        column_list: Sequence[str] | None = None,
+        except_column_list: Sequence[str] | None = None,
+        partition_by: Sequence[str] = (),
+        late_by: timedelta = timedelta(days=7),
+        keep_merged_for: timedelta = timedelta(hours=1),
+        broadcast_limit_bytes: int = 2**30,
+    ) -> None:
+        self.spark = spark
+        self.base = Table(spark, base)
+        self.changes = Table(spark, changes or f"{base.rstrip('/')}_changes")
+        self._keys = tuple(keys)
+        self._arguments: dict[str, Any] = {
+            "keys": self._keys,
+            "sequence_by": sequence_by,
+            "apply_as_deletes": apply_as_deletes,
+            "inserts": inserts,
+            "ignore_null_updates": ignore_null_updates,
+            "present_columns": present_columns,
+            "column_list": column_list,
+            "except_column_list": except_column_list,
+        }
+        self._partition_by = tuple(partition_by)
+        self._late_by = late_by
+        self._keep_merged_for = keep_merged_for
+        self._broadcast_limit_bytes = broadcast_limit_bytes
+
+    def append(self, source: DataFrame, *, applied: tuple[str, int] | None = None) -> int | None:
+        """Append a batch of events; both tables are made where they are missing.
+
+        Args:
+            source: The events.
+            applied: Application id and version of the batch: one that was appended before is not
+                again.
+
+        Returns:
+            The batch's number, or None where it was appended before, or is empty.
+
+        Raises:
+            StatementError: The events' columns do not fit.
+            SourceError: An event lacks its key or sequence.
+        """
+        shape = event_shape(self.base, source, **self._arguments)
+        events = read_events(source, shape, table=self.changes.path_or_name)
+        try:
+            if not events.count:
+                return None
+            schema = schema_of(events, current_rows.further_columns(events))
+            properties = {"delta.enableDeletionVectors": "true"}
+            self.base.create_if_missing(schema, self._partition_by, properties)
+            check_columns(self.base, schema)
+            return Changeset(self.changes, shape).append(events, applied)
+        finally:
+            events.rows.unpersist()
+
+    def ingest(
+        self, stream: DataFrame, *, name: str, checkpoint: str, every: str | None = None
+    ) -> StreamingQuery:
+        """Append what a stream brings, each of its batches exactly once.
+
+        Args:
+            stream: A streaming DataFrame, of Kafka, files or a Delta table.
+            name: The stream's name, by which its batches are known; another stream into this table
+                needs another.
+            checkpoint: Where Spark keeps how far the stream was read.
+            every: How often, e.g. `10 seconds`; by default all that there is now, and no more.
+
+        Returns:
+            The query, which runs.
+        """
+
+        def append(batch: DataFrame, number: int) -> None:
+            self.append(batch, applied=(f"deltaweave/stream/{name}", number))
+
+        writer = stream.writeStream.queryName(name).option("checkpointLocation", checkpoint)
+        trigger = (
+            writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)
+        )
+        return trigger.foreachBatch(append).start()
+
+    def read(
+        self, method: ViewMethod | Literal["auto"] = "auto", *, where: str | Column | None = None
+    ) -> DataFrame:
+        """The rows as of now: the base with all changes since.
+
+        Both are read at the versions that they have now, also if the DataFrame is used later.
+
+        Args:
+            method: How base and changes are joined (`merged_view`); `auto` takes the join that
+                knows inserts where events tell them, else the anti join where the changes can be
+                broadcast, else the full outer join.
+            where: Condition of key columns, for both sides. Others belong on the result: a change
+                may be what makes a row satisfy them, or not.
+
+        Raises:
+            StatementError: The method does not fit the events.
+        """
+        view, pending = self._view(where)
+        if method == "auto":
+            method = self._best(view, pending)
+        return self._visible(view.rows(method))
+
+    def read_optimized(self) -> DataFrame:
+        """The base alone, as the last rematerialization left it: behind by what is `pending`."""
+        return self._visible(self.base.read(self.base.version()))
+
+    def create_view(self, name: str) -> None:
+        """Make a temporary view of the rows, which always shows the newest.
+
+        It reads both tables as they are when it is queried, whatever was merged and purged
+        meanwhile: changes that are in the base change nothing.
+
+        Args:
+            name: What SQL calls it in this session.
+        """
+        shape = self._shape()
+        tombstones = Tombstones.of(self.base, self._keys)
+        events = Events(Changeset(self.changes, shape).events(), shape)
+        tombstones.create_if_missing(events)
+        newest = tombstones.with_deletes_of_now(current_rows.newest_of_keys(events))
+        changes = current_rows.alive(newest, events)
+        view = MergedView(self.base.read(), changes, shape, broadcasts=False)
+        self._visible(view.rows("left_join_anti_join")).createOrReplaceTempView(name)
+
+    def merged_batch(self) -> int:
+        """The newest batch that is in the base; 0 for none."""
+        return self.base.last_applied(MERGED) or 0
+
+    def pending(self) -> Pending:
+        """What is not in the base yet."""
+        merged = self.merged_batch() if self.base.exists() else 0
+        return Changeset(self.changes, self._shape()).pending(merged)
+
+    def rematerialize(self, strategy: Strategy = "auto") -> Rematerialized | None:
+        """Bring all batches that there are now into the base, in one commit with their number.
+
+        Args:
+            strategy: `merge` changes the rows that change; `overwrite` writes the base anew;
+                `replace_where` those of its partitions in which a row changes; `auto` chooses by
+                the share of rows that change, and of the files that they are in.
+
+        Returns:
+            What it did; None where nothing is pending, or another one did it meanwhile.
+
+        Raises:
+            CommitConflictError: Another one went further meanwhile, and this one can be repeated.
+            DeltaweaveError: Anything else; the base is as it was.
+        """
+        version = self.base.version()
+        merged = self.base.last_applied(MERGED, version) or 0
+        shape = self._shape()
+        changeset = Changeset(self.changes, shape)
+        until = changeset.newest()
+        if until <= merged:
+            return None
+        rows = changeset.after(merged, until).persist()
+        try:
+            known = rows.agg(
+                F.count("*").alias("count"), F.count_if(F.col(OPERATION) == DELETE).alias("deletes")
+            ).first()
+            assert known is not None
+            events = Events(rows, shape, known["count"], known["deletes"])
+            chosen = best_strategy(self.base, events.count) if strategy == "auto" else strategy
+            tombstones = Tombstones.of(self.base, self._keys)
+            tombstones.remember(events, self._late_by)
+            if chosen == "merge":
+                pair = (MERGED, until)
+                done = current_rows.apply_to_current_rows(self.base, events, tombstones, pair)
+                written = done.version
+            else:
+                written = self._overwrite(events, version, merged, until, chosen)
+        finally:
+            rows.unpersist()
+        if written is None:
+            return None
+        logger.info("%s: batches up to %d are in, by %s", self.base, until, chosen)
+        return Rematerialized(written, until, chosen)
+
+    def purge(self) -> int:
+        """Delete the batches that have been in the base for `keep_merged_for`, by the log alone.
+
+        Returns:
+            The newest batch that there is no more; 0 for none.
+        """
+        before = datetime.now(timezone.utc) - self._keep_merged_for
+        version = self.base.version_at(before)
+        merged = self.base.last_applied(MERGED, version) if version is not None else None
+        if not merged:
+            return 0
+        Changeset(self.changes, self._shape()).purge(merged)
+        return merged
+
+    def _shape(self) -> EventShape:
+        """How the changeset's rows are read: their columns are those of the base."""
+        columns = [
+            name
+            for name in self.base.read().columns
+            if name not in self._keys and not name.startswith(PREFIX)
+        ]
+        return EventShape(
+            keys=self._keys,
+            sequence_by=F.col(SEQUENCE),
+            deletes=None,
+            truncates=None,
+            columns=tuple(columns),
+            present=self._arguments["present_columns"],
+            ignore_nulls=self._arguments["ignore_null_updates"],
+        )
+
+    def _view(self, where: str | Column | None) -> tuple[MergedView, Pending]:
+        """Base and changes at one moment, and what the log says of the changes."""
+        # The base first: batches that are in it may be purged before the changes are looked at.
+        version = self.base.version()
+        merged = self.base.last_applied(MERGED, version) or 0
+        shape = self._shape()
+        changeset = Changeset(self.changes, shape)
+        base, rows = self.base.read(version), changeset.after(merged)
+        if where is not None:
+            condition = F.expr(where) if isinstance(where, str) else where
+            with translated(self.base.path_or_name, operation="reading"):
+                rows.select(*map(quoted, self._keys)).where(condition)  # of keys alone
+                base, rows = base.where(condition), rows.where(condition)
+        pending = changeset.pending(merged)
+        return self._merged(base, Events(rows, shape), pending), pending
+
+    def _merged(self, base: DataFrame, events: Events, pending: Pending) -> MergedView:
+        tombstones = Tombstones.of(self.base, self._keys)
+        newest = current_rows.newest_of_keys(events)
+        known = tombstones.with_deletes(newest, events, tombstones.version())
+        changes = current_rows.alive(known, events)
+        return MergedView(base, changes, events.shape, self._fits(events.rows, pending))
+
+    def _fits(self, rows: DataFrame, pending: Pending) -> bool:
+        """Whether the changes can be sent to every task, by their number and measured size."""
+        if pending.rows <= _SURELY_SMALL_ROWS:
+            return True
+        sample = rows.limit(_SAMPLED_ROWS).toArrow()
+        bytes_per_row = sample.nbytes / max(sample.num_rows, 1)
+        return bool(bytes_per_row * pending.rows <= self._broadcast_limit_bytes)
+
+    def _best(self, view: MergedView, pending: Pending) -> ViewMethod:
+        if INSERTED in view.changes.columns:
+            return "left_join_inserts"
+        return "left_join_anti_join" if view.broadcasts else "full_outer_join"
+
+    def _visible(self, rows: DataFrame) -> DataFrame:
+        """The rows with the columns that are the user's, in the base's order."""
+        names = [name for name in self.base.read().columns if not name.startswith(PREFIX)]
+        return rows.select(*map(quoted, names))
+
+    def _overwrite(
+        self, events: Events, version: int, merged: int, until: int, strategy: str
+    ) -> int | None:
+        base = self.base.read(version)
+        pending = Changeset(self.changes, events.shape).pending(merged)
+        view = self._merged(base, events, pending)
+        predicate = None
+        if strategy == "replace_where":
+            predicate = touched_partitions(self.base, view)
+            view = replace(view, base=base.where(predicate))
+        method: ViewMethod = "left_join_anti_join" if view.broadcasts else "full_outer_join"
+        written = self.base.write(
+            view.rows(method).select(*map(quoted, base.columns)),
+            "overwrite",
+            replace_where=predicate,
+            applied={MERGED: until},
+            once=True,
+            applied_before=merged or -1,
+        )
+        return written.version

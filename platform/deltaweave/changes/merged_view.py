@@ -1,0 +1,135 @@
+"""Base and changes of a merge-on-read table as one: the four ways to join them.
+
+The changes are folded to one row for each key first. Then, for each row of the base:
+
+- `double_rank`: both are put together and the newest of each key is kept. Shuffles the base.
+- `full_outer_join`: shuffles the base by its keys, too.
+- `left_join_anti_join`: the base left-joined with the changes, and the changes of other keys: the
+  base is not shuffled where the changes can be broadcast, and its keys are read a second time.
+- `left_join_inserts`: the same, where an event says of itself that its key is new: the keys are not
+  read again. Such an event must not come again once it is in the base.
+
+The third does best unless events tell inserts, or the changes are too many to be broadcast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from deltaweave.changes.combining import DELETED, UPSERTED, combined, new_row
+from deltaweave.changes.events import INSERTED, SEQUENCE, VALUES, EventShape
+from deltaweave.errors import StatementError
+from deltaweave.identifiers import quoted
+
+ViewMethod = Literal["double_rank", "full_outer_join", "left_join_anti_join", "left_join_inserts"]
+METHODS: tuple[str, ...] = get_args(ViewMethod)
+
+_IN_BASE = "_cdc_in_base"
+
+
+@dataclass(frozen=True)
+class MergedView:
+    """The two sides of a merge-on-read table.
+
+    Attributes:
+        base: Its rows: the keys, the other columns, `_cdc_sequence` and, where events may leave
+            columns out, `_cdc_column_sequences`.
+        changes: One row for each changed key, as `current_rows.newest_of_keys` makes them; with
+            `_cdc_inserted` (boolean) where events tell inserts.
+        shape: How the events were read.
+        broadcasts: Whether the changes are small enough to be sent to every task.
+    """
+
+    base: DataFrame
+    changes: DataFrame
+    shape: EventShape
+    broadcasts: bool
+
+    def rows(self, method: ViewMethod) -> DataFrame:
+        """The rows, with all columns of the base.
+
+        Raises:
+            StatementError: The method does not fit these events.
+        """
+        if method == "double_rank":
+            return self._ranked()
+        if method == "full_outer_join":
+            return self._joined("full_outer", self.changes)
+        if method == "left_join_anti_join":
+            return self._joined("left", self._sent(self.changes)).unionByName(self._not_in_base())
+        if INSERTED not in self.changes.columns:
+            raise StatementError(
+                "left_join_inserts needs to be told which events insert.",
+                operation="reading",
+                hint="Say it with inserts=, or use left_join_anti_join.",
+            )
+        others = self.changes.where(~F.col(INSERTED))
+        inserted = self._new(self.changes.where(INSERTED))
+        return self._joined("left", self._sent(others)).unionByName(inserted)
+
+    def _sent(self, changes: DataFrame) -> DataFrame:
+        return F.broadcast(changes) if self.broadcasts else changes
+
+    @property
+    def _keys(self) -> list[str]:
+        return list(self.shape.keys)
+
+    def _joined(self, how: Literal["left", "full_outer"], changes: DataFrame) -> DataFrame:
+        """The base's rows with their changes; with a full join, new rows too."""
+        base = self.base.withColumn(_IN_BASE, F.lit(True)).alias("b")
+        changes = changes.alias("c")
+        same = [F.col(f"b.{quoted(key)}") == F.col(f"c.{quoted(key)}") for key in self._keys]
+        joined = base.join(changes, same, how)
+        keys = [F.col(f"b.{quoted(key)}").alias(key) for key in self._keys]
+        if how == "full_outer":
+            keys = [
+                F.coalesce(f"b.{quoted(key)}", f"c.{quoted(key)}").alias(key) for key in self._keys
+            ]
+        after = combined(
+            self.shape,
+            lambda name: F.col(f"b.{quoted(name)}"),
+            lambda name: F.col(f"c.{quoted(name)}"),
+            F.coalesce(F.col(f"b.{_IN_BASE}"), F.lit(False)),
+        )
+        columns = [value.alias(name) for name, value in after.values.items()]
+        return joined.where(after.is_there).select(*keys, *columns)
+
+    def _not_in_base(self) -> DataFrame:
+        """The changes of keys that the base does not have, as rows."""
+        keys = [quoted(key) for key in self._keys]
+        # First which of the changed keys the base has: it is read without a shuffle, keys alone.
+        changed = self._sent(self.changes.select(*keys))
+        known = self.base.select(*keys).join(changed, self._keys, "left_semi")
+        return self._new(self.changes.join(self._sent(known), self._keys, "left_anti"))
+
+    def _new(self, changes: DataFrame) -> DataFrame:
+        """Changes as the rows that they are where the base has none."""
+        values = new_row(self.shape, lambda name: F.col(quoted(name)))
+        columns = [value.alias(name) for name, value in values.items()]
+        alive = changes.where(F.col(UPSERTED).isNotNull())
+        return alive.select(*map(quoted, self._keys), *columns)
+
+    def _ranked(self) -> DataFrame:
+        if self.shape.is_partial:
+            raise StatementError(
+                "double_rank keeps whole rows, and these events may speak of some columns alone.",
+                operation="reading",
+                hint="Use left_join_anti_join or full_outer_join.",
+            )
+        keys = [quoted(key) for key in self._keys]
+        changes = self.changes.select(
+            *keys,
+            *[F.col(VALUES)[c].alias(c) for c in self.shape.columns],
+            F.greatest(UPSERTED, DELETED).alias(SEQUENCE),
+            F.col(UPSERTED).isNull().alias("_cdc_gone"),
+        )
+        both = self.base.withColumn("_cdc_gone", F.lit(False)).unionByName(changes)
+        newest_first = Window.partitionBy(*keys).orderBy(
+            F.col(SEQUENCE).desc_nulls_last(), F.col("_cdc_gone").desc()
+        )
+        ranked = both.withColumn("_cdc_rank", F.row_number().over(newest_first))
+        return ranked.where("_cdc_rank = 1 AND NOT _cdc_gone").drop("_cdc_rank", "_cdc_gone")

@@ -1,0 +1,132 @@
+"""The fluent builder of merges: clauses added one by one, then run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame
+
+from deltaweave.delta import builder
+from deltaweave.engine import clauses as when
+from deltaweave.engine.clauses import Clause
+from deltaweave.engine.outcome import MergeResult
+from deltaweave.errors import StatementError
+from deltaweave.statements import Fallback, run
+
+
+class MergeBuilder:
+    """The clauses of one merge, in the order they are added."""
+
+    def __init__(
+        self,
+        source_df: DataFrame,
+        on: str | Column,
+        *,
+        table: str,
+        target_parts: Sequence[str],
+        source_alias: str,
+        target_alias: str,
+        with_schema_evolution: bool,
+        idempotency: tuple[str, int] | None,
+    ) -> None:
+        self._table = table
+        self._target_parts = target_parts
+        self._source_df = source_df
+        self._on = on
+        self._source_alias = source_alias
+        self._target_alias = target_alias
+        self._with_schema_evolution = with_schema_evolution
+        self._idempotency = idempotency
+        self._clauses: tuple[Clause, ...] = ()
+
+    def add(self, *clauses: Clause) -> MergeBuilder:
+        """Add clauses made by `deltaweave.clauses`."""
+        self._clauses += clauses
+        return self
+
+    def when_matched_update(
+        self,
+        set: Mapping[str, str | Column],
+        condition: str | Column | None = None,
+    ) -> MergeBuilder:
+        """Update the named columns of target rows that a source row matches."""
+        return self.add(when.when_matched_update(set, condition))
+
+    def when_matched_update_all(self, condition: str | Column | None = None) -> MergeBuilder:
+        """Update every column of matched target rows from the source (`UPDATE SET *`)."""
+        return self.add(when.when_matched_update_all(condition))
+
+    def when_matched_delete(self, condition: str | Column | None = None) -> MergeBuilder:
+        """Delete target rows that a source row matches."""
+        return self.add(when.when_matched_delete(condition))
+
+    def when_not_matched_insert(
+        self,
+        values: Mapping[str, str | Column],
+        condition: str | Column | None = None,
+    ) -> MergeBuilder:
+        """Insert source rows that match no target row, giving the named columns."""
+        return self.add(when.when_not_matched_insert(values, condition))
+
+    def when_not_matched_insert_all(self, condition: str | Column | None = None) -> MergeBuilder:
+        """Insert source rows that match no target row, all columns (`INSERT *`)."""
+        return self.add(when.when_not_matched_insert_all(condition))
+
+    def when_not_matched_by_source_update(
+        self,
+        set: Mapping[str, str | Column],
+        condition: str | Column | None = None,
+    ) -> MergeBuilder:
+        """Update target rows that no source row matches."""
+        return self.add(when.when_not_matched_by_source_update(set, condition))
+
+    def when_not_matched_by_source_delete(
+        self, condition: str | Column | None = None
+    ) -> MergeBuilder:
+        """Delete target rows that no source row matches."""
+        return self.add(when.when_not_matched_by_source_delete(condition))
+
+    def execute(
+        self,
+        *,
+        fallback: Fallback | None = None,
+        skip_unchanged_updates: bool = False,
+        computed_from: int | None = None,
+    ) -> MergeResult:
+        """Run the merge.
+
+        Args:
+            fallback: See `deltaweave.merge`.
+            skip_unchanged_updates: See `deltaweave.merge`.
+            computed_from: The version of this table from which the source was computed. Has it
+                another one by now, nothing is done and the error is a `CommitConflictError`.
+
+        Raises:
+            DeltaweaveError: A subclass that says what happened; nothing was committed.
+        """
+        table = self._table
+        if not self._clauses:
+            raise StatementError(
+                "it has no WHEN clause.", table=table, hint="Add a clause before execute()."
+            )
+        spark = self._source_df.sparkSession
+        plan = builder.merge_plan(
+            spark,
+            table=table,
+            target_parts=self._target_parts,
+            target_alias=self._target_alias,
+            source=self._source_df,
+            source_alias=self._source_alias,
+            on=self._on,
+            clauses=self._clauses,
+            with_schema_evolution=self._with_schema_evolution,
+        )
+        return run(
+            spark,
+            plan,
+            table,
+            self._idempotency,
+            fallback,
+            skip_unchanged_updates,
+            computed_from=computed_from,
+        )

@@ -1,0 +1,325 @@
+"""Base and changeset read as one: every event once, whatever was merged, purged or repeated."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+from deltaweave import MergeOnReadTable
+from deltaweave.changes import current_rows as current_rows_module
+from deltaweave.errors import SourceError, StatementError
+from tests.changes.drawn import (
+    DELETES,
+    DRAWN,
+    PARTIAL,
+    PARTIAL_UPSERTS,
+    SCHEMA,
+    UPSERTS,
+    WHOLE,
+    Event,
+    Row,
+    batches_of,
+    delete,
+)
+from tests.changes.test_current_rows import current_rows
+
+Make = Callable[..., MergeOnReadTable]
+
+
+@pytest.fixture
+def make(spark: SparkSession, tmp_path: Path) -> Make:
+    numbers = itertools.count()
+
+    def made(**arguments: Any) -> MergeOnReadTable:
+        return MergeOnReadTable(
+            spark,
+            str(tmp_path / f"base-{next(numbers)}"),
+            keys=["k"],
+            sequence_by="seq",
+            apply_as_deletes="op = 'delete'",
+            **{**WHOLE, **arguments},
+        )
+
+    return made
+
+
+def frame(spark: SparkSession, events: Sequence[Event]) -> DataFrame:
+    return spark.createDataFrame([event.row() for event in events], SCHEMA)
+
+
+def rows(read: DataFrame) -> set[Row]:
+    found = [tuple(row) for row in read.collect()]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def scans_of_base(read: DataFrame) -> int:
+    plan = read._jdf.queryExecution().optimizedPlan().toString()
+    scans = [line for line in plan.splitlines() if "Relation [" in line]
+    return sum("_cdc_batch" not in line for line in scans)
+
+
+STEPS = st.sampled_from([None, None, "merge", "overwrite"])
+
+
+@DRAWN
+@given(batches=batches_of(UPSERTS, UPSERTS, DELETES), steps=st.lists(STEPS, min_size=3, max_size=3))
+def test_every_method_reads_the_same_rows_before_and_after_each_rematerialization(
+    spark: SparkSession, make: Make, batches: list[list[Event]], steps: list[Any]
+) -> None:
+    table = make()
+    seen: list[Event] = []
+    for batch, step in zip(batches, steps, strict=False):
+        table.append(frame(spark, batch))
+        seen += batch
+        if step is not None:
+            table.rematerialize(step)
+        for method in ("double_rank", "full_outer_join", "left_join_anti_join"):
+            assert rows(table.read(method)) == current_rows(seen), method
+    table.rematerialize()
+    assert rows(table.read_optimized()) == current_rows(seen)
+
+
+@DRAWN
+@given(
+    batches=batches_of(PARTIAL_UPSERTS, PARTIAL_UPSERTS, DELETES),
+    steps=st.lists(STEPS, min_size=3, max_size=3),
+)
+def test_so_do_events_that_speak_of_some_columns(
+    spark: SparkSession, make: Make, batches: list[list[Event]], steps: list[Any]
+) -> None:
+    table = make(**PARTIAL)
+    seen: list[Event] = []
+    for batch, step in zip(batches, steps, strict=False):
+        table.append(frame(spark, batch))
+        seen += batch
+        if step is not None:
+            table.rematerialize(step)
+        for method in ("full_outer_join", "left_join_anti_join"):
+            assert rows(table.read(method)) == current_rows(seen), method
+
+
+def test_inserts_that_say_so_are_read_without_a_look_into_the_base(
+    spark: SparkSession, make: Make
+) -> None:
+    table = make(inserts="op = 'insert'")
+    table.append(frame(spark, [Event(1, 1, 10, op="insert"), Event(2, 1, 20, op="insert")]))
+    table.rematerialize()
+    table.append(
+        frame(spark, [Event(3, 2, 30, op="insert"), Event(1, 3, 11), delete(2, 3), Event(3, 4, 31)])
+    )
+    read = table.read("left_join_inserts")
+    assert rows(read) == rows(table.read()) == {(1, 11, None), (3, 31, None)}
+    assert [scans_of_base(each) for each in (read, table.read("left_join_anti_join"))] == [1, 2]
+
+
+def test_inserts_are_not_read_as_such_where_no_event_says_so(
+    spark: SparkSession, make: Make
+) -> None:
+    table = make()
+    table.append(frame(spark, [Event(1, 1, 10)]))
+    with pytest.raises(StatementError, match="needs to be told which events insert"):
+        table.read("left_join_inserts")
+
+
+def test_a_name_for_sql_shows_the_newest_whatever_is_merged_and_purged(
+    spark: SparkSession, make: Make
+) -> None:
+    table = make(keep_merged_for=timedelta(0))
+    table.append(frame(spark, [Event(1, 1, 10), Event(2, 1, 20)]))
+    table.create_view("orders_now")
+    found = [rows(spark.table("orders_now"))]
+    table.append(frame(spark, [Event(1, 2, 11), delete(2, 2)]))
+    found.append(rows(spark.table("orders_now")))
+    table.rematerialize()
+    found.append(rows(spark.table("orders_now")))
+    assert table.purge() == 2
+    found.append(rows(spark.table("orders_now")))
+    table.append(frame(spark, [Event(3, 3, 30), Event(2, 1, 20)]))  # the second is late
+    found.append(rows(spark.table("orders_now")))
+    after = {(1, 11, None)}
+    assert found == [{(1, 10, None), (2, 20, None)}, after, after, after, {*after, (3, 30, None)}]
+
+
+def test_batches_are_purged_by_the_log_alone_once_they_were_in_the_base_for_long_enough(
+    spark: SparkSession, make: Make
+) -> None:
+    patient = make(keep_merged_for=timedelta(hours=1))
+    patient.append(frame(spark, [Event(1, 1, 10)]))
+    patient.rematerialize()
+    assert patient.purge() == 0
+
+    table = make(keep_merged_for=timedelta(0))
+    table.append(frame(spark, [Event(1, 1, 10)]))
+    table.append(frame(spark, [Event(1, 2, 20)]))
+    table.rematerialize()
+    table.append(frame(spark, [Event(1, 3, 30)]))
+    assert table.purge() == 2
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{table.changes.path_or_name}`")
+    [deleted] = history.where("operation = 'DELETE'").select("operationMetrics").collect()
+    assert deleted.operationMetrics["numRemovedFiles"] == "2"
+    assert deleted.operationMetrics["numAddedFiles"] == "0"
+    assert (table.pending().batches, rows(table.read())) == (1, {(1, 30, None)})
+
+
+def test_what_is_pending_is_told_by_the_log(spark: SparkSession, make: Make) -> None:
+    table = make()
+    for number in range(3):
+        table.append(frame(spark, [Event(1, number, 10), Event(2, number, 20)]))
+    pending = table.pending()
+    assert (pending.batches, pending.rows) == (3, 6)
+    assert pending.size_in_bytes > 0
+    assert timedelta(0) < pending.age < timedelta(hours=1)
+    table.rematerialize()
+    assert (table.pending().batches, table.pending().rows, table.pending().oldest) == (0, 0, None)
+
+
+def test_conditions_of_keys_reach_both_sides_and_no_others_do(
+    spark: SparkSession, make: Make
+) -> None:
+    table = make()
+    table.append(frame(spark, [Event(k, 1, k) for k in range(1, 5)]))
+    table.rematerialize()
+    table.append(frame(spark, [Event(1, 2, 9), Event(2, 2, 2, "x"), Event(7, 2, 9)]))
+    assert rows(table.read(where="k IN (1, 3, 7)")) == {(1, 9, None), (3, 3, None), (7, 9, None)}
+    # A condition on what changes: the old row of 1 has v = 1, and must not come back.
+    assert rows(table.read().where("v = 1")) == set()
+    assert rows(table.read().where("v = 9")) == {(1, 9, None), (7, 9, None)}
+    with pytest.raises(StatementError, match="v"):
+        table.read(where="v = 1")
+
+
+def test_a_stream_is_appended_exactly_once_also_after_a_restart(
+    spark: SparkSession, make: Make, tmp_path: Path
+) -> None:
+    table = make()
+    landing = tmp_path / "landing"
+    checkpoint = str(tmp_path / "checkpoint")
+
+    def run() -> None:
+        stream = spark.readStream.schema(SCHEMA).json(str(landing))
+        table.ingest(stream, name="orders", checkpoint=checkpoint).awaitTermination()
+
+    frame(spark, [Event(1, 1, 10)]).coalesce(1).write.json(str(landing))
+    run()
+    # As after a crash between the append and the stream's own record of the batch.
+    for name in ("0", ".0.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    run()
+    frame(spark, [Event(1, 2, 20)]).coalesce(1).write.mode("append").json(str(landing))
+    run()
+    assert (table.pending().batches, table.pending().rows) == (2, 2)
+    assert rows(table.read()) == {(1, 20, None)}
+
+
+@pytest.mark.parametrize("strategy", ["merge", "overwrite"])
+@pytest.mark.parametrize("dies_at", ["remember", "merge", "commit"])
+def test_a_rematerialization_that_dies_leaves_nothing_lost_and_nothing_twice(
+    spark: SparkSession,
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: Any,
+    dies_at: str,
+) -> None:
+    table = make()
+    first, second = [Event(1, 1, 10), Event(2, 1, 20)], [Event(1, 2, 11), delete(2, 2)]
+    table.append(frame(spark, first))
+    table.rematerialize()
+    table.append(frame(spark, second))
+
+    class Died(BaseException):
+        pass
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise Died
+
+    after = dies_at == "commit"
+    name = {"remember": "Tombstones.remember", "merge": None, "commit": None}[dies_at]
+    with monkeypatch.context() as patch:
+        if name is not None:
+            patch.setattr("deltaweave.changes.tombstones.Tombstones.remember", dies)
+        elif not after and strategy == "merge":
+            patch.setattr(current_rows_module, "apply_to_current_rows", dies)
+        elif not after:
+            patch.setattr(MergeOnReadTable, "_overwrite", dies)
+        else:  # the commit is there, and the one who made it is not
+            patch.setattr("deltaweave.changes.merge_on_read.logger.info", dies)
+        with pytest.raises(Died):
+            table.rematerialize(strategy)
+
+    expected = current_rows([*first, *second])
+    assert rows(table.read()) == expected
+    done = table.rematerialize(strategy)
+    assert (done is None) == after
+    assert rows(table.read_optimized()) == rows(table.read()) == expected
+    # The delete is remembered: what is older and comes late changes nothing.
+    table.append(frame(spark, [Event(2, 1, 20)]))
+    assert rows(table.read()) == expected
+
+
+def test_partitions_in_which_nothing_changes_are_not_written(
+    spark: SparkSession, make: Make
+) -> None:
+    table = make(partition_by=["w"])
+    table.append(frame(spark, [Event(k, 1, k, w) for k, w in enumerate("aabbcc")]))
+    table.rematerialize()
+    before = {row.path for row in table.base.files().where("partitionValues.w = 'c'").collect()}
+    table.append(frame(spark, [Event(0, 2, 100, "a"), Event(9, 2, 9, "b"), delete(1, 2)]))
+    done = table.rematerialize("replace_where")
+    assert done is not None
+    after = {row.path for row in table.base.files().where("partitionValues.w = 'c'").collect()}
+    assert before == after
+    assert rows(table.read_optimized()) == {
+        *{(0, 100, "a"), (9, 9, "b")},
+        *{(k, k, w) for k, w in enumerate("aabbcc") if k not in (0, 1)},
+    }
+
+
+def test_the_strategy_is_chosen_by_how_much_changes(spark: SparkSession, make: Make) -> None:
+    table = make()
+    table.append(frame(spark, [Event(k, 1, k) for k in range(100)]))
+    chosen = [table.rematerialize()]  # into an empty base
+    table.append(frame(spark, [Event(1, 2, 0)]))
+    chosen.append(table.rematerialize())
+    table.append(frame(spark, [Event(k, 3, 0) for k in range(90)]))
+    chosen.append(table.rematerialize())
+    assert [each.strategy if each else None for each in chosen] == [
+        "overwrite",
+        "merge",
+        "overwrite",
+    ]
+    assert table.rematerialize() is None
+
+
+def test_changes_too_big_to_be_sent_to_every_task_are_joined_with_a_shuffle(
+    spark: SparkSession, make: Make
+) -> None:
+    small, big = make(), make(broadcast_limit_bytes=1_000)
+    for table in (small, big):
+        events = spark.range(20_000).selectExpr(
+            "CAST(id AS INT) AS k",
+            "1 AS v",
+            "'a' AS w",
+            "1 AS seq",
+            "'upsert' AS op",
+            "CAST(NULL AS ARRAY<STRING>) AS present",
+        )
+        table.append(events)
+        assert table.read().count() == 20_000
+    plans = [t.read()._jdf.queryExecution().toString() for t in (small, big)]
+    assert ["Join FullOuter" in plan for plan in plans] == [False, True]
+
+
+def test_events_without_key_or_sequence_append_nothing(spark: SparkSession, make: Make) -> None:
+    table = make()
+    with pytest.raises(SourceError, match="no sequence"):
+        table.append(frame(spark, [Event(1, None, 10)]))
+    assert not table.changes.exists()

@@ -159,12 +159,23 @@ class MergeDeclaration(TableDeclaration):
         return [name for name in columns if name.lower() not in left_out]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChangesDeclaration(TableDeclaration):
+    """A table to which an asset's change events are applied.
+
+    Attributes:
+        arguments: Those of `deltaweave.apply_changes`.
+    """
+
+    arguments: Mapping[str, Any]
+
+
 def equi_keys(keys: tuple[str, ...]) -> str:
     """The merge condition that all these columns are equal in target and source."""
     return " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in keys)
 
 
-def in_metadata(declaration: MergeDeclaration) -> dict[str, Any]:
+def in_metadata(declaration: TableDeclaration) -> dict[str, Any]:
     """The metadata entry that carries the declaration with the asset's definition."""
     # An object entry keeps the instance inside the process and shows its class in the UI; a bare
     # object would be replaced by text, with a deprecation warning.
@@ -172,25 +183,24 @@ def in_metadata(declaration: MergeDeclaration) -> dict[str, Any]:
 
 
 def declaration_in(metadata: Mapping[str, Any]) -> MergeDeclaration | None:
-    """The declaration that the metadata of an asset's definition carries, if any."""
-    entry = metadata.get(DECLARATION)
-    instance = entry.instance if isinstance(entry, ObjectMetadataValue) else entry
+    """The declared merge that the metadata of an asset's definition carries, if any."""
+    instance = _instance_in(metadata)
     return instance if isinstance(instance, MergeDeclaration) else None
 
 
 def table_declaration(metadata: Mapping[str, Any], *, asset: str) -> TableDeclaration | None:
     """How an asset's table is written, by the metadata of its definition; None if it is not said.
 
-    Either `@merge_asset` left its declaration there, or plain entries say it: `deltaweave/write`
-    (`append`, `overwrite`, `replace_where` or `merge`) and, beside it, `partition_expr` and
-    `deltaweave/…` for `keys`, `replace_where`, `table`, `schema`, `partition_by`, `cluster_by`,
-    `properties`, `schema_policy`, `idempotent_by` and `retries`.
+    Either `@merge_asset` or `@cdc_asset` left its declaration there, or plain entries say it:
+    `deltaweave/write` (`append`, `overwrite`, `replace_where` or `merge`) and, beside it,
+    `partition_expr` and `deltaweave/…` for `keys`, `replace_where`, `table`, `schema`,
+    `partition_by`, `cluster_by`, `properties`, `schema_policy`, `idempotent_by` and `retries`.
 
     Raises:
         StatementError: An entry is unknown, or does not go with the others.
     """
-    declared = declaration_in(metadata)
-    if declared is not None:
+    declared = _instance_in(metadata)
+    if isinstance(declared, TableDeclaration):
         return declared
     given = {
         key.removeprefix(_PREFIX): _plain(value)
@@ -227,6 +237,11 @@ def table_declaration(metadata: Mapping[str, Any], *, asset: str) -> TableDeclar
     if mode == "merge":
         return MergeDeclaration(on=equi_keys(keys), clauses=UPSERT, **given)
     return WriteDeclaration(mode=mode, **given)
+
+
+def _instance_in(metadata: Mapping[str, Any]) -> object:
+    entry = metadata.get(DECLARATION)
+    return entry.instance if isinstance(entry, ObjectMetadataValue) else entry
 
 
 def _wrong(asset: str, problem: str, known: Set[str]) -> StatementError:

@@ -31,6 +31,7 @@ from dagster_deltaweave.changes import (
 )
 from dagster_deltaweave.declaration import (
     PARTITION_EXPR,
+    ChangesDeclaration,
     MergeDeclaration,
     TableDeclaration,
     WriteDeclaration,
@@ -55,11 +56,11 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     """Stores the output of an asset in its Delta table, and loads tables as inputs.
 
     An output is a DataFrame of Spark, pandas or Polars, or Arrow's table or record batches. It is
-    merged where the asset is a `@merge_asset`; for other assets the metadata `deltaweave/write`
-    says how it is written: `append`, `overwrite`, `replace_where` or `merge`. Where an asset is
-    partitioned, the last three write the run's partitions alone, by `partition_expr`; without it
-    they are refused, never widened to the whole table. A table that does not exist is created
-    first. An output of None is stored as nothing. On any error the table is as it was.
+    merged where the asset is a `@merge_asset`, applied where it is a `@cdc_asset`; for other assets
+    the metadata `deltaweave/write` says how it is written: `append`, `overwrite`, `replace_where`
+    or `merge`. Where an asset is partitioned, the last three write the run's partitions alone, by
+    `partition_expr`; without it they are refused, never widened to the whole table. A table that
+    does not exist is created first. An output of None is stored as nothing. On any error the table is as it was.
 
     As an input, an asset is its table, as the type that the input is annotated with: without an
     annotation a lazy Spark DataFrame. Where the upstream has `partition_expr`, it is only the
@@ -250,6 +251,9 @@ def _add(
         result = storing.merge(table, declaration, changes.rows, marks)
         statement = storing.statement_over(table, declaration, changes.rows)
         return record_merge(context, tables, table, changes, partitions, statement, result, plan)
+    if isinstance(declaration, ChangesDeclaration):
+        result = storing.apply(table, declaration, changes.rows, marks)
+        return record_merge(context, tables, table, changes, partitions, None, result)
     assert isinstance(declaration, WriteDeclaration)
     predicate = _replaced(context, table, declaration, partitions)
     prepare_table(table, declaration, changes.rows)

@@ -25,7 +25,7 @@ def record_merge(
     table: Table,
     changes: Changes,
     partitions: Sequence[str],
-    statement: Callable[[str], str],
+    statement: Callable[[str], str] | None,
     result: MergeResult,
     plan: MergePlan | None = None,
 ) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def record_merge(
         table: The asset's table.
         changes: What was merged.
         partitions: The run's partitions.
-        statement: The MERGE text over the name of the changes.
+        statement: The MERGE text over the name of the changes; None where there was none.
         result: What the merge reports.
         plan: What was expected of it, where that was asked for.
 
@@ -56,10 +56,10 @@ def record_merge(
     record_data_version(context, version_of_rows(table, result))
     return {
         **(observations.partition_metadata(result) if partition else {}),
-        **_lineage_metadata(context, tables, table, changes, statement),
+        **(_lineage_metadata(context, tables, table, changes, statement) if statement else {}),
         **observations.merge_metadata(result),
         **about_commit,
-        **observations.statement_metadata(statement("changes")),
+        **(observations.statement_metadata(statement("changes")) if statement else {}),
         **(observations.plan_metadata(plan) if plan else {}),
         **observations.spark_ui_metadata(table.spark),
     }

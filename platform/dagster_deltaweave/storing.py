@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 import deltaweave
 from dagster_deltaweave.applied import Marks
 from dagster_deltaweave.declaration import (
+    ChangesDeclaration,
     MergeDeclaration,
     TableDeclaration,
     WriteDeclaration,
@@ -47,6 +48,19 @@ def merge(
             idempotency=marks.pair,
             applied_before=marks.before,
         )
+
+
+def apply(
+    table: Table, declaration: ChangesDeclaration, events: DataFrame, marks: Marks
+) -> MergeResult:
+    """Apply the events to the table, which is made where it is missing."""
+    return deltaweave.apply_changes(
+        events.sparkSession,
+        table.path_or_name,
+        events,
+        **declaration.arguments,
+        idempotency=marks.pair,
+    )
 
 
 def explain(table: Table, declaration: MergeDeclaration, changes: DataFrame) -> MergePlan:
@@ -95,6 +109,13 @@ def rebuild(
     marks: Marks,
 ) -> WriteResult:
     """Put in the place of all rows, or of those of the predicate, what an empty table would get."""
+    if isinstance(declaration, ChangesDeclaration):
+        raise StatementError(
+            "a table that change events keep is not rebuilt from some of them.",
+            table=table.path_or_name,
+            operation="full refresh",
+            hint="Drop the table, then apply all events again: their order does not matter.",
+        )
     if predicate is not None:
         _check_predicate(table, predicate)
     rows = changes

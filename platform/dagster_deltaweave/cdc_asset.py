@@ -1,0 +1,106 @@
+"""`@cdc_asset`: a Delta table as an asset, kept current by change events in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from datetime import timedelta
+from typing import Any, Literal
+
+from dagster import AssetsDefinition, DagsterInvalidDefinitionError, asset
+
+from dagster_deltaweave.asset_decorator import KINDS, default_pool
+from dagster_deltaweave.declaration import ChangesDeclaration, in_metadata
+
+
+def cdc_asset(
+    *,
+    keys: Sequence[str],
+    sequence_by: str,
+    apply_as_deletes: str | None = None,
+    apply_as_truncates: str | None = None,
+    ignore_null_updates: bool = False,
+    present_columns: str | None = None,
+    column_list: Sequence[str] | None = None,
+    except_column_list: Sequence[str] | None = None,
+    stored_as_scd_type: Literal[1, 2] = 1,
+    track_history_column_list: Sequence[str] | None = None,
+    track_history_except_column_list: Sequence[str] | None = None,
+    late_by: timedelta = timedelta(days=7),
+    table: str | None = None,
+    retries: int = 3,
+    name: str | None = None,
+    key_prefix: str | Sequence[str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    kinds: Set[str] = KINDS,
+    pool: str | None = None,
+    **arguments: Any,
+) -> Callable[[Callable[..., Any]], AssetsDefinition]:
+    """Declare an asset whose function returns change events, which `apply_changes` applies.
+
+    A run may bring events again, late, or those of several partitions in any order: the table is
+    the same. So nothing has to be marked as applied, and a failed run can be repeated as it is.
+
+    >>> @cdc_asset(keys=["id"], sequence_by="lsn", apply_as_deletes="op = 'd'",
+    ...            except_column_list=["op", "lsn"])
+    ... def customers(spark: SparkResource) -> DataFrame:
+    ...     return spark.session.read.parquet("landing/customers")
+
+    Args:
+        keys: Columns that identify a row; for these and those that follow, up to `late_by`, see
+            `deltaweave.apply_changes`.
+        sequence_by: SQL expression that orders the events of a key.
+        apply_as_deletes: SQL condition of events that delete their key's row.
+        apply_as_truncates: SQL condition of events that delete all older rows.
+        ignore_null_updates: Whether nulls leave columns as they are.
+        present_columns: Column with the names of the columns that an event speaks of.
+        column_list: Columns of the events that are columns of the table.
+        except_column_list: Those that are not.
+        stored_as_scd_type: 1 for current rows, 2 for histories.
+        track_history_column_list: Columns whose change begins a version.
+        track_history_except_column_list: Columns whose change begins none.
+        late_by: How long deletes are remembered.
+        table: The table's path or catalog name; by default the IO manager's root and asset key.
+        retries: How often a run tries again after an error that may pass.
+        name: The asset's name; by default the function's.
+        key_prefix: Prefix of the asset key.
+        metadata: Further metadata of the definition.
+        kinds: Kinds the UI shows.
+        pool: The concurrency pool; by default one for each table.
+        arguments: All others of `dagster.asset`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> AssetsDefinition:
+        asset_name = name or function.__name__
+        if isinstance(keys, str) or not keys:
+            raise DagsterInvalidDefinitionError(
+                f"cdc asset {asset_name}: keys is a list of one or more columns."
+            )
+        declaration = ChangesDeclaration(
+            table=table,
+            retries=retries,
+            arguments={
+                "keys": tuple(keys),
+                "sequence_by": sequence_by,
+                "apply_as_deletes": apply_as_deletes,
+                "apply_as_truncates": apply_as_truncates,
+                "ignore_null_updates": ignore_null_updates,
+                "present_columns": present_columns,
+                "column_list": column_list,
+                "except_column_list": except_column_list,
+                "stored_as_scd_type": stored_as_scd_type,
+                "track_history_column_list": track_history_column_list,
+                "track_history_except_column_list": track_history_except_column_list,
+                "late_by": late_by,
+            },
+        )
+        definition: AssetsDefinition = asset(
+            name=asset_name,
+            key_prefix=key_prefix,
+            metadata={**(metadata or {}), **in_metadata(declaration)},
+            kinds=set(kinds),
+            pool=pool or default_pool(key_prefix, asset_name),
+            **arguments,
+        )(function)
+        return definition
+
+    return decorate

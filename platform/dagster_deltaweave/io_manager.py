@@ -60,8 +60,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     the metadata `deltaweave/write` says how it is written: `append`, `overwrite`, `replace_where`
     or `merge`. Where an asset is partitioned, the last three write the run's partitions alone, by
     `partition_expr`; without it they are refused, never widened to the whole table. A table that
-    does not exist is created first. An output of None is stored as nothing. On any error the table is as
-    it was.
+    does not exist is created first. An output of None is stored as nothing. On any error the
+    table is as it was.
 
     As an input, an asset is its table, as the type that the input is annotated with: without an
     annotation a lazy Spark DataFrame. Where the upstream has `partition_expr`, it is only the

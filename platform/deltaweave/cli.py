@@ -1,4 +1,4 @@
-"""The command line: `deltaweave explain` plans a MERGE, `deltaweave bench merge` measures some."""
+"""The command line: `deltaweave explain` plans a MERGE, `deltaweave bench` measures."""
 
 from __future__ import annotations
 
@@ -125,11 +125,7 @@ def bench_merge(
         chosen = cases.chosen(case or [])
     except cases.UnknownCaseError as error:
         _fail(f"{error} `deltaweave bench merge --list` lists them.", _MISUSED)
-    if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        _fail("--plot needs matplotlib: pip install 'deltaweave[bench]'.", _MISUSED)
-    for file in (json, plot):
-        if file is not None and not os.access(file.absolute().parent, os.W_OK):
-            _fail(f"{file} cannot be written: its directory is missing or closed.", _MISUSED)
+    _check_outputs(json, plot)
     vectors = {"on": [True], "off": [False], "both": [True, False]}[deletion_vectors.value]
     directory = _writable(directory)
     console = Console(highlight=False)
@@ -144,6 +140,58 @@ def bench_merge(
     differing = [result.case.name for result in report.results if result.rows_equal is False]
     if differing:
         _fail(f"Rows differ from built-in MERGE's: {', '.join(differing)}.", _FAILED)
+
+
+@bench.command("read")
+def bench_read(
+    scale: Annotated[
+        float, typer.Option(help="TPC-DS scale factor; 1 is 71,763 rows.", min=0.001)
+    ] = 1,
+    changed: Annotated[
+        float, typer.Option(help="Share of the rows that have a change.", min=0.0001, max=1)
+    ] = 0.01,
+    runs: Annotated[int, typer.Option(help="Timed runs of each way.", min=1)] = 3,
+    json: Annotated[Path | None, typer.Option(help="Write all that was measured here.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the times here (.png, .svg, .pdf).")
+    ] = None,
+    directory: Annotated[
+        Path, typer.Option(help="Where generated data and tables are kept.")
+    ] = Path(".bench"),
+) -> None:
+    """Read a merge-on-read table in each way, and bring its changes into the base in each way.
+
+    Beside a plain scan of the base, and beside Delta's own MERGE of the same changes. Each
+    measurement has a session of its own; all must give the same rows.
+    """
+    from deltaweave.bench import read_report
+    from deltaweave.bench.reads import measure_reads
+    from deltaweave.bench.report import empty_report
+    from deltaweave.bench.tables import Workspace
+
+    _check_outputs(json, plot)
+    directory = _writable(directory)
+    console = Console(highlight=False)
+    with _session(directory) as spark:
+        workspace = Workspace(spark, directory, scale, deletion_vectors=True)
+        timings = measure_reads(workspace, changed=changed, runs=runs)
+        environment = empty_report(workspace, runs).environment
+    console.print(read_report.as_table(timings))
+    if json is not None:
+        settings = {"scale": scale, "runs": runs, "environment": environment}
+        read_report.write_json(timings, settings, json)
+    if plot is not None:
+        read_report.plot(timings, plot)
+    if not timings.rows_equal:
+        _fail("The ways of reading and writing do not end with the same rows.", _FAILED)
+
+
+def _check_outputs(json: Path | None, plot: Path | None) -> None:
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        _fail("--plot needs matplotlib: pip install 'deltaweave[bench]'.", _MISUSED)
+    for file in (json, plot):
+        if file is not None and not os.access(file.absolute().parent, os.W_OK):
+            _fail(f"{file} cannot be written: its directory is missing or closed.", _MISUSED)
 
 
 def _measure(

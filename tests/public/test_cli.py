@@ -138,3 +138,27 @@ def test_the_module_is_the_command_line() -> None:
 
     assert ran.returncode == 0
     assert "--deletion-vectors" in ran.stdout
+
+
+@pytest.mark.usefixtures("spark", "generator")
+def test_the_benchmark_of_merge_on_read_compares_every_way(tmp_path: Path) -> None:
+    report, chart = tmp_path / "report.json", tmp_path / "chart.png"
+    arguments = ("--scale", 0.01, "--runs", 1, "--changed", 0.1, "--json", report, "--plot", chart)
+
+    result = CliRunner().invoke(
+        app, ["bench", "read", *map(str, arguments), "--directory", str(tmp_path / "kept")]
+    )
+
+    assert result.exit_code == 0, result.output
+    written = json.loads(report.read_text())
+    assert written["rows_equal"] is True
+    assert (written["rows"], 20 <= written["changes"] <= 150) == (718, True)
+    measured = [(each["operation"], each["method"]) for each in written["measurements"]]
+    reads = ["plain_scan", "double_rank", "full_outer_join"]
+    reads += ["left_join_anti_join", "left_join_inserts"]
+    assert set(measured) == {
+        *(("read", method) for method in reads),
+        *(("write", method) for method in ("builtin_merge", "merge", "overwrite")),
+    }
+    assert chart.read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"scale-0.01", "timings"}

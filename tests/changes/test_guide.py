@@ -1,0 +1,48 @@
+"""The examples of docs/changes.md, run as they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import deltaweave
+from deltaweave import Table
+
+GUIDE = Path(__file__).parents[2] / "docs" / "changes.md"
+
+
+def test_the_examples_run_and_make_the_tables(spark: SparkSession, tmp_path: Path) -> None:
+    events = "id INT, name STRING, op STRING, lsn INT"
+    after = {"op": "c", "after": {"id": 2, "name": "b"}, "source": {"lsn": 9}}
+    landing = tmp_path / "landing"
+    orders = spark.createDataFrame([(1, 10, "u", 1)], "id INT, pieces INT, op STRING, version INT")
+    orders.write.json(str(landing))
+    names: dict[str, Any] = {
+        "deltaweave": deltaweave,
+        "spark": spark,
+        "events": spark.createDataFrame([(1, "a", "c", 2), (1, "late", "u", 1)], events),
+        "kafka": spark.createDataFrame([(json.dumps(after), 0)], "value STRING, offset BIGINT"),
+        "stream": spark.readStream.schema(orders.schema).json(str(landing)),
+    }
+    apply, debezium, merge_on_read = re.findall(
+        r"^```python\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL
+    )
+
+    def run(code: str, lake: str) -> None:
+        exec(code.replace("/lake", str(tmp_path / lake)), names)
+
+    run(apply, "a")
+    run(debezium, "b")
+    found = [
+        Table(spark, str(tmp_path / lake / "customers")).read().select("id", "name").collect()
+        for lake in ("a", "b")
+    ]
+    assert [[tuple(row) for row in rows] for rows in found] == [[(1, "a")], [(2, "b")]]
+
+    ingested = re.sub(r"(orders\.ingest\(.*\))", r"\1.awaitTermination()", merge_on_read)
+    run(ingested, "c")
+    assert [tuple(row) for row in spark.table("orders_now").collect()] == [(1, 10)]

@@ -30,10 +30,10 @@ ui: java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the
 	@$(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
 
 test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 2 GiB)
-	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) --dist loadgroup -m 'not full_matrix'
+	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'not full_matrix'
 
 test-all: java $(INSTALLED) ## run the tests, and every merge case in every layout (hours)
-	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) --dist loadgroup
+	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS)
 
 fuzz: java $(INSTALLED) ## run N=500 drawn merges and compare each with built-in MERGE (SEED=… runs the same again)
 	@echo "SEED=$(SEED)"

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from xdist.scheduler import LoadScopeScheduling
 
 import deltaweave
 
@@ -29,6 +31,27 @@ TINY_DATA = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+
+
+# Modules whose tests share what takes long to make: a cluster, a running Dagster, a warm driver.
+MADE_ONCE = (
+    "tests/cluster/test_failures.py",
+    "tests/end_to_end/test_running_deployment.py",
+    "tests/orchestration/test_warm_driver.py",
+)
+
+
+class ModulesOrTests(LoadScopeScheduling):
+    """Gives each worker the next test, and of those modules all tests to one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.split("::")[0]
+        return module if module in MADE_ONCE else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModulesOrTests:
+    # Not --dist loadgroup: xdist 3.8 marks groups in a way that pytest 9.2 does not see.
+    return ModulesOrTests(config, log)
 
 
 @pytest.fixture(scope="session")

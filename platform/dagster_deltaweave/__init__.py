@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dagster_deltaweave.asset_decorator import merge_asset
-    from dagster_deltaweave.cdc_asset import cdc_asset
+    from dagster_deltaweave.cdc_decorator import cdc_asset
     from dagster_deltaweave.changes import Changes
     from dagster_deltaweave.checks import build_table_checks
     from dagster_deltaweave.commit_observer import build_commit_observer
@@ -82,7 +82,7 @@ _HOMES = {
     "build_table_sensor": "table_sensor",
     "build_upkeep_job": "upkeep",
     "build_upkeep_schedule": "upkeep",
-    "cdc_asset": "cdc_asset",
+    "cdc_asset": "cdc_decorator",
     "is_full_refresh": "run_partitions",
     "merge_asset": "asset_decorator",
     "partition_keys": "run_partitions",

@@ -270,6 +270,7 @@ def _rebuild(
     partitions: Sequence[str],
 ) -> dict[str, Any]:
     """Rebuild the table, or those of its rows that are the run's partitions."""
+    storing.check_can_be_rebuilt(table, declaration)
     marks: Marks = marks_of_refresh(
         context.asset_key,
         declaration,

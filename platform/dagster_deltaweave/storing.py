@@ -101,6 +101,17 @@ def write(
     )
 
 
+def check_can_be_rebuilt(table: Table, declaration: TableDeclaration) -> None:
+    """Raise a StatementError where a table's rows say more than a run's changes can."""
+    if isinstance(declaration, ChangesDeclaration):
+        raise StatementError(
+            "a table that change events keep is not rebuilt from some of them.",
+            table=table.path_or_name,
+            operation="full refresh",
+            hint="Drop the table, then apply all events again: their order does not matter.",
+        )
+
+
 def rebuild(
     table: Table,
     declaration: TableDeclaration,
@@ -109,13 +120,6 @@ def rebuild(
     marks: Marks,
 ) -> WriteResult:
     """Put in the place of all rows, or of those of the predicate, what an empty table would get."""
-    if isinstance(declaration, ChangesDeclaration):
-        raise StatementError(
-            "a table that change events keep is not rebuilt from some of them.",
-            table=table.path_or_name,
-            operation="full refresh",
-            hint="Drop the table, then apply all events again: their order does not matter.",
-        )
     if predicate is not None:
         _check_predicate(table, predicate)
     rows = changes

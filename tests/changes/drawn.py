@@ -70,7 +70,7 @@ def batches_of(draw: st.DrawFn, *events_of: st.SearchStrategy[Event]) -> list[li
 
 
 DRAWN = settings(
-    max_examples=int(os.environ.get("DELTAWEAVE_FUZZ_EXAMPLES", "3")),
+    max_examples=int(os.environ.get("DELTAWEAVE_FUZZ_EXAMPLES", "2")),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

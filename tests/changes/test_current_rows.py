@@ -126,7 +126,8 @@ def test_deletes_and_late_events(
 
 def test_a_tie_of_upserts_falls_the_same_way_in_any_order(apply: Callable[..., set[Row]]) -> None:
     tied = [Event(1, 5, 1, "a"), Event(1, 5, 2, "b"), Event(1, 5, None, None)]
-    found = {frozenset(apply(*[[e] for e in order])) for order in itertools.permutations(tied)}
+    orders = (tied, tied[::-1], [tied[1], tied[2], tied[0]])
+    found = {frozenset(apply(*[[event] for event in order])) for order in orders}
     assert len(found | {frozenset(apply(tied))}) == 1
 
 

@@ -13,7 +13,7 @@ Checks of what a merge did, which need no Spark, are in `merge_checks`.
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -127,14 +127,8 @@ def build_table_checks(
         selected = {key.name for key in context.selected_asset_check_keys}
         table = asset_table(context, asset, io_manager_key)
         if not table.exists():
-            for name in sorted(selected):
-                yield AssetCheckResult(
-                    asset_key=asset.key,
-                    check_name=name,
-                    passed=False,
-                    severity=severity,
-                    description=f"There is no table at {table.path_or_name} yet.",
-                )
+            missing: Finding = (False, f"There is no table at {table.path_or_name} yet.", {})
+            yield from check_results(asset, dict.fromkeys(sorted(selected), missing), severity)
             return
         version = table.version()
         found: dict[str, Finding] = {}
@@ -153,17 +147,27 @@ def build_table_checks(
             assert changed_within is not None
             found[FRESH] = _fresh(table, changed_within)
         at: dict[str, Any] = {_VERSION: version, _TABLE_ID: table.id()}
-        for name, (passed, description, metadata) in found.items():
-            yield AssetCheckResult(
-                asset_key=asset.key,
-                check_name=name,
-                passed=passed,
-                severity=severity,
-                description=description,
-                metadata={**metadata, **at},
-            )
+        told = {
+            name: (passed, text, {**more, **at}) for name, (passed, text, more) in found.items()
+        }
+        yield from check_results(asset, told, severity)
 
     return checks
+
+
+def check_results(
+    asset: AssetsDefinition, found: Mapping[str, Finding], severity: AssetCheckSeverity
+) -> Iterator[AssetCheckResult]:
+    """What the checks found, by their names, as Dagster takes it."""
+    for name, (passed, description, metadata) in found.items():
+        yield AssetCheckResult(
+            asset_key=asset.key,
+            check_name=name,
+            passed=passed,
+            severity=severity,
+            description=description,
+            metadata=metadata,
+        )
 
 
 def check_specs(

@@ -18,7 +18,7 @@ from dagster import (
     multi_asset_check,
 )
 
-from dagster_deltaweave.checks import Finding, check_op_name, check_specs
+from dagster_deltaweave.checks import Finding, check_op_name, check_results, check_specs
 from dagster_deltaweave.declaration import MergeDeclaration, declaration_in
 
 SOURCE_ROWS = "source_rows_accounted_for"
@@ -86,15 +86,7 @@ def build_merge_checks(
         if ROW_COUNT in selected:
             counts = [run["dagster/row_count"] for run in runs if "dagster/row_count" in run]
             found[ROW_COUNT] = _row_count(counts, low, high)
-        for name, (passed, description, metadata) in found.items():
-            yield AssetCheckResult(
-                asset_key=asset.key,
-                check_name=name,
-                passed=passed,
-                severity=severity,
-                description=description,
-                metadata=metadata,
-            )
+        yield from check_results(asset, found, severity)
 
     return checks
 

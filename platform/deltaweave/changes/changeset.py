@@ -15,7 +15,6 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from deltaweave.changes.events import PREFIX, Events, EventShape, nullable
-from deltaweave.delta.failures import translated
 from deltaweave.errors import CommitConflictError
 from deltaweave.table import Table
 
@@ -94,8 +93,7 @@ class Changeset:
             before = self.table.last_applied(applied[0])
             if before is not None and before >= applied[1]:
                 return None
-        last = self.newest()
-        number = last + 1
+        number = self.newest() + 1
         rows = rows.withColumn(INGESTED, F.current_timestamp()).withColumn(BATCH, F.lit(number))
         # Of two that take the same number, Delta refuses the later.
         pairs = {_NUMBERED: number, **dict([applied] if applied else [])}
@@ -135,5 +133,4 @@ class Changeset:
 
     def purge(self, batch: int) -> None:
         """Delete the batches up to one, which only takes their files out of the log."""
-        with translated(self.table.path_or_name, operation="purging batches"):
-            self.table.delete(f"{BATCH} <= {batch}")
+        self.table.delete(f"{BATCH} <= {batch}")

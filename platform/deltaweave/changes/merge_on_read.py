@@ -191,9 +191,9 @@ class MergeOnReadTable:
         Raises:
             StatementError: The method does not fit the events.
         """
-        view, pending = self._view(where)
+        view = self._view(where)
         if method == "auto":
-            method = self._best(view, pending)
+            method = _best(view)
         return self._visible(view.rows(method))
 
     def read_optimized(self) -> DataFrame:
@@ -303,8 +303,8 @@ class MergeOnReadTable:
             ignore_nulls=self._arguments["ignore_null_updates"],
         )
 
-    def _view(self, where: str | Column | None) -> tuple[MergedView, Pending]:
-        """Base and changes at one moment, and what the log says of the changes."""
+    def _view(self, where: str | Column | None) -> MergedView:
+        """Base and changes at one moment."""
         # The base first: batches that are in it may be purged before the changes are looked at.
         version = self.base.version()
         merged = self.base.last_applied(MERGED, version) or 0
@@ -316,28 +316,22 @@ class MergeOnReadTable:
             with translated(self.base.path_or_name, operation="reading"):
                 rows.select(*map(quoted, self._keys)).where(condition)  # of keys alone
                 base, rows = base.where(condition), rows.where(condition)
-        pending = changeset.pending(merged)
-        return self._merged(base, Events(rows, shape), pending), pending
+        return self._merged(base, Events(rows, shape, changeset.pending(merged).rows))
 
-    def _merged(self, base: DataFrame, events: Events, pending: Pending) -> MergedView:
+    def _merged(self, base: DataFrame, events: Events) -> MergedView:
         tombstones = Tombstones.of(self.base, self._keys)
         newest = current_rows.newest_of_keys(events)
         known = tombstones.with_deletes(newest, events, tombstones.version())
         changes = current_rows.alive(known, events)
-        return MergedView(base, changes, events.shape, self._fits(events.rows, pending))
+        return MergedView(base, changes, events.shape, self._fits(events))
 
-    def _fits(self, rows: DataFrame, pending: Pending) -> bool:
+    def _fits(self, events: Events) -> bool:
         """Whether the changes can be sent to every task, by their number and measured size."""
-        if pending.rows <= _SURELY_SMALL_ROWS:
+        if events.count <= _SURELY_SMALL_ROWS:
             return True
-        sample = rows.limit(_SAMPLED_ROWS).toArrow()
+        sample = events.rows.limit(_SAMPLED_ROWS).toArrow()
         bytes_per_row = sample.nbytes / max(sample.num_rows, 1)
-        return bool(bytes_per_row * pending.rows <= self._broadcast_limit_bytes)
-
-    def _best(self, view: MergedView, pending: Pending) -> ViewMethod:
-        if INSERTED in view.changes.columns:
-            return "left_join_inserts"
-        return "left_join_anti_join" if view.broadcasts else "full_outer_join"
+        return bool(bytes_per_row * events.count <= self._broadcast_limit_bytes)
 
     def _visible(self, rows: DataFrame) -> DataFrame:
         """The rows with the columns that are the user's, in the base's order."""
@@ -348,8 +342,7 @@ class MergeOnReadTable:
         self, events: Events, version: int, merged: int, until: int, strategy: str
     ) -> int | None:
         base = self.base.read(version)
-        pending = Changeset(self.changes, events.shape).pending(merged)
-        view = self._merged(base, events, pending)
+        view = self._merged(base, events)
         predicate = None
         if strategy == "replace_where":
             predicate = touched_partitions(self.base, view)
@@ -364,3 +357,9 @@ class MergeOnReadTable:
             applied_before=merged or -1,
         )
         return written.version
+
+
+def _best(view: MergedView) -> ViewMethod:
+    if INSERTED in view.changes.columns:
+        return "left_join_inserts"
+    return "left_join_anti_join" if view.broadcasts else "full_outer_join"

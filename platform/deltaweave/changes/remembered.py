@@ -7,20 +7,18 @@ when no event can come any more that is older and was not there before.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from deltaweave.changes.events import OPERATION, PREFIX, SEQUENCE, Events, nullable
-from deltaweave.engine import clauses
+from deltaweave.changes.beside import NOTED, newest_version, note
+from deltaweave.changes.events import OPERATION, SEQUENCE, Events, nullable
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
 
 DIRECTORY = "_deltaweave_events"
-
-_NOTED = f"{PREFIX}noted_at"
 
 
 @dataclass(frozen=True)
@@ -42,14 +40,14 @@ class Remembered:
 
     def version(self) -> int:
         """Their newest version; -1 where there are none."""
-        return self.kept_in.version() if self.kept_in.exists() else -1
+        return newest_version(self.kept_in)
 
     def of_keys(self, events: Events, version: int) -> DataFrame | None:
         """What is remembered, at a version, of the keys of a batch: columns as `Events.rows`."""
         if version < 0:
             return None
         keys = events.rows.select(*map(quoted, events.shape.keys)).distinct()
-        kept = self.kept_in.read(version).drop(_NOTED)
+        kept = self.kept_in.read(version).drop(NOTED)
         return kept.join(keys, list(events.shape.keys), "left_semi")
 
     def add(self, rows: DataFrame, events: Events) -> int | None:
@@ -64,23 +62,15 @@ class Remembered:
                 return None
             fields = [StructField(each.name, nullable(each.dataType)) for each in rows.schema]
             self.kept_in.create_if_missing(
-                StructType([*fields, StructField(_NOTED, TimestampType())])
+                StructType([*fields, StructField(NOTED, TimestampType())])
             )
         best = F.max_by(F.struct(*map(quoted, rows.columns)), SEQUENCE)
         keys = [quoted(key) for key in events.shape.keys]
         newest = (
             rows.groupBy(*keys, OPERATION, f"{SEQUENCE}.at")
             .agg(best.alias("_cdc_best"))
-            .select("_cdc_best.*", F.current_timestamp().alias(_NOTED))
+            .select("_cdc_best.*")
         )
         same = [f"t.{key} = s.{key}" for key in keys]
         same += [f"t.{OPERATION} = s.{OPERATION}", f"t.{SEQUENCE}.at = s.{SEQUENCE}.at"]
-        before = (datetime.now(timezone.utc) - self.keep_for).isoformat()
-        merge = self.kept_in.merge(newest, on=" AND ".join(same)).add(
-            clauses.when_matched_update_all(condition=f"s.{SEQUENCE} > t.{SEQUENCE}"),
-            clauses.when_not_matched_insert_all(),
-            clauses.when_not_matched_by_source_delete(
-                condition=f"t.{_NOTED} < TIMESTAMP '{before}'"
-            ),
-        )
-        return merge.execute().version
+        return note(self.kept_in, newest, same, self.keep_for)

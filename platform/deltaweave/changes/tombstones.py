@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
+from deltaweave.changes.beside import NOTED, newest_version, note
 from deltaweave.changes.combining import DELETED
 from deltaweave.changes.events import (
     DELETE,
@@ -28,13 +29,11 @@ from deltaweave.changes.events import (
     last_at,
     literal,
 )
-from deltaweave.engine import clauses
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
 
 DIRECTORY = "_deltaweave_tombstones"
 
-_NOTED = f"{PREFIX}noted_at"
 _OF_ALL = f"{PREFIX}of_all_keys"
 _REMEMBERED = f"{PREFIX}remembered"
 
@@ -58,7 +57,7 @@ class Tombstones:
 
     def version(self) -> int:
         """Their newest version; -1 where there are none."""
-        return self.kept_in.version() if self.kept_in.exists() else -1
+        return newest_version(self.kept_in)
 
     def remember(self, events: Events, keep_for: timedelta) -> None:
         """Add the deletes among the events, and forget those of longer ago."""
@@ -72,18 +71,10 @@ class Tombstones:
             .select(*keys, of_all.alias(_OF_ALL), SEQUENCE)
             .groupBy(*map(quoted, self.keys), _OF_ALL)
             .agg(F.max(SEQUENCE).alias(SEQUENCE))
-            .withColumn(_NOTED, F.current_timestamp())
         )
         self.create_if_missing(events)
-        before = (datetime.now(timezone.utc) - keep_for).isoformat()
         same = [f"t.{quoted(key)} <=> s.{quoted(key)}" for key in (*self.keys, _OF_ALL)]
-        self.kept_in.merge(newest, on=" AND ".join(same)).add(
-            clauses.when_matched_update_all(condition=f"s.{SEQUENCE} > t.{SEQUENCE}"),
-            clauses.when_not_matched_insert_all(),
-            clauses.when_not_matched_by_source_delete(
-                condition=f"t.{_NOTED} < TIMESTAMP '{before}'"
-            ),
-        ).execute()
+        note(self.kept_in, newest, same, keep_for)
 
     def create_if_missing(self, events: Events) -> None:
         """Make their table, for keys and sequences such as the events have."""
@@ -132,6 +123,6 @@ class Tombstones:
                 *[StructField(key, events.rows.schema[key].dataType) for key in self.keys],
                 StructField(_OF_ALL, BooleanType()),
                 StructField(SEQUENCE, events.sequence_type),
-                StructField(_NOTED, TimestampType()),
+                StructField(NOTED, TimestampType()),
             ]
         )

@@ -19,6 +19,20 @@ Action = dict[str, Any]
 FEW = 1_000
 
 
+KEPT_BY_REMOVAL = (
+    "path",
+    "partitionValues",
+    "size",
+    "tags",
+    "deletionVector",
+    "baseRowId",
+    "defaultRowCommitVersion",
+    "stats",
+    "backReference",
+)
+"""Fields of an AddFile that its RemoveFile has too."""
+
+
 def to_json(view: JavaObject, objects: JavaObject) -> list[Action]:
     """What a Scala Seq of a few actions, or of other case classes, says."""
     actions: list[Action] = json.loads(_mapper(view).writeValueAsString(objects))
@@ -38,19 +52,8 @@ def from_json(view: JavaObject, kind: str, actions: Sequence[Action]) -> JavaObj
 
 def removal(add: Action, timestamp_ms: int) -> Action:
     """The RemoveFile that takes a file out of the table; it carries what the protocol wants."""
-    kept = (
-        "path",
-        "partitionValues",
-        "size",
-        "tags",
-        "deletionVector",
-        "baseRowId",
-        "defaultRowCommitVersion",
-        "stats",
-        "backReference",
-    )
     return {
-        **{name: add[name] for name in kept if name in add},
+        **{name: add[name] for name in KEPT_BY_REMOVAL if name in add},
         "deletionTimestamp": timestamp_ms,
         "dataChange": True,
         "extendedFileMetadata": True,

@@ -203,18 +203,10 @@ class FileList:
         # One timestamp for all, taken on the driver.
         now = F.unix_millis(F.current_timestamp())
         removes = self.data_frame.select(
-            "path",
+            *actions.KEPT_BY_REMOVAL,
             now.alias("deletionTimestamp"),
             F.lit(True).alias("dataChange"),
             F.lit(True).alias("extendedFileMetadata"),
-            "partitionValues",
-            "size",
-            "tags",
-            "deletionVector",
-            "baseRowId",
-            "defaultRowCommitVersion",
-            "stats",
-            "backReference",
         )
         return getattr(removes._jdf, "as")(encoder(self.spark, "removeFile")).collectAsList()
 

@@ -38,11 +38,8 @@ if TYPE_CHECKING:
     from dagster_deltaweave.source_partition import read_source_partition
     from dagster_deltaweave.spark import SparkResource
     from dagster_deltaweave.table_sensor import build_table_sensor
-    from dagster_deltaweave.upkeep import (
-        UpkeepPolicy,
-        build_upkeep_job,
-        build_upkeep_schedule,
-    )
+    from dagster_deltaweave.upkeep import build_upkeep_job, build_upkeep_schedule
+    from dagster_deltaweave.upkeep_policy import UpkeepPolicy
 
 __all__ = [
     "Changes",
@@ -73,7 +70,7 @@ _HOMES = {
     "MergeDeclaration": "declaration",
     "SparkDeltaIOManager": "io_manager",
     "SparkResource": "spark",
-    "UpkeepPolicy": "upkeep",
+    "UpkeepPolicy": "upkeep_policy",
     "build_commit_observer": "commit_observer",
     "build_merge_checks": "merge_checks",
     "build_orphan_changes_check": "orphan_changes",

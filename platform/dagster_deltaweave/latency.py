@@ -19,7 +19,7 @@ _MERGE_SECONDS = "merge/seconds"
 
 @dataclass(frozen=True)
 class Latency:
-    """The seconds from a run's request to the end of its first merge, by what took them.
+    """The seconds from a run's request to its first materialization by merge, by what took them.
 
     Attributes:
         run_id: The run.
@@ -28,7 +28,8 @@ class Latency:
         starting: Then, until the run's process had loaded the definitions and began.
         preparing: Then, until the asset's function had returned: Spark, and what it read.
         merging: The merge's own time.
-        storing: What else the IO manager did: creating the table, metadata.
+        storing: What else the IO manager did before the commit: creating the table.
+        recording: What it did after the commit: the metadata of the materialization.
     """
 
     run_id: str
@@ -38,10 +39,11 @@ class Latency:
     preparing: float
     merging: float
     storing: float
+    recording: float
 
     @property
     def beyond_the_merge(self) -> float:
-        """All but the merge's own time."""
+        """All up to the commit but the merge's own time."""
         return self.queued + self.starting + self.preparing + self.storing
 
 
@@ -56,10 +58,14 @@ def latencies(instance: DagsterInstance, last: int = 10) -> Iterator[Latency]:
 
 def _of_run(events: Iterable[EventLogEntry]) -> Latency | None:
     at: dict[DagsterEventType, float] = {}
+    committed: dict[str, float] = {}
     for event in events:
         if event.dagster_event is None:
             continue
         at[event.dagster_event.event_type] = event.timestamp
+        if event.asset_observation is not None:
+            # The first tells of the merge's first phase, as soon as the merge has returned.
+            committed.setdefault(event.asset_observation.asset_key.to_string(), event.timestamp)
         materialization = event.asset_materialization
         if materialization is None or _MERGE_SECONDS not in materialization.metadata:
             continue
@@ -68,6 +74,7 @@ def _of_run(events: Iterable[EventLogEntry]) -> Latency | None:
         launched = at.get(DagsterEventType.PIPELINE_STARTING, began)
         requested = at.get(DagsterEventType.PIPELINE_ENQUEUED, launched)
         returned = at[DagsterEventType.STEP_OUTPUT]
+        merged = committed[materialization.asset_key.to_string()]
         return Latency(
             run_id=event.run_id,
             asset=materialization.asset_key.to_user_string(),
@@ -75,7 +82,8 @@ def _of_run(events: Iterable[EventLogEntry]) -> Latency | None:
             starting=began - launched,
             preparing=returned - began,
             merging=merging,
-            storing=event.timestamp - returned - merging,
+            storing=merged - returned - merging,
+            recording=event.timestamp - merged,
         )
     return None
 
@@ -85,7 +93,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Where the seconds of merging runs go.")
     parser.add_argument("--last", type=int, default=10, help="how many runs to look at")
     last = parser.parse_args().last
-    columns = ("queued", "starting", "preparing", "storing", "beyond_the_merge", "merging")
+    columns = (
+        "queued",
+        "starting",
+        "preparing",
+        "storing",
+        "beyond_the_merge",
+        "merging",
+        "recording",
+    )
     print(f"{'run':8} {'asset':24} " + " ".join(f"{name:>16}" for name in columns))
     with DagsterInstance.get() as instance:
         for each in latencies(instance, last):

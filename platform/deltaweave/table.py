@@ -14,6 +14,7 @@ from deltaweave.delta import builder, table_write
 from deltaweave.delta import snapshot as snapshots
 from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.missing_statistics import compute_missing_statistics
 from deltaweave.delta.snapshot import FileLayout
 from deltaweave.delta.table_write import WriteResult
 from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
@@ -228,7 +229,23 @@ class Table:
             applied_before=applied_before,
         )
 
-    def index_keys(self, column: str) -> int:
+    def compute_missing_statistics(self) -> int:
+        """Compute the statistics of data files that have none; return how many files had none.
+
+        Without statistics no merge and no query can pass a file by.
+
+        Raises:
+            CommitConflictError: One of the files left the table meanwhile; nothing was committed.
+        """
+        self._snapshot()  # names the table in the error where there is none
+        with translated(self.path_or_name, operation="computing statistics"):
+            return compute_missing_statistics(self.spark, self._log())
+
+    def indexed_column(self) -> str | None:
+        """The column that its key index is of, if it has one (`index_keys`)."""
+        return self.setting(key_index.PROPERTY)
+
+    def index_keys(self, column: str | None = None) -> int:
         """Index a key column, so that merges read only files that may hold the source's keys.
 
         Worth it where keys have no order in the files, as UUIDs: where they have one, the files'
@@ -238,7 +255,8 @@ class Table:
         `deltaweave.keyIndex`.
 
         Args:
-            column: A column of whole numbers, strings (not CHAR or VARCHAR) or dates.
+            column: A column of whole numbers, strings (not CHAR or VARCHAR) or dates; by default
+                the one that is indexed already.
 
         Returns:
             How many files were indexed now; files with an entry are not indexed again.
@@ -246,6 +264,7 @@ class Table:
         Raises:
             StatementError: There is no such column, or its type cannot be indexed.
         """
+        column = column or self.indexed_column() or ""
         index = key_index.index_of(self._snapshot(), column)
         if index is None:
             raise StatementError(

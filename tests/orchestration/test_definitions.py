@@ -93,6 +93,6 @@ def test_each_table_has_a_pool_that_its_upkeep_shares(defs: Definitions) -> None
     for key in ("web_returns", "returns_by_reason"):
         pool = f"merge/{key}"
         assert repository.asset_graph.get(AssetKey(key)).pools == {pool}
-        for operation in ("optimize", "purge", "vacuum"):
+        for operation in ("optimize", "purge", "statistics", "index_keys", "vacuum"):
             upkeep = repository.get_job("nightly_upkeep_job").get_node_named(f"{operation}_{key}")
             assert upkeep.definition.pools == {pool}

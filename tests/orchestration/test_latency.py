@@ -37,8 +37,8 @@ def test_the_seconds_of_a_run_add_up_to_those_of_its_events(
     record = instance.get_run_record_by_id(merged.run_id)
     assert record is not None
     assert record.start_time is not None
-    assert latency.starting + latency.preparing + latency.storing + latency.merging == (
-        pytest.approx(stored - record.start_time, abs=0.05)
-    )
-    assert min(latency.preparing, latency.storing) > 0
+    parts = (latency.starting, latency.preparing, latency.storing, latency.recording)
+    assert sum(parts) + latency.merging == pytest.approx(stored - record.start_time, abs=0.05)
+    assert latency.beyond_the_merge == pytest.approx(sum(parts) - latency.recording)
+    assert min(parts[1:]) > 0
     assert latency.queued == 0

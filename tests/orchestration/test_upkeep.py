@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from dagster_deltaweave import (
     merge_asset,
 )
 from deltaweave import Table
+from deltaweave.delta.jvm import jvm
 from deltaweave.delta.snapshot import FileLayout
 from tests.orchestration.conftest import failure_messages, rows
 
@@ -75,7 +77,7 @@ def test_small_files_are_compacted_deleted_rows_purged_and_kept_versions_stay_re
 
     assert result.success
     assert again.success
-    compacted, unpurged, vacuumed, *second = observed(instance)
+    compacted, unpurged, with_statistics, unindexed, vacuumed, *second = observed(instance)
     assert compacted[0] == "OPTIMIZE: 3 of 3 files are small"
     expected = {
         "upkeep/files": 3,
@@ -89,8 +91,10 @@ def test_small_files_are_compacted_deleted_rows_purged_and_kept_versions_stay_re
     assert {key: compacted[1][key] for key in expected} == expected
     # OPTIMIZE has left out the deleted row: nothing remains to be purged.
     assert (unpurged[0], unpurged[1]["upkeep/deleted_rows"]) == ("Nothing to purge", 0)
+    assert with_statistics[0] == "No file without statistics"
+    assert unindexed[0] == "No key index is asked for"
     # Within the retention VACUUM deletes nothing: the newest version and those before are there.
-    assert vacuumed[0] == "VACUUM"
+    assert vacuumed[0] == "VACUUM: the table's history knows of none"
     assert vacuumed[1].get("upkeep/files_deleted", 0) == 0
     assert vacuumed[1]["upkeep/retention_hours"] == 168
     assert [each[0] for each in second] == ["Nothing to optimize"]
@@ -115,6 +119,70 @@ def test_rows_marked_deleted_are_purged_by_themselves(
     assert (numbers["upkeep/files_removed"], numbers["upkeep/rows_purged"]) == (1, 1)
     assert table.layout(0).deleted_rows == 0
     assert rows(table) == [(0,), (1,), (2,)]
+
+
+def without_statistics(table: Table) -> None:
+    """Make of the newest commit that of a writer which knows nothing of statistics."""
+    log = Path(table.path_or_name) / "_delta_log" / f"{table.version():020}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        action.get("add", {}).pop("stats", None)
+    log.write_text("\n".join(map(json.dumps, actions)))
+    for checksum in (log.parent / f".{log.name}.crc", log.with_suffix(".crc")):
+        checksum.unlink(missing_ok=True)
+    jvm(table.spark).org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def test_files_of_other_writers_get_statistics_and_their_keys_are_indexed(
+    table: Table, resources: dict[str, Any], instance: DagsterInstance
+) -> None:
+    table.index_keys("id")
+    spark = table.spark
+    new = spark.range(10, 13).coalesce(1)
+    new.write.format("delta").mode("append").save(table.path_or_name)
+    spark.sql(f"DELETE FROM delta.`{table.path_or_name}` WHERE id = 11")
+    without_statistics(table)  # of the file in which a row is marked deleted now
+    before = table.layout(0)
+    job = build_upkeep_job(
+        name="known", tables=[customers], operations=["statistics", "index_keys"]
+    )
+    defs = Definitions(assets=[customers], jobs=[job], resources=resources)
+
+    assert defs.resolve_job_def("known").execute_in_process(instance=instance).success
+
+    assert before.files_without_statistics == 1
+    assert [each[0] for each in observed(instance)] == [
+        "Statistics: 1 files had none",
+        "Key index of id: 1 new files",
+    ]
+    assert table.layout(0).files_without_statistics == 0
+    [text] = [r.stats for r in table.files().collect() if '"minValues":{"id":10}' in r.stats]
+    statistics = json.loads(text)
+    # The file holds row 11 still; its bounds are of all rows that are in it.
+    assert (statistics["numRecords"], statistics["tightBounds"]) == (3, False)
+    assert statistics["maxValues"] == {"id": 12}
+    assert table.row_count() == 5
+    assert rows(table) == [(0,), (1,), (10,), (12,), (2,)]  # sorted as text
+    commit = spark.sql(f"DESCRIBE HISTORY delta.`{table.path_or_name}` LIMIT 1").first()
+    assert commit is not None
+    assert commit.operation == "COMPUTE STATS"
+
+
+def test_statistics_computed_anew_are_those_that_the_writer_makes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = Table(spark, str(tmp_path / "t"))
+    table.create_if_missing("p STRING, k INT, s STRUCT<t: TIMESTAMP, v: STRING>", ["p"])
+    values = "VALUES ('a b', 1, struct(timestamp'2026-01-02', 'x')), ('é', 2, null)"
+    spark.sql(f"INSERT INTO delta.`{table.path_or_name}` {values}")
+    written = sorted((row.path, row.stats) for row in table.files().collect())
+    without_statistics(table)
+
+    assert table.compute_missing_statistics() == 2
+    assert table.compute_missing_statistics() == 0
+
+    assert sorted((row.path, row.stats) for row in table.files().collect()) == written
+    assert table.version() == 2
 
 
 def test_vacuum_is_refused_where_removed_files_are_kept_too_shortly(
@@ -142,7 +210,7 @@ def test_vacuum_is_refused_where_removed_files_are_kept_too_shortly(
 def layout(
     files: int, small: int = 0, unclustered: int = 0, rows: int = 100, deleted: int = 0
 ) -> FileLayout:
-    return FileLayout(files, files, small, unclustered, rows, deleted)
+    return FileLayout(files, files, small, unclustered, rows, deleted, 0)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +235,22 @@ def test_the_policy_says_when_a_table_needs_upkeep(
 
     assert (policy.compacting(of_files, is_clustered) is not None) == compacts
     assert (policy.purging(of_files) is not None) == purges
+
+
+@pytest.mark.parametrize(
+    ("last", "vacuums"),
+    [
+        (None, True),  # never, as far as the history knows
+        (datetime(2026, 11, 20, 3, 0, 1, tzinfo=UTC), False),  # a second less than a day
+        (datetime(2026, 11, 20, 3, 0, 0, tzinfo=UTC), True),
+    ],
+)
+def test_the_policy_says_how_often_a_table_is_vacuumed(
+    last: datetime | None, vacuums: bool
+) -> None:
+    now = datetime(2026, 11, 21, 3, tzinfo=UTC)
+
+    assert (UpkeepPolicy().vacuuming(last, now) is not None) == vacuums
 
 
 def test_a_clustered_table_is_clustered_and_small_files_count_by_partition(

@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -35,6 +35,7 @@ class FileLayout:
         rows: Rows in the files, those marked deleted among them; files without statistics count
             as empty.
         deleted_rows: Rows marked deleted by deletion vectors.
+        files_without_statistics: Files of which the log does not say how many rows they hold.
     """
 
     files: int
@@ -43,6 +44,7 @@ class FileLayout:
     unclustered_files: int
     rows: int
     deleted_rows: int
+    files_without_statistics: int
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class TableSnapshot:
     def num_records(self) -> int | None:
         """Rows in the table by its statistics, or None where some file's do not say."""
         deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
-        rows = F.get_json_object("stats", "$.numRecords").cast("long") - deleted
+        rows = _num_physical_rows() - deleted
         known = self.files.select(rows.alias("rows")).agg(
             F.sum("rows").alias("rows"), F.count_if(F.col("rows").isNull()).alias("unknown")
         )
@@ -108,7 +110,7 @@ class TableSnapshot:
             small_file_bytes: Size below which a file is small.
         """
         small = F.count_if(F.col("size") < small_file_bytes)
-        rows = F.get_json_object("stats", "$.numRecords").cast("long")
+        rows = _num_physical_rows()
         partitions = self.files.groupBy(F.to_json("partitionValues")).agg(
             F.count("*").alias("files"),
             F.sum("size").alias("size_in_bytes"),
@@ -116,6 +118,7 @@ class TableSnapshot:
             F.count_if(F.col("clusteringProvider").isNull()).alias("unclustered_files"),
             F.sum(rows).alias("rows"),
             F.sum("deletionVector.cardinality").alias("deleted_rows"),
+            F.count_if(rows.isNull()).alias("files_without_statistics"),
         )
         names = [each.name for each in fields(FileLayout)]
         row = partitions.agg(*[F.sum(name).alias(name) for name in names]).first()
@@ -163,6 +166,10 @@ class TableSnapshot:
         files = self.files if known is None else self.files.join(known, "path", "left_anti")
         return self._chosen(files.select(self.files.columns))
 
+    def files_without_statistics(self) -> FileList:
+        """The files of which the log does not say how many rows they hold."""
+        return self._chosen(self.files.where(_num_physical_rows().isNull()))
+
     def files_not_in(self, other: TableSnapshot) -> FileList:
         """The files (with their deletion vectors) of this version that another does not have."""
         vector = F.coalesce(
@@ -182,6 +189,11 @@ class TableSnapshot:
     def _chosen(self, files: DataFrame) -> FileList:
         chosen = getattr(files._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
         return FileList(self.spark, jvm_.seq_of(jvm_.jvm(self.spark), chosen), self.data_path)
+
+
+def _num_physical_rows() -> Column:
+    """Of an AddFile: the rows that its file holds, marked deleted or not, as statistics say it."""
+    return F.get_json_object("stats", "$.numRecords").cast("long")
 
 
 def delta_log(spark: SparkSession, parts: list[str]) -> JavaObject:

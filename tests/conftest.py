@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,12 +42,19 @@ MADE_ONCE = (
 )
 
 
+# All that compare a case with the oracle, which runs once for them.
+OF_ONE_CASE = re.compile(r"(tests/engine/test_merge_cases.py)::.*\[(\w+)")
+
+
 class ModulesOrTests(LoadScopeScheduling):
-    """Gives each worker the next test, and of those modules all tests to one worker."""
+    """Gives each worker the next test, and to one worker what shares something long to make."""
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.split("::")[0]
-        return module if module in MADE_ONCE else nodeid
+        if module in MADE_ONCE:
+            return module
+        of_case = OF_ONE_CASE.match(nodeid)
+        return "::".join(of_case.groups()) if of_case else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModulesOrTests:

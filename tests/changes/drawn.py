@@ -41,7 +41,8 @@ def truncate(seq: int) -> Event:
     return Event(None, seq, op="truncate")
 
 
-KEYS = st.integers(1, 3)
+# Keys know nothing of each other: more of them are as good as more examples, and cheaper.
+KEYS = st.integers(1, 6)
 SEQUENCES = st.integers(1, 8)
 VALUES_OF_V = st.sampled_from([None, 1, 2])
 VALUES_OF_W = st.sampled_from([None, "a", "b"])
@@ -61,9 +62,9 @@ TRUNCATES = st.builds(truncate, SEQUENCES)
 @st.composite
 def batches_of(draw: st.DrawFn, *events_of: st.SearchStrategy[Event]) -> list[list[Event]]:
     """Batches of events, in any order, some of them repeated; no two upserts of a key are a tie."""
-    drawn = draw(st.lists(st.one_of(*events_of), min_size=1, max_size=12))
+    drawn = draw(st.lists(st.one_of(*events_of), min_size=1, max_size=24))
     events = list({(e.k, e.seq, e.op): e for e in drawn}.values())
-    repeated = draw(st.lists(st.sampled_from(events), max_size=4))
+    repeated = draw(st.lists(st.sampled_from(events), max_size=8))
     order = draw(st.permutations(events + repeated))
     borders = sorted(draw(st.sets(st.integers(1, max(1, len(order) - 1)), max_size=2)))
     return [order[a:b] for a, b in itertools.pairwise([0, *borders, len(order)]) if order[a:b]]

@@ -98,37 +98,40 @@ def test_so_do_events_that_speak_of_some_columns(
     assert rows == current_rows([event for batch in batches for event in batch])
 
 
-@pytest.mark.parametrize(
-    ("batches", "expected"),
-    [
+def test_late_events_and_deletes(apply: Callable[..., set[Row]]) -> None:
+    """Each key tells of one thing."""
+    rows = apply(
+        [Event(1, 2, 20), Event(2, 1, 10), delete(3, 3), Event(4, 3, 30), delete(5, 3)],
+        [Event(1, 1, 10), delete(2, 3), Event(3, 2, 20), delete(4, 3), Event(5, 3, 30)],
+        [Event(1, 2, 20), Event(2, 2, 20), Event(3, 4, 40)],
+    )
+    assert rows == {
         # A late event changes nothing, nor does one that comes again.
-        ([[Event(1, 2, 20)], [Event(1, 1, 10)], [Event(1, 2, 20)]], {(1, 20, None)}),
-        # An upsert that is older than the delete, and comes after it, brings nothing back.
-        ([[Event(1, 1, 10)], [delete(1, 3)], [Event(1, 2, 20)]], set()),
-        # The delete came before any event of its key.
-        ([[delete(1, 3)], [Event(1, 2, 20)], [Event(1, 4, 40)]], {(1, 40, None)}),
-        # Of the same sequence, the delete is the later.
-        ([[Event(1, 3, 30)], [delete(1, 3)]], set()),
-        ([[delete(1, 3)], [Event(1, 3, 30)]], set()),
-        # Emptied: what is older goes, also where it comes later.
-        (
-            [[Event(1, 1, 10), Event(2, 5, 50)], [truncate(3)], [Event(3, 2, 20), Event(1, 4, 40)]],
-            {(1, 40, None), (2, 50, None)},
-        ),
-    ],
-    ids=["late", "after-delete", "delete-first", "tie", "tie-reversed", "truncate"],
-)
-def test_deletes_and_late_events(
-    apply: Callable[..., set[Row]], batches: list[list[Event]], expected: set[Row]
+        (1, 20, None),
+        # 2: An upsert that is older than the delete, and comes after it, brings nothing back.
+        # 3: Nor where the delete came before any event of its key; a newer one does.
+        (3, 40, None),
+        # 4 and 5: Of the same sequence, the delete is the later, whichever came first.
+    }
+
+
+def test_an_emptied_table_loses_what_is_older_also_where_it_comes_later(
+    apply: Callable[..., set[Row]],
 ) -> None:
-    assert apply(*batches) == expected
+    rows = apply(
+        [Event(1, 1, 10), Event(2, 5, 50)], [truncate(3)], [Event(3, 2, 20), Event(1, 4, 40)]
+    )
+    assert rows == {(1, 40, None), (2, 50, None)}
 
 
 def test_a_tie_of_upserts_falls_the_same_way_in_any_order(apply: Callable[..., set[Row]]) -> None:
-    tied = [Event(1, 5, 1, "a"), Event(1, 5, 2, "b"), Event(1, 5, None, None)]
-    orders = (tied, tied[::-1], [tied[1], tied[2], tied[0]])
-    found = {frozenset(apply(*[[event] for event in order])) for order in orders}
-    assert len(found | {frozenset(apply(tied))}) == 1
+    one, two, three = ((1, "a"), (2, "b"), (None, None))
+    orders = {1: (one, two, three), 2: (three, two, one), 3: (two, three, one)}
+    batches = [[Event(k, 5, *order[n]) for k, order in orders.items()] for n in range(3)]
+    together = [Event(4, 5, *values) for values in (one, two, three)]
+    found = apply(*batches, together)
+    assert {k for k, *_ in found} == {1, 2, 3, 4}
+    assert len({(v, w) for _, v, w in found}) == 1
 
 
 def test_a_null_that_is_meant_differs_from_a_column_that_is_missing(

@@ -112,36 +112,29 @@ def test_so_do_versions_that_begin_with_some_columns_alone(
     assert found == versions(flat(batches), tracked=["v"])
 
 
-@pytest.mark.parametrize(
-    ("batches", "expected"),
-    [
+def test_late_events_split_and_end_versions(apply: Apply) -> None:
+    """Each key tells of one thing; the first batch is in order, the second late."""
+    in_order = [
+        *(Event(1, 1, 10), Event(1, 5, 50)),
+        *(Event(2, 1, 10), Event(2, 5, 50)),
+        *(Event(3, 1, 10), delete(3, 2), Event(3, 5, 50)),
+        delete(4, 5),
+        *(Event(5, 1, 10), Event(5, 5, 10)),
+    ]
+    late = [Event(1, 3, 30), delete(2, 3), Event(3, 3, 30), Event(4, 3, 30), delete(5, 3)]
+
+    assert apply(in_order, late) == {
         # A late event splits the version in which it falls.
-        (
-            [[Event(1, 1, 10), Event(1, 5, 50)], [Event(1, 3, 30)]],
-            {(1, 10, None, 1, 3), (1, 30, None, 3, 5), (1, 50, None, 5, None)},
-        ),
+        *{(1, 10, None, 1, 3), (1, 30, None, 3, 5), (1, 50, None, 5, None)},
         # A late delete ends it, and leaves a gap.
-        (
-            [[Event(1, 1, 10), Event(1, 5, 50)], [delete(1, 3)]],
-            {(1, 10, None, 1, 3), (1, 50, None, 5, None)},
-        ),
+        *{(2, 10, None, 1, 3), (2, 50, None, 5, None)},
         # A late event in a gap fills it up to the next version.
-        (
-            [[Event(1, 1, 10), delete(1, 2), Event(1, 5, 50)], [Event(1, 3, 30)]],
-            {(1, 10, None, 1, 2), (1, 30, None, 3, 5), (1, 50, None, 5, None)},
-        ),
+        *{(3, 10, None, 1, 2), (3, 30, None, 3, 5), (3, 50, None, 5, None)},
         # A delete before all else ends the version that comes after it and is older.
-        ([[delete(1, 5)], [Event(1, 3, 30)]], {(1, 30, None, 3, 5)}),
-        # The second event changes nothing, and so begins nothing, until a delete comes between.
-        (
-            [[Event(1, 1, 10), Event(1, 5, 10)], [delete(1, 3)]],
-            {(1, 10, None, 1, 3), (1, 10, None, 5, None)},
-        ),
-    ],
-    ids=["splits", "ends", "fills", "delete-first", "no-change"],
-)
-def test_late_events(apply: Apply, batches: list[list[Event]], expected: set[Row]) -> None:
-    assert apply(*batches) == expected
+        *{(4, 30, None, 3, 5)},
+        # At 5 nothing changed, and so nothing began, until a delete came between.
+        *{(5, 10, None, 1, 3), (5, 10, None, 5, None)},
+    }
 
 
 def test_columns_that_are_not_tracked_change_the_version_that_there_is(apply: Apply) -> None:

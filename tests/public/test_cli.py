@@ -28,6 +28,10 @@ def bench(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["bench", "merge", *map(str, arguments)])
 
 
+def bench_peers(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["bench", "peers", *map(str, arguments)])
+
+
 def only_line(result: Result) -> str:
     (line,) = result.output.splitlines()
     return line
@@ -78,6 +82,25 @@ def test_an_unknown_case_is_told_in_one_line(tmp_path: Path) -> None:
 
     assert result.exit_code == 2
     assert "No case is named upsert_all" in only_line(result)
+
+
+@pytest.mark.parametrize("name", ["upsert_all", "hundred_merges"])
+def test_iceberg_runs_deltas_cases_alone(name: str, tmp_path: Path) -> None:
+    result = bench_peers("--case", name, "--directory", tmp_path)
+
+    assert result.exit_code == 2
+    assert f"No case is named {name}. Iceberg runs Delta's 16:" in only_line(result)
+
+
+def test_an_environment_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "iceberg-env").touch()
+
+    result = bench_peers("--directory", tmp_path)
+
+    assert result.exit_code == 1
+    first, last = result.output.splitlines()
+    assert first.startswith("Installing pyspark==4.1")
+    assert f"{tmp_path / 'iceberg-env'} with pyspark==4.1.1 cannot be made: Error" in last
 
 
 @pytest.mark.parametrize("option", ["--json", "--plot"])

@@ -94,15 +94,14 @@ def further_cases() -> list[Case]:
     ]
 
 
-def chosen(names: Sequence[str]) -> list[Case]:
-    """The cases of these names, in the order of the list; Delta's 16 where no name is given.
+def chosen(names: Sequence[str], cases: Sequence[Case]) -> list[Case]:
+    """Those of the cases that have these names, in their order; Delta's 16 where no name is given.
 
     Raises:
         UnknownCaseError: A name is none of a case.
     """
     if not names:
         return delta_cases()
-    cases = [*delta_cases(), *further_cases()]
     unknown = sorted(set(names) - {case.name for case in cases})
     if unknown:
         raise UnknownCaseError(f"No case is named {', '.join(unknown)}.")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
@@ -18,6 +18,9 @@ from rich.table import Table
 from deltaweave import __version__
 from deltaweave.bench.runner import BUILTIN, ENGINE, REWRITE, CaseResult
 from deltaweave.bench.tables import Workspace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -133,16 +136,20 @@ def empty_report(workspace: Workspace, runs: int) -> Report:
         workspace: The tables' place; with or without deletion vectors.
         runs: How many timed runs each side will have.
     """
-    spark = workspace.spark
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None, "a session has a JVM"
     settings = {
         "scale": workspace.scale,
         "runs": runs,
         "key_type": workspace.key_type,
         "log_files": workspace.log_files,
     }
-    environment = {
+    return Report(settings, environment_of(workspace.spark), ())
+
+
+def environment_of(spark: SparkSession) -> dict[str, object]:
+    """Versions and the machine's size, by name."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None, "a session has a JVM"
+    return {
         "deltaweave": __version__,
         "spark": spark.version,
         "delta": version("delta-spark"),
@@ -153,7 +160,6 @@ def empty_report(workspace: Workspace, runs: int) -> Report:
         "spark_master": spark.sparkContext.master,
         "driver_memory": spark.sparkContext.getConf().get("spark.driver.memory"),
     }
-    return Report(settings, environment, ())
 
 
 def _as_json(result: CaseResult) -> dict[str, Any]:

@@ -13,8 +13,6 @@ from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
-from pyspark.sql import functions as F
-
 from deltaweave.bench.case import Case, Merges
 from deltaweave.bench.peer import builtin_merge
 from deltaweave.bench.tables import Workspace, clone, session_options, sql_name
@@ -71,6 +69,7 @@ class CaseResult:
         deletion_vectors: Whether the target has them enabled.
         runs: The timed runs of each side, in order.
         files_at_end: How many files each side's table has after the last run.
+        fingerprints: What each side's table holds after the last run (see `fingerprint`).
         rows_equal: Whether both sides' tables hold the same rows after the last run and both tell
             the same numbers of changed rows; None where the engine ran alone.
     """
@@ -79,6 +78,7 @@ class CaseResult:
     deletion_vectors: bool
     runs: Mapping[str, Sequence[Run]]
     files_at_end: Mapping[str, int]
+    fingerprints: Mapping[str, tuple[object, ...]]
     rows_equal: bool | None
 
     def median_seconds(self, side: str) -> float | None:
@@ -153,12 +153,14 @@ def measure(case: Case, workspace: Workspace, *, runs: int, turn: int = 0) -> Ca
                 done[name].append(run_on_clone(sides[name], prepared, f"{name}-{number}"))
         merged = [name for name in order if name != REWRITE]
         last = {name: clones / f"{name}-{runs}" for name in merged}
+        held = {name: fingerprint(_compared(spark, prepared, last[name])) for name in merged}
         return CaseResult(
             case,
             workspace.deletion_vectors,
             done,
             {name: _files_of(spark, table) for name, table in last.items()},
-            _are_equal(spark, prepared, done, last) if case.with_builtin else None,
+            held,
+            _are_equal(done, held) if case.with_builtin else None,
         )
 
 
@@ -214,32 +216,31 @@ def _files_of(spark: SparkSession, table: Path) -> int:
     return int(detail["numFiles"])
 
 
+def _compared(spark: SparkSession, merges: Merges, table: Path) -> DataFrame:
+    rows = spark.read.format("delta").load(str(table))
+    return rows if merges.compared is None else rows.where(merges.compared)
+
+
 def _are_equal(
-    spark: SparkSession,
-    merges: Merges,
-    runs: Mapping[str, Sequence[Run]],
-    tables: Mapping[str, Path],
+    runs: Mapping[str, Sequence[Run]], fingerprints: Mapping[str, tuple[object, ...]]
 ) -> bool:
     """Whether all sides' tables hold the same rows, and they tell the same numbers of changes."""
-    seen = []
-    for side, table in tables.items():
-        rows = spark.read.format("delta").load(str(table))
-        if merges.compared is not None:
-            rows = rows.where(merges.compared)
-        metrics = runs[side][-1].metrics
-        seen.append((fingerprint(rows), [metrics[name] for name in _ROWS_CHANGED]))
+    seen = [
+        (held, [runs[side][-1].metrics[name] for name in _ROWS_CHANGED])
+        for side, held in fingerprints.items()
+    ]
     return all(each == seen[0] for each in seen)
 
 
 def fingerprint(rows: DataFrame) -> tuple[object, ...]:
     """The number of rows and two checksums over all columns, whatever the rows' order."""
-    # The hash passes over nulls: without saying where they are, (1, null) would equal (null, 1).
-    columns = [
-        column
-        for name in sorted(rows.columns)
-        for column in (F.col(quoted(name)), F.isnull(quoted(name)))
-    ]
-    hashes = rows.select(F.xxhash64(*columns).alias("hash"))
-    total = F.sum(F.col("hash").cast("decimal(20,0)"))
-    (found,) = hashes.agg(F.count("*"), total, F.bit_xor("hash")).collect()
+    (found,) = rows.selectExpr(*checksums(rows.columns)).collect()
     return tuple(found)
+
+
+def checksums(columns: Sequence[str]) -> list[str]:
+    """What a fingerprint is of, in SQL that any Spark evaluates to the same values."""
+    # The hash passes over nulls: without saying where they are, (1, null) would equal (null, 1).
+    hashed = ", ".join(f"{quoted(name)}, {quoted(name)} IS NULL" for name in sorted(columns))
+    row = f"xxhash64({hashed})"
+    return ["count(*)", f"sum(CAST({row} AS DECIMAL(20, 0)))", f"bit_xor({row})"]

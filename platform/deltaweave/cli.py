@@ -10,6 +10,7 @@ from deltaweave.errors import DeltaweaveError
 try:
     import typer
 
+    from deltaweave.bench.change_commands import of_changes
     from deltaweave.bench.commands import bench
 except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries
     sys.exit(f"The command line needs {error.name}: pip install 'deltaweave[cli]'.")
@@ -20,6 +21,7 @@ app = typer.Typer(
     help="deltaweave keeps Delta tables current.",
 )
 app.add_typer(bench, name="bench")
+bench.add_typer(of_changes)
 
 
 @app.command("explain")

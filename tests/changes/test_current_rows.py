@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,39 @@ def test_a_null_that_is_meant_differs_from_a_column_that_is_missing(
         **PARTIAL,
     )
     assert rows == {(1, 10, "b"), (2, None, "a"), (3, None, "b")}
+
+
+def test_two_streams_fill_a_row_each_by_a_sequence_of_its_own(
+    apply: Callable[..., set[Row]],
+) -> None:
+    def of_v(seq: int, v: int) -> Event:
+        return Event(1, seq, v, present=("v",))
+
+    def of_w(seq: int, w: str) -> Event:  # whose sequences are always above those of v
+        return Event(1, seq, None, w, present=("w",))
+
+    rows = apply(
+        [of_w(1000, "x")],
+        [of_v(5, 50)],
+        [of_v(3, 30), of_w(900, "old")],
+        [of_w(1001, "y")],
+        **PARTIAL,
+    )
+    assert rows == {(1, 50, "y")}
+
+
+def test_batches_applied_at_once_are_all_applied(
+    apply: Callable[..., set[Row]], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    apply([Event(k, 1, 1) for k in range(4)], table=path)
+    batches = [
+        [Event(0, 2, 20), Event(1, 5, 50), delete(2, 3), Event(5, 1, 1)],
+        [Event(0, 4, 40), Event(1, 3, 30), Event(2, 2, 20), delete(3, 2), delete(5, 2)],
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda batch: apply(batch, table=path), batches))
+    assert apply(table=path) == {(0, 40, None), (1, 50, None)}
 
 
 def test_nulls_of_updates_can_be_ignored(apply: Callable[..., set[Row]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,19 @@ def test_late_events_split_and_end_versions(apply: Apply) -> None:
         *{(4, 30, None, 3, 5)},
         # At 5 nothing changed, and so nothing began, until a delete came between.
         *{(5, 10, None, 1, 3), (5, 10, None, 5, None)},
+    }
+
+
+def test_batches_applied_at_once_are_all_in_the_histories(apply: Apply, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    apply([Event(1, 1, 10), Event(2, 1, 10)], table=path)
+    batches = [[Event(1, 3, 30), Event(2, 5, 10)], [Event(1, 2, 20), delete(2, 4)]]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda batch: apply(batch, table=path), batches))
+    assert apply(table=path) == {
+        *{(1, 10, None, 1, 2), (1, 20, None, 2, 3), (1, 30, None, 3, None)},
+        # At 5 nothing changes, but that there was nothing any more.
+        *{(2, 10, None, 1, 4), (2, 10, None, 5, None)},
     }
 
 

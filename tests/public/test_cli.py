@@ -185,3 +185,60 @@ def test_the_benchmark_of_merge_on_read_compares_every_way(tmp_path: Path) -> No
     }
     assert chart.read_bytes().startswith(b"\x89PNG")
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"scale-0.01", "timings"}
+
+
+def test_the_benchmark_of_ingestion_loses_no_change_and_says_how_fresh_the_table_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaweave.bench.ingestion._WARM_UP_SECONDS", 1)
+    report = tmp_path / "report.json"
+    arguments = ("--rows", 100, "--per-minute", 6_000, "--seconds", 4, "--every", "1 second")
+
+    result = CliRunner().invoke(
+        app,
+        [
+            "bench",
+            "ingest",
+            *map(str, arguments),
+            "--json",
+            str(report),
+            "--directory",
+            str(tmp_path),
+        ],
+    )
+
+    assert result.exit_code == 0, result.output
+    [rate] = json.loads(report.read_text())["rates"]
+    assert (rate["changes_a_minute"], rate["rows_equal"], rate["appended"] > 0) == (
+        6_000,
+        True,
+        True,
+    )
+    assert rate["holds"] is (max(rate["behind_seconds"], *rate["staleness_seconds"]) < 60)
+
+
+def test_the_benchmark_of_decay_reads_as_changes_pile_up_and_are_taken_up(tmp_path: Path) -> None:
+    report, chart = tmp_path / "report.json", tmp_path / "chart.png"
+    arguments = (
+        "--rows",
+        100,
+        "--batch-rows",
+        10,
+        "--batches",
+        2,
+        "--trigger-rows",
+        20,
+        "--runs",
+        1,
+    )
+    files = ("--json", report, "--plot", chart, "--directory", tmp_path)
+
+    result = CliRunner().invoke(app, ["bench", "decay", *map(str, (*arguments, *files))])
+
+    assert result.exit_code == 0, result.output
+    left, kept = json.loads(report.read_text())["tables"]
+    # After no batch, one, two: the second is taken up where there is a trigger.
+    assert (left["pending"], kept["pending"]) == ([0, 10, 20], [0, 10, 0])
+    assert len(left["read_seconds"]) == len(kept["read_seconds"]) == 3
+    assert (len(left["rematerialize_seconds"]), len(kept["rematerialize_seconds"])) == (0, 1)
+    assert chart.read_bytes().startswith(b"\x89PNG")

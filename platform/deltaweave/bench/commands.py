@@ -1,9 +1,7 @@
-"""The commands `deltaweave bench merge`, `bench peers` and `bench read`."""
+"""The commands `deltaweave bench merge` and `deltaweave bench peers`."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +13,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from deltaweave.bench.machine import FAILED, MISUSED, fail, session, writable
+from deltaweave.bench.machine import (
+    FAILED,
+    MISUSED,
+    check_outputs,
+    fail,
+    session,
+    writable,
+)
 from deltaweave.errors import DeltaweaveError
 
 if TYPE_CHECKING:
@@ -44,11 +49,11 @@ class KeyType(str, Enum):
     integer = "integer"
 
 
-_Runs = Annotated[int, typer.Option(help="Timed runs of each side.", min=1)]
-_Scale = Annotated[float, typer.Option(help="TPC-DS scale factor; 1 is 71,763 rows.", min=0.001)]
-_Json = Annotated[Path | None, typer.Option(help="Write all that was measured here.")]
-_Directory = Annotated[Path, typer.Option(help="Where generated data and tables are kept.")]
-_DIRECTORY = Path(".bench")
+Runs = Annotated[int, typer.Option(help="Timed runs of each side.", min=1)]
+Scale = Annotated[float, typer.Option(help="TPC-DS scale factor; 1 is 71,763 rows.", min=0.001)]
+Json = Annotated[Path | None, typer.Option(help="Write all that was measured here.")]
+Directory = Annotated[Path, typer.Option(help="Where generated data and tables are kept.")]
+DIRECTORY = Path(".bench")
 
 
 @bench.callback()
@@ -58,14 +63,14 @@ def _bench() -> None:
 
 @bench.command("merge")
 def bench_merge(
-    scale: _Scale = 1,
+    scale: Scale = 1,
     deletion_vectors: Annotated[
         DeletionVectors, typer.Option(help="Targets with deletion vectors, without, or both.")
     ] = DeletionVectors.both,
     case: Annotated[
         list[str] | None, typer.Option(help="A case (see --list); again for more. [default: 16]")
     ] = None,
-    runs: _Runs = 3,
+    runs: Runs = 3,
     keys: Annotated[
         KeyType,
         typer.Option(
@@ -76,11 +81,11 @@ def bench_merge(
     log_files: Annotated[
         int, typer.Option(help="Files that the log of many_files_log names.", min=2)
     ] = 100_000,
-    json: _Json = None,
+    json: Json = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the ratios here (.png, .svg, .pdf).")
     ] = None,
-    directory: _Directory = _DIRECTORY,
+    directory: Directory = DIRECTORY,
     list_: Annotated[bool, typer.Option("--list", help="List the cases and end.")] = False,
 ) -> None:
     """Run MERGE statements on the engine and on Delta's own MERGE, and compare times and rows.
@@ -101,7 +106,7 @@ def bench_merge(
         chosen = cases.chosen(case or [], every)
     except cases.UnknownCaseError as error:
         fail(f"{error} `deltaweave bench merge --list` lists them.", MISUSED)
-    _check_outputs(json, plot)
+    check_outputs(json, plot)
     vectors = {"on": [True], "off": [False], "both": [True, False]}[deletion_vectors.value]
     directory = writable(directory)
     console = Console(highlight=False)
@@ -128,9 +133,9 @@ def bench_peers(
         list[str] | None,
         typer.Option(help="One of Delta's 16 cases; again for more. [default: 16]"),
     ] = None,
-    runs: _Runs = 3,
-    json: _Json = None,
-    directory: _Directory = _DIRECTORY,
+    runs: Runs = 3,
+    json: Json = None,
+    directory: Directory = DIRECTORY,
 ) -> None:
     """Run Delta's 16 cases on the engine and on Apache Iceberg, and compare times and rows.
 
@@ -150,7 +155,7 @@ def bench_peers(
             f"{error} Iceberg runs Delta's 16: the first that `bench merge --list` names.",
             MISUSED,
         )
-    _check_outputs(json)
+    check_outputs(json)
     directory = writable(directory)
     console = Console(highlight=False)
     environment = iceberg.environment(directory)
@@ -172,45 +177,6 @@ def bench_peers(
         "Iceberg's",
         [f"{result.name} ({result.mode})" for result in report.results if not result.rows_equal],
     )
-
-
-@bench.command("read")
-def bench_read(
-    scale: _Scale = 1,
-    changed: Annotated[
-        float, typer.Option(help="Share of the rows that have a change.", min=0.0001, max=1)
-    ] = 0.01,
-    runs: _Runs = 3,
-    json: _Json = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the times here (.png, .svg, .pdf).")
-    ] = None,
-    directory: _Directory = _DIRECTORY,
-) -> None:
-    """Read a merge-on-read table in each way, and bring its changes into the base in each way.
-
-    Beside a plain scan of the base, and beside Delta's own MERGE of the same changes. Each
-    measurement has a session of its own; all must give the same rows.
-    """
-    from deltaweave.bench import read_report
-    from deltaweave.bench.reads import measure_reads
-    from deltaweave.bench.report import environment_of
-    from deltaweave.bench.tables import Workspace
-
-    _check_outputs(json, plot)
-    directory = writable(directory)
-    with session(directory) as spark:
-        workspace = Workspace(spark, directory, scale, deletion_vectors=True)
-        timings = measure_reads(workspace, changed=changed, runs=runs)
-        environment = environment_of(spark)
-    Console(highlight=False).print(read_report.as_table(timings))
-    if json is not None:
-        settings = {"scale": scale, "runs": runs, "environment": environment}
-        read_report.write_json(timings, settings, json)
-    if plot is not None:
-        read_report.plot(timings, plot)
-    if not timings.rows_equal:
-        fail("The ways of reading and writing do not end with the same rows.", FAILED)
 
 
 def _measure(
@@ -302,14 +268,6 @@ def _failing_in_one_line(case: Case | None = None) -> Iterator[None]:
         fail(f"{where}{error}", FAILED)
     except OSError as error:
         fail(f"{where}{error.strerror or error}", FAILED)
-
-
-def _check_outputs(json: Path | None, plot: Path | None = None) -> None:
-    if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        fail("--plot needs matplotlib: pip install 'deltaweave[bench]'.", MISUSED)
-    for file in (json, plot):
-        if file is not None and not os.access(file.absolute().parent, os.W_OK):
-            fail(f"{file} cannot be written: its directory is missing or closed.", MISUSED)
 
 
 def _fail_where_rows_differ(whose: str, differing: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -28,6 +29,15 @@ def writable(directory: Path) -> Path:
     if not os.access(directory, os.W_OK | os.X_OK):
         fail(f"The directory {directory} cannot be written.", FAILED)
     return directory.resolve()
+
+
+def check_outputs(json: Path | None, plot: Path | None = None) -> None:
+    """End the command where a file that it is to write cannot be written."""
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        fail("--plot needs matplotlib: pip install 'deltaweave[bench]'.", MISUSED)
+    for file in (json, plot):
+        if file is not None and not os.access(file.absolute().parent, os.W_OK):
+            fail(f"{file} cannot be written: its directory is missing or closed.", MISUSED)
 
 
 @contextmanager

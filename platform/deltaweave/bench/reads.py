@@ -25,6 +25,7 @@ from deltaweave.bench.runner import fingerprint
 from deltaweave.bench.tables import Workspace, clone, sql_name
 from deltaweave.changes.merge_on_read import MergeOnReadTable
 from deltaweave.changes.merged_view import ViewMethod
+from deltaweave.delta.jvm import compute
 from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _measurements(home: Path) -> Iterator[Measurement]:
             table = _table(spark, base, changes)
             began = time.perf_counter()
             rows = table.read_optimized() if method is None else table.read(method)
-            rows.write.format("noop").mode("overwrite").save()  # every column of every row
+            compute(rows)
             return time.perf_counter() - began
 
         return measure

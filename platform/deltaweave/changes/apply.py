@@ -11,7 +11,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from deltaweave.changes import current_rows, histories
 from deltaweave.changes.arguments import check_columns, event_shape, schema_of, wrong
-from deltaweave.changes.events import EventShape, read_events
+from deltaweave.changes.events import Events, EventShape, read_events
 from deltaweave.changes.histories import Histories
 from deltaweave.changes.remembered import Remembered
 from deltaweave.changes.tombstones import Tombstones
@@ -121,23 +121,33 @@ def apply_changes(
         check_columns(table, schema)
         if keeps_histories:
             remembered = Remembered.of(table, late_by)
-            return _of_histories(Histories(table, events, tracked, remembered), idempotency)
-        tombstones = Tombstones.of(table, keys)
-        tombstones.remember(events, late_by)
-        return current_rows.apply_to_current_rows(table, events, tombstones, idempotency)
+            return _to_histories(Histories(table, events, tracked, remembered), idempotency)
+        return _to_current_rows(table, events, late_by, idempotency)
     finally:
         events.rows.unpersist()
 
 
-@retry(
+# Applying twice is applying once: after another batch's commit, the whole of it is done again.
+_again_after_a_conflict = retry(
     retry=retry_if_exception_type(CommitConflictError),
     stop=stop_after_attempt(5),
     wait=wait_random_exponential(max=10),
     reraise=True,
 )
-def _of_histories(table: Histories, idempotency: tuple[str, int] | None) -> MergeResult:
-    # Histories are computed from what the table held, which another batch may have changed.
+
+
+@_again_after_a_conflict
+def _to_histories(table: Histories, idempotency: tuple[str, int] | None) -> MergeResult:
     return table.apply(idempotency)
+
+
+@_again_after_a_conflict
+def _to_current_rows(
+    table: Table, events: Events, late_by: timedelta, idempotency: tuple[str, int] | None
+) -> MergeResult:
+    tombstones = Tombstones.of(table, events.shape.keys)
+    tombstones.remember(events, late_by)
+    return current_rows.apply_to_current_rows(table, events, tombstones, idempotency)
 
 
 def _tracked(

@@ -219,6 +219,9 @@ def encoder(spark: SparkSession, action: str) -> JavaObject:
 
 def total_size(spark: SparkSession, change_files: JavaObject) -> int:
     """Total size of a Scala Seq of AddCDCFile, in bytes."""
+    if change_files.size() <= actions.FEW:
+        few = actions.to_json(jvm_.jvm(spark), change_files)
+        return sum(action["size"] for action in few)
     dataset = spark._jsparkSession.createDataset(change_files, encoder(spark, "addCdcFile"))
     row = jvm_.data_frame(spark, dataset.toDF()).agg(F.sum("size").alias("size")).first()
     assert row is not None

@@ -33,10 +33,18 @@ if TYPE_CHECKING:
     from dagster_deltaweave.io_manager import SparkDeltaIOManager
     from dagster_deltaweave.landing_sensor import build_partition_sensor
     from dagster_deltaweave.merge_checks import build_merge_checks
+    from dagster_deltaweave.merge_on_read_decorator import MergeOnReadAssets, merge_on_read_asset
     from dagster_deltaweave.orphan_changes import build_orphan_changes_check
+    from dagster_deltaweave.pending_check import build_pending_changes_check
+    from dagster_deltaweave.rematerialization import (
+        build_rematerialization_schedule,
+        build_rematerialization_sensor,
+    )
+    from dagster_deltaweave.rematerialization_policy import RematerializationPolicy
     from dagster_deltaweave.run_partitions import is_full_refresh, partition_keys, partition_tags
     from dagster_deltaweave.source_partition import read_source_partition
     from dagster_deltaweave.spark import SparkResource
+    from dagster_deltaweave.streams import build_stream_job
     from dagster_deltaweave.table_sensor import build_table_sensor
     from dagster_deltaweave.upkeep import build_upkeep_job, build_upkeep_schedule
     from dagster_deltaweave.upkeep_policy import UpkeepPolicy
@@ -45,6 +53,8 @@ __all__ = [
     "Changes",
     "MergeAssetComponent",
     "MergeDeclaration",
+    "MergeOnReadAssets",
+    "RematerializationPolicy",
     "SparkDeltaIOManager",
     "SparkResource",
     "UpkeepPolicy",
@@ -52,6 +62,10 @@ __all__ = [
     "build_merge_checks",
     "build_orphan_changes_check",
     "build_partition_sensor",
+    "build_pending_changes_check",
+    "build_rematerialization_schedule",
+    "build_rematerialization_sensor",
+    "build_stream_job",
     "build_table_checks",
     "build_table_sensor",
     "build_upkeep_job",
@@ -59,6 +73,7 @@ __all__ = [
     "cdc_asset",
     "is_full_refresh",
     "merge_asset",
+    "merge_on_read_asset",
     "partition_keys",
     "partition_tags",
     "read_source_partition",
@@ -68,6 +83,8 @@ _HOMES = {
     "Changes": "changes",
     "MergeAssetComponent": "component",
     "MergeDeclaration": "declaration",
+    "MergeOnReadAssets": "merge_on_read_decorator",
+    "RematerializationPolicy": "rematerialization_policy",
     "SparkDeltaIOManager": "io_manager",
     "SparkResource": "spark",
     "UpkeepPolicy": "upkeep_policy",
@@ -75,6 +92,10 @@ _HOMES = {
     "build_merge_checks": "merge_checks",
     "build_orphan_changes_check": "orphan_changes",
     "build_partition_sensor": "landing_sensor",
+    "build_pending_changes_check": "pending_check",
+    "build_rematerialization_schedule": "rematerialization",
+    "build_rematerialization_sensor": "rematerialization",
+    "build_stream_job": "streams",
     "build_table_checks": "checks",
     "build_table_sensor": "table_sensor",
     "build_upkeep_job": "upkeep",
@@ -82,6 +103,7 @@ _HOMES = {
     "cdc_asset": "cdc_decorator",
     "is_full_refresh": "run_partitions",
     "merge_asset": "asset_decorator",
+    "merge_on_read_asset": "merge_on_read_decorator",
     "partition_keys": "run_partitions",
     "partition_tags": "run_partitions",
     "read_source_partition": "source_partition",

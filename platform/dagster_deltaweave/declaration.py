@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from dagster import MetadataValue
+from dagster import AssetKey, MetadataValue
 from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValue
 
 from deltaweave.engine import clauses as when
@@ -168,6 +168,41 @@ class ChangesDeclaration(TableDeclaration):
     """
 
     arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeOnReadDeclaration(TableDeclaration):
+    """One of the three assets of a merge-on-read table.
+
+    Attributes:
+        part: Which: the `changes`, the `base`, or the `view` of both, which has no table.
+        view: The view's key. The others' end in `_changes` and `_base`.
+        base_path: Where the base lies; None for the IO manager's root and asset key.
+        changes_path: Where the changes lie; None for beside the base, or root and asset key.
+        checkpoint: Where Spark keeps how far a stream was read; None for beside the changes.
+        arguments: Those of `deltaweave.MergeOnReadTable`.
+    """
+
+    part: Literal["changes", "base", "view"]
+    view: AssetKey
+    base_path: str | None = None
+    changes_path: str | None = None
+    checkpoint: str | None = None
+    arguments: Mapping[str, Any]
+
+    @property
+    def changes(self) -> AssetKey:
+        """The key of the changes."""
+        return _ending(self.view, "_changes")
+
+    @property
+    def base(self) -> AssetKey:
+        """The key of the base."""
+        return _ending(self.view, "_base")
+
+
+def _ending(key: AssetKey, end: str) -> AssetKey:
+    return AssetKey([*key.path[:-1], key.path[-1] + end])
 
 
 def equi_keys(keys: tuple[str, ...]) -> str:

@@ -19,7 +19,14 @@ from dagster import (
 from pydantic import Field
 
 import deltaweave
-from dagster_deltaweave import frames, observations, run_partitions, storing
+from dagster_deltaweave import (
+    frames,
+    ingestion,
+    merge_on_read,
+    observations,
+    run_partitions,
+    storing,
+)
 from dagster_deltaweave.applied import Marks, marks_of_refresh, marks_of_run
 from dagster_deltaweave.changes import (
     CHANGED,
@@ -33,6 +40,7 @@ from dagster_deltaweave.declaration import (
     PARTITION_EXPR,
     ChangesDeclaration,
     MergeDeclaration,
+    MergeOnReadDeclaration,
     TableDeclaration,
     WriteDeclaration,
     table_declaration,
@@ -69,6 +77,9 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     what changed since the version that the downstream table last applied: with `touched` the
     `deltaweave.TouchedRows` of the files touched since, with `changes` the `deltaweave.ChangedRows`
     of the upstream's change data feed.
+
+    The assets of a merge-on-read table are loaded as its rows with all changes, its base, or its
+    change events; `deltaweave/where` in the input's metadata is a condition of keys for the first.
     """
 
     root: str = Field(
@@ -85,9 +96,12 @@ class SparkDeltaIOManager(ConfigurableIOManager):
 
     def table(self, key: AssetKey, declaration: TableDeclaration | None = None) -> "Table":
         """The table of an asset: where its declaration says, or under the root at its key."""
+        return deltaweave.Table(self.spark.session, self.path_or_name(key, declaration))
+
+    def path_or_name(self, key: AssetKey, declaration: TableDeclaration | None = None) -> str:
+        """Where the table of an asset is; asks for no session."""
         declared = declaration.table if declaration else None
-        path = "/".join([self.root.rstrip("/"), *key.path])
-        return deltaweave.Table(self.spark.session, declared or path)
+        return declared or "/".join([self.root.rstrip("/"), *key.path])
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Store what the asset function returned, and record what storing it did."""
@@ -95,7 +109,9 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             context.log.info("The asset returned None: nothing is written.")
             declared = _declaration_in(context.definition_metadata, context.asset_key)
             table = self.table(context.asset_key, declared)
-            if table.exists():
+            if isinstance(declared, MergeOnReadDeclaration):
+                record_data_version(context, merge_on_read.opened(self, declared).newest_batch())
+            elif table.exists():
                 record_data_version(context, last_change(table).version)
             return
         declaration = _declared(context)
@@ -112,7 +128,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             if isinstance(error, Transient) and declaration.retries:
                 raise RetryRequested(declaration.retries, _SECONDS_BEFORE_RETRY) from error
             raise
-        metadata = {**observations.table_metadata(table), **metadata}
+        if table.exists():  # a first batch without events made none
+            metadata = {**observations.table_metadata(table), **metadata}
         context.add_output_metadata(metadata)
         if run_partitions.lists_partitions(context):
             # Dagster records by itself only a partition or range that its own tags name.
@@ -123,9 +140,13 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         """The upstream asset's table, its partitions, or what changed, as the input asks."""
         upstream = context.upstream_output
         metadata = (upstream.definition_metadata if upstream else None) or {}
-        table = self.table(context.asset_key, _declaration_in(metadata, context.asset_key))
+        declaration = _declaration_in(metadata, context.asset_key)
+        table = self.table(context.asset_key, declaration)
         name = context.name if context.has_input_name else context.asset_key.to_user_string()
         read = (context.definition_metadata or {}).get(READ)
+        if isinstance(declaration, MergeOnReadDeclaration) and declaration.part != "changes":
+            rows = merge_on_read.load(self, declaration, context.definition_metadata or {})
+            return frames.as_annotated(rows, context.dagster_type.typing_type, what=name)
         if read is None:
             return frames.as_annotated(
                 _partitions_of(context, table, metadata.get(PARTITION_EXPR)),
@@ -255,6 +276,8 @@ def _add(
     if isinstance(declaration, ChangesDeclaration):
         result = storing.apply(table, declaration, changes.rows, marks)
         return record_merge(context, tables, table, changes, partitions, None, result)
+    if isinstance(declaration, MergeOnReadDeclaration):
+        return ingestion.ingest(context, tables, declaration, changes.rows, marks.pair)
     assert isinstance(declaration, WriteDeclaration)
     predicate = _replaced(context, table, declaration, partitions)
     prepare_table(table, declaration, changes.rows)

@@ -14,6 +14,7 @@ from dagster_deltaweave.applied import Marks
 from dagster_deltaweave.declaration import (
     ChangesDeclaration,
     MergeDeclaration,
+    MergeOnReadDeclaration,
     TableDeclaration,
     WriteDeclaration,
 )
@@ -103,7 +104,7 @@ def write(
 
 def check_can_be_rebuilt(table: Table, declaration: TableDeclaration) -> None:
     """Raise a StatementError where a table's rows say more than a run's changes can."""
-    if isinstance(declaration, ChangesDeclaration):
+    if isinstance(declaration, (ChangesDeclaration, MergeOnReadDeclaration)):
         raise StatementError(
             "a table that change events keep is not rebuilt from some of them.",
             table=table.path_or_name,

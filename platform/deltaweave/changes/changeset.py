@@ -21,7 +21,7 @@ from deltaweave.table import Table
 BATCH = f"{PREFIX}batch"
 INGESTED = f"{PREFIX}ingested_at"
 
-_NUMBERED = "deltaweave/batches"
+NUMBERED = "deltaweave/batches"
 """The application id whose version counts the batches of a changeset."""
 
 
@@ -61,7 +61,7 @@ class Changeset:
 
     def newest(self) -> int:
         """The number of the newest batch; 0 where there was none."""
-        return (self.table.last_applied(_NUMBERED) or 0) if self.table.exists() else 0
+        return (self.table.last_applied(NUMBERED) or 0) if self.table.exists() else 0
 
     def append(self, events: Events, applied: tuple[str, int] | None) -> int | None:
         """Append a batch; its number, or None where the pair says that it was appended before.
@@ -96,7 +96,7 @@ class Changeset:
         number = self.newest() + 1
         rows = rows.withColumn(INGESTED, F.current_timestamp()).withColumn(BATCH, F.lit(number))
         # Of two that take the same number, Delta refuses the later.
-        pairs = {_NUMBERED: number, **dict([applied] if applied else [])}
+        pairs = {NUMBERED: number, **dict([applied] if applied else [])}
         self.table.write(rows, "append", applied=pairs)
         return number
 

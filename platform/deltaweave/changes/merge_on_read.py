@@ -222,6 +222,10 @@ class MergeOnReadTable:
         """The newest batch that is in the base; 0 for none."""
         return self.base.last_applied(MERGED) or 0
 
+    def newest_batch(self) -> int:
+        """The newest batch that was appended; 0 for none."""
+        return Changeset(self.changes, self._shape()).newest() if self.base.exists() else 0
+
     def pending(self) -> Pending:
         """What is not in the base yet."""
         merged = self.merged_batch() if self.base.exists() else 0

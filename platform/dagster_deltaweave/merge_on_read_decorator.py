@@ -1,0 +1,293 @@
+"""`@merge_on_read_asset`: a table whose changes are appended now, merged later; three assets."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, get_args
+
+from dagster import (
+    AssetExecutionContext,
+    AssetKey,
+    AssetsDefinition,
+    DagsterInvalidDefinitionError,
+    DataVersion,
+    MaterializeResult,
+    MetadataValue,
+    RetryRequested,
+    asset,
+)
+
+from dagster_deltaweave.asset_decorator import KINDS, default_pool
+from dagster_deltaweave.declaration import (
+    IdempotentBy,
+    MergeOnReadDeclaration,
+    in_metadata,
+    table_declaration,
+)
+from dagster_deltaweave.ingestion import observe_pending
+from dagster_deltaweave.merge_on_read import locations, opened
+from dagster_deltaweave.observations import table_metadata
+from dagster_deltaweave.pending_changes import pending_changes
+from dagster_deltaweave.run_mark import marked
+from deltaweave.changes.rematerialization import Strategy
+from deltaweave.errors import DeltaweaveError, Transient
+
+if TYPE_CHECKING:
+    from dagster_deltaweave.io_manager import SparkDeltaIOManager
+
+_SECONDS_BEFORE_RETRY = 5
+_VIEW_KINDS: Set[str] = frozenset({"spark", "deltalake", "view"})
+
+
+class MergeOnReadAssets(list[AssetsDefinition]):
+    """The three assets of a merge-on-read table.
+
+    A list, so that Dagster's loaders find them in a module: `Definitions(assets=[*orders])`.
+
+    Attributes:
+        changes: The change events, appended.
+        base: The table that they are merged into.
+        view: Both as one.
+    """
+
+    def __init__(
+        self, changes: AssetsDefinition, base: AssetsDefinition, view: AssetsDefinition
+    ) -> None:
+        super().__init__([changes, base, view])
+        self.changes, self.base, self.view = changes, base, view
+
+    @property
+    def declaration(self) -> MergeOnReadDeclaration:
+        """The view's."""
+        key = self.view.key
+        found = table_declaration(self.view.metadata_by_key[key], asset=key.to_user_string())
+        assert isinstance(found, MergeOnReadDeclaration)
+        return found
+
+
+def merge_on_read_asset(
+    *,
+    keys: Sequence[str],
+    sequence_by: str,
+    apply_as_deletes: str | None = None,
+    inserts: str | None = None,
+    ignore_null_updates: bool = False,
+    present_columns: str | None = None,
+    column_list: Sequence[str] | None = None,
+    except_column_list: Sequence[str] | None = None,
+    partition_by: Sequence[str] = (),
+    late_by: timedelta = timedelta(days=7),
+    keep_merged_for: timedelta = timedelta(hours=1),
+    broadcast_limit_bytes: int = 2**30,
+    strategy: Strategy = "auto",
+    idempotent_by: IdempotentBy | None = None,
+    table: str | None = None,
+    changes_table: str | None = None,
+    checkpoint: str | None = None,
+    retries: int = 3,
+    name: str | None = None,
+    key_prefix: str | Sequence[str] | None = None,
+    description: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    group_name: str | None = None,
+    owners: Sequence[str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    kinds: Set[str] = KINDS,
+    io_manager_key: str = "io_manager",
+    **arguments: Any,
+) -> Callable[[Callable[..., Any]], MergeOnReadAssets]:
+    """Declare a merge-on-read table, whose function returns change events, as three assets.
+
+    - `<name>_changes` is what the function returns, appended: a DataFrame as one batch, once for
+      each run, also where the run is tried again; of a streaming DataFrame all that there is now,
+      each micro-batch once (`build_stream_job` keeps it running).
+    - `<name>_base` is the table that they are merged into. Materializing it brings all changes into
+      it, then deletes those that have been in it for `keep_merged_for`.
+    - `<name>` is both as one, and what downstream assets read: a lazy DataFrame of the rows as of
+      now; `AssetIn(metadata={"deltaweave/where": "id < 10"})` asks for those of some keys. It has
+      no data of its own. Materializing it records what is pending, by the logs and without Spark.
+      Its data version is the newest batch, so that merging makes nothing downstream stale.
+
+    They are three assets, and not one of three outputs, because they are materialized at different
+    times by different runs: changes each minute, the base by a sensor or each night. So each has
+    a pool of its own, too: two runs never append at once, nor do two merge (nor a merge and an
+    upkeep of the base), but none that appends waits for one that merges.
+
+    >>> @merge_on_read_asset(keys=["id"], sequence_by="version", apply_as_deletes="op = 'd'",
+    ...                      except_column_list=["op", "version"])
+    ... def orders(spark: SparkResource) -> DataFrame:
+    ...     return spark.session.readStream.format("delta").load("/lake/order_events")
+
+    Args:
+        keys: Columns that identify a row; for these and those that follow, up to
+            `broadcast_limit_bytes`, see `deltaweave.MergeOnReadTable`.
+        sequence_by: SQL expression that orders the events of a key.
+        apply_as_deletes: SQL condition of events that delete their key's row.
+        inserts: SQL condition of events whose key was never in the table.
+        ignore_null_updates: Whether nulls leave columns as they are.
+        present_columns: Column with the names of the columns that an event speaks of.
+        column_list: Columns of the events that are columns of the table.
+        except_column_list: Those that are not.
+        partition_by: Partition columns of the base.
+        late_by: How long deletes are remembered.
+        keep_merged_for: How long changes are kept once they are in the base.
+        broadcast_limit_bytes: Changes up to this measured size are sent to every task.
+        strategy: How the base is rematerialized: `merge`, `overwrite`, `replace_where`, or `auto`.
+        idempotent_by: What of batches is appended once, instead of each run's: each `partition`, or
+            each `delivery` of one.
+        table: The base's path; by default the IO manager's root and the key of `<name>_base`.
+        changes_table: The changes' path; by default beside `table`, or root and key.
+        checkpoint: Where Spark keeps how far a stream was read; by default beside the changes, at
+            their path with `_checkpoint`. Who deletes the tables deletes it too.
+        retries: How often a run tries again after an error that may pass.
+        name: The view's name; by default the function's.
+        key_prefix: Prefix of the asset keys.
+        description: Of the view; by default the function's docstring.
+        metadata: Further metadata of the three.
+        group_name: Their asset group.
+        owners: Their owners.
+        tags: Their tags.
+        kinds: Kinds the UI shows of changes and base.
+        io_manager_key: Resource key of the `SparkDeltaIOManager`.
+        arguments: All others of `dagster.asset`, for the changes: `ins`, `deps`, `partitions_def`,
+            `automation_condition`, …
+    """
+
+    def decorate(function: Callable[..., Any]) -> MergeOnReadAssets:
+        view_name = name or function.__name__
+        problem = _problem(keys, strategy, table, changes_table)
+        if problem is not None:
+            raise DagsterInvalidDefinitionError(f"merge-on-read asset {view_name}: {problem}")
+        prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
+        view_key = AssetKey([*prefix, view_name])
+        changes_path = changes_table or (f"{table.rstrip('/')}_changes" if table else None)
+        declared: dict[str, Any] = {
+            "view": view_key,
+            "base_path": table,
+            "changes_path": changes_path,
+            "checkpoint": checkpoint,
+            "retries": retries,
+            "idempotent_by": idempotent_by,
+            "arguments": {
+                "keys": tuple(keys),
+                "sequence_by": sequence_by,
+                "apply_as_deletes": apply_as_deletes,
+                "inserts": inserts,
+                "ignore_null_updates": ignore_null_updates,
+                "present_columns": present_columns,
+                "column_list": column_list,
+                "except_column_list": except_column_list,
+                "partition_by": tuple(partition_by),
+                "late_by": late_by,
+                "keep_merged_for": keep_merged_for,
+                "broadcast_limit_bytes": broadcast_limit_bytes,
+            },
+        }
+        shown = metadata or {}
+
+        def of_all(declaration: MergeOnReadDeclaration) -> dict[str, Any]:
+            return {
+                "key_prefix": key_prefix,
+                "metadata": {**shown, **in_metadata(declaration)},
+                "group_name": group_name,
+                "owners": owners,
+                "tags": tags,
+            }
+
+        changes: AssetsDefinition = asset(
+            name=f"{view_name}_changes",
+            description=f"Changes to {view_name}, appended in batches.",
+            kinds=set(kinds),
+            pool=default_pool(key_prefix, f"{view_name}_changes"),
+            io_manager_key=io_manager_key,
+            **of_all(MergeOnReadDeclaration(part="changes", table=changes_path, **declared)),
+            **arguments,
+        )(function)
+        base_declaration = MergeOnReadDeclaration(part="base", table=table, **declared)
+
+        def rematerialize(context: AssetExecutionContext) -> MaterializeResult[Any]:
+            tables = getattr(context.resources, io_manager_key)
+            return _rematerialize(context, tables, base_declaration, strategy)
+
+        base: AssetsDefinition = asset(
+            name=f"{view_name}_base",
+            description=f"{view_name} as it was when its changes were last merged.",
+            deps=[changes],
+            kinds=set(kinds),
+            pool=default_pool(key_prefix, f"{view_name}_base"),
+            io_manager_key=io_manager_key,
+            required_resource_keys={io_manager_key},
+            **of_all(base_declaration),
+        )(rematerialize)
+        view_declaration = MergeOnReadDeclaration(part="view", **declared)
+
+        def look(context: AssetExecutionContext) -> MaterializeResult[Any]:
+            tables = getattr(context.resources, io_manager_key)
+            pending = pending_changes(locations(tables, view_declaration))
+            if pending is None:
+                context.log.info("Nothing was appended yet.")
+                return MaterializeResult()
+            return MaterializeResult(
+                metadata=pending.metadata(), data_version=DataVersion(str(pending.newest_batch))
+            )
+
+        view: AssetsDefinition = asset(
+            name=view_name,
+            description=description or function.__doc__,
+            deps=[base, changes],
+            kinds=set(_VIEW_KINDS),
+            io_manager_key=io_manager_key,
+            required_resource_keys={io_manager_key},
+            **of_all(view_declaration),
+        )(look)
+        return MergeOnReadAssets(changes, base, view)
+
+    return decorate
+
+
+def _rematerialize(
+    context: AssetExecutionContext,
+    tables: "SparkDeltaIOManager",
+    declaration: MergeOnReadDeclaration,
+    strategy: Strategy,
+) -> MaterializeResult[Any]:
+    """Bring the changes into the base, and delete those that have been in it for long enough."""
+    table = opened(tables, declaration)
+    if not table.base.exists():
+        context.log.info("Nothing was appended yet.")
+        return MaterializeResult()
+    try:
+        with marked(table.spark, context.run.run_id):
+            done = table.rematerialize(strategy)
+            purged = table.purge()
+    except DeltaweaveError as error:
+        if isinstance(error, Transient) and declaration.retries:
+            raise RetryRequested(declaration.retries, _SECONDS_BEFORE_RETRY) from error
+        raise
+    metadata: dict[str, Any] = {
+        **table_metadata(table.base),
+        "rematerialize/strategy": MetadataValue.text(done.strategy if done else "none"),
+        "rematerialize/purged_batch": MetadataValue.int(purged),
+    }
+    if done is not None:
+        metadata["rematerialize/version"] = MetadataValue.int(done.version)
+    pending = observe_pending(context, declaration, locations(tables, declaration))
+    return MaterializeResult(
+        metadata={**metadata, **pending},
+        data_version=DataVersion(str(table.merged_batch())),
+    )
+
+
+def _problem(
+    keys: Sequence[str], strategy: str, table: str | None, changes_table: str | None
+) -> str | None:
+    """What is wrong with a declared table, in words for the one who wrote it."""
+    if isinstance(keys, str) or not keys:
+        return "keys is a list of one or more columns."
+    if strategy not in get_args(Strategy):
+        return f"strategy is {strategy!r}; known are {', '.join(get_args(Strategy))}."
+    for path in (table, changes_table):
+        if path is not None and ("/" not in path or "`" in path):
+            return f"{path!r} is no path: sensors and checks read the logs of the tables."
+    return None

@@ -1,0 +1,158 @@
+"""A stream's run: until it has drained its source, or for a time; observed as it goes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from dagster import AssetsDefinition, AssetSelection, define_asset_job, in_process_executor
+
+from deltaweave.delta.failures import translated
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.unresolved_asset_job_definition import (
+        UnresolvedAssetJobDefinition,
+    )
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from dagster_deltaweave.merge_on_read_decorator import MergeOnReadAssets
+
+STREAM = "deltaweave/stream"
+"""Run tag that keeps a stream running: a `StreamRun` as JSON."""
+
+_POLL_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class StreamRun:
+    """How long a run keeps its stream running, and how often it tells of it.
+
+    Attributes:
+        every: How often events are appended, e.g. `10 seconds`; None for once all that there are.
+        run_seconds: When the run ends by itself; None for when it is terminated.
+        observe_seconds: Least time between two observations.
+    """
+
+    every: str | None = None
+    run_seconds: float | None = None
+    observe_seconds: float = 30
+
+    @classmethod
+    def of(cls, tags: Mapping[str, str]) -> StreamRun:
+        """As the tags of a run say; by default all that there are, and no more."""
+        return cls(**json.loads(tags.get(STREAM, "{}")))
+
+
+def build_stream_job(
+    *,
+    name: str,
+    tables: MergeOnReadAssets,
+    every: str = "10 seconds",
+    run_for: timedelta | None = None,
+    observe_every: timedelta = timedelta(seconds=30),
+) -> UnresolvedAssetJobDefinition:
+    """A job whose run keeps the stream of a merge-on-read table running.
+
+    Each micro-batch is appended once; what was appended is there for readers at once, also while
+    the run goes on. Beside it the base can be rematerialized at any time. Observations of the
+    changes tell of it:
+
+    - `stream/batch`: the newest micro-batch, by the stream's own count.
+    - `stream/rows`: events since the observation before.
+    - `stream/rows_per_second`, `stream/processed_rows_per_second`: of the newest micro-batch.
+    - `stream/freshness_seconds`: how long ago the source was last read to its end.
+    - `changes/…`: what is pending.
+
+    A run that is terminated, or killed, leaves nothing half done: the next goes on from its
+    checkpoint. It is one materialization, at its end.
+
+    Args:
+        name: The job's name.
+        tables: The assets of `@merge_on_read_asset`, whose function returns a streaming DataFrame.
+        every: How often events are appended.
+        run_for: When the run ends by itself; by default when it is terminated.
+        observe_every: Least time between two observations.
+    """
+    changes: AssetsDefinition = tables.changes
+    run = StreamRun(
+        every, run_for.total_seconds() if run_for else None, observe_every.total_seconds()
+    )
+    return define_asset_job(
+        name,
+        selection=AssetSelection.assets(changes),
+        tags={STREAM: json.dumps(asdict(run))},
+        executor_def=in_process_executor,
+        description=f"Keeps the stream of {changes.key.to_user_string()} running.",
+    )
+
+
+def run_stream(
+    query: StreamingQuery,
+    run: StreamRun,
+    observe: Callable[[dict[str, int | float | None]], None],
+    *,
+    table: str,
+) -> None:
+    """Wait until the stream has ended or its time is over; it does not run afterwards.
+
+    Args:
+        query: The stream, which runs.
+        run: For how long.
+        observe: Takes the stream's progress, as numbers by metadata key.
+        table: The table, for the error's words.
+
+    Raises:
+        DeltaweaveError: The stream failed; batches before the one that failed are appended.
+    """
+    began = observed = time.monotonic()
+    seen = -1
+    try:
+        with translated(table, operation="ingesting"):
+            # By and by, so that Dagster can terminate the run.
+            while not query.awaitTermination(_POLL_SECONDS):
+                now = time.monotonic()
+                if now - observed >= run.observe_seconds:
+                    seen, observed = _tell(query, seen, observe), now
+                is_over = run.run_seconds is not None and now - began >= run.run_seconds
+                if is_over and query.lastProgress is not None:  # it looked once, at least
+                    _finish_batch(query)
+                    break
+    finally:
+        query.stop()
+    _tell(query, seen, observe)
+
+
+def _finish_batch(query: StreamingQuery) -> None:
+    """Wait for the end of the micro-batch under way, if there is one."""
+    before = len(query.recentProgress), query.lastProgress
+    while query.status["isTriggerActive"] and before == (
+        len(query.recentProgress),
+        query.lastProgress,
+    ):
+        query.awaitTermination(_POLL_SECONDS)
+
+
+def _tell(
+    query: StreamingQuery, seen: int, observe: Callable[[dict[str, int | float | None]], None]
+) -> int:
+    """Observe what the stream did after a micro-batch; the newest that it did."""
+    progress: list[Any] = list(query.recentProgress)
+    if not progress:
+        return seen
+    batches = [each for each in progress if each.batchId > seen and each.numInputRows]
+    newest = batches[-1] if batches else None
+    read_at = datetime.fromisoformat(progress[-1].timestamp.replace("Z", "+00:00"))
+    observe(
+        {
+            "stream/batch": newest.batchId if newest else seen if seen >= 0 else None,
+            "stream/rows": sum(each.numInputRows for each in batches),
+            "stream/rows_per_second": newest.inputRowsPerSecond if newest else 0.0,
+            "stream/processed_rows_per_second": newest.processedRowsPerSecond if newest else 0.0,
+            "stream/freshness_seconds": (datetime.now(timezone.utc) - read_at).total_seconds(),
+        }
+    )
+    return newest.batchId if newest else seen

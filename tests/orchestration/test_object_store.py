@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from dagster import (
     AssetKey,
@@ -14,10 +16,13 @@ from dagster import (
     DynamicPartitionsDefinition,
     asset,
 )
+from deltalake import CommitProperties, Transaction, write_deltalake
 
 from dagster_deltaweave import build_partition_sensor
 from dagster_deltaweave.delta_log import DeltaLog
 from dagster_deltaweave.landing import deliveries
+from dagster_deltaweave.merge_on_read import Locations
+from dagster_deltaweave.pending_changes import pending_changes
 from deltaweave.errors import SourceError
 from tests.orchestration.object_store import ObjectStore, object_store
 from tests.orchestration.ticks import requested, run_keys, tick
@@ -99,6 +104,31 @@ def test_a_delta_log_is_read_from_an_object_store_without_listing_it_again(
     assert [each.version for each in log.after(oldest.position) or []] == [1, 2]
     assert log.after(newest.position) == []
     assert store.listings == listings
+
+
+def test_pending_changes_are_told_by_logs_on_an_object_store(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    def put(name: str, rows: pa.Table, applied: tuple[str, int]) -> None:
+        pair = CommitProperties(app_transactions=[Transaction(*applied)])
+        by = ["_cdc_batch"] if "_cdc_batch" in rows.column_names else None
+        write_deltalake(
+            tmp_path / name, rows, mode="append", partition_by=by, commit_properties=pair
+        )
+        for file in (tmp_path / name / "_delta_log").iterdir():
+            store.put(f"lake/{name}/_delta_log/{file.name}", file.read_bytes())
+
+    at = Locations("s3a://lake/orders_base", "s3a://lake/orders_changes", "")
+    assert pending_changes(at) is None
+    put("orders_base", pa.table({"id": [1]}), ("deltaweave/merged_batch", 1))
+    for number in (1, 2, 3):
+        rows = pa.table({"id": [1, 2], "_cdc_batch": [number] * 2})
+        put("orders_changes", rows, ("deltaweave/batches", number))
+    pending = pending_changes(at)
+
+    assert pending is not None
+    assert (pending.batches, pending.rows) == (2, 4)
+    assert (pending.merged_batch, pending.newest_batch) == (1, 3)
 
 
 def test_a_landing_directory_that_cannot_be_listed_is_named() -> None:

@@ -62,9 +62,11 @@ def build_stream_job(
     changes tell of it:
 
     - `stream/batch`: the newest micro-batch, by the stream's own count.
-    - `stream/rows`: events since the observation before.
+    - `stream/rows`: events since the observation before, of the 100 micro-batches that Spark
+      remembers.
     - `stream/rows_per_second`, `stream/processed_rows_per_second`: of the newest micro-batch.
-    - `stream/freshness_seconds`: how long ago the source was last read to its end.
+    - `stream/freshness_seconds`: how long ago the newest micro-batch looked at the source; 0 where
+      nothing new was found since.
     - `changes/…`: what is pending.
 
     A run that is terminated, or killed, leaves nothing half done: the next goes on from its
@@ -117,8 +119,7 @@ def run_stream(
                 now = time.monotonic()
                 if now - observed >= run.observe_seconds:
                     seen, observed = _tell(query, seen, observe), now
-                is_over = run.run_seconds is not None and now - began >= run.run_seconds
-                if is_over and query.lastProgress is not None:  # it looked once, at least
+                if run.run_seconds is not None and now - began >= run.run_seconds:
                     _finish_batch(query)
                     break
     finally:
@@ -127,13 +128,16 @@ def run_stream(
 
 
 def _finish_batch(query: StreamingQuery) -> None:
-    """Wait for the end of the micro-batch under way, if there is one."""
-    before = len(query.recentProgress), query.lastProgress
-    while query.status["isTriggerActive"] and before == (
-        len(query.recentProgress),
-        query.lastProgress,
-    ):
-        query.awaitTermination(_POLL_SECONDS)
+    """Wait for the end of the micro-batch under way, or of the first look at the source."""
+    before = query.lastProgress
+    while not _is_waiting(query) and query.lastProgress == before:
+        if query.awaitTermination(_POLL_SECONDS):
+            break
+
+
+def _is_waiting(query: StreamingQuery) -> bool:
+    """Whether the stream has looked at its source, and waits for data or the next time to look."""
+    return str(query.status["message"]).startswith("Waiting")
 
 
 def _tell(
@@ -145,14 +149,17 @@ def _tell(
         return seen
     batches = [each for each in progress if each.batchId > seen and each.numInputRows]
     newest = batches[-1] if batches else None
-    read_at = datetime.fromisoformat(progress[-1].timestamp.replace("Z", "+00:00"))
+    # Spark reports no progress where it finds nothing new.
+    is_fresh = _is_waiting(query) and not query.status["isDataAvailable"]
+    began = datetime.fromisoformat(progress[-1].timestamp.replace("Z", "+00:00"))
+    age = timedelta(0) if is_fresh else datetime.now(timezone.utc) - began
     observe(
         {
             "stream/batch": newest.batchId if newest else seen if seen >= 0 else None,
             "stream/rows": sum(each.numInputRows for each in batches),
             "stream/rows_per_second": newest.inputRowsPerSecond if newest else 0.0,
             "stream/processed_rows_per_second": newest.processedRowsPerSecond if newest else 0.0,
-            "stream/freshness_seconds": (datetime.now(timezone.utc) - read_at).total_seconds(),
+            "stream/freshness_seconds": age.total_seconds(),
         }
     )
     return newest.batchId if newest else seen

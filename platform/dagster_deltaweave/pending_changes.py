@@ -144,7 +144,7 @@ def _batches(files: Iterable[dict[str, Any]]) -> Batches:
     files = list(files)
     return Batches(
         batches=len({file[_BATCH] for file in files}),
-        rows=sum(file["num_records"] or 0 for file in files),
+        rows=sum(file.get("num_records") or 0 for file in files),
         size_in_bytes=sum(file["size_bytes"] for file in files),
         oldest=min(map(_time, files), default=None),
     )

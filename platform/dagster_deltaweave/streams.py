@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 STREAM = "deltaweave/stream"
 """Run tag that keeps a stream running: a `StreamRun` as JSON."""
+
+Observe = Callable[[dict[str, "int | float | None"]], None]
+"""Takes numbers by metadata key."""
 
 _POLL_SECONDS = 1
 
@@ -64,9 +67,10 @@ def build_stream_job(
     - `stream/batch`: the newest micro-batch, by the stream's own count.
     - `stream/rows`: events since the observation before, of the 100 micro-batches that Spark
       remembers.
-    - `stream/rows_per_second`, `stream/processed_rows_per_second`: of the newest micro-batch.
-    - `stream/freshness_seconds`: how long ago the newest micro-batch looked at the source; 0 where
-      nothing new was found since.
+    - `stream/rows_per_second`: these by the time since then.
+    - `stream/processed_rows_per_second`: of the newest micro-batch, while it was at work.
+    - `stream/freshness_seconds`: 0 where the stream has appended all that it found and waits; where
+      it is at work, how long ago it began with what it appended last.
     - `changes/…`: what is pending.
 
     A run that is terminated, or killed, leaves nothing half done: the next goes on from its
@@ -95,7 +99,7 @@ def build_stream_job(
 def run_stream(
     query: StreamingQuery,
     run: StreamRun,
-    observe: Callable[[dict[str, int | float | None]], None],
+    observe: Observe,
     *,
     table: str,
 ) -> None:
@@ -110,21 +114,20 @@ def run_stream(
     Raises:
         DeltaweaveError: The stream failed; batches before the one that failed are appended.
     """
-    began = observed = time.monotonic()
-    seen = -1
+    began = time.monotonic()
+    progress = _Progress(query, observe)
     try:
         with translated(table, operation="ingesting"):
             # By and by, so that Dagster can terminate the run.
             while not query.awaitTermination(_POLL_SECONDS):
-                now = time.monotonic()
-                if now - observed >= run.observe_seconds:
-                    seen, observed = _tell(query, seen, observe), now
-                if run.run_seconds is not None and now - began >= run.run_seconds:
+                if time.monotonic() - progress.told_at >= run.observe_seconds:
+                    progress.tell()
+                if run.run_seconds is not None and time.monotonic() - began >= run.run_seconds:
                     _finish_batch(query)
                     break
     finally:
         query.stop()
-    _tell(query, seen, observe)
+    progress.tell()
 
 
 def _finish_batch(query: StreamingQuery) -> None:
@@ -136,30 +139,47 @@ def _finish_batch(query: StreamingQuery) -> None:
 
 
 def _is_waiting(query: StreamingQuery) -> bool:
-    """Whether the stream has looked at its source, and waits for data or the next time to look."""
-    return str(query.status["message"]).startswith("Waiting")
+    """Whether the stream has looked at its source, and waits for the next time to look."""
+    status = query.status
+    return status["message"].startswith("Waiting") and not status["isTriggerActive"]
 
 
-def _tell(
-    query: StreamingQuery, seen: int, observe: Callable[[dict[str, int | float | None]], None]
-) -> int:
-    """Observe what the stream did after a micro-batch; the newest that it did."""
-    progress: list[Any] = list(query.recentProgress)
-    if not progress:
-        return seen
-    batches = [each for each in progress if each.batchId > seen and each.numInputRows]
-    newest = batches[-1] if batches else None
-    # Spark reports no progress where it finds nothing new.
-    is_fresh = _is_waiting(query) and not query.status["isDataAvailable"]
-    began = datetime.fromisoformat(progress[-1].timestamp.replace("Z", "+00:00"))
-    age = timedelta(0) if is_fresh else datetime.now(timezone.utc) - began
-    observe(
-        {
-            "stream/batch": newest.batchId if newest else seen if seen >= 0 else None,
-            "stream/rows": sum(each.numInputRows for each in batches),
-            "stream/rows_per_second": newest.inputRowsPerSecond if newest else 0.0,
-            "stream/processed_rows_per_second": newest.processedRowsPerSecond if newest else 0.0,
-            "stream/freshness_seconds": age.total_seconds(),
-        }
-    )
-    return newest.batchId if newest else seen
+@dataclass
+class _Progress:
+    """How far a stream is, told from time to time.
+
+    Attributes:
+        query: The stream.
+        observe: Takes what is told.
+        told: The newest micro-batch that was told of; -1 for none.
+        told_at: When, by the monotonic clock.
+    """
+
+    query: StreamingQuery
+    observe: Observe
+    told: int = -1
+    told_at: float = field(default_factory=time.monotonic)
+
+    def tell(self) -> None:
+        """Observe what the stream did since the last time."""
+        progress: list[Any] = list(self.query.recentProgress)
+        now, before = time.monotonic(), self.told_at
+        self.told_at = now
+        if not progress:
+            return
+        batches = [each for each in progress if each.batchId > self.told and each.numInputRows]
+        rows = sum(each.numInputRows for each in batches)
+        began = datetime.fromisoformat(progress[-1].timestamp.replace("Z", "+00:00"))
+        age = timedelta(0) if _is_waiting(self.query) else datetime.now(timezone.utc) - began
+        self.told = batches[-1].batchId if batches else self.told
+        self.observe(
+            {
+                "stream/batch": self.told if self.told >= 0 else None,
+                "stream/rows": rows,
+                "stream/rows_per_second": rows / max(now - before, 0.001),
+                "stream/processed_rows_per_second": (
+                    float(batches[-1].processedRowsPerSecond) if batches else None
+                ),
+                "stream/freshness_seconds": age.total_seconds(),
+            }
+        )

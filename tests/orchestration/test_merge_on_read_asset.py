@@ -87,17 +87,13 @@ def test_a_stream_is_appended_once_and_read_with_its_base_before_and_after_it_is
     seen: list[list[tuple[Any, ...]]] = []
     report = seen_by(seen)
 
-    def look() -> None:
-        run(*orders, report, selection=[report])
-
     land((1, 10, 1, "u"), (2, 20, 1, "u"))
     first = run(*orders, report)  # appended, merged, looked at
     land((1, 11, 2, "u"), (2, 0, 2, "d"), (3, 30, 2, "u"))
     second = run(orders.changes)
     again = run(orders.changes)  # nothing new
-    look()
-    base = run(*orders, selection=[orders.base, orders.view])
-    look()
+    run(*orders, report, selection=[report])
+    base = run(*orders, report, selection=[orders.base, orders.view, report])
 
     merged = [(1, 11), (3, 30)]
     assert seen == [[(1, 10), (2, 20)], merged, merged]
@@ -171,6 +167,7 @@ def test_a_job_keeps_a_stream_running_for_its_time_and_observes_it(
     assert (observed["stream/batch"], observed["stream/rows"]) == (0, 1)
     assert observed["changes/pending_rows"] == 1
     assert observed["stream/rows_per_second"] > 0
+    assert observed["stream/processed_rows_per_second"] > 0
 
 
 def test_a_run_that_is_tried_again_appends_nothing_twice_and_a_new_run_appends(

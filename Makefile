@@ -18,13 +18,16 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo ui test test-all fuzz screenshots check clean java
+.PHONY: help demo demo-cdc ui test test-all fuzz screenshots check clean java
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## land TPC-DS returns and merge what is new, through Dagster
 	@$(VENV)/python -m assets.demo
+
+demo-cdc: java $(INSTALLED) ## change events through Kafka into a table, read at once and merged later
+	@$(VENV)/python -m assets.cdc_demo
 
 ui: java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the demo lake (PORT=3000)
 	@$(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)

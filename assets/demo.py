@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +31,7 @@ from rich.table import Table
 
 from assets import demo_data
 from assets.definitions import defs
+from assets.own_screen import own_screen
 from assets.returns_by_reason import returns_by_reason
 from assets.sensors import merge_web_returns, web_returns_landed
 from assets.web_returns import web_returns
@@ -83,7 +83,7 @@ def main() -> int:
     home = Path(os.environ.setdefault("DAGSTER_HOME", str(_HOME)))
     home.mkdir(parents=True, exist_ok=True)
     log = home / "demo.log"
-    with _own_screen(log) as console:
+    with own_screen(log) as console:
         try:
             with DagsterInstance.get() as instance:
                 _demo(console, instance)
@@ -239,28 +239,6 @@ def _top_reasons(instance: DagsterInstance) -> Table:
         ):
             table.add_row(str(row.wr_reason_sk), f"{row.returns:,}", f"{row.quantity:,}")
     return table
-
-
-@contextmanager
-def _own_screen(log: Path) -> Iterator[Console]:
-    """A console on the screen, while everything else of this process writes to the log.
-
-    Spark's JVM and Dagster write to the process's own stdout and stderr, so it is those that move.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with (
-        open(os.dup(1), "w", encoding="utf-8") as screen,
-        open(os.dup(2), "w", encoding="utf-8") as errors,
-        log.open("w", encoding="utf-8") as file,
-    ):
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-        try:
-            yield Console(file=screen, highlight=False)
-        finally:
-            os.dup2(screen.fileno(), 1)
-            os.dup2(errors.fileno(), 2)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""The change data capture demo: Kafka, Debezium's events, and a table read as base and changes."""

@@ -1,0 +1,129 @@
+"""The demo's steps: events into Kafka, from Kafka into a changeset, and the table read and merged.
+
+Each is a function of plain values, for a command, a test or an asset to call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+import deltaweave
+from assets.cdc_demo import customers
+from assets.cdc_demo.broker import create_topic_if_missing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from deltaweave import MergeOnReadTable
+
+TOPIC = "shop.public.customers"
+
+Row = tuple[int, str, str, Decimal, str]
+Rows = set[Row]
+"""Rows of customers, which a demo has few enough of to hold."""
+
+
+class LostError(RuntimeError):
+    """A topic holds fewer events than it was given."""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What was brought into Kafka.
+
+    Attributes:
+        rounds: The number of the newest round of changes.
+        events: How many events were delivered now.
+        repeated: How many of them had been delivered before.
+    """
+
+    rounds: int
+    events: int
+    repeated: int
+
+
+def deliver_next_round(bootstrap: str) -> Delivered:
+    """Deliver the newest round once more, as connectors do when they start again, and the next.
+
+    So a round that was delivered in part, by a demo that was stopped, becomes whole.
+    """
+    create_topic_if_missing(bootstrap, TOPIC)
+    newest = newest_round(bootstrap)
+    shop = customers.Shop()
+    for number in range(1, newest):
+        shop.play(number)
+    repeated = customers.delivered(shop.play(newest), newest) if newest else []
+    new = customers.delivered(shop.play(newest + 1), newest + 1)
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for event in [*repeated, *new]:
+        producer.produce(TOPIC, value=event)
+    if left := producer.flush(60):
+        raise LostError(f"Kafka has not taken {left} events within a minute.")
+    return Delivered(newest + 1, len(repeated) + len(new), len(repeated))
+
+
+def newest_round(bootstrap: str) -> int:
+    """The round of the newest event in the topic; 0 where there is none."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "newest-round"})
+    try:
+        _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=30)
+        if end == 0:
+            return 0
+        consumer.assign([TopicPartition(TOPIC, 0, end - 1)])
+        newest = consumer.poll(30)
+        if newest is None or (value := newest.value()) is None:
+            raise LostError(f"Kafka does not give the newest event of {TOPIC}.")
+        return customers.round_of(value.decode())
+    finally:
+        consumer.close()
+
+
+def messages_of(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
+    """What comes through a topic, as a stream of messages with their offsets."""
+    from assets.cdc_demo.kafka_source import KafkaTopic
+
+    spark.dataSource.register(KafkaTopic)
+    options = {"bootstrap.servers": bootstrap, "topic": topic}
+    return spark.readStream.format(KafkaTopic.name()).options(**options).load()
+
+
+def events_of(messages: DataFrame) -> DataFrame:
+    """Debezium's messages as rows of the table."""
+    return deltaweave.debezium_changes(messages, schema=customers.SCHEMA, connector="postgresql")
+
+
+def customers_table(spark: SparkSession, lake: Path) -> MergeOnReadTable:
+    """The table: a base and the changes to it."""
+    # A table of current rows can be emptied by an event; a changeset takes no such events.
+    of_debezium = dict(deltaweave.FROM_DEBEZIUM)
+    del of_debezium["apply_as_truncates"]
+    return deltaweave.MergeOnReadTable(
+        spark, str(lake / "customers"), keys=customers.KEYS, **of_debezium
+    )
+
+
+def ingest(table: MergeOnReadTable, stream: DataFrame, lake: Path) -> None:
+    """Append what the stream has brought since the last time, exactly once."""
+    query = table.ingest(stream, name="customers", checkpoint=str(lake / "checkpoint"))
+    query.awaitTermination()
+
+
+def rows_of(read: DataFrame) -> Rows:
+    """The rows that a reader of the table sees."""
+    return {
+        (row.id, row.name, row.city, row.spent, row.story)
+        for row in read.select("id", "name", "city", "spent", "story").collect()
+    }
+
+
+def rows_in_the_database(rounds: int) -> Rows:
+    """The rows that the table must have, by the database that the events come from."""
+    return {
+        (row.id, row.name, row.city, Decimal(row.spent).scaleb(-2), row.story)
+        for row in customers.rows_after(rounds).values()
+    }

@@ -36,6 +36,8 @@ TINY_DATA = {
 
 # Modules whose tests share what takes long to make: a cluster, a running Dagster, a warm driver.
 MADE_ONCE = (
+    "tests/cdc/test_through_kafka.py",
+    "tests/changes/test_crashes.py",
     "tests/cluster/test_failures.py",
     "tests/end_to_end/test_running_deployment.py",
     "tests/orchestration/test_warm_driver.py",

@@ -19,7 +19,6 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 _SECONDS = 30
-_MESSAGES = 1_000
 
 Offsets = dict[str, int]
 """By partition, the offset of the next message."""
@@ -98,17 +97,16 @@ class TopicReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         try:
             consumer.assign([TopicPartition(self._topic, partition.partition, partition.start)])
             while True:
-                for message in _taken(consumer):
-                    error = message.error()
-                    if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                        return
-                    if error is not None:
-                        raise KafkaException(error)
-                    if message.offset() >= partition.end:
-                        return
+                message = _next(consumer)
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    return
+                if error is not None:
+                    raise KafkaException(error)
+                if message.offset() < partition.end:
                     yield _row(message)
-                    if message.offset() == partition.end - 1:
-                        return
+                if message.offset() >= partition.end - 1:
+                    return
         finally:
             consumer.close()
 
@@ -145,11 +143,12 @@ class TopicReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         )
 
 
-def _taken(consumer: Consumer) -> list[Message]:
-    messages = consumer.consume(_MESSAGES, timeout=_SECONDS)
-    if not messages:
+def _next(consumer: Consumer) -> Message:
+    # One by one: `consume` waits until there are as many as it was asked for.
+    message = consumer.poll(_SECONDS)
+    if message is None:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    return messages
+    return message
 
 
 def _row(message: Message) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ def _fake_java(directory: Path, answer: str) -> Path:
 JAVA_11 = 'openjdk version "11.0.2" 2019-01-15\nOpenJDK Runtime Environment (build 11.0.2+9)'
 
 
-@pytest.mark.parametrize("target", ["demo", "ui", "test"])
+@pytest.mark.parametrize("target", ["demo", "demo-cdc", "ui", "test"])
 def test_without_a_fit_java_make_says_in_one_line_what_to_install(
     target: str, tmp_path: Path
 ) -> None:
@@ -75,5 +75,5 @@ def test_java_17_and_21_are_fit(answer: str, found: str | None, tmp_path: Path) 
 def test_help_is_the_default_and_lists_each_command() -> None:
     listed = _run(["make"]).stdout
 
-    for command in ("demo", "ui", "test", "check", "test-all", "clean"):
+    for command in ("demo", "demo-cdc", "ui", "test", "check", "test-all", "clean"):
         assert f"make {command} " in listed

@@ -20,8 +20,7 @@ KEYS = ["id"]
 
 NOT_SENT = "__debezium_unavailable_value"
 
-_CUSTOMERS = 1_000
-_CHANGES = 300
+SIZE = 1_000
 _CITIES = ("Bergen", "Cork", "Essen", "Graz", "Lille", "Porto", "Turku", "Utrecht")
 _SHARE_TWICE = 0.1
 
@@ -56,11 +55,13 @@ class Shop:
     """The database: its rows as they are after some rounds.
 
     Attributes:
+        size: How many customers it has before the first round; a round changes a third as often.
         rows: By id.
         next_id: The id of the next new customer.
         lsn: Where its log ends.
     """
 
+    size: int = SIZE
     rows: dict[int, Customer] = field(default_factory=dict)
     next_id: int = 1
     lsn: int = 1_000
@@ -70,11 +71,11 @@ class Shop:
         draw = random.Random(number)
         events: list[str] = []
         if number == 1:
-            for _ in range(_CUSTOMERS):
+            for _ in range(self.size):
                 self._insert(draw)
             # All rows of a snapshot stand at the same place in the log.
             events += [self._event("r", number, after=row.sent()) for row in self.rows.values()]
-        for _ in range(_CHANGES):
+        for _ in range(self.size // 3):
             events += self._change(draw, number)
         return events
 
@@ -137,9 +138,9 @@ def delivered(events: list[str], number: int) -> list[str]:
     return arriving
 
 
-def rows_after(rounds: int) -> dict[int, Customer]:
-    """The database's rows after so many rounds, by id."""
-    shop = Shop()
+def rows_after(rounds: int, size: int = SIZE) -> dict[int, Customer]:
+    """The rows of a database of this size after so many rounds, by id."""
+    shop = Shop(size)
     for number in range(1, rounds + 1):
         shop.play(number)
     return shop.rows

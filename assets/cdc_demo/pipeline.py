@@ -47,14 +47,21 @@ class Delivered:
     repeated: int
 
 
-def deliver_next_round(bootstrap: str) -> Delivered:
+def deliver_next_round(bootstrap: str, size: int = customers.SIZE) -> Delivered:
     """Deliver the newest round once more, as connectors do when they start again, and the next.
 
     So a round that was delivered in part, by a demo that was stopped, becomes whole.
+
+    Args:
+        bootstrap: Kafka's address.
+        size: How many customers the database has at first.
+
+    Raises:
+        LostError: Kafka has not taken the events.
     """
     create_topic_if_missing(bootstrap, TOPIC)
     newest = newest_round(bootstrap)
-    shop = customers.Shop()
+    shop = customers.Shop(size)
     for number in range(1, newest):
         shop.play(number)
     repeated = customers.delivered(shop.play(newest), newest) if newest else []
@@ -121,9 +128,9 @@ def rows_of(read: DataFrame) -> Rows:
     }
 
 
-def rows_in_the_database(rounds: int) -> Rows:
+def rows_in_the_database(rounds: int, size: int = customers.SIZE) -> Rows:
     """The rows that the table must have, by the database that the events come from."""
     return {
         (row.id, row.name, row.city, Decimal(row.spent).scaleb(-2), row.story)
-        for row in customers.rows_after(rounds).values()
+        for row in customers.rows_after(rounds, size).values()
     }

@@ -12,7 +12,7 @@ import requests
 from assets.cdc_demo.java_program import KAFKA, class_path, free_ports, running
 from tests.cdc.postgres import USER
 
-PREFIX = "shop"
+PREFIX = "bank"
 """Topics are named by it, the schema and the table."""
 
 _PACKAGES = [

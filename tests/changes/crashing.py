@@ -113,8 +113,8 @@ def ingest(spark: SparkSession, folder: Path, landing: Path) -> None:
     table.ingest(stream, name="orders", checkpoint=str(folder / "checkpoint")).awaitTermination()
 
 
-def _prepared(spark: SparkSession, folder: Path) -> dict[Work, Path]:
-    """A folder with a table for which there is such work to do."""
+def _prepared(spark: SparkSession, folder: Path, works: set[Work]) -> dict[Work, Path]:
+    """For each work, a folder with a table for which there is such work to do."""
     landing = folder / "landing"
     table = table_at(spark, folder / "now")
     land(folder, 1)
@@ -124,7 +124,8 @@ def _prepared(spark: SparkSession, folder: Path) -> dict[Work, Path]:
     before = {"ingest": shutil.copytree(folder / "now", folder / "to-ingest")}
     ingest(spark, folder / "now", landing)
     merge = shutil.copytree(folder / "now", folder / "to-merge")
-    table.rematerialize("merge")
+    if "purge" in works:
+        table.rematerialize("merge")
     return {**before, "merge": merge, "overwrite": merge, "purge": folder / "now"}
 
 
@@ -180,7 +181,7 @@ def main(folder: Path, names: list[str]) -> None:
     """Come to the points, and die."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     spark = deltaweave.local_session(**TINY_DATA)
-    prepared = _prepared(spark, folder)
+    prepared = _prepared(spark, folder, {POINTS[name].work for name in names})
     stops = _Stops()
     for number, name in enumerate(names):
         point = POINTS[name]

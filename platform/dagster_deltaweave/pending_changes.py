@@ -16,7 +16,7 @@ from dagster import MetadataValue
 
 from dagster_deltaweave.merge_on_read import Locations
 from dagster_deltaweave.storage import local_path
-from deltaweave.changes.changeset import BATCH, NUMBERED
+from deltaweave.changes.changeset import BATCH, NUMBERED, Pending
 from deltaweave.changes.merge_on_read import MERGED
 from deltaweave.errors import SourceError
 
@@ -28,29 +28,7 @@ _BATCH = f"partition.{BATCH}"
 
 
 @dataclass(frozen=True)
-class Batches:
-    """Some batches of a changeset.
-
-    Attributes:
-        batches: How many.
-        rows: How many events they have.
-        size_in_bytes: Size of their files.
-        oldest: When the oldest came; None where there is none.
-    """
-
-    batches: int
-    rows: int
-    size_in_bytes: int
-    oldest: datetime | None
-
-    @property
-    def age(self) -> timedelta:
-        """How long ago the oldest came."""
-        return _since(self.oldest)
-
-
-@dataclass(frozen=True)
-class PendingChanges(Batches):
+class PendingChanges(Pending):
     """The batches that are not in the base yet, and what they are beside.
 
     Attributes:
@@ -121,7 +99,7 @@ def pending_changes(at: Locations) -> PendingChanges | None:
     )
 
 
-def batches_after(at: Locations, batch: int) -> Batches:
+def batches_after(at: Locations, batch: int) -> Pending:
     """The batches that were appended after one.
 
     Raises:
@@ -140,9 +118,9 @@ def numbers(values: dict[str, int | float | None]) -> dict[str, MetadataValue]:
     }
 
 
-def _batches(files: Iterable[dict[str, Any]]) -> Batches:
+def _batches(files: Iterable[dict[str, Any]]) -> Pending:
     files = list(files)
-    return Batches(
+    return Pending(
         batches=len({file[_BATCH] for file in files}),
         rows=sum(file.get("num_records") or 0 for file in files),
         size_in_bytes=sum(file["size_bytes"] for file in files),

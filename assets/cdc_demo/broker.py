@@ -43,7 +43,8 @@ def running_broker(directory: Path) -> Iterator[str]:
     settings = directory / "server.properties"
     settings.write_text(_settings(directory / "topics", port, controller_port))
     if not (directory / "topics" / "meta.properties").exists():
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Kafka's tool takes an id that begins with "-" for an option.
+        cluster = urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         run_to_its_end(
             "kafka.tools.StorageTool", ["format", "-t", cluster, "-c", str(settings)], jars
         )

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from deltaweave import MergeOnReadTable
-from deltaweave.changes import current_rows as current_rows_module
 from deltaweave.errors import SourceError, StatementError
 from tests.changes.drawn import (
     DELETES,
@@ -218,51 +217,6 @@ def test_a_stream_is_appended_exactly_once_also_after_a_restart(
     run()
     assert (table.pending().batches, table.pending().rows) == (2, 2)
     assert rows(table.read()) == {(1, 20, None)}
-
-
-@pytest.mark.parametrize("strategy", ["merge", "overwrite"])
-@pytest.mark.parametrize("dies_at", ["remember", "merge", "commit"])
-def test_a_rematerialization_that_dies_leaves_nothing_lost_and_nothing_twice(
-    spark: SparkSession,
-    make: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    strategy: Any,
-    dies_at: str,
-) -> None:
-    table = make()
-    first, second = [Event(1, 1, 10), Event(2, 1, 20)], [Event(1, 2, 11), delete(2, 2)]
-    table.append(frame(spark, first))
-    table.rematerialize()
-    table.append(frame(spark, second))
-
-    class Died(BaseException):
-        pass
-
-    def dies(*_: Any, **__: Any) -> None:
-        raise Died
-
-    after = dies_at == "commit"
-    name = {"remember": "Tombstones.remember", "merge": None, "commit": None}[dies_at]
-    with monkeypatch.context() as patch:
-        if name is not None:
-            patch.setattr("deltaweave.changes.tombstones.Tombstones.remember", dies)
-        elif not after and strategy == "merge":
-            patch.setattr(current_rows_module, "apply_to_current_rows", dies)
-        elif not after:
-            patch.setattr(MergeOnReadTable, "_overwrite", dies)
-        else:  # the commit is there, and the one who made it is not
-            patch.setattr("deltaweave.changes.merge_on_read.logger.info", dies)
-        with pytest.raises(Died):
-            table.rematerialize(strategy)
-
-    expected = current_rows([*first, *second])
-    assert rows(table.read()) == expected
-    done = table.rematerialize(strategy)
-    assert (done is None) == after
-    assert rows(table.read_optimized()) == rows(table.read()) == expected
-    # The delete is remembered: what is older and comes late changes nothing.
-    table.append(frame(spark, [Event(2, 1, 20)]))
-    assert rows(table.read()) == expected
 
 
 def test_partitions_in_which_nothing_changes_are_not_written(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DAYS = 2_000
+_LEAST_ROWS_OF_A_FILE = 1_000
 _COLUMNS = [f"c{number:02}" for number in range(1, 22)]
 UPDATED = _COLUMNS[:2]
 """The columns that each update speaks of."""
@@ -49,7 +50,8 @@ class UseCase:
 
     def make(self) -> None:
         """Fill the base."""
-        rows = self.table.spark.range(0, self.rows, 1, TARGET_FILES)
+        files = min(TARGET_FILES, 1 + self.rows // _LEAST_ROWS_OF_A_FILE)
+        rows = self.table.spark.range(0, self.rows, 1, files)
         at = F.struct(F.timestamp_seconds(F.lit(0)).alias("time"), F.col("id").alias("number"))
         self.table.append(rows.select(*self._columns(_COLUMNS, F.lit(0)), at.alias("at")))
         self.table.rematerialize("overwrite")

@@ -164,7 +164,10 @@ def test_the_module_is_the_command_line() -> None:
 
 
 @pytest.mark.usefixtures("spark", "generator")
-def test_the_benchmark_of_merge_on_read_compares_every_way(tmp_path: Path) -> None:
+def test_the_benchmark_of_merge_on_read_compares_every_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaweave.bench.tables.TARGET_FILES", 2)
     report, chart = tmp_path / "report.json", tmp_path / "chart.png"
     arguments = ("--scale", 0.01, "--runs", 1, "--changed", 0.1, "--json", report, "--plot", chart)
 

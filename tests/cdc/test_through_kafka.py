@@ -35,6 +35,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield bootstrap
 
 
+@pytest.mark.full_matrix  # CI runs the demo itself, which checks as much
 def test_the_demo_shows_the_databases_rows_also_when_it_is_run_again(
     spark: SparkSession, kafka: str, tmp_path: Path
 ) -> None:

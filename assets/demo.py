@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ from rich.table import Table
 
 from assets import demo_data
 from assets.definitions import defs
-from assets.own_screen import own_screen
+from assets.own_screen import run_on_own_screen
 from assets.returns_by_reason import returns_by_reason
 from assets.sensors import merge_web_returns, web_returns_landed
 from assets.web_returns import web_returns
@@ -82,20 +81,12 @@ def main() -> int:
     """Run the demo; the exit code."""
     home = Path(os.environ.setdefault("DAGSTER_HOME", str(_HOME)))
     home.mkdir(parents=True, exist_ok=True)
-    log = home / "demo.log"
-    with own_screen(log) as console:
-        try:
-            with DagsterInstance.get() as instance:
-                _demo(console, instance)
-        except (GeneratorError, RunFailedError) as error:
-            console.print(str(error), style="bold red", markup=False, soft_wrap=True)
-        except Exception as error:
-            traceback.print_exc()
-            console.print(f"{type(error).__name__}: {error}", style="bold red", markup=False)
-        else:
-            return 0
-        console.print(f"The whole log: {log}", soft_wrap=True)
-        return 1
+
+    def demo(console: Console) -> None:
+        with DagsterInstance.get() as instance:
+            _demo(console, instance)
+
+    return run_on_own_screen(home / "demo.log", demo, GeneratorError, RunFailedError)
 
 
 def _demo(console: Console, instance: DagsterInstance) -> None:

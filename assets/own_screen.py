@@ -1,18 +1,43 @@
-"""A console for a command's own words, while all else that its process writes goes to a log."""
+"""A command with a console for its own words, while all else that its process writes is logged."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 
 
+def run_on_own_screen(
+    log: Path, command: Callable[[Console], None], *known: type[Exception]
+) -> int:
+    """Run a command; its exit code.
+
+    Args:
+        log: File for what the process writes besides, made anew.
+        command: Takes the console.
+        known: Errors whose message says all; of others the log has the place, too.
+    """
+    with _own_screen(log) as console:
+        try:
+            command(console)
+        except known as error:
+            console.print(str(error), style="bold red", markup=False, soft_wrap=True)
+        except Exception as error:
+            traceback.print_exc()
+            console.print(f"{type(error).__name__}: {error}", style="bold red", markup=False)
+        else:
+            return 0
+        console.print(f"The whole log: {log}", soft_wrap=True)
+        return 1
+
+
 @contextmanager
-def own_screen(log: Path) -> Iterator[Console]:
+def _own_screen(log: Path) -> Iterator[Console]:
     """A console on the screen, while everything else of this process writes to the log.
 
     Spark's JVM and Dagster write to the process's own stdout and stderr, so it is those that move.

@@ -8,7 +8,6 @@ together with the table, and merged into it; each time the rows must be those of
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ import deltaweave
 from assets.cdc_demo import pipeline
 from assets.cdc_demo.broker import running_broker
 from assets.cdc_demo.java_program import JavaProgramError
-from assets.own_screen import own_screen
+from assets.own_screen import run_on_own_screen
 from resources.environments import lake
 
 if TYPE_CHECKING:
@@ -38,19 +37,13 @@ def main() -> int:
     """Run the demo; the exit code."""
     here = lake() / "cdc"
     here.mkdir(parents=True, exist_ok=True)
-    log = here / "demo.log"
-    with own_screen(log) as console:
-        try:
-            _demo(console, here)
-        except (JavaProgramError, pipeline.LostError, DifferentRowsError) as error:
-            console.print(str(error), style="bold red", markup=False, soft_wrap=True)
-        except Exception as error:
-            traceback.print_exc()
-            console.print(f"{type(error).__name__}: {error}", style="bold red", markup=False)
-        else:
-            return 0
-        console.print(f"The whole log: {log}", soft_wrap=True)
-        return 1
+    return run_on_own_screen(
+        here / "demo.log",
+        lambda console: _demo(console, here),
+        JavaProgramError,
+        pipeline.LostError,
+        DifferentRowsError,
+    )
 
 
 def _demo(console: Console, here: Path) -> None:

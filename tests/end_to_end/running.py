@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,8 @@ from typing import Any, TypeVar
 
 import requests
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+
+from assets.cdc_demo.java_program import free_ports
 
 T = TypeVar("T")
 
@@ -194,7 +195,7 @@ def running_dagster(
     """
     home.mkdir(parents=True, exist_ok=True)
     (home / "dagster.yaml").write_text(settings)
-    port = _free_port()
+    [port] = free_ports(1)
     log = home / "dagster.log"
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -230,10 +231,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

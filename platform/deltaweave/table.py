@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from deltaweave.delta import builder, table_write
 from deltaweave.delta import snapshot as snapshots
@@ -19,13 +20,28 @@ from deltaweave.delta.snapshot import FileLayout
 from deltaweave.delta.table_write import WriteResult
 from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
 from deltaweave.engine import key_index
-from deltaweave.errors import NotADeltaTableError, StatementError, TableNotFoundError
+from deltaweave.errors import (
+    CommitConflictError,
+    DeltaweaveError,
+    NotADeltaTableError,
+    StatementError,
+    TableNotFoundError,
+)
 from deltaweave.identifiers import quoted
 from deltaweave.merge_builder import MergeBuilder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+# What Delta says, too, while another creator's log has no commit in it yet.
+_NO_COMMIT_YET = {"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "DELTA_MISSING_DELTA_TABLE"}
+
+
+def _met_another_creator(error: BaseException) -> bool:
+    return isinstance(error, CommitConflictError) or (
+        isinstance(error, DeltaweaveError) and error.error_class in _NO_COMMIT_YET
+    )
 
 
 class Table:
@@ -55,6 +71,12 @@ class Table:
         except TableNotFoundError:
             return False
 
+    @retry(
+        retry=retry_if_exception(_met_another_creator),
+        stop=stop_after_attempt(5),
+        wait=wait_random_exponential(multiplier=0.1, max=2),
+        reraise=True,
+    )
     def create_if_missing(
         self,
         schema: StructType | str,
@@ -64,6 +86,8 @@ class Table:
     ) -> bool:
         """Create an empty table unless there is one; an existing table is left as it is.
 
+        Of several callers at once, one creates it.
+
         Args:
             schema: Its columns, as a StructType or as DDL such as `"k INT, v STRING"`.
             partition_by: Its partition columns.
@@ -71,7 +95,7 @@ class Table:
             cluster_by: Its clustering columns (liquid clustering); not with partition columns.
 
         Returns:
-            Whether this call created it.
+            Whether there was none; of callers at the same moment more than one may hear so.
         """
         from delta.tables import DeltaTable
         from pyspark.sql.types import StructType

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -144,6 +145,28 @@ def test_no_update_is_lost_between_threads(table: Table) -> None:
     assert committed >= 1
     assert rows_as_text(table.read().where("k = 1").collect()) == [f"(1, {10 + committed}, 'a')"]
     assert newest_version(table.path_or_name) == committed
+
+
+def test_callers_at_once_create_one_table(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "new")
+    together = Barrier(4)
+
+    def create(_: int) -> bool:
+        together.wait()
+        return Table(spark, path).create_if_missing("k INT, v INT")
+
+    with ThreadPoolExecutor(4) as pool:
+        created = list(pool.map(create, range(4)))
+    assert any(created)
+    assert newest_version(path) == 0
+
+
+def test_no_table_is_created_among_files_that_are_none_of_its_own(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "a_file").touch()
+    with pytest.raises(errors.NotADeltaTableError, match="is not a Delta table"):
+        Table(spark, str(tmp_path)).create_if_missing("k INT")
 
 
 def test_identity_values_are_not_generated_from_an_old_mark(

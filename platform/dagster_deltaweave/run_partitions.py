@@ -25,6 +25,7 @@ from dagster import (
 )
 
 from deltaweave.errors import StatementError
+from deltaweave.identifiers import literal
 
 PARTITIONS = "deltaweave/partitions"
 """Run tag that lists partitions, adjacent or not: `a,c,f`, or a JSON list of strings."""
@@ -162,12 +163,12 @@ def _by_dimension(definition: MultiPartitionsDefinition, key: str) -> Mapping[st
 def _predicate(definition: PartitionsDefinition[str], keys: Sequence[str], expression: str) -> str:
     if isinstance(definition, TimeWindowPartitionsDefinition):
         windows = (
-            f"(({expression}) >= {_literal(_moment(start))} AND ({expression}) < "
-            f"{_literal(_moment(end))})"
+            f"(({expression}) >= {literal(_moment(start))} AND ({expression}) < "
+            f"{literal(_moment(end))})"
             for start, end in _windows(definition, keys)
         )
         return f"({' OR '.join(windows)})"
-    return f"({expression}) IN ({', '.join(map(_literal, keys))})"
+    return f"({expression}) IN ({', '.join(map(literal, keys))})"
 
 
 def _windows(
@@ -188,11 +189,6 @@ def _windows(
 
 def _moment(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d}" if moment.time() == time() else f"{moment:%Y-%m-%d %H:%M:%S}"
-
-
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _no_predicate(problem: str, table: str) -> StatementError:

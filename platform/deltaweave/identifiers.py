@@ -1,4 +1,4 @@
-"""Names of columns and tables as SQL spells them."""
+"""Names of columns and tables, and strings, as SQL spells them."""
 
 from __future__ import annotations
 
@@ -13,3 +13,12 @@ def quoted(name: str) -> str:
     '`a.b`'
     """
     return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    r"""A string as a constant.
+
+    >>> print(literal("it's"))
+    'it\'s'
+    """
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -27,20 +27,19 @@ from deltaweave.errors import (
     StatementError,
     TableNotFoundError,
 )
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import literal, quoted
 from deltaweave.merge_builder import MergeBuilder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-# What Delta says, too, while another creator's log has no commit in it yet.
-_NO_COMMIT_YET = {"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "DELTA_MISSING_DELTA_TABLE"}
-
 
 def _met_another_creator(error: BaseException) -> bool:
-    return isinstance(error, CommitConflictError) or (
-        isinstance(error, DeltaweaveError) and error.error_class in _NO_COMMIT_YET
+    """Whether it is what Delta says while another creator's log has no commit in it yet, or now."""
+    return isinstance(error, (CommitConflictError, NotADeltaTableError)) or (
+        isinstance(error, DeltaweaveError)
+        and error.error_class == "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
     )
 
 
@@ -154,6 +153,10 @@ class Table:
             self._snapshot()  # names the table in the error where there is none
             return self.spark.read.format("delta").load(self._parts[1])
         return self.spark.table(self._name)
+
+    def size_in_bytes(self) -> int:
+        """Size of its data files, by the log."""
+        return int(self._snapshot().snapshot.sizeInBytes())
 
     def row_count(self) -> int:
         """How many rows it has: by the log's statistics or, where a file has none, counted."""
@@ -298,10 +301,9 @@ class Table:
             )
         with translated(self.path_or_name, operation="indexing keys"):
             if index.table.setting(key_index.PROPERTY) != column:
-                value = column.replace("\\", "\\\\").replace("'", "\\'")
                 self.spark.sql(
                     f"ALTER TABLE {self._name} "
-                    f"SET TBLPROPERTIES ('{key_index.PROPERTY}' = '{value}')"
+                    f"SET TBLPROPERTIES ('{key_index.PROPERTY}' = {literal(column)})"
                 )
             return replace(index, table=self._snapshot()).catch_up()
 
@@ -343,6 +345,11 @@ class Table:
         """
         with translated(self.path_or_name, operation="DELETE"):
             self.spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
+
+    def compact(self) -> None:
+        """Put small files together by Delta's own OPTIMIZE."""
+        with translated(self.path_or_name, operation="OPTIMIZE"):
+            self.spark.sql(f"OPTIMIZE {self._name}")
 
     @property
     def _is_path(self) -> bool:

@@ -72,12 +72,13 @@ POINTS = {
     "appended, and the stream does not know": Point(
         "ingest", MergeOnReadTable, "append", after=True
     ),
-    "files of remembered deletes written": Point("merge", Transaction, "commit"),
+    "files of remembered deletes written": Point("merge", *_WRITTEN),
     "deletes remembered": Point("merge", current_rows, "apply_to_current_rows"),
-    "files of a merge written": Point("merge", Transaction, "commit", call=2),
-    "merged": Point("merge", Transaction, "commit", call=2, after=True),
-    "files of an overwrite written": Point("overwrite", *_WRITTEN),
-    "overwritten": Point("overwrite", table_write, "write", after=True),
+    "files of a merge written": Point("merge", Transaction, "commit"),
+    "merged": Point("merge", Transaction, "commit", after=True),
+    # Its first write is that of the deletes.
+    "files of an overwrite written": Point("overwrite", *_WRITTEN, call=2),
+    "overwritten": Point("overwrite", table_write, "write", after=True, call=2),
     "nothing purged": Point("purge", Table, "delete"),
     "purged": Point("purge", Table, "delete", after=True),
 }

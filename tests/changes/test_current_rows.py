@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Table
+from deltaweave.changes import tombstones
 from deltaweave.errors import SourceError, StatementError
 from tests.changes.drawn import (
     DELETES,
@@ -251,8 +252,12 @@ def test_a_table_that_was_there_before_takes_events_over_its_rows(
 
 
 def test_deletes_are_forgotten_when_no_older_event_can_come(
-    apply: Callable[..., set[Row]], spark: SparkSession, tmp_path: Path
+    apply: Callable[..., set[Row]],
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(tombstones, "_TIDIED_EVERY", 1)
     path = str(tmp_path / "t")
     soon = {"table": path, "late_by": timedelta(0)}
     apply([delete(1, 5), delete(2, 5)], **soon)

@@ -113,21 +113,23 @@ class Changeset:
 
     def pending(self, batch: int) -> Pending:
         """What came after a batch, by the log alone."""
+        import pyarrow.compute as pc
+
         if not self.table.exists():
             return Pending(0, 0, 0, None)
-        files = self.table.files().where(F.col("partitionValues")[BATCH].cast("bigint") > batch)
-        row = files.agg(
-            F.countDistinct(F.col("partitionValues")[BATCH]).alias("batches"),
-            F.sum(F.get_json_object("stats", "$.numRecords").cast("bigint")).alias("rows"),
-            F.sum("size").alias("size"),
-            F.min("modificationTime").alias("oldest"),
-        ).first()
-        assert row is not None
-        oldest = row["oldest"]
+        number = F.col("partitionValues")[BATCH].cast("bigint")
+        files = self.table.files().where(number > batch)
+        found = files.select(  # one job, where aggregates would take three
+            number.alias("batch"),
+            F.get_json_object("stats", "$.numRecords").cast("bigint").alias("rows"),
+            "size",
+            "modificationTime",
+        ).toArrow()
+        oldest = pc.min(found["modificationTime"]).as_py()
         return Pending(
-            row["batches"],
-            row["rows"] or 0,
-            row["size"] or 0,
+            len(found["batch"].unique()),
+            pc.sum(found["rows"]).as_py() or 0,
+            pc.sum(found["size"]).as_py() or 0,
             None if oldest is None else datetime.fromtimestamp(oldest / 1000, timezone.utc),
         )
 

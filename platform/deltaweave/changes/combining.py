@@ -1,16 +1,16 @@
-"""What a row of a table and the changes of its key make together, as columns."""
+"""What a row of a table and the changes of its key make together, as SQL expressions.
+
+As text, since a table of many columns makes many expressions, and each part of one that is built
+by calls costs a call to the JVM.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
-
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 
 from deltaweave.changes.events import PREFIX, SEQUENCE, VALUES, EventShape
+from deltaweave.identifiers import literal, quoted
 
 COLUMN_SEQUENCES = f"{PREFIX}column_sequences"
 """Column of a table: of columns whose value is of another event than the row, its sequence."""
@@ -20,7 +20,8 @@ DELETED = f"{PREFIX}deleted"
 SPOKEN_OF = f"{PREFIX}spoken_of"
 """Columns of changes: the sequence of the newest upsert, of the newest delete, of each column."""
 
-Named = Callable[[str], Column]
+Named = Callable[[str], str]
+"""How SQL calls a column of one side, by the column's name."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,12 @@ class Combined:
         differs: Whether it is another than before, where it is there.
     """
 
-    is_there: Column
-    values: Mapping[str, Column]
-    differs: Column
+    is_there: str
+    values: Mapping[str, str]
+    differs: str
 
 
-def combined(shape: EventShape, row: Named, change: Named, in_table: Column) -> Combined:
+def combined(shape: EventShape, row: Named, change: Named, in_table: str = "true") -> Combined:
     """A row of the table with the changes of its key; either may be missing.
 
     Args:
@@ -48,46 +49,57 @@ def combined(shape: EventShape, row: Named, change: Named, in_table: Column) -> 
         in_table: Whether there is a row.
     """
     held, upserted, deleted = row(SEQUENCE), change(UPSERTED), change(DELETED)
-    outlives = in_table & F.coalesce(held > deleted, deleted.isNull())
-    is_there = upserted.isNotNull() | outlives
-    newer = upserted.isNotNull() & F.coalesce(upserted > held, F.lit(True))
+    outlives = f"({in_table} AND coalesce({held} > {deleted}, {deleted} IS NULL))"
+    is_there = f"({upserted} IS NOT NULL OR {outlives})"
+    newer = f"({upserted} IS NOT NULL AND coalesce({upserted} > {held}, true))"
     if not shape.is_partial:
-        values = {c: F.when(newer, change(VALUES)[c]).otherwise(row(c)) for c in shape.columns}
-        return Combined(
-            is_there, {**values, SEQUENCE: F.when(newer, upserted).otherwise(held)}, newer
-        )
-    sequence = F.greatest(upserted, F.when(outlives, held))
+        values = {
+            c: f"CASE WHEN {newer} THEN {_value(change, c)} ELSE {row(c)} END"
+            for c in shape.columns
+        }
+        values[SEQUENCE] = f"CASE WHEN {newer} THEN {upserted} ELSE {held} END"
+        return Combined(is_there, values, newer)
+    sequence = f"greatest({upserted}, CASE WHEN {outlives} THEN {held} END)"
     others = row(COLUMN_SEQUENCES)
     values, of_columns, differs = {}, {}, [newer]
     for c in shape.columns:
-        spoken = change(SPOKEN_OF)[c]
-        held_of = F.when(F.map_contains_key(others, c), others[c]).otherwise(held)
-        kept = in_table & F.coalesce(held_of > deleted, deleted.isNull())
-        wins = spoken.isNotNull() & (~kept | F.coalesce(spoken > held_of, F.lit(True)))
-        values[c] = F.when(wins, change(VALUES)[c]).when(kept, row(c))
-        of_columns[c] = F.when(wins, spoken).when(kept, held_of)
-        differs += [wins, ~kept & held_of.isNotNull()]
+        spoken, name = f"{change(SPOKEN_OF)}.{quoted(c)}", literal(c)
+        held_of = (
+            f"CASE WHEN map_contains_key({others}, {name}) THEN {others}[{name}] ELSE {held} END"
+        )
+        kept = f"({in_table} AND coalesce({held_of} > {deleted}, {deleted} IS NULL))"
+        wins = f"({spoken} IS NOT NULL AND (NOT {kept} OR coalesce({spoken} > {held_of}, true)))"
+        values[c] = f"CASE WHEN {wins} THEN {_value(change, c)} WHEN {kept} THEN {row(c)} END"
+        of_columns[c] = f"CASE WHEN {wins} THEN {spoken} WHEN {kept} THEN {held_of} END"
+        differs += [wins, f"(NOT {kept} AND {held_of} IS NOT NULL)"]
     values[SEQUENCE] = sequence
     values[COLUMN_SEQUENCES] = _other_than(sequence, of_columns)
-    return Combined(is_there, values, reduce(or_, differs))
+    return Combined(is_there, values, f"({' OR '.join(differs)})")
 
 
-def new_row(shape: EventShape, change: Named) -> dict[str, Column]:
+def new_row(shape: EventShape, change: Named) -> dict[str, str]:
     """The columns that are no keys of a row that changes make where there was none, by name."""
     upserted = change(UPSERTED)
     if not shape.is_partial:
-        return {**{c: change(VALUES)[c] for c in shape.columns}, SEQUENCE: upserted}
-    spoken = {c: change(SPOKEN_OF)[c] for c in shape.columns}
-    values = {c: F.when(spoken[c].isNotNull(), change(VALUES)[c]) for c in shape.columns}
+        return {**{c: _value(change, c) for c in shape.columns}, SEQUENCE: upserted}
+    spoken = {c: f"{change(SPOKEN_OF)}.{quoted(c)}" for c in shape.columns}
+    values = {
+        c: f"CASE WHEN {of} IS NOT NULL THEN {_value(change, c)} END" for c, of in spoken.items()
+    }
     return {**values, SEQUENCE: upserted, COLUMN_SEQUENCES: _other_than(upserted, spoken)}
 
 
-def _other_than(sequence: Column, of_columns: Mapping[str, Column]) -> Column:
+def _value(change: Named, column: str) -> str:
+    return f"{change(VALUES)}.{quoted(column)}"
+
+
+def _other_than(sequence: str, of_columns: Mapping[str, str]) -> str:
     """The columns' sequences by name, without those that are the row's; null where all are."""
     # Not as a filter of a map: Delta resolves no columns of a merge inside lambda functions.
     entries = [
-        F.when(~of.eqNullSafe(sequence), F.struct(F.lit(c).alias("key"), of.alias("value")))
+        f"CASE WHEN NOT ({of} <=> {sequence}) "
+        f"THEN named_struct('key', {literal(c)}, 'value', {of}) END"
         for c, of in of_columns.items()
     ]
-    others = F.map_from_entries(F.array_compact(F.array(*entries)))
-    return F.when(F.size(others) > 0, others)
+    others = f"map_from_entries(array_compact(array({', '.join(entries)})))"
+    return f"CASE WHEN size({others}) > 0 THEN {others} END"

@@ -82,7 +82,12 @@ def newest_of_keys(events: Events) -> DataFrame:
         sequences = [F.max(spoken[c]).alias(c) for c in columns]
         maxima.append(F.struct(*sequences).alias(SPOKEN_OF))
     keys = [quoted(key) for key in events.shape.keys]
-    return events.rows.where(F.col(OPERATION) != TRUNCATE).groupBy(*keys).agg(*maxima)
+    rows = events.rows.where(F.col(OPERATION) != TRUNCATE)
+    # No event lacks its key. Said here, it is the same for all joins of the result, which then
+    # share what is computed of it.
+    for key in keys:
+        rows = rows.where(F.col(key).isNotNull())
+    return rows.groupBy(*keys).agg(*maxima)
 
 
 def apply_to_current_rows(
@@ -125,24 +130,26 @@ def _merge(
 def _clauses(events: Events) -> list[Clause]:
     shape = events.shape
 
-    def row(name: str) -> Column:
-        return F.col(f"t.{quoted(name)}")
+    def row(name: str) -> str:
+        return f"t.{quoted(name)}"
 
-    def change(name: str) -> Column:
-        return F.col(f"s.{quoted(name)}")
+    def change(name: str) -> str:
+        return f"s.{quoted(name)}"
 
-    after = combined(shape, row, change, F.lit(True))
+    after = combined(shape, row, change)
     inserted = {key: change(key) for key in shape.keys} | new_row(shape, change)
-    # Of whole rows, an update needs nothing of the row that was.
-    updated = after.values if shape.is_partial else new_row(shape, change)
+    # Of whole rows, an update needs nothing of the row that was, not even its key.
+    updated = after.values if shape.is_partial else inserted
     return [
-        clauses.when_matched_delete(condition=~after.is_there),
+        clauses.when_matched_delete(condition=f"NOT {after.is_there}"),
         clauses.when_matched_update(_quoted(updated), condition=after.differs),
-        clauses.when_not_matched_insert(_quoted(inserted), condition=change(UPSERTED).isNotNull()),
+        clauses.when_not_matched_insert(
+            _quoted(inserted), condition=f"{change(UPSERTED)} IS NOT NULL"
+        ),
     ]
 
 
-def _quoted(values: Mapping[str, Column]) -> dict[str, str | Column]:
+def _quoted(values: Mapping[str, str]) -> dict[str, str | Column]:
     return {quoted(name): value for name, value in values.items()}
 
 

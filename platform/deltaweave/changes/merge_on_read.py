@@ -55,7 +55,8 @@ MERGED = "deltaweave/merged_batch"
 """The application id whose version, in the base, is the newest batch that was merged into it."""
 
 _SAMPLED_ROWS = 1_000
-_SURELY_SMALL_ROWS = 10_000
+# Of the limit, for files: Parquet makes rows smaller, though seldom a hundredfold.
+_SURELY_SMALL_SHARE = 0.01
 
 
 class MergeOnReadTable:
@@ -253,24 +254,23 @@ class MergeOnReadTable:
         until = changeset.newest()
         if until <= merged:
             return None
-        rows = changeset.after(merged, until).persist()
-        try:
-            known = rows.agg(
-                F.count("*").alias("count"), F.count_if(F.col(OPERATION) == DELETE).alias("deletes")
-            ).first()
-            assert known is not None
-            events = Events(rows, shape, known["count"], known["deletes"])
-            chosen = best_strategy(self.base, events.count) if strategy == "auto" else strategy
-            tombstones = Tombstones.of(self.base, self._keys)
-            tombstones.remember(events, self._late_by)
-            if chosen == "merge":
-                pair = (MERGED, until)
-                done = current_rows.apply_to_current_rows(self.base, events, tombstones, pair)
-                written = done.version
-            else:
-                written = self._overwrite(events, version, merged, until, chosen)
-        finally:
-            rows.unpersist()
+        rows = changeset.after(merged, until)
+        known = rows.agg(
+            F.count("*").alias("count"), F.count_if(F.col(OPERATION) == DELETE).alias("deletes")
+        ).first()
+        assert known is not None
+        events = Events(rows, shape, known["count"], known["deletes"])
+        chosen = best_strategy(self.base, events.count) if strategy == "auto" else strategy
+        tombstones = Tombstones.of(self.base, self._keys)
+        tombstones.remember(events, self._late_by)
+        if chosen == "merge":
+            pair = (MERGED, until)
+            done = current_rows.apply_to_current_rows(self.base, events, tombstones, pair)
+            written = done.version
+        else:
+            fits = self._fits(changeset, rows, merged)
+            view = self._merged(self.base.read(version), events, fits)
+            written = self._overwrite(view, merged, until, chosen)
         if written is None:
             return None
         logger.info("%s: batches up to %d are in, by %s", self.base, until, chosen)
@@ -320,40 +320,37 @@ class MergeOnReadTable:
             with translated(self.base.path_or_name, operation="reading"):
                 rows.select(*map(quoted, self._keys)).where(condition)  # of keys alone
                 base, rows = base.where(condition), rows.where(condition)
-        return self._merged(base, Events(rows, shape, changeset.pending(merged).rows))
+        events = Events(rows, shape)
+        return self._merged(base, events, self._fits(changeset, rows, merged))
 
-    def _merged(self, base: DataFrame, events: Events) -> MergedView:
+    def _merged(self, base: DataFrame, events: Events, broadcasts: bool) -> MergedView:
         tombstones = Tombstones.of(self.base, self._keys)
         newest = current_rows.newest_of_keys(events)
         known = tombstones.with_deletes(newest, events, tombstones.version())
         changes = current_rows.alive(known, events)
-        return MergedView(base, changes, events.shape, self._fits(events))
+        return MergedView(base, changes, events.shape, broadcasts)
 
-    def _fits(self, events: Events) -> bool:
-        """Whether the changes can be sent to every task, by their number and measured size."""
-        if events.count <= _SURELY_SMALL_ROWS:
+    def _fits(self, changeset: Changeset, rows: DataFrame, merged: int) -> bool:
+        """Whether the changes can be sent to every task, by their size in files or measured."""
+        if changeset.table.size_in_bytes() <= _SURELY_SMALL_SHARE * self._broadcast_limit_bytes:
             return True
-        sample = events.rows.limit(_SAMPLED_ROWS).toArrow()
+        sample = rows.limit(_SAMPLED_ROWS).toArrow()
         bytes_per_row = sample.nbytes / max(sample.num_rows, 1)
-        return bool(bytes_per_row * events.count <= self._broadcast_limit_bytes)
+        return bool(bytes_per_row * changeset.pending(merged).rows <= self._broadcast_limit_bytes)
 
     def _visible(self, rows: DataFrame) -> DataFrame:
         """The rows with the columns that are the user's, in the base's order."""
         names = [name for name in self.base.read().columns if not name.startswith(PREFIX)]
         return rows.select(*map(quoted, names))
 
-    def _overwrite(
-        self, events: Events, version: int, merged: int, until: int, strategy: str
-    ) -> int | None:
-        base = self.base.read(version)
-        view = self._merged(base, events)
-        predicate = None
+    def _overwrite(self, view: MergedView, merged: int, until: int, strategy: str) -> int | None:
+        predicate, columns = None, view.base.columns
         if strategy == "replace_where":
             predicate = touched_partitions(self.base, view)
-            view = replace(view, base=base.where(predicate))
+            view = replace(view, base=view.base.where(predicate))
         method: ViewMethod = "left_join_anti_join" if view.broadcasts else "full_outer_join"
         written = self.base.write(
-            view.rows(method).select(*map(quoted, base.columns)),
+            view.rows(method).select(*map(quoted, columns)),
             "overwrite",
             replace_where=predicate,
             applied={MERGED: until},

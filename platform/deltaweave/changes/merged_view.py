@@ -14,6 +14,7 @@ The third does best unless events tell inserts, or the changes are too many to b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -80,23 +81,21 @@ class MergedView:
 
     def _joined(self, how: Literal["left", "full_outer"], changes: DataFrame) -> DataFrame:
         """The base's rows with their changes; with a full join, new rows too."""
-        base = self.base.withColumn(_IN_BASE, F.lit(True)).alias("b")
-        changes = changes.alias("c")
-        same = [F.col(f"b.{quoted(key)}") == F.col(f"c.{quoted(key)}") for key in self._keys]
-        joined = base.join(changes, same, how)
-        keys = [F.col(f"b.{quoted(key)}").alias(key) for key in self._keys]
+        base, changes = self.base.alias("b"), changes.alias("c")
         if how == "full_outer":
-            keys = [
-                F.coalesce(f"b.{quoted(key)}", f"c.{quoted(key)}").alias(key) for key in self._keys
-            ]
+            base = self.base.withColumn(_IN_BASE, F.lit(True)).alias("b")
+        same = [f"b.{quoted(key)} = c.{quoted(key)}" for key in self._keys]
+        joined = base.join(changes, F.expr(" AND ".join(same)), how)
         after = combined(
             self.shape,
-            lambda name: F.col(f"b.{quoted(name)}"),
-            lambda name: F.col(f"c.{quoted(name)}"),
-            F.coalesce(F.col(f"b.{_IN_BASE}"), F.lit(False)),
+            lambda name: f"b.{quoted(name)}",
+            lambda name: f"c.{quoted(name)}",
+            f"b.{_IN_BASE} IS NOT NULL" if how == "full_outer" else "true",
         )
-        columns = [value.alias(name) for name, value in after.values.items()]
-        return joined.where(after.is_there).select(*keys, *columns)
+        keys = {key: f"b.{quoted(key)}" for key in self._keys}
+        if how == "full_outer":
+            keys = {key: f"coalesce({of}, c.{quoted(key)})" for key, of in keys.items()}
+        return _selected(joined.where(after.is_there), {**keys, **after.values})
 
     def _not_in_base(self) -> DataFrame:
         """The changes of keys that the base does not have, as rows."""
@@ -108,10 +107,9 @@ class MergedView:
 
     def _new(self, changes: DataFrame) -> DataFrame:
         """Changes as the rows that they are where the base has none."""
-        values = new_row(self.shape, lambda name: F.col(quoted(name)))
-        columns = [value.alias(name) for name, value in values.items()]
         alive = changes.where(F.col(UPSERTED).isNotNull())
-        return alive.select(*map(quoted, self._keys), *columns)
+        keys = {key: quoted(key) for key in self._keys}
+        return _selected(alive, {**keys, **new_row(self.shape, quoted)})
 
     def _ranked(self) -> DataFrame:
         if self.shape.is_partial:
@@ -133,3 +131,7 @@ class MergedView:
         )
         ranked = both.withColumn("_cdc_rank", F.row_number().over(newest_first))
         return ranked.where("_cdc_rank = 1 AND NOT _cdc_gone").drop("_cdc_rank", "_cdc_gone")
+
+
+def _selected(rows: DataFrame, values: Mapping[str, str]) -> DataFrame:
+    return rows.selectExpr(*[f"{value} AS {quoted(name)}" for name, value in values.items()])

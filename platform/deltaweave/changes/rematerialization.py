@@ -9,7 +9,7 @@ from pyspark.sql.types import DataType
 
 from deltaweave.changes.merged_view import MergedView
 from deltaweave.errors import StatementError
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import literal, quoted
 from deltaweave.table import Table
 
 Strategy = Literal["merge", "overwrite", "replace_where", "auto"]
@@ -83,5 +83,4 @@ def touched_partitions(base: Table, view: MergedView) -> str:
 def _equals(name: str, value: Any, data_type: DataType) -> str:
     if value is None:
         return f"{quoted(name)} IS NULL"
-    text = str(value).replace("\\", "\\\\").replace("'", "\\'")
-    return f"{quoted(name)} = CAST('{text}' AS {data_type.simpleString()})"
+    return f"{quoted(name)} = CAST({literal(str(value))} AS {data_type.simpleString()})"

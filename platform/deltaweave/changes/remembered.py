@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from deltaweave.changes.beside import NOTED, newest_version, note
+from deltaweave.changes.beside import NOTED, newest_version, noted_before
 from deltaweave.changes.events import OPERATION, SEQUENCE, Events, nullable
+from deltaweave.engine import clauses
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
 
@@ -73,4 +74,10 @@ class Remembered:
         )
         same = [f"t.{key} = s.{key}" for key in keys]
         same += [f"t.{OPERATION} = s.{OPERATION}", f"t.{SEQUENCE}.at = s.{SEQUENCE}.at"]
-        return note(self.kept_in, newest, same, self.keep_for)
+        noted = newest.withColumn(NOTED, F.current_timestamp())
+        merge = self.kept_in.merge(noted, on=" AND ".join(same)).add(
+            clauses.when_matched_update_all(condition=f"s.{SEQUENCE} > t.{SEQUENCE}"),
+            clauses.when_not_matched_insert_all(),
+            clauses.when_not_matched_by_source_delete(condition=f"t.{noted_before(self.keep_for)}"),
+        )
+        return merge.execute().version

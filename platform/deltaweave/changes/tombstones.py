@@ -5,10 +5,14 @@ more, its delete is kept in a small Delta table in the table's directory, where 
 
 It is written before the table is. A crash between the two leaves a delete that the table has not
 seen; whoever applies events of that key next, such as the same batch once more, does it then.
+
+Deletes are only ever appended, so that batches applied at once do not meet here; of a key's deletes
+the newest counts. Now and then those of longer ago are forgotten and the files put together.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
-from deltaweave.changes.beside import NOTED, newest_version, note
+from deltaweave.changes.beside import NOTED, newest_version, noted_before
 from deltaweave.changes.combining import DELETED
 from deltaweave.changes.events import (
     DELETE,
@@ -29,11 +33,18 @@ from deltaweave.changes.events import (
     last_at,
     literal,
 )
+from deltaweave.errors import CommitConflictError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
 
+logger = logging.getLogger(__name__)
+
 DIRECTORY = "_deltaweave_tombstones"
 
+EMPTIED = "deltaweave/emptied"
+"""The application id whose version counts the batches that emptied the table."""
+
+_TIDIED_EVERY = 32  # batches with deletes
 _OF_ALL = f"{PREFIX}of_all_keys"
 _REMEMBERED = f"{PREFIX}remembered"
 
@@ -60,7 +71,7 @@ class Tombstones:
         return newest_version(self.kept_in)
 
     def remember(self, events: Events, keep_for: timedelta) -> None:
-        """Add the deletes among the events, and forget those of longer ago."""
+        """Add the deletes among the events; now and then forget those of longer ago."""
         if not events.deletes and events.truncated is None:
             return
         of_all = F.col(OPERATION) == TRUNCATE
@@ -73,8 +84,23 @@ class Tombstones:
             .agg(F.max(SEQUENCE).alias(SEQUENCE))
         )
         self.create_if_missing(events)
-        same = [f"t.{quoted(key)} <=> s.{quoted(key)}" for key in (*self.keys, _OF_ALL)]
-        note(self.kept_in, newest, same, keep_for)
+        long_ago = noted_before(keep_for)
+        emptied = {} if events.truncated is None else {EMPTIED: self._times_emptied() + 1}
+        noted = newest.withColumn(NOTED, F.current_timestamp())
+        written = self.kept_in.write(noted, "append", applied=emptied)
+        if written.version is not None and written.version % _TIDIED_EVERY == 0:
+            self._tidy(long_ago)
+
+    def _tidy(self, long_ago: str) -> None:
+        """Forget what is of long ago, and put the files together, unless another one does."""
+        try:
+            self.kept_in.delete(long_ago)
+            self.kept_in.compact()
+        except CommitConflictError:
+            logger.info("%s is tidied by another batch", self.kept_in)
+
+    def _times_emptied(self, version: int | None = None) -> int:
+        return self.kept_in.last_applied(EMPTIED, version) or 0
 
     def create_if_missing(self, events: Events) -> None:
         """Make their table, for keys and sequences such as the events have."""
@@ -82,9 +108,7 @@ class Tombstones:
 
     def with_deletes_of_now(self, changes: DataFrame) -> DataFrame:
         """As `with_deletes`, whenever the result is used; truncates are not looked at."""
-        of_keys = self.kept_in.read().where(~F.col(_OF_ALL))
-        remembered = of_keys.select(*map(quoted, self.keys), F.col(SEQUENCE).alias(_REMEMBERED))
-        joined = changes.join(remembered, list(self.keys), "left")
+        joined = changes.join(self._of_keys(self.kept_in.read()), list(self.keys), "left")
         return joined.withColumn(DELETED, F.greatest(DELETED, _REMEMBERED)).drop(_REMEMBERED)
 
     def with_deletes(self, changes: DataFrame, events: Events, version: int) -> DataFrame:
@@ -102,20 +126,24 @@ class Tombstones:
         truncated = events.truncated
         if version >= 0:
             rows = self.kept_in.read(version)
-            of_all = rows.where(F.col(_OF_ALL)).agg(F.max(SEQUENCE).alias(SEQUENCE)).first()
-            if of_all is not None and of_all[SEQUENCE] is not None:
-                before = of_all[SEQUENCE]["at"]
-                truncated = before if truncated is None else max(truncated, before)
-            of_keys = rows.where(~F.col(_OF_ALL)).select(
-                *map(quoted, self.keys), F.col(SEQUENCE).alias(_REMEMBERED)
-            )
-            changes = changes.join(of_keys, list(self.keys), "left")
+            if self._times_emptied(version):
+                of_all = rows.where(F.col(_OF_ALL)).agg(F.max(SEQUENCE).alias(SEQUENCE)).first()
+                if of_all is not None and of_all[SEQUENCE] is not None:
+                    before = of_all[SEQUENCE]["at"]
+                    truncated = before if truncated is None else max(truncated, before)
+            changes = changes.join(self._of_keys(rows), list(self.keys), "left")
             known.append(F.col(_REMEMBERED))
         if truncated is not None:
             at_type = events.sequence_type["at"].dataType
             known.append(last_at(literal(truncated, at_type)))
         latest = F.greatest(*known) if len(known) > 1 else known[0]
         return changes.withColumn(DELETED, latest).drop(_REMEMBERED)
+
+    def _of_keys(self, rows: DataFrame) -> DataFrame:
+        """The newest delete of each key, among the table's rows."""
+        keys = [quoted(key) for key in self.keys]
+        newest = F.max(SEQUENCE).alias(_REMEMBERED)
+        return rows.where(~F.col(_OF_ALL)).groupBy(*keys).agg(newest)
 
     def _schema(self, events: Events) -> StructType:
         return StructType(

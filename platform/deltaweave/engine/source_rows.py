@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from deltaweave.delta.analyzer import ResolvedMerge
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 # A file of such rows holds up to about this many bytes of source rows.
 TARGET_FILE_BYTES = 128 * 1024 * 1024
+# More than one are written while each has this many, which takes a core about a second.
+MIN_FILE_BYTES = 4 * 1024 * 1024
 
 
 def updates_from_source(transaction: Transaction, scan: TouchedFilesScan) -> list[int] | None:
@@ -83,7 +85,15 @@ def rows_after_scan(
     if source.size_in_bytes is None:
         return written
     # Without this, every partition of the source would leave a small file.
-    return written.coalesce(max(1, math.ceil(source.size_in_bytes / TARGET_FILE_BYTES)))
+    return written.coalesce(_num_files(source.size_in_bytes, written.sparkSession))
+
+
+def _num_files(size_in_bytes: int, spark: SparkSession) -> int:
+    """How many files hold the rows: few, though as many as cores while they are not small."""
+    at_most = max(
+        math.ceil(size_in_bytes / TARGET_FILE_BYTES), spark.sparkContext.defaultParallelism
+    )
+    return max(1, min(at_most, size_in_bytes // MIN_FILE_BYTES))
 
 
 def inserts_only(transaction: Transaction, source: PreparedSource) -> tuple[DataFrame, FileList]:

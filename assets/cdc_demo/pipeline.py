@@ -106,12 +106,8 @@ def events_of(messages: DataFrame) -> DataFrame:
 
 def customers_table(spark: SparkSession, lake: Path) -> MergeOnReadTable:
     """The table: a base and the changes to it."""
-    # A table of current rows can be emptied by an event; a changeset takes no such events.
-    of_debezium = dict(deltaweave.FROM_DEBEZIUM)
-    del of_debezium["apply_as_truncates"]
-    return deltaweave.MergeOnReadTable(
-        spark, str(lake / "customers"), keys=customers.KEYS, **of_debezium
-    )
+    path = str(lake / "customers")
+    return deltaweave.MergeOnReadTable(spark, path, keys=customers.KEYS, **deltaweave.FROM_DEBEZIUM)
 
 
 def ingest(table: MergeOnReadTable, stream: DataFrame, lake: Path) -> None:

@@ -71,6 +71,7 @@ def merge_on_read_asset(
     keys: Sequence[str],
     sequence_by: str,
     apply_as_deletes: str | None = None,
+    apply_as_truncates: str | None = None,
     inserts: str | None = None,
     ignore_null_updates: bool = False,
     present_columns: str | None = None,
@@ -124,6 +125,7 @@ def merge_on_read_asset(
             `broadcast_limit_bytes`, see `deltaweave.MergeOnReadTable`.
         sequence_by: SQL expression that orders the events of a key.
         apply_as_deletes: SQL condition of events that delete their key's row.
+        apply_as_truncates: SQL condition of events that delete all older rows.
         inserts: SQL condition of events whose key was never in the table.
         ignore_null_updates: Whether nulls leave columns as they are.
         present_columns: Column with the names of the columns that an event speaks of.
@@ -173,6 +175,7 @@ def merge_on_read_asset(
                 "keys": tuple(keys),
                 "sequence_by": sequence_by,
                 "apply_as_deletes": apply_as_deletes,
+                "apply_as_truncates": apply_as_truncates,
                 "inserts": inserts,
                 "ignore_null_updates": ignore_null_updates,
                 "present_columns": present_columns,

@@ -14,19 +14,23 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from deltaweave import MergeOnReadTable
-from deltaweave.errors import SourceError, StatementError
+from deltaweave.changes.changeset import Changeset
+from deltaweave.delta.failures import translated
+from deltaweave.errors import CommitConflictError, SourceError, StatementError
 from tests.changes.drawn import (
     DELETES,
     DRAWN,
     PARTIAL,
     PARTIAL_UPSERTS,
     SCHEMA,
+    TRUNCATES,
     UPSERTS,
     WHOLE,
     Event,
     Row,
     batches_of,
     delete,
+    truncate,
 )
 from tests.changes.test_current_rows import current_rows
 
@@ -44,6 +48,7 @@ def make(spark: SparkSession, tmp_path: Path) -> Make:
             keys=["k"],
             sequence_by="seq",
             apply_as_deletes="op = 'delete'",
+            apply_as_truncates="op = 'truncate'",
             **{**WHOLE, **arguments},
         )
 
@@ -70,7 +75,10 @@ STEPS = st.sampled_from([None, None, "merge", "overwrite"])
 
 
 @DRAWN
-@given(batches=batches_of(UPSERTS, UPSERTS, DELETES), steps=st.lists(STEPS, min_size=3, max_size=3))
+@given(
+    batches=batches_of(UPSERTS, UPSERTS, DELETES, TRUNCATES),
+    steps=st.lists(STEPS, min_size=3, max_size=3),
+)
 def test_every_method_reads_the_same_rows_before_and_after_each_rematerialization(
     spark: SparkSession, make: Make, batches: list[list[Event]], steps: list[Any]
 ) -> None:
@@ -89,7 +97,7 @@ def test_every_method_reads_the_same_rows_before_and_after_each_rematerializatio
 
 @DRAWN
 @given(
-    batches=batches_of(PARTIAL_UPSERTS, PARTIAL_UPSERTS, DELETES),
+    batches=batches_of(PARTIAL_UPSERTS, PARTIAL_UPSERTS, DELETES, TRUNCATES),
     steps=st.lists(STEPS, min_size=3, max_size=3),
 )
 def test_so_do_events_that_speak_of_some_columns(
@@ -120,6 +128,33 @@ def test_inserts_that_say_so_are_read_without_a_look_into_the_base(
     assert [scans_of_base(each) for each in (read, table.read("left_join_anti_join"))] == [1, 2]
 
 
+def test_an_event_empties_the_table_until_newer_ones_fill_it(
+    spark: SparkSession, make: Make
+) -> None:
+    table = make(inserts="op = 'insert'", partition_by=["w"])
+    table.append(frame(spark, [Event(1, 1, 10, op="insert"), Event(2, 1, 20, op="insert")]))
+    table.append(frame(spark, [Event(3, 5, 30, op="insert")]))
+    table.rematerialize()
+    table.append(frame(spark, [truncate(3), Event(1, 2, 11), Event(2, 4, 21)]))
+    # 1 is older, 2 came again after it, though not as an insert, 3 is newer.
+    expected = {(2, 21, None), (3, 30, None)}
+    for method in (None, "left_join_inserts", "left_join_anti_join", "full_outer_join"):
+        assert rows(table.read(method or "auto")) == expected, method
+    table.rematerialize("replace_where")
+    assert rows(table.read_optimized()) == expected
+    table.append(frame(spark, [Event(4, 2, 40), Event(5, 4, 50)]))  # 4 is older than the truncate
+    assert rows(table.read("full_outer_join")) == expected | {(5, 50, None)}
+
+
+def test_a_view_by_name_is_refused_where_events_can_empty_the_table(
+    spark: SparkSession, make: Make
+) -> None:
+    table = make()
+    table.append(frame(spark, [Event(1, 1, 10)]))
+    with pytest.raises(StatementError, match="cannot know of events that empty the table"):
+        table.create_view("orders_now")
+
+
 def test_inserts_are_not_read_as_such_where_no_event_says_so(
     spark: SparkSession, make: Make
 ) -> None:
@@ -132,7 +167,7 @@ def test_inserts_are_not_read_as_such_where_no_event_says_so(
 def test_a_name_for_sql_shows_the_newest_whatever_is_merged_and_purged(
     spark: SparkSession, make: Make
 ) -> None:
-    table = make(keep_merged_for=timedelta(0))
+    table = make(keep_merged_for=timedelta(0), apply_as_truncates=None)
     table.append(frame(spark, [Event(1, 1, 10), Event(2, 1, 20)]))
     table.create_view("orders_now")
     found = [rows(spark.table("orders_now"))]
@@ -217,6 +252,25 @@ def test_a_stream_is_appended_exactly_once_also_after_a_restart(
     run()
     assert (table.pending().batches, table.pending().rows) == (2, 2)
     assert rows(table.read()) == {(1, 20, None)}
+
+
+def test_a_stream_that_met_another_writer_may_be_tried_again(
+    spark: SparkSession, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def conflicting(*_: Any) -> None:
+        raise CommitConflictError("another one was first.", table="t", operation="append")
+
+    table = make()
+    landing = str(tmp_path / "landing")
+    frame(spark, [Event(1, 1, 10)]).write.json(landing)
+    monkeypatch.setattr(Changeset, "append", conflicting)
+    stream = spark.readStream.schema(SCHEMA).json(landing)
+    query = table.ingest(stream, name="s", checkpoint=str(tmp_path / "checkpoint"))
+    with (
+        pytest.raises(CommitConflictError, match="another one was first"),
+        translated("t", operation="ingesting"),
+    ):
+        query.awaitTermination()
 
 
 def test_partitions_in_which_nothing_changes_are_not_written(

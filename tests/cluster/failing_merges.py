@@ -42,6 +42,9 @@ def session() -> SparkSession:
             **{key: value for key, value in TINY_DATA.items() if key != "spark.master"},
             "spark.executor.extraJavaOptions": TINY_DATA["spark.driver.extraJavaOptions"],
             "spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path),
+            # Blocks of a killed executor are not asked for again and again.
+            "spark.shuffle.io.maxRetries": "1",
+            "spark.shuffle.io.retryWait": "100ms",
             "spark.speculation": "true",
             "spark.speculation.interval": "100ms",
             "spark.speculation.quantile": "0.4",

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from deltaweave.changes.events import PREFIX, Events, EventShape, nullable
+from deltaweave.changes.events import (
+    OPERATION,
+    PREFIX,
+    SEQUENCE,
+    TRUNCATE,
+    Events,
+    EventShape,
+    nullable,
+)
 from deltaweave.errors import CommitConflictError
 from deltaweave.table import Table
 
@@ -23,6 +32,9 @@ INGESTED = f"{PREFIX}ingested_at"
 
 NUMBERED = "deltaweave/batches"
 """The application id whose version counts the batches of a changeset."""
+
+EMPTIED = "deltaweave/emptied"
+"""The application id whose version is the newest batch with an event that empties the table."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +92,7 @@ class Changeset:
             ),
             partition_by=[BATCH],
         )
-        return self._append(events.rows, applied)
+        return self._append(events, applied)
 
     @retry(
         retry=retry_if_exception_type(CommitConflictError),
@@ -88,15 +100,18 @@ class Changeset:
         wait=wait_random_exponential(max=5),
         reraise=True,
     )
-    def _append(self, rows: DataFrame, applied: tuple[str, int] | None) -> int | None:
+    def _append(self, events: Events, applied: tuple[str, int] | None) -> int | None:
         if applied is not None:
             before = self.table.last_applied(applied[0])
             if before is not None and before >= applied[1]:
                 return None
         number = self.newest() + 1
-        rows = rows.withColumn(INGESTED, F.current_timestamp()).withColumn(BATCH, F.lit(number))
+        now = F.current_timestamp()
+        rows = events.rows.withColumns({INGESTED: now, BATCH: F.lit(number)})
         # Of two that take the same number, Delta refuses the later.
         pairs = {NUMBERED: number, **dict([applied] if applied else [])}
+        if events.truncated is not None:
+            pairs[EMPTIED] = number
         self.table.write(rows, "append", applied=pairs)
         return number
 
@@ -110,6 +125,21 @@ class Changeset:
         if until is not None:
             rows = rows.where(F.col(BATCH) <= until)
         return rows.drop(BATCH, INGESTED)
+
+    def truncated(self, rows: DataFrame, batch: int) -> Any:
+        """The sequence (`at`) of the last event that empties the table, among batches after one.
+
+        Args:
+            rows: The events of those batches.
+            batch: The number of the batch before.
+
+        Returns:
+            None where there is no such event, which the log tells.
+        """
+        if (self.table.last_applied(EMPTIED) or 0) <= batch:
+            return None
+        found = rows.where(F.col(OPERATION) == TRUNCATE).agg(F.max(SEQUENCE)["at"]).first()
+        return None if found is None else found[0]
 
     def pending(self, batch: int) -> Pending:
         """What came after a batch, by the log alone."""

@@ -34,11 +34,10 @@ from deltaweave.changes.events import (
     UPSERT,
     VALUES,
     Events,
-    last_at,
-    literal,
     speaks_of,
 )
 from deltaweave.changes.tombstones import Tombstones
+from deltaweave.changes.truncates import clauses_for_other_keys
 from deltaweave.engine import clauses
 from deltaweave.engine.clauses import Clause
 from deltaweave.engine.outcome import MergeResult
@@ -124,7 +123,7 @@ def _merge(
 ) -> MergeResult:
     keys = [f"t.{quoted(key)} = s.{quoted(key)}" for key in events.shape.keys]
     merge = table.merge(changes, on=" AND ".join(keys), idempotency=idempotency)
-    return merge.add(*_clauses(events), *_truncating(events)).execute()
+    return merge.add(*_clauses(events), *clauses_for_other_keys(events)).execute()
 
 
 def _clauses(events: Events) -> list[Clause]:
@@ -151,29 +150,3 @@ def _clauses(events: Events) -> list[Clause]:
 
 def _quoted(values: Mapping[str, str]) -> dict[str, str | Column]:
     return {quoted(name): value for name, value in values.items()}
-
-
-def _truncating(events: Events) -> list[Clause]:
-    """What becomes of the rows of other keys where an event empties the table."""
-    if events.truncated is None:
-        return []
-    held = F.col(f"t.{SEQUENCE}")
-    truncated = last_at(literal(events.truncated, events.sequence_type["at"].dataType))
-    found = [
-        clauses.when_not_matched_by_source_delete(
-            condition=F.coalesce(held <= truncated, F.lit(True))
-        )
-    ]
-    if not events.shape.is_partial:
-        return found
-    others = F.col(f"t.{COLUMN_SEQUENCES}")
-    emptied: dict[str, str | Column] = {}
-    for c in events.shape.columns:
-        is_older = F.map_contains_key(others, c) & (others[c] <= truncated)
-        emptied[quoted(c)] = F.when(~F.coalesce(is_older, F.lit(False)), F.col(f"t.{quoted(c)}"))
-    emptied[COLUMN_SEQUENCES] = F.transform_values(
-        others, lambda _, each: F.when(each > truncated, each)
-    )
-    has_older = F.exists(F.map_values(others), lambda each: each <= truncated)
-    found.append(clauses.when_not_matched_by_source_update(emptied, condition=has_older))
-    return found

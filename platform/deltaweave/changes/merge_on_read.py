@@ -41,7 +41,9 @@ from deltaweave.changes.rematerialization import (
     touched_partitions,
 )
 from deltaweave.changes.tombstones import Tombstones
+from deltaweave.changes.truncates import rows_left
 from deltaweave.delta.failures import translated
+from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
 
@@ -70,6 +72,7 @@ class MergeOnReadTable:
         keys: As in `apply_changes`, like those that follow.
         sequence_by: Orders the events of a key.
         apply_as_deletes: Condition of events that delete.
+        apply_as_truncates: Condition of events that empty the table.
         inserts: Condition of events whose key was never in the table: they are read without
             looking into the base. Such an event must not be appended again once it was merged.
         ignore_null_updates: Whether nulls leave columns as they are.
@@ -93,6 +96,7 @@ class MergeOnReadTable:
         keys: Sequence[str],
         sequence_by: str | Column,
         apply_as_deletes: str | Column | None = None,
+        apply_as_truncates: str | Column | None = None,
         inserts: str | Column | None = None,
         ignore_null_updates: bool = False,
         present_columns: str | None = None,
@@ -111,6 +115,7 @@ class MergeOnReadTable:
             "keys": self._keys,
             "sequence_by": sequence_by,
             "apply_as_deletes": apply_as_deletes,
+            "apply_as_truncates": apply_as_truncates,
             "inserts": inserts,
             "ignore_null_updates": ignore_null_updates,
             "present_columns": present_columns,
@@ -192,9 +197,11 @@ class MergeOnReadTable:
         Raises:
             StatementError: The method does not fit the events.
         """
-        view = self._view(where)
+        view, events = self._view(where)
         if method == "auto":
             method = _best(view)
+        if method == "left_join_inserts" and events.truncated is not None:
+            method = "left_join_anti_join"  # a key that was in the base may be there no more
         return self._visible(view.rows(method))
 
     def read_optimized(self) -> DataFrame:
@@ -209,7 +216,17 @@ class MergeOnReadTable:
 
         Args:
             name: What SQL calls it in this session.
+
+        Raises:
+            StatementError: The table takes events that empty it: when is not known beforehand.
         """
+        if self._arguments["apply_as_truncates"] is not None:
+            raise StatementError(
+                "a view by name cannot know of events that empty the table.",
+                table=self.base.path_or_name,
+                operation="making a view",
+                hint="Use read(), or leave apply_as_truncates out.",
+            )
         shape = self._shape()
         tombstones = Tombstones.of(self.base, self._keys)
         events = Events(Changeset(self.changes, shape).events(), shape)
@@ -259,8 +276,11 @@ class MergeOnReadTable:
             F.count("*").alias("count"), F.count_if(F.col(OPERATION) == DELETE).alias("deletes")
         ).first()
         assert known is not None
-        events = Events(rows, shape, known["count"], known["deletes"])
+        truncated = changeset.truncated(rows, merged)
+        events = Events(rows, shape, known["count"], known["deletes"], truncated)
         chosen = best_strategy(self.base, events.count) if strategy == "auto" else strategy
+        if chosen == "replace_where" and truncated is not None:
+            chosen = "overwrite"  # all partitions change
         tombstones = Tombstones.of(self.base, self._keys)
         tombstones.remember(events, self._late_by)
         if chosen == "merge":
@@ -307,28 +327,29 @@ class MergeOnReadTable:
             ignore_nulls=self._arguments["ignore_null_updates"],
         )
 
-    def _view(self, where: str | Column | None) -> MergedView:
-        """Base and changes at one moment."""
+    def _view(self, where: str | Column | None) -> tuple[MergedView, Events]:
+        """Base and changes at one moment, and the events that these are of."""
         # The base first: batches that are in it may be purged before the changes are looked at.
         version = self.base.version()
         merged = self.base.last_applied(MERGED, version) or 0
         shape = self._shape()
         changeset = Changeset(self.changes, shape)
         base, rows = self.base.read(version), changeset.after(merged)
+        truncated = changeset.truncated(rows, merged)
         if where is not None:
             condition = F.expr(where) if isinstance(where, str) else where
             with translated(self.base.path_or_name, operation="reading"):
                 rows.select(*map(quoted, self._keys)).where(condition)  # of keys alone
                 base, rows = base.where(condition), rows.where(condition)
-        events = Events(rows, shape)
-        return self._merged(base, events, self._fits(changeset, rows, merged))
+        events = Events(rows, shape, truncated=truncated)
+        return self._merged(base, events, self._fits(changeset, rows, merged)), events
 
     def _merged(self, base: DataFrame, events: Events, broadcasts: bool) -> MergedView:
         tombstones = Tombstones.of(self.base, self._keys)
         newest = current_rows.newest_of_keys(events)
         known = tombstones.with_deletes(newest, events, tombstones.version())
         changes = current_rows.alive(known, events)
-        return MergedView(base, changes, events.shape, broadcasts)
+        return MergedView(rows_left(base, events), changes, events.shape, broadcasts)
 
     def _fits(self, changeset: Changeset, rows: DataFrame, merged: int) -> bool:
         """Whether the changes can be sent to every task, by their size in files or measured."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ByteType,
     DataType,
@@ -18,6 +19,7 @@ from pyspark.sql.types import (
     LongType,
     ShortType,
     StringType,
+    StructType,
     TimestampNTZType,
     TimestampType,
 )
@@ -25,6 +27,7 @@ from pyspark.sql.types import (
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedClause, ResolvedMerge, spark_type
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.identifiers import quoted
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 # Types whose values Delta's statistics bound, and Python and Spark order alike.
@@ -48,7 +51,7 @@ class Equality:
     """A conjunct of the ON condition that sets a target column equal to something of the source.
 
     Attributes:
-        column: The target column's name.
+        path: The target column's name or, of a field within it, the names down to the field.
         data_type: Its type; values of it can be ordered.
         compared_as: The type in which it is compared: its own, or one that a cast to, in the
             statement or by Spark's analysis, keeps the order of its values.
@@ -56,11 +59,16 @@ class Equality:
         null_safe: Whether null equals null (`<=>`).
     """
 
-    column: str
+    path: tuple[str, ...]
     data_type: DataType
     compared_as: DataType
     source: Column
     null_safe: bool
+
+    @property
+    def target(self) -> Column:
+        """The column or field, over the target's columns by name."""
+        return F.col(".".join(map(quoted, self.path)))
 
 
 def skipping_predicates(merge: ResolvedMerge) -> list[JavaObject]:
@@ -144,8 +152,8 @@ def keeps_columns(merge: ResolvedMerge, clause: ResolvedClause, names: Sequence[
 
 def _ordered_column(
     merge: ResolvedMerge, expression: JavaObject
-) -> tuple[str, DataType, DataType] | None:
-    """A target column whose values its statistics bound: name, type, and the type compared in."""
+) -> tuple[tuple[str, ...], DataType, DataType] | None:
+    """A target column or field whose values statistics bound: path, type, type compared in."""
     compared_as = spark_type(expression.dataType())
     if expression.getClass().getSimpleName() == "Cast":
         # Of whole numbers to wider ones or to doubles: a cast never swaps two of them.
@@ -156,15 +164,29 @@ def _ordered_column(
         if wider not in (*_WHOLE_NUMBERS[_WHOLE_NUMBERS.index(own) :], "double"):
             return None
         expression = child
-    if expression.getClass().getSimpleName() != "AttributeReference":
+    path, data_type = _field(merge, expression)
+    if data_type is None or not _is_ordered(data_type):
         return None
+    return path, data_type, compared_as
+
+
+def _field(merge: ResolvedMerge, expression: JavaObject) -> tuple[tuple[str, ...], DataType | None]:
+    """The names down to a target column or a field within it, and its type; None where neither."""
+    kind = expression.getClass().getSimpleName()
+    if kind == "GetStructField":
+        path, struct = _field(merge, expression.child())
+        if not isinstance(struct, StructType):
+            return (), None
+        field = struct.fields[expression.ordinal()]
+        return (*path, field.name), field.dataType
+    if kind != "AttributeReference":
+        return (), None
     # By id: the statement may spell the name in another case than the table does.
     output = jvm_.iterate(merge.node.target().output())
     for field, attribute in zip(merge.target_schema.fields, output, strict=True):
         if attribute.exprId().id() == expression.exprId().id():
-            ordered = _is_ordered(field.dataType)
-            return (field.name, field.dataType, compared_as) if ordered else None
-    return None
+            return (field.name,), field.dataType
+    return (), None
 
 
 def _is_ordered(data_type: DataType) -> bool:

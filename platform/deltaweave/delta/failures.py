@@ -6,6 +6,7 @@ main error class"), and because it hides the cause chain.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -160,7 +161,16 @@ def _kind(java_error: JavaObject) -> type[errors.DeltaweaveError] | None:
         return errors.CommitConflictError
     if name.endswith(("AnalysisException", ".parser.ParseException")):
         return errors.StatementError
-    return None
+    return _transient_in_a_batch(java_error)
+
+
+def _transient_in_a_batch(java_error: JavaObject) -> type[errors.DeltaweaveError] | None:
+    """The class of our error that a stream's batch raised, by its traceback, if it is transient."""
+    if not java_error.getClass().getName().endswith("StreamingQueryException"):
+        return None
+    raised = re.search(r"^deltaweave\.errors\.(\w+): ", java_error.getMessage() or "", re.M)
+    kind = getattr(errors, raised.group(1), None) if raised else None
+    return kind if kind is not None and issubclass(kind, errors.Transient) else None
 
 
 def _error_class(java_error: JavaObject) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from deltaweave import errors
 from deltaweave.delta import jvm as jvm_
@@ -73,8 +74,17 @@ class TableSnapshot:
     @cached_property
     def physical_names(self) -> dict[str, str]:
         """What the table's files and statistics call each of its columns."""
-        key = "delta.columnMapping.physicalName"
-        return {field.name: (field.metadata or {}).get(key, field.name) for field in self.schema}
+        return {field.name: _physical_name(field) for field in self.schema}
+
+    def physical_path(self, path: Sequence[str]) -> tuple[str, ...]:
+        """What they call a column, or a field within one, by the names down to it."""
+        names, within = [], self.schema
+        for name in path:
+            field = within[name]
+            names.append(_physical_name(field))
+            if isinstance(field.dataType, StructType):
+                within = field.dataType
+        return tuple(names)
 
     def setting(self, name: str) -> str | None:
         """A table property's value, if it is set."""
@@ -189,6 +199,10 @@ class TableSnapshot:
     def _chosen(self, files: DataFrame) -> FileList:
         chosen = getattr(files._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
         return FileList(self.spark, jvm_.seq_of(jvm_.jvm(self.spark), chosen), self.data_path)
+
+
+def _physical_name(field: StructField) -> str:
+    return str((field.metadata or {}).get("delta.columnMapping.physicalName", field.name))
 
 
 def _num_physical_rows() -> Column:

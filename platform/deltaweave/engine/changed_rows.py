@@ -29,9 +29,13 @@ from deltaweave.engine.touched_files import (
     TouchedFilesScan,
     clause_taken,
 )
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import RESERVED_PREFIX, quoted
 
 logger = logging.getLogger(__name__)
+
+_NUMBER = f"{RESERVED_PREFIX}number"
+_FEW_FILES = 32
+_BROADCAST_LIMIT_ROWS = 2_000_000  # some 64 MB as a hash table of numbers
 
 
 def changed_rows(
@@ -116,8 +120,7 @@ def remaining_rows(transaction: Transaction, scan: TouchedFilesScan, files: File
     rows = target_plan(
         transaction, files, file_column=FILE, row_index_column=TARGET_ROW_ID, tracked=tracked
     )
-    changed = scan.changed_pairs_in(files).select(FILE, TARGET_ROW_ID)
-    left = rows.join(changed, [FILE, TARGET_ROW_ID], "left_anti")
+    left = _without(scan, files, rows)
     values = zip(merge.evolved_schema.names, columns_before(merge), strict=True)
     kept = left.select(
         *[value.alias(name) for name, value in values],
@@ -126,6 +129,21 @@ def remaining_rows(transaction: Transaction, scan: TouchedFilesScan, files: File
     for column in tracked:
         kept = kept.withMetadata(column.name, column.metadata)
     return kept
+
+
+def _without(scan: TouchedFilesScan, files: FileList, rows: DataFrame) -> DataFrame:
+    """The rows of these files, named by file and place, that no clause takes."""
+    changed = scan.changed_pairs_in(files)
+    names = scan.names_of(files)
+    if len(names) > _FEW_FILES or sum(scan.changed_by_file) > _BROADCAST_LIMIT_ROWS:
+        return rows.join(changed.select(FILE, TARGET_ROW_ID), [FILE, TARGET_ROW_ID], "left_anti")
+    # File and place as one number: a hash table of numbers is small, and soon built and searched.
+    number = F.lit(None).cast("bigint")
+    for i, name in enumerate(names):
+        number = F.when(F.col(FILE) == name, F.lit(i << 40)).otherwise(number)
+    number = number + F.col(TARGET_ROW_ID)
+    taken = changed.select(number.alias(_NUMBER))
+    return rows.withColumn(_NUMBER, number).join(F.broadcast(taken), _NUMBER, "left_anti")
 
 
 def updated(merge: ResolvedMerge, before: Sequence[Column]) -> list[Column]:

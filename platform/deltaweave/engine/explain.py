@@ -196,7 +196,7 @@ def _advice(
                 "can be skipped: add such an equality if there is one, e.g. on a partition column."
             )
         if len(scanned) == len(considered):
-            columns = ", ".join(key.equality.column for key in keys.columns)
+            columns = ", ".join(".".join(key.equality.path) for key in keys.columns)
             return (
                 "The source's keys are spread over all files: bring rows with near keys together, "
                 f"ALTER TABLE {name} CLUSTER BY ({columns}), then OPTIMIZE {name} FULL; or, where "

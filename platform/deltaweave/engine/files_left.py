@@ -7,6 +7,8 @@ than reading the others again and again. A file without any row left goes withou
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.touched_files import TouchedFilesScan
@@ -25,10 +27,25 @@ def max_marked_fraction(transaction: Transaction) -> float:
     return DEFAULT_MAX_MARKED_FRACTION if setting is None else float(setting)
 
 
-def mark_or_remove(
-    transaction: Transaction, scan: TouchedFilesScan
-) -> tuple[FileList, FileList, int]:
-    """The touched files to mark rows in, those to remove, and how many rows these have left.
+@dataclass(frozen=True)
+class FilesLeft:
+    """What becomes of the touched files.
+
+    Attributes:
+        stay: Those to mark rows in.
+        removed: Those that leave the table.
+        copied: Those of the removed that have rows left, which are written anew.
+        num_copied: How many rows that are.
+    """
+
+    stay: FileList
+    removed: FileList
+    copied: FileList
+    num_copied: int
+
+
+def mark_or_remove(transaction: Transaction, scan: TouchedFilesScan) -> FilesLeft:
+    """Choose for each touched file, by the fraction of its rows that would be marked.
 
     Rows that earlier merges marked count as marked. A file whose number of rows is not known stays.
     """
@@ -39,4 +56,9 @@ def mark_or_remove(
     rows = files["num_records"].to_numpy().astype(float)  # NaN where not known
     left = rows - np.array(scan.changed_by_file, dtype=float)
     leaves = (left == 0) | (1 - left / (rows + files["num_marked"].to_numpy()) > limit)
-    return scan.touched.where(~leaves), scan.touched.where(leaves), int(left[leaves].sum())
+    return FilesLeft(
+        scan.touched.where(~leaves),
+        scan.touched.where(leaves),
+        scan.touched.where(leaves & (left > 0)),
+        int(left[leaves].sum()),
+    )

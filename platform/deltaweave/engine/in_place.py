@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import Column, DataFrame
@@ -45,6 +46,9 @@ from deltaweave.engine.touched_files import (
 )
 from deltaweave.errors import MergeFailedError
 
+if TYPE_CHECKING:
+    import numpy
+
 logger = logging.getLogger(__name__)
 
 # Executors need not have deltaweave: what a task runs travels with it.
@@ -58,6 +62,8 @@ _LIBRARY_IS_MISSING = re.compile(r"No module named 'pyarrow|PACKAGE_NOT_INSTALLE
 
 # Below it, starting Python costs more than Spark needs for the rows.
 MIN_BYTES = 16 * 1024 * 1024
+# Above it, bringing the changed rows to Python costs more than Spark needs for all rows.
+MAX_CHANGED_FRACTION = 0.25
 
 
 def why_not_in_place(transaction: Transaction) -> str | None:
@@ -88,18 +94,17 @@ def rewrite_in_place(
     """
     import numpy as np
 
-    setting = transaction.merge.spark.conf.get(SETTING, "auto")
-    if setting == "auto" and scan.touched.size_in_bytes < MIN_BYTES:
-        return WrittenFiles.of(scan.touched.none()), scan.touched
+    worth_it = _worth_it(transaction, scan)
+    files = scan.touched.where(worth_it)
+    if not len(files):
+        return WrittenFiles.of(files), scan.touched
     with_vectors = frozenset(
-        row["location"].removeprefix("file:")
-        for row in scan.touched.rows.to_pylist()
-        if row["has_vector"]
+        row["location"].removeprefix("file:") for row in files.rows.to_pylist() if row["has_vector"]
     )
-    changes = _changes(transaction, source, scan)
+    changes = _changes(transaction, source, scan, files)
     task = parquet_rewrite.rewriter(_table_format(transaction), with_vectors)
     rewritten = (
-        changes.repartition(max(1, min(len(scan.touched), 1000)), FILE)
+        changes.repartition(max(1, min(len(files), 1000)), FILE)
         .groupBy(FILE)
         .applyInArrow(task, parquet_rewrite.REWRITTEN_SCHEMA)
     )
@@ -116,18 +121,32 @@ def rewrite_in_place(
             SETTING,
         )
         return WrittenFiles.of(scan.touched.none()), scan.touched
-    paths = dict(zip(scan.touched.rows["location"].to_pylist(), scan.touched.paths, strict=True))
+    paths = dict(zip(files.rows["location"].to_pylist(), files.paths, strict=True))
     done = {paths[decoded_location(row["file"])]: row for row in results}
     for path, row in done.items():
         if row["refused"]:
             logger.info("%s: Spark rewrites %s: %s", transaction.merge.table, path, row["refused"])
-    refused = np.array([done[path]["refused"] is not None for path in scan.touched.paths])
+    in_place = {path for path, row in done.items() if row["refused"] is None}
+    left = np.array([path not in in_place for path in scan.touched.paths], dtype=bool)
     new = {
         path: (row["name"], row["size"], row["stats"])
         for path, row in done.items()
         if row["name"] is not None
     }
-    return WrittenFiles.of(additions(scan.touched, new)), scan.touched.where(refused)
+    return WrittenFiles.of(additions(files, new)), scan.touched.where(left)
+
+
+def _worth_it(transaction: Transaction, scan: TouchedFilesScan) -> numpy.ndarray:
+    """Which touched files are to be rewritten in place: all where that is set."""
+    import numpy as np
+
+    if transaction.merge.spark.conf.get(SETTING, "auto") == "true":
+        return np.ones(len(scan.touched), dtype=bool)
+    rows = scan.touched.rows["num_records"].to_numpy().astype(float)  # NaN where not known
+    few_change: numpy.ndarray = np.array(scan.changed_by_file) <= MAX_CHANGED_FRACTION * rows
+    if scan.touched.where(few_change).size_in_bytes < MIN_BYTES:
+        return np.zeros(len(scan.touched), dtype=bool)
+    return few_change
 
 
 def _table_format(transaction: Transaction) -> parquet_rewrite.TableFormat:
@@ -141,20 +160,20 @@ def _table_format(transaction: Transaction) -> parquet_rewrite.TableFormat:
     )
 
 
-def _changes(transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan) -> DataFrame:
+def _changes(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
+) -> DataFrame:
     """A row per change: its file, its place there, whether it is deleted, or the new values."""
     merge = transaction.merge
     updates = updates_from_source(transaction, scan)
     if updates is not None:
-        rows, identity = scan.changed_pairs, scan.source_identity
+        rows, identity = scan.changed_pairs_in(files), scan.source_identity
         if updates and identity is not None:
             # The source to the left: Spark keeps the attribute ids of that side.
             rows = source.for_join().join(rows, identity == F.col(SOURCE_ROW), "right")
         after = _values(merge, scan, updates)
     else:
-        target = target_plan(
-            transaction, scan.touched, file_column=FILE, row_index_column=TARGET_ROW_ID
-        )
+        target = target_plan(transaction, files, file_column=FILE, row_index_column=TARGET_ROW_ID)
         outer = merge.of_kind("not_matched_by_source")
         rows = target.join(source.for_join(), merge.condition, "left" if outer else "inner")
         rows = rows.withColumn(CLAUSE, clause_taken(merge)).filter(F.col(CLAUSE) != NO_CLAUSE)

@@ -97,7 +97,7 @@ class KeyIndex:
     def answers(self, key: KeyValues) -> bool:
         """Whether the index can say where the values of this equality are."""
         return (
-            key.equality.column == self.column
+            key.equality.path == (self.column,)
             and _hashed_as(key.equality.compared_as) == self.hashed_as
             and not key.are_ends
             and len(key.values) <= MAX_KEYS

@@ -99,20 +99,21 @@ def _read_from_text(
     if candidates.adds is None or not candidates.have_statistics:
         return None
     if any(
-        equality.column in transaction.partition_columns or type(equality.data_type) not in _READ_AS
+        equality.path[0] in transaction.partition_columns
+        or type(equality.data_type) not in _READ_AS
         for equality in equalities
     ):
         return None
     statistics = [json.loads(add.get("stats") or "{}") for add in candidates.adds]
     known: list[_Bounds | None] = []
     for equality in equalities:
-        name = transaction.table.physical_names[equality.column]
+        path = transaction.table.physical_path(equality.path)
         as_stored = _READ_AS[type(equality.data_type)]
         # Two whole numbers may be the same double: they are to be compared as Spark compares them.
         as_compared = float if isinstance(equality.compared_as, DoubleType) else as_stored
 
-        def values(kind: str, name: str = name) -> list[Any]:
-            return [each.get(kind, {}).get(name) for each in statistics]
+        def values(kind: str, path: tuple[str, ...] = path) -> list[Any]:
+            return [_at(each.get(kind), path) for each in statistics]
 
         highs = values("maxValues")
         if isinstance(equality.data_type, StringType):
@@ -121,10 +122,17 @@ def _read_from_text(
             _Bounds(
                 [_value(low, as_compared) for low in values("minValues")],
                 [_value(high, as_compared) for high in highs],
-                values("nullCount"),
+                values("nullCount") if len(path) == 1 else [None] * len(statistics),
             )
         )
     return known
+
+
+def _at(found: Any, path: tuple[str, ...]) -> Any:
+    """What is at a path of statistics; None where nothing is."""
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
 
 
 def _value(text: Any, read: Callable[[Any], Any]) -> Any:
@@ -171,19 +179,21 @@ def _bounds(transaction: Transaction, equality: Equality) -> dict[str, Column]:
 
     Null where not known. Where the true bound is only known to be near, the value lies outside it.
     """
-    physical = transaction.table.physical_names[equality.column]
-    if equality.column in transaction.partition_columns:
-        value = F.col("partitionValues").getItem(physical).cast(equality.data_type)
+    path = transaction.table.physical_path(equality.path)
+    if equality.path[0] in transaction.partition_columns:
+        value = F.col("partitionValues").getItem(path[0]).cast(equality.data_type)
         value = value.cast(equality.compared_as)
         return {"low": value, "high": value, "nulls": F.isnull(value).cast("long")}
 
     def statistic(kind: str) -> Column:
-        return F.get_json_object("stats", f"$.{kind}['{physical}']")
+        names = "".join(f"['{name}']" for name in path)
+        return F.get_json_object("stats", f"$.{kind}{names}")
 
-    if set(physical) & set("'?*"):  # which a JSON path cannot hold
+    if set("".join(path)) & set("'?*"):  # which a JSON path cannot hold
         return {"low": F.lit(None), "high": F.lit(None), "nulls": F.lit(None).cast("long")}
     low, high = statistic("minValues"), statistic("maxValues")
-    nulls = statistic("nullCount").cast("long")
+    # Of a field, not all writers count the nulls of structs that are null.
+    nulls = statistic("nullCount").cast("long") if len(path) == 1 else F.lit(None).cast("long")
     if isinstance(equality.data_type, StringType):
         return {"low": low, "high": _highest_string_column(high), "nulls": nulls}
     low = low.cast(equality.data_type).cast(equality.compared_as)

@@ -32,7 +32,6 @@ from deltaweave.delta.failures import translated
 from deltaweave.delta.file_list import FileList
 from deltaweave.engine.source import SOURCE_ROW_ID, PreparedSource
 from deltaweave.errors import SourceError
-from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
     import pyarrow
@@ -128,13 +127,13 @@ def _is_whole_as_double(key: KeyValues) -> bool:
 
 def _whole_within(key: KeyValues) -> Column:
     """Bounds as whole numbers, which Parquet knows of the column."""
-    column = F.col(quoted(key.equality.column))
+    column = key.equality.target
     possible = column.between(math.ceil(key.values[0]), math.floor(key.values[-1]))
     return possible | column.isNull() if key.equality.null_safe and key.has_null else possible
 
 
 def _within(key: KeyValues) -> Column:
-    column = F.col(quoted(key.equality.column))
+    column = key.equality.target
     if not key.values:
         possible: Column = F.lit(False)
     elif key.are_ends or len(key.values) > _MAX_PUSHED_VALUES:

@@ -91,9 +91,12 @@ class TouchedFilesScan:
         """The pairs that a clause takes in some of the touched files."""
         if len(files) == len(self.touched):
             return self.changed_pairs
+        return self.changed_pairs.filter(F.col(FILE).isin(self.names_of(files)))
+
+    def names_of(self, files: FileList) -> list[str]:
+        """Some of the touched files as `FILE` names them, in any order."""
         wanted = set(files.rows["location"].to_pylist())
-        names = [name for name in self.touched_names if decoded_location(name) in wanted]
-        return self.changed_pairs.filter(F.col(FILE).isin(names))
+        return [name for name in self.touched_names if decoded_location(name) in wanted]
 
     @property
     def matched_pairs(self) -> DataFrame:

@@ -145,31 +145,32 @@ def _rewrite_touched_files(
 def _mark_touched_rows(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, phases: Phases
 ) -> Changes:
-    stay, removed, num_copied = mark_or_remove(transaction, scan)
+    files = mark_or_remove(transaction, scan)
     with phases.running(
         "writeModifiedRowsOnly",
         f"MERGE operation - Rewriting {len(scan.touched)} files",
         "rewriteTimeMs",
     ):
         parts = _changed_rows_alone(transaction, source, scan)
-        if num_copied:
-            parts.append(remaining_rows(transaction, scan, removed))
+        if files.num_copied:
+            parts.append(remaining_rows(transaction, scan, files.copied))
         written = transaction.write(_together(parts)) if parts else None
     with phases.running(
         "writeDeletionVectors",
-        f"MERGE operation - Rewriting Deletion Vectors to {len(stay)} files",
+        f"MERGE operation - Rewriting Deletion Vectors to {len(files.stay)} files",
         "rewriteTimeMs",
     ):
-        marked = mark_rows(transaction, scan.changed_pairs_in(stay), FILE, TARGET_ROW_ID, stay)
+        changed = scan.changed_pairs_in(files.stay)
+        marked = mark_rows(transaction, changed, FILE, TARGET_ROW_ID, files.stay)
     return Changes(
         "deletion-vectors",
         scan.candidates,
         touched=scan.touched,
-        removed=removed,
+        removed=files.removed,
         written=written,
         marked=marked,
         rows_by_clause=scan.rows_by_clause,
-        num_copied=num_copied,
+        num_copied=files.num_copied,
     )
 
 

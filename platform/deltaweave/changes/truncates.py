@@ -1,0 +1,73 @@
+"""Events that empty a table: what they leave of its rows.
+
+Such an event takes all rows that are older than it, in whatever order they come. Of a row whose
+columns are of several events it leaves those that are newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.changes.combining import COLUMN_SEQUENCES
+from deltaweave.changes.events import SEQUENCE, Events, last_at, literal
+from deltaweave.engine import clauses
+from deltaweave.engine.clauses import Clause
+from deltaweave.identifiers import quoted
+
+Named = Callable[[str], Column]
+
+
+def clauses_for_other_keys(events: Events) -> list[Clause]:
+    """What becomes of the rows of which the events say nothing else."""
+    if events.truncated is None:
+        return []
+
+    def row(name: str) -> Column:
+        return F.col(f"t.{quoted(name)}")
+
+    found = [clauses.when_not_matched_by_source_delete(condition=_is_older(row, events))]
+    if events.shape.is_partial:
+        of_several = row(COLUMN_SEQUENCES)
+        has_older = F.exists(F.map_values(of_several), lambda each: each <= _emptied_at(events))
+        emptied: dict[str, str | Column] = {
+            quoted(name): value for name, value in _left(row, events).items()
+        }
+        found.append(clauses.when_not_matched_by_source_update(emptied, condition=has_older))
+    return found
+
+
+def rows_left(base: DataFrame, events: Events) -> DataFrame:
+    """The rows of a table that the events leave of it, before their other changes."""
+    if events.truncated is None:
+        return base
+
+    def row(name: str) -> Column:
+        return F.col(quoted(name))
+
+    left = base.where(~_is_older(row, events))
+    return left.withColumns(_left(row, events)) if events.shape.is_partial else left
+
+
+def _emptied_at(events: Events) -> Column:
+    return last_at(literal(events.truncated, events.sequence_type["at"].dataType))
+
+
+def _is_older(row: Named, events: Events) -> Column:
+    """Whether all of a row is older; also where it was there before any event."""
+    return F.coalesce(row(SEQUENCE) <= _emptied_at(events), F.lit(True))
+
+
+def _left(row: Named, events: Events) -> dict[str, Column]:
+    """The columns of a row that is newer, without the values that are older."""
+    emptied_at, of_several = _emptied_at(events), row(COLUMN_SEQUENCES)
+    left = {}
+    for c in events.shape.columns:
+        is_older = F.map_contains_key(of_several, c) & (of_several[c] <= emptied_at)
+        left[c] = F.when(~F.coalesce(is_older, F.lit(False)), row(c))
+    left[COLUMN_SEQUENCES] = F.transform_values(
+        of_several, lambda _, each: F.when(each > emptied_at, each)
+    )
+    return left

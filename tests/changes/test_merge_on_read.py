@@ -48,8 +48,7 @@ def make(spark: SparkSession, tmp_path: Path) -> Make:
             keys=["k"],
             sequence_by="seq",
             apply_as_deletes="op = 'delete'",
-            apply_as_truncates="op = 'truncate'",
-            **{**WHOLE, **arguments},
+            **{"apply_as_truncates": "op = 'truncate'", **WHOLE, **arguments},
         )
 
     return made

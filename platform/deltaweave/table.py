@@ -154,10 +154,6 @@ class Table:
             return self.spark.read.format("delta").load(self._parts[1])
         return self.spark.table(self._name)
 
-    def size_in_bytes(self) -> int:
-        """Size of its data files, by the log."""
-        return int(self._snapshot().snapshot.sizeInBytes())
-
     def row_count(self) -> int:
         """How many rows it has: by the log's statistics or, where a file has none, counted."""
         snapshot = self._snapshot()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 import deltalake
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F
 
 import deltaweave
 from deltaweave import Table
+from deltaweave.engine import in_place
 from deltaweave.engine.in_place import SETTING
 from tests.builders import frame, write_table
 from tests.oracles import configured
@@ -143,6 +145,45 @@ def test_files_that_are_not_proven_safe_are_left_to_spark(
     assert result.metrics["numTargetRowsCopied"] == 2
     rows = sorted((row.k, row.v) for row in Table(spark, path).read().collect())
     assert rows == [(1, -1), (2, 20), (3, -3), (4, 40)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "strategy"),
+    [
+        (range(2), "copy-in-place"),  # a fifth of the first file
+        (range(6), "copy-on-write"),  # more than a quarter of the first file, none of the second
+        ((*range(10), *range(10, 16)), "copy-on-write"),  # all of one, more than half of the other
+        (range(20), "copy-on-write"),  # no row is left
+    ],
+    ids=["few", "many", "most", "all"],
+)
+@pytest.mark.parametrize("by", ["the source", "its own values"])
+def test_files_of_which_many_rows_change_are_left_to_spark(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: Sequence[int],
+    strategy: str,
+    by: str,
+) -> None:
+    monkeypatch.setattr(in_place, "MIN_BYTES", 0)
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(k, 0) for k in range(20)], "k INT, v INT", files=2)
+    source = frame(spark, [(k, 1) for k in (*changed, 99)], "k INT, v INT")
+    merge = Table(spark, path).merge(source, on="t.k = s.k").when_matched_delete("s.k % 5 = 4")
+    assigned = "s.v" if by == "the source" else "t.v + s.v"
+    merge = merge.when_matched_update({"k": "s.k", "v": assigned}).when_not_matched_insert_all()
+    with configured(spark, {SETTING: "auto"}):
+        result = merge.execute()
+    assert result.strategy == strategy
+    expected = {(k, int(k in changed)) for k in range(20) if k not in changed or k % 5 != 4}
+    found = [tuple(row) for row in Table(spark, path).read().collect()]
+    assert sorted(found) == sorted({*expected, (99, 1)})
+    deleted = sum(k % 5 == 4 for k in changed)
+    metrics = result.metrics
+    assert metrics["numTargetRowsUpdated"] == len(changed) - deleted
+    touched = 10 * len({k // 10 for k in changed})
+    assert metrics["numTargetRowsCopied"] == touched - len(changed)
 
 
 def test_files_with_marked_rows_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -57,8 +57,9 @@ MERGED = "deltaweave/merged_batch"
 """The application id whose version, in the base, is the newest batch that was merged into it."""
 
 _SAMPLED_ROWS = 1_000
-# Of the limit, for files: Parquet makes rows smaller, though seldom a hundredfold.
+# Of the limit, for files: Parquet makes rows smaller, though seldom so few a hundredfold.
 _SURELY_SMALL_SHARE = 0.01
+_SURELY_FEW_ROWS = 500_000
 
 
 class MergeOnReadTable:
@@ -352,12 +353,14 @@ class MergeOnReadTable:
         return MergedView(rows_left(base, events), changes, events.shape, broadcasts)
 
     def _fits(self, changeset: Changeset, rows: DataFrame, merged: int) -> bool:
-        """Whether the changes can be sent to every task, by their size in files or measured."""
-        if changeset.table.size_in_bytes() <= _SURELY_SMALL_SHARE * self._broadcast_limit_bytes:
+        """Whether the changes can be sent to every task, by their number and measured size."""
+        pending = changeset.pending(merged)
+        is_small = pending.size_in_bytes <= _SURELY_SMALL_SHARE * self._broadcast_limit_bytes
+        if is_small and pending.rows <= _SURELY_FEW_ROWS:
             return True
         sample = rows.limit(_SAMPLED_ROWS).toArrow()
         bytes_per_row = sample.nbytes / max(sample.num_rows, 1)
-        return bool(bytes_per_row * changeset.pending(merged).rows <= self._broadcast_limit_bytes)
+        return bool(bytes_per_row * pending.rows <= self._broadcast_limit_bytes)
 
     def _visible(self, rows: DataFrame) -> DataFrame:
         """The rows with the columns that are the user's, in the base's order."""

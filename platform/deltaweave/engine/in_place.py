@@ -136,17 +136,32 @@ def rewrite_in_place(
     return WrittenFiles.of(additions(files, new)), scan.touched.where(left)
 
 
+def most_rows_change(transaction: Transaction, scan: TouchedFilesScan) -> bool:
+    """Whether too many rows of every touched file change for any to be rewritten in place."""
+    setting = transaction.merge.spark.conf.get(SETTING, "auto")
+    is_big = scan.touched.size_in_bytes >= MIN_BYTES
+    return setting != "true" and is_big and not _few_rows_change(scan).any()
+
+
 def _worth_it(transaction: Transaction, scan: TouchedFilesScan) -> numpy.ndarray:
     """Which touched files are to be rewritten in place: all where that is set."""
     import numpy as np
 
     if transaction.merge.spark.conf.get(SETTING, "auto") == "true":
         return np.ones(len(scan.touched), dtype=bool)
-    rows = scan.touched.rows["num_records"].to_numpy().astype(float)  # NaN where not known
-    few_change: numpy.ndarray = np.array(scan.changed_by_file) <= MAX_CHANGED_FRACTION * rows
+    few_change = _few_rows_change(scan)
     if scan.touched.where(few_change).size_in_bytes < MIN_BYTES:
         return np.zeros(len(scan.touched), dtype=bool)
     return few_change
+
+
+def _few_rows_change(scan: TouchedFilesScan) -> numpy.ndarray:
+    """In which touched files; not where their number of rows is not known."""
+    import numpy as np
+
+    rows = scan.touched.rows["num_records"].to_numpy().astype(float)  # NaN where not known
+    few: numpy.ndarray = np.array(scan.changed_by_file) <= MAX_CHANGED_FRACTION * rows
+    return few
 
 
 def _table_format(transaction: Transaction) -> parquet_rewrite.TableFormat:

@@ -21,7 +21,7 @@ from deltaweave.delta.transaction import Transaction, WrittenFiles
 from deltaweave.engine.change_feed import recorded_inserts
 from deltaweave.engine.changed_rows import changed_rows, remaining_rows
 from deltaweave.engine.files_left import mark_or_remove
-from deltaweave.engine.in_place import rewrite_in_place, why_not_in_place
+from deltaweave.engine.in_place import most_rows_change, rewrite_in_place, why_not_in_place
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.source_rows import inserts_only, rows_after_scan, updates_from_source
@@ -121,13 +121,16 @@ def _rewrite_touched_files(
         f"MERGE operation - Rewriting {len(scan.touched)} files",
         "rewriteTimeMs",
     ):
-        if in_place:
-            rewritten, left = rewrite_in_place(transaction, source, scan)
-        else:
-            rewritten, left = WrittenFiles.of(scan.touched.none()), scan.touched
-        parts = _inserts(transaction, source, scan)
-        if len(left):
-            parts.insert(0, changed_rows(transaction, source, scan, left, with_unmodified=True))
+        rewritten, left = WrittenFiles.of(scan.touched.none()), scan.touched
+        parts = None
+        if in_place and most_rows_change(transaction, scan):
+            parts = _changed_and_remaining_rows(transaction, source, scan)
+        if parts is None:
+            if in_place:
+                rewritten, left = rewrite_in_place(transaction, source, scan)
+            parts = _inserts(transaction, source, scan)
+            if len(left):
+                parts.insert(0, changed_rows(transaction, source, scan, left, with_unmodified=True))
         written = transaction.write(_together(parts)) if parts else None
         if len(rewritten):
             written = rewritten if written is None else written.and_also(rewritten)
@@ -140,6 +143,25 @@ def _rewrite_touched_files(
         rows_by_clause=scan.rows_by_clause,
         num_copied=transaction.num_records(scan.touched) - sum(scan.changed_by_file),
     )
+
+
+def _changed_and_remaining_rows(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
+) -> list[DataFrame] | None:
+    """Changed rows of the source's values alone, and the rows that stay as they are.
+
+    Neither is joined with all columns of the other side. None where a changed row needs more.
+    """
+    import numpy as np
+
+    if updates_from_source(transaction, scan) is None:
+        return None
+    parts = _changed_rows_alone(transaction, source, scan)
+    rows = scan.touched.rows["num_records"].to_numpy().astype(float)  # NaN where not known
+    with_rows_left = scan.touched.where(np.array(scan.changed_by_file) != rows)
+    if len(with_rows_left):
+        parts.append(remaining_rows(transaction, scan, with_rows_left))
+    return parts
 
 
 def _mark_touched_rows(

@@ -27,8 +27,9 @@ logger = logging.getLogger(__name__)
 
 # A file of such rows holds up to about this many bytes of source rows.
 TARGET_FILE_BYTES = 128 * 1024 * 1024
-# More than one are written while each has this many, which takes a core about a second.
+# A few are written where each has this many, which takes a core about a second.
 MIN_FILE_BYTES = 4 * 1024 * 1024
+_A_FEW = 4
 
 
 def updates_from_source(transaction: Transaction, scan: TouchedFilesScan) -> list[int] | None:
@@ -89,11 +90,12 @@ def rows_after_scan(
 
 
 def _num_files(size_in_bytes: int, spark: SparkSession) -> int:
-    """How many files hold the rows: few, though as many as cores while they are not small."""
-    at_most = max(
-        math.ceil(size_in_bytes / TARGET_FILE_BYTES), spark.sparkContext.defaultParallelism
-    )
-    return max(1, min(at_most, size_in_bytes // MIN_FILE_BYTES))
+    """How many files hold the rows: a few, so that more cores than one are at work, but not small.
+
+    More than a few only where each is full.
+    """
+    a_few = min(_A_FEW, spark.sparkContext.defaultParallelism, size_in_bytes // MIN_FILE_BYTES)
+    return max(1, a_few, math.ceil(size_in_bytes / TARGET_FILE_BYTES))
 
 
 def inserts_only(transaction: Transaction, source: PreparedSource) -> tuple[DataFrame, FileList]:

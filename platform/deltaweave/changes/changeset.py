@@ -24,6 +24,7 @@ from deltaweave.changes.events import (
     EventShape,
     nullable,
 )
+from deltaweave.changes.truncates import EMPTIED
 from deltaweave.errors import CommitConflictError
 from deltaweave.table import Table
 
@@ -32,9 +33,6 @@ INGESTED = f"{PREFIX}ingested_at"
 
 NUMBERED = "deltaweave/batches"
 """The application id whose version counts the batches of a changeset."""
-
-EMPTIED = "deltaweave/emptied"
-"""The application id whose version is the newest batch with an event that empties the table."""
 
 
 @dataclass(frozen=True)

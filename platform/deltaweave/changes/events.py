@@ -111,6 +111,13 @@ def read_events(source: DataFrame, shape: EventShape, *, table: str) -> Events:
             raise
 
 
+def counted(rows: DataFrame, shape: EventShape) -> Events:
+    """Events that were read before, counted in one job."""
+    found = rows.agg(*_totals()).first()
+    assert found is not None
+    return Events(rows, shape, found["count"], found["deletes"], found["truncated"])
+
+
 def speaks_of(column: str, shape: EventShape) -> Column:
     """Whether an event says what the column is."""
     speaks = F.lit(True)
@@ -212,9 +219,7 @@ def _known(rows: DataFrame, shape: EventShape, table: str) -> Events:
         no_key = no_key | F.col(quoted(key)).isNull()
     no_key = no_key & (operation != TRUNCATE)
     found = rows.agg(
-        F.count("*").alias("count"),
-        F.count_if(operation == DELETE).alias("deletes"),
-        F.max(F.when(operation == TRUNCATE, at)).alias("truncated"),
+        *_totals(),
         F.count_if(no_sequence).alias("no_sequence"),
         F.count_if(no_key).alias("no_key"),
     ).first()
@@ -233,6 +238,16 @@ def _known(rows: DataFrame, shape: EventShape, table: str) -> Events:
                 hint="Every event needs a key and a sequence: filter the others, or mend them.",
             )
     return Events(rows, shape, found["count"], found["deletes"], found["truncated"])
+
+
+def _totals() -> list[Column]:
+    """How many events there are and how many delete; the last that empties the table."""
+    at, operation = F.col(SEQUENCE)["at"], F.col(OPERATION)
+    return [
+        F.count("*").alias("count"),
+        F.count_if(operation == DELETE).alias("deletes"),
+        F.max(F.when(operation == TRUNCATE, at)).alias("truncated"),
+    ]
 
 
 def _is_null(at: Column, data_type: DataType) -> Column:

@@ -24,13 +24,12 @@ from deltaweave.changes import current_rows
 from deltaweave.changes.arguments import check_columns, event_shape, schema_of
 from deltaweave.changes.changeset import Changeset, Pending
 from deltaweave.changes.events import (
-    DELETE,
     INSERTED,
-    OPERATION,
     PREFIX,
     SEQUENCE,
     Events,
     EventShape,
+    counted,
     read_events,
 )
 from deltaweave.changes.merged_view import MergedView, ViewMethod
@@ -273,14 +272,9 @@ class MergeOnReadTable:
         if until <= merged:
             return None
         rows = changeset.after(merged, until)
-        known = rows.agg(
-            F.count("*").alias("count"), F.count_if(F.col(OPERATION) == DELETE).alias("deletes")
-        ).first()
-        assert known is not None
-        truncated = changeset.truncated(rows, merged)
-        events = Events(rows, shape, known["count"], known["deletes"], truncated)
+        events = counted(rows, shape)
         chosen = best_strategy(self.base, events.count) if strategy == "auto" else strategy
-        if chosen == "replace_where" and truncated is not None:
+        if chosen == "replace_where" and events.truncated is not None:
             chosen = "overwrite"  # all partitions change
         tombstones = Tombstones.of(self.base, self._keys)
         tombstones.remember(events, self._late_by)

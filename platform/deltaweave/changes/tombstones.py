@@ -33,6 +33,7 @@ from deltaweave.changes.events import (
     last_at,
     literal,
 )
+from deltaweave.changes.truncates import EMPTIED
 from deltaweave.errors import CommitConflictError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
@@ -41,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 DIRECTORY = "_deltaweave_tombstones"
 
-_EMPTIED = "deltaweave/emptied"  # an application id whose version counts the truncates
 _TIDIED_EVERY = 32  # batches with deletes
 _OF_ALL = f"{PREFIX}of_all_keys"
 _REMEMBERED = f"{PREFIX}remembered"
@@ -83,7 +83,7 @@ class Tombstones:
         )
         self.create_if_missing(events)
         long_ago = noted_before(keep_for)
-        emptied = {} if events.truncated is None else {_EMPTIED: self._times_emptied() + 1}
+        emptied = {} if events.truncated is None else {EMPTIED: self._times_emptied() + 1}
         noted = newest.withColumn(NOTED, F.current_timestamp())
         written = self.kept_in.write(noted, "append", applied=emptied)
         if written.version is not None and written.version % _TIDIED_EVERY == 0:
@@ -98,7 +98,7 @@ class Tombstones:
             logger.info("%s is tidied by another batch", self.kept_in)
 
     def _times_emptied(self, version: int | None = None) -> int:
-        return self.kept_in.last_applied(_EMPTIED, version) or 0
+        return self.kept_in.last_applied(EMPTIED, version) or 0
 
     def create_if_missing(self, events: Events) -> None:
         """Make their table, for keys and sequences such as the events have."""

@@ -17,6 +17,9 @@ from deltaweave.engine import clauses
 from deltaweave.engine.clauses import Clause
 from deltaweave.identifiers import quoted
 
+EMPTIED = "deltaweave/emptied"
+"""The application id whose version, in tables of events, grows with each event of this kind."""
+
 Named = Callable[[str], Column]
 
 

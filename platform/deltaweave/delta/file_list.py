@@ -104,6 +104,12 @@ class FileList:
             "num_marked": marked,
         }
 
+    @cached_property
+    def row_counts(self) -> numpy.ndarray:
+        """How many rows each has, as floats: NaN where that is not known."""
+        counts: numpy.ndarray = self.rows["num_records"].to_numpy().astype(float)
+        return counts
+
     def rows_with(self, columns: dict[str, Column]) -> pyarrow.Table:
         """`rows` with further columns computed from AddFile's fields; one query gives both."""
         table = self._query(columns)

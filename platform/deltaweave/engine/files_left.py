@@ -52,10 +52,9 @@ def mark_or_remove(transaction: Transaction, scan: TouchedFilesScan) -> FilesLef
     import numpy as np
 
     limit = max_marked_fraction(transaction)
-    files = scan.touched.rows
-    rows = files["num_records"].to_numpy().astype(float)  # NaN where not known
+    rows, num_marked = scan.touched.row_counts, scan.touched.rows["num_marked"].to_numpy()
     left = rows - np.array(scan.changed_by_file, dtype=float)
-    leaves = (left == 0) | (1 - left / (rows + files["num_marked"].to_numpy()) > limit)
+    leaves = (left == 0) | (1 - left / (rows + num_marked) > limit)
     return FilesLeft(
         scan.touched.where(~leaves),
         scan.touched.where(leaves),

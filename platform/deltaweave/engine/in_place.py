@@ -159,8 +159,8 @@ def _few_rows_change(scan: TouchedFilesScan) -> numpy.ndarray:
     """In which touched files; not where their number of rows is not known."""
     import numpy as np
 
-    rows = scan.touched.rows["num_records"].to_numpy().astype(float)  # NaN where not known
-    few: numpy.ndarray = np.array(scan.changed_by_file) <= MAX_CHANGED_FRACTION * rows
+    limits = MAX_CHANGED_FRACTION * scan.touched.row_counts
+    few: numpy.ndarray = np.array(scan.changed_by_file) <= limits
     return few
 
 

@@ -154,11 +154,11 @@ def _changed_and_remaining_rows(
     """
     import numpy as np
 
-    if updates_from_source(transaction, scan) is None:
+    parts = _rows_from_source_alone(transaction, source, scan)
+    if parts is None:
         return None
-    parts = _changed_rows_alone(transaction, source, scan)
-    rows = scan.touched.rows["num_records"].to_numpy().astype(float)  # NaN where not known
-    with_rows_left = scan.touched.where(np.array(scan.changed_by_file) != rows)
+    changed = np.array(scan.changed_by_file)
+    with_rows_left = scan.touched.where(changed != scan.touched.row_counts)
     if len(with_rows_left):
         parts.append(remaining_rows(transaction, scan, with_rows_left))
     return parts
@@ -200,13 +200,24 @@ def _changed_rows_alone(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
 ) -> list[DataFrame]:
     """Updated and inserted rows: from the source alone where it holds all that they need."""
-    updates = updates_from_source(transaction, scan)
-    if updates is not None and not transaction.keeps_change_feed:
-        if not updates and not transaction.merge.of_kind("not_matched"):
-            return []
-        return [rows_after_scan(transaction, source, scan, updates)]
+    if not transaction.keeps_change_feed:
+        rows = _rows_from_source_alone(transaction, source, scan)
+        if rows is not None:
+            return rows
     changed = changed_rows(transaction, source, scan, scan.touched, with_unmodified=False)
     return [changed, *_inserts(transaction, source, scan)]
+
+
+def _rows_from_source_alone(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
+) -> list[DataFrame] | None:
+    """Updated and inserted rows, if there are any; None where an update needs the target's rows."""
+    updates = updates_from_source(transaction, scan)
+    if updates is None:
+        return None
+    if not updates and not transaction.merge.of_kind("not_matched"):
+        return []
+    return [rows_after_scan(transaction, source, scan, updates)]
 
 
 def _inserts(

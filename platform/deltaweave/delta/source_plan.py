@@ -1,6 +1,8 @@
-"""How certain it is that a source plan gives the same rows each time it is evaluated."""
+"""The plan of a source: how certain it is to give the same rows again, and which files it reads."""
 
 from __future__ import annotations
+
+from pyspark.sql import DataFrame
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedMerge
@@ -35,6 +37,21 @@ def reason_to_materialize(merge: ResolvedMerge) -> str | None:
     if spark.conf.get(_FORCE_CACHED, "true") == "true" and cached:
         return "SOURCE_CACHED"
     return None
+
+
+def with_files_chosen(rows: DataFrame) -> DataFrame:
+    """The same rows, by the files that Delta's data skipping chooses for them now.
+
+    Every query of a Delta table chooses them anew, in a job. Only a table's filtered and projected
+    rows come back so: an optimized plan of more than that may be none that Spark analyzes again.
+    """
+    plan = rows._jdf.queryExecution().optimizedPlan()
+    scan = plan
+    while scan.getClass().getSimpleName() in ("Project", "Filter"):
+        scan = scan.child()
+    if scan.getClass().getSimpleName() != "LogicalRelation":
+        return rows
+    return jvm_.data_frame_of_plan(rows.sparkSession, plan)
 
 
 def _ignores_unreadable_files(merge: ResolvedMerge) -> bool:

@@ -39,17 +39,24 @@ class Phases:
             metric: The timing metric the block's time is added to; at least 1 ms, so that a phase
                 that ran can be told from one that did not.
         """
-        context = self.spark.sparkContext
-        before = context.getLocalProperty(_DESCRIPTION)
-        described = f"{before} - {status}" if before else status
         started = time.perf_counter()
         logger.debug("%s: %s", operation, status)
-        context.setLocalProperty(_DESCRIPTION, described)
+        try:
+            with self.described(status):
+                yield
+        finally:
+            elapsed = max(1, round((time.perf_counter() - started) * 1000))
+            self.times_ms[metric] = self.times_ms.get(metric, 0) + elapsed
+            logger.debug("%s took %d ms", operation, elapsed)
+
+    @contextmanager
+    def described(self, status: str) -> Iterator[None]:
+        """Let the Spark jobs of the block carry a status, behind that of the block around it."""
+        context = self.spark.sparkContext
+        before = context.getLocalProperty(_DESCRIPTION)
+        context.setLocalProperty(_DESCRIPTION, f"{before} - {status}" if before else status)
         try:
             yield
         finally:
             # None clears the property; pyspark's annotation forgets that.
             context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]
-            elapsed = max(1, round((time.perf_counter() - started) * 1000))
-            self.times_ms[metric] = self.times_ms.get(metric, 0) + elapsed
-            logger.debug("%s took %d ms", operation, elapsed)

@@ -21,7 +21,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.checkpoint import materialized
 from deltaweave.delta.failures import delta_error, translated
-from deltaweave.delta.source_plan import reason_to_materialize
+from deltaweave.delta.source_plan import reason_to_materialize, with_files_chosen
 from deltaweave.errors import SourceError
 from deltaweave.identifiers import RESERVED_PREFIX
 
@@ -108,6 +108,8 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
     used = merge.source.select(*merge.source_columns())
     if not materialize:
         same = reason == "NOT_MATERIALIZED_AUTO"
+        if same:
+            used = with_files_chosen(used)
         source = PreparedSource(used, merge.table, None, reason, same)
         # Rows that may be others later are counted before they are merged.
         yield source if same else source.with_num_rows(source.num_rows)

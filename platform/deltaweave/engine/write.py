@@ -15,6 +15,7 @@ from functools import partial, reduce
 
 from pyspark.sql import DataFrame
 
+from deltaweave.delta.alongside import alongside
 from deltaweave.delta.deletion_vectors import MarkedRows, mark_rows, vectors_writable
 from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction, WrittenFiles
@@ -168,22 +169,27 @@ def _mark_touched_rows(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, phases: Phases
 ) -> Changes:
     files = mark_or_remove(transaction, scan)
-    with phases.running(
-        "writeModifiedRowsOnly",
-        f"MERGE operation - Rewriting {len(scan.touched)} files",
-        "rewriteTimeMs",
+
+    def mark() -> MarkedRows:
+        status = f"MERGE operation - Rewriting Deletion Vectors to {len(files.stay)} files"
+        with phases.described(status):
+            changed = scan.changed_pairs_in(files.stay)
+            return mark_rows(transaction, changed, FILE, TARGET_ROW_ID, files.stay)
+
+    # Few rows are changed, as a rule, and each side waits for Spark to plan more than it computes.
+    with (
+        alongside(transaction.merge.spark, mark) as marking,
+        phases.running(
+            "writeModifiedRowsOnly",
+            f"MERGE operation - Rewriting {len(scan.touched)} files",
+            "rewriteTimeMs",
+        ),
     ):
         parts = _changed_rows_alone(transaction, source, scan)
         if files.num_copied:
             parts.append(remaining_rows(transaction, scan, files.copied))
         written = transaction.write(_together(parts)) if parts else None
-    with phases.running(
-        "writeDeletionVectors",
-        f"MERGE operation - Rewriting Deletion Vectors to {len(files.stay)} files",
-        "rewriteTimeMs",
-    ):
-        changed = scan.changed_pairs_in(files.stay)
-        marked = mark_rows(transaction, changed, FILE, TARGET_ROW_ID, files.stay)
+        marked = marking.result()
     return Changes(
         "deletion-vectors",
         scan.candidates,

@@ -182,11 +182,11 @@ def _field(merge: ResolvedMerge, expression: JavaObject) -> tuple[tuple[str, ...
     if kind != "AttributeReference":
         return (), None
     # By id: the statement may spell the name in another case than the table does.
-    output = jvm_.iterate(merge.node.target().output())
-    for field, attribute in zip(merge.target_schema.fields, output, strict=True):
-        if attribute.exprId().id() == expression.exprId().id():
-            return (field.name,), field.dataType
-    return (), None
+    place = jvm_.place_of(jvm_.jvm(merge.spark), merge.node.target().output(), expression)
+    if place < 0:
+        return (), None
+    field = merge.target_schema.fields[place]
+    return (field.name,), field.dataType
 
 
 def _is_ordered(data_type: DataType) -> bool:

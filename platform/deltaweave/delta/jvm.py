@@ -37,7 +37,7 @@ class _Names:
     """Packages and classes of a JVM by their names.
 
     py4j's own view asks the JVM about every part of a dotted name, each time: a third of all calls
-    of a merge. Here a part that begins with a capital letter, or ends with `$`, is a class.
+    of a merge. Here a part that begins with a capital letter, or has a `$` in it, is a class.
     """
 
     def __init__(self, client: Any, name: str, singletons: dict[str, JavaObject]) -> None:
@@ -47,7 +47,7 @@ class _Names:
         if part.startswith("__"):
             raise AttributeError(part)
         name = f"{self._name}.{part}" if self._name else part
-        if part[0].isupper() or part.endswith("$"):
+        if part[0].isupper() or "$" in part:
             return JavaClass(name, self._client)
         return _Names(self._client, name, self._singletons)
 
@@ -133,6 +133,13 @@ def iterate(scala_seq: JavaObject) -> Iterator[JavaObject]:
     iterator = scala_seq.iterator()
     while iterator.hasNext():
         yield iterator.next()
+
+
+def place_of(view: JavaObject, attributes: JavaObject, attribute: JavaObject) -> int:
+    """The place of an attribute, by its id, in a Scala Seq of them; -1 where it is not there."""
+    expressions = view.org.apache.spark.sql.catalyst.expressions
+    indexed = getattr(expressions, "package$AttributeSeq")(attributes)
+    return int(indexed.indexOf(attribute.exprId()))
 
 
 def select_where(view: JavaObject, scala_seq: JavaObject, mask: numpy.ndarray) -> JavaObject:

@@ -1,4 +1,4 @@
-"""The commands `deltaweave bench read`, `bench ingest` and `bench decay`, of merge on read."""
+"""The commands of merge on read: `deltaweave bench read`, `read-peers`, `ingest` and `decay`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from deltaweave.bench.commands import DIRECTORY, Directory, Json, Runs, Scale
+from deltaweave.bench.commands import DIRECTORY, Directory, Json, Runs, Scale, install
 from deltaweave.bench.machine import FAILED, check_outputs, fail, session, writable
 
 of_changes = typer.Typer()
 
 _Plot = Annotated[Path | None, typer.Option(help="Draw the times here (.png, .svg, .pdf).")]
+_Changed = Annotated[
+    float, typer.Option(help="Share of the rows that have a change.", min=0.0001, max=1)
+]
 _Rows = Annotated[int, typer.Option(help="Rows of the base.", min=1)]
 
 
 @of_changes.command("read")
 def bench_read(
     scale: Scale = 1,
-    changed: Annotated[
-        float, typer.Option(help="Share of the rows that have a change.", min=0.0001, max=1)
-    ] = 0.01,
+    changed: _Changed = 0.01,
     runs: Runs = 3,
     json: Json = None,
     plot: _Plot = None,
@@ -52,6 +53,47 @@ def bench_read(
         read_report.plot(timings, plot)
     if not timings.rows_equal:
         fail("The ways of reading and writing do not end with the same rows.", FAILED)
+
+
+@of_changes.command("read-peers")
+def bench_read_peers(
+    scale: Scale = 1,
+    changed: _Changed = 0.01,
+    runs: Runs = 3,
+    json: Json = None,
+    directory: Directory = DIRECTORY,
+) -> None:
+    """Upsert into a merge-on-read table and read it, beside Apache Iceberg and Apache Hudi.
+
+    All have the same rows and get the same changes. The peers run on a Spark of their own, each in
+    an environment that the first call makes in the directory; one that does not run here is told,
+    with its error.
+    """
+    from deltaweave.bench import read_peers_report
+    from deltaweave.bench.read_peers import compare
+    from deltaweave.bench.report import environment_of
+    from deltaweave.bench.tables import Workspace
+
+    check_outputs(json)
+    directory = writable(directory)
+    console = Console(highlight=False)
+    with session(directory) as spark:
+        workspace = Workspace(spark, directory, scale, deletion_vectors=True)
+        comparison = compare(
+            workspace,
+            changed=changed,
+            runs=runs,
+            install=lambda peer: install(console, peer, directory),
+        )
+        environment = environment_of(spark)
+    console.print(read_peers_report.as_table(comparison))
+    if json is not None:
+        settings = {"scale": scale, "runs": runs, "environment": environment}
+        read_peers_report.write_json(comparison, settings, json)
+    if not comparison.rows_equal:
+        fail("The tables do not end with the same rows.", FAILED)
+    if comparison.failed:
+        fail("\n".join(str(side.error) for side in comparison.failed), FAILED)
 
 
 @of_changes.command("ingest")

@@ -25,6 +25,7 @@ from deltaweave.errors import DeltaweaveError
 
 if TYPE_CHECKING:
     from deltaweave.bench.case import Case
+    from deltaweave.bench.peer_process import Peer
     from deltaweave.bench.peers import PeersReport
     from deltaweave.bench.report import Report
     from deltaweave.bench.tables import Workspace
@@ -144,7 +145,8 @@ def bench_peers(
     merge-on-read, beside our table with deletion vectors, and once copy-on-write, beside ours
     without.
     """
-    from deltaweave.bench import cases, iceberg
+    from deltaweave.bench import cases
+    from deltaweave.bench.iceberg import ICEBERG, MODES
     from deltaweave.bench.peers import has_deletion_vectors
     from deltaweave.bench.tables import Workspace
 
@@ -158,18 +160,11 @@ def bench_peers(
     check_outputs(json)
     directory = writable(directory)
     console = Console(highlight=False)
-    environment = iceberg.environment(directory)
-    if not iceberg.is_made(environment):
-        console.print(
-            f"Installing {iceberg.PYSPARK} for Iceberg into {environment} (once; about 450 MB)",
-            soft_wrap=True,
-        )
-        with _failing_in_one_line(), console.status("Installing"):
-            iceberg.make(environment)
+    with _failing_in_one_line():
+        install(console, ICEBERG, directory)
     with session(directory) as spark:
         workspaces = {
-            mode: Workspace(spark, directory, scale, has_deletion_vectors(mode))
-            for mode in iceberg.MODES
+            mode: Workspace(spark, directory, scale, has_deletion_vectors(mode)) for mode in MODES
         }
         report = _measure_peers(console, chosen, workspaces, runs, json)
     console.print(report.table())
@@ -177,6 +172,23 @@ def bench_peers(
         "Iceberg's",
         [f"{result.name} ({result.mode})" for result in report.results if not result.rows_equal],
     )
+
+
+def install(console: Console, peer: Peer, directory: Path) -> None:
+    """Make the environment of a peer in the directory, unless it is there.
+
+    Raises:
+        PeerError: It cannot be made.
+    """
+    environment = peer.environment(directory)
+    if peer.is_made(environment):
+        return
+    console.print(
+        f"Installing {peer.pyspark} for {peer.title} into {environment} (once; about 450 MB)",
+        soft_wrap=True,
+    )
+    with console.status("Installing"):
+        peer.make(environment)
 
 
 def _measure(
@@ -206,7 +218,8 @@ def _measure_peers(
     runs: int,
     json: Path | None,
 ) -> PeersReport:
-    from deltaweave.bench import iceberg
+    from deltaweave.bench.iceberg import ICEBERG
+    from deltaweave.bench.peer_process import session_conf
     from deltaweave.bench.peers import PeersReport, compare
     from deltaweave.bench.report import environment_of
 
@@ -216,19 +229,21 @@ def _measure_peers(
     environment = environment_of(any_of_them.spark)
     todo = [(each, mode) for mode in workspaces for each in cases]
     with (
-        tempfile.TemporaryDirectory(dir=directory, prefix=".iceberg-") as warehouse,
+        tempfile.TemporaryDirectory(dir=directory, prefix=".iceberg-") as tables,
         _failing_in_one_line(),
-        iceberg.started(
-            iceberg.environment(directory),
-            iceberg.session_conf(any_of_them.spark),
-            Path(warehouse),
+        ICEBERG.started(
+            ICEBERG.environment(directory),
+            session_conf(any_of_them.spark),
+            Path(tables),
             directory / "iceberg.log",
-        ) as peer,
+        ) as process,
     ):
-        report = PeersReport(settings, {**environment, "iceberg": peer.versions})
+        report = PeersReport(settings, {**environment, "iceberg": process.versions})
         for each, mode in _with_progress(console, todo):
             with _failing_in_one_line(each):
-                report = report.with_result(compare(each, mode, workspaces[mode], peer, runs=runs))
+                report = report.with_result(
+                    compare(each, mode, workspaces[mode], process, runs=runs)
+                )
             if json is not None:
                 report.write_json(json)
     return report
@@ -255,7 +270,7 @@ def _with_progress(console: Console, todo: Sequence[tuple[Case, T]]) -> Iterator
 
 @contextmanager
 def _failing_in_one_line(case: Case | None = None) -> Iterator[None]:
-    from deltaweave.bench.iceberg import IcebergError
+    from deltaweave.bench.peer_process import PeerError
     from deltaweave.bench.tpcds import GeneratorError
 
     where = "" if case is None else f"{case.name}: "
@@ -264,7 +279,7 @@ def _failing_in_one_line(case: Case | None = None) -> Iterator[None]:
     except GeneratorError as error:
         lines = str(error).splitlines()  # the last ones of the generator's output
         fail(" ".join(dict.fromkeys((lines[0], lines[-1]))), FAILED)
-    except (DeltaweaveError, IcebergError) as error:
+    except (DeltaweaveError, PeerError) as error:
         fail(f"{where}{error}", FAILED)
     except OSError as error:
         fail(f"{where}{error.strerror or error}", FAILED)

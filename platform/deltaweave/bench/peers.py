@@ -11,8 +11,10 @@ from statistics import geometric_mean, median
 from rich import box
 from rich.table import Table
 
+from deltaweave.bench import iceberg
 from deltaweave.bench.case import Case
-from deltaweave.bench.iceberg import MERGE_ON_READ, MODES, Iceberg, merge_job
+from deltaweave.bench.iceberg import MERGE_ON_READ, MODES
+from deltaweave.bench.peer_process import PeerProcess
 from deltaweave.bench.runner import ENGINE, measure
 from deltaweave.bench.tables import TARGET_FILES, Workspace
 
@@ -126,7 +128,7 @@ def has_deletion_vectors(mode: str) -> bool:
 
 
 def compare(
-    case: Case, mode: str, workspace: Workspace, iceberg: Iceberg, *, runs: int
+    case: Case, mode: str, workspace: Workspace, process: PeerProcess, *, runs: int
 ) -> PeerResult:
     """Measure one of Delta's cases on the engine, then on Iceberg: same rows, as many files.
 
@@ -134,15 +136,16 @@ def compare(
         case: The case.
         mode: How Iceberg's table writes.
         workspace: Where our tables are kept; with deletion vectors where the mode asks for them.
-        iceberg: The process that runs it.
+        process: The process that runs Iceberg.
         runs: How many timed runs each side has, after an untimed one.
 
     Raises:
-        IcebergError: Iceberg's process ended.
+        PeerError: Iceberg failed.
     """
     ours = measure(replace(case, with_builtin=False), workspace, runs=runs)
     merges = case.prepare(workspace)
-    theirs = iceberg.measure(merge_job(workspace.spark, merges, workspace.parts(), mode, runs))
+    job = iceberg.merge_job(workspace.spark, merges, workspace.parts(), mode, runs)
+    theirs = iceberg.measure(process, job)
     assert theirs.files_before == TARGET_FILES, "a task for each part wrote a file"
     return PeerResult(
         case.name,

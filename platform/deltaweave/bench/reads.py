@@ -1,13 +1,10 @@
 """Measures merge on read: the ways to read a base with its changes, and to bring them into it.
 
-The base is web_returns. The changes are drawn evenly over all of its files: most of them update a
-row, some delete one, some are new (see the seed document 003, whose use case has changes all over
-the table). Each measurement has a session of its own.
+The base and its changes are those of `changed_returns`. Each measurement has a session of its own.
 """
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +17,7 @@ from typing import TYPE_CHECKING, get_args
 from pyspark.sql import functions as F
 
 from deltaweave.bench import tpcds
+from deltaweave.bench.changed_returns import changed_table, returns_table
 from deltaweave.bench.peer import builtin_merge
 from deltaweave.bench.runner import fingerprint
 from deltaweave.bench.tables import Workspace, clone, sql_name
@@ -35,8 +33,6 @@ READ, WRITE = "read", "write"
 PLAIN, BUILTIN = "plain_scan", "builtin_merge"
 METHODS: tuple[ViewMethod, ...] = get_args(ViewMethod)
 STRATEGIES = ("merge", "overwrite")
-
-_NEW_ORDERS = 10**12  # above those of any scale
 
 Measurement = tuple[str, str, Callable[["SparkSession", Path], float]]
 """Operation, method, and what measures it, in seconds, on a session and an empty directory."""
@@ -88,11 +84,9 @@ def measure_reads(workspace: Workspace, *, changed: float, runs: int) -> Timings
         changed: The share of rows that have a change.
         runs: How many timed runs each has.
     """
-    home = workspace.made_once(
-        f"merge-on-read-{changed:g}", lambda path: _make(workspace, path, changed)
-    )
+    home = changed_table(workspace, changed)
     spark = workspace.spark
-    table = _table(spark, home / "base", home / "changes")
+    table = returns_table(spark, home / "base", home / "changes")
     measurements = list(_measurements(home))
     seconds: dict[tuple[str, str], list[float]] = {}
     for number in range(runs + 1):
@@ -127,7 +121,7 @@ def _measurements(home: Path) -> Iterator[Measurement]:
 
     def read(method: ViewMethod | None) -> Callable[[SparkSession, Path], float]:
         def measure(spark: SparkSession, _: Path) -> float:
-            table = _table(spark, base, changes)
+            table = returns_table(spark, base, changes)
             began = time.perf_counter()
             rows = table.read_optimized() if method is None else table.read(method)
             compute(rows)
@@ -138,7 +132,7 @@ def _measurements(home: Path) -> Iterator[Measurement]:
     def rematerialize(strategy: str) -> Callable[[SparkSession, Path], float]:
         def measure(spark: SparkSession, empty: Path) -> float:
             clone(base, empty / "base")
-            table = _table(spark, empty / "base", changes)
+            table = returns_table(spark, empty / "base", changes)
             began = time.perf_counter()
             table.rematerialize(strategy)  # type: ignore[arg-type]
             return time.perf_counter() - began
@@ -155,47 +149,6 @@ def _measurements(home: Path) -> Iterator[Measurement]:
     yield WRITE, BUILTIN, by_builtin
     for strategy in STRATEGIES:
         yield WRITE, strategy, rematerialize(strategy)
-
-
-def _table(spark: SparkSession, base: Path, changes: Path) -> MergeOnReadTable:
-    return MergeOnReadTable(
-        spark,
-        str(base),
-        changes=str(changes),
-        keys=tpcds.KEY,
-        sequence_by="version",
-        apply_as_deletes="op = 'delete'",
-        inserts="op = 'insert'",
-        except_column_list=["op", "version"],
-    )
-
-
-def _make(workspace: Workspace, path: Path, changed: float) -> None:
-    """The base, with a file for each part, and a changeset of one batch."""
-    path.mkdir()
-    rows = workspace.returns()
-    first = rows.withColumn("op", F.lit("upsert")).withColumn("version", F.lit(1))
-    filled = _table(workspace.spark, path / "base", path / "first")
-    filled.append(first)
-    filled.rematerialize("overwrite")
-    shutil.rmtree(path / "first")
-    table = _table(workspace.spark, path / "base", path / "changes")
-    draw = F.pmod(F.xxhash64(*tpcds.KEY), F.lit(1_000_000)) / 1_000_000
-    drawn = rows.withColumn("draw", draw).where(F.col("draw") < changed)
-    share = F.col("draw") / changed
-    op = F.when(share < 0.02, "delete").when(share < 0.05, "insert").otherwise("update")
-    order = F.col(tpcds.KEY[0])
-    changes = (
-        drawn.withColumn("op", op)
-        .withColumn(
-            tpcds.KEY[0], F.when(F.col("op") == "insert", order + _NEW_ORDERS).otherwise(order)
-        )
-        .withColumn("wr_return_quantity", F.col("wr_return_quantity") + 1)
-        .withColumn("version", F.lit(2))
-        .drop("draw")
-    )
-    table.append(first.limit(1))  # batch 1, which the base has of the changeset that filled it
-    table.append(changes)
 
 
 def _builtin(spark: SparkSession, base: Path, changes: Path) -> float:
@@ -232,12 +185,12 @@ def _are_equal(table: MergeOnReadTable, home: Path, directory: Path) -> bool:
         for strategy in STRATEGIES:
             copy = Path(clones) / strategy
             clone(home / "base", copy)
-            rematerialized = _table(table.spark, copy, home / "changes")
+            rematerialized = returns_table(table.spark, copy, home / "changes")
             rematerialized.rematerialize(strategy)  # type: ignore[arg-type]
             found.append(fingerprint(rematerialized.read_optimized()))
         copy = Path(clones) / BUILTIN
         clone(home / "base", copy)
         _builtin(table.spark, copy, home / "changes")
-        merged = _table(table.spark, copy, home / "changes")
+        merged = returns_table(table.spark, copy, home / "changes")
         found.append(fingerprint(merged.read_optimized()))
     return all(each == found[0] for each in found)

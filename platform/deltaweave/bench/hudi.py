@@ -1,0 +1,55 @@
+"""Apache Hudi as a peer of merge on read: its release, and its tables' upserts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from deltaweave.bench.peer_process import Peer
+from deltaweave.bench.upserts import SqlUpsert
+
+_OPERATION = "hoodie.spark.sql.insert.into.operation"
+
+
+def _conf(tables: Path) -> dict[str, str]:
+    return {
+        # Those that Hudi asks for.
+        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+        "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+        "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+        "spark.sql.warehouse.dir": str(tables),
+    }
+
+
+# Hudi 1.2.0 also runs on Spark 4, but Maven Central as it is reached here has no bundle for that.
+# The pyspark of Spark 3.5 is of the bundle's Scala, 2.12; of its releases, 3.5.5 is one that Hudi
+# was built with.
+HUDI = Peer(
+    "hudi",
+    "Hudi",
+    "pyspark==3.5.5",
+    "org.apache.hudi:hudi-spark3.5-bundle_2.12:1.2.0",
+    _conf,
+)
+
+
+def upsert(columns: Sequence[str], keys: Sequence[str]) -> SqlUpsert:
+    """How a merge-on-read table of Hudi is made and upserted into.
+
+    Its index is the one it has by default, which joins the changes with the keys of the files that
+    may hold them (`SIMPLE`); its compaction is left for later, as ours is.
+    """
+    table = "upserted"
+    properties = {"type": "mor", "primaryKey": ",".join(keys), "hoodie.compact.inline": "false"}
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    return SqlUpsert(
+        table,
+        (
+            f"DROP TABLE IF EXISTS {table} PURGE",
+            f"SET {_OPERATION} = bulk_insert",
+            f"CREATE TABLE {table} USING hudi TBLPROPERTIES ({listed}) AS SELECT * FROM base",
+            f"SET {_OPERATION} = upsert",
+        ),
+        f"INSERT INTO {table} SELECT {', '.join(columns)} FROM changes",
+    )

@@ -10,7 +10,11 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from deltaweave.bench import tpcds
+from deltaweave.bench.hudi import HUDI
+from deltaweave.bench.iceberg import ICEBERG
+from deltaweave.bench.upserts import OPERATIONS
 from deltaweave.cli import app
+from tests.bench.fake_python import write_python
 from tests.bench.generated import write_returns
 
 UPSERT = "upsert_fileMatchedFraction_0.5_rowMatchedFraction_0.01_rowNotMatchedFraction_0.001"
@@ -188,6 +192,34 @@ def test_the_benchmark_of_merge_on_read_compares_every_way(
     }
     assert chart.read_bytes().startswith(b"\x89PNG")
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"scale-0.01", "timings"}
+
+
+@pytest.mark.usefixtures("spark", "generator")
+def test_the_benchmark_beside_other_formats_tells_which_did_not_run_and_whose_rows_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaweave.bench.tables.TARGET_FILES", 2)
+    kept, report = tmp_path / "kept", tmp_path / "report.json"
+    write_python(ICEBERG, kept, "exit 1")
+    times = json.dumps({operation: [2.0] for operation in OPERATIONS})
+    answer = f'{{"run_seconds": {times}, "checksums": ["1", "2", "3"]}}'
+    write_python(HUDI, kept, f"echo '{{\"spark\": \"3.5.5\"}}'; read job; echo '{answer}'")
+    arguments = ("--scale", 0.01, "--runs", 1, "--changed", 0.1, "--json", report)
+
+    result = CliRunner().invoke(
+        app, ["bench", "read-peers", *map(str, arguments), "--directory", str(kept)]
+    )
+
+    assert result.exit_code == 1
+    *_, ended, differ = result.output.splitlines()
+    assert ended.startswith("Iceberg's process ended early; its output is in ")
+    assert differ == "The tables do not end with the same rows."
+    written = json.loads(report.read_text())
+    ours, iceberg, hudi = written["sides"]
+    assert (written["rows"], 20 <= written["changes"] <= 150) == (718, True)
+    assert [len(ours["run_seconds"][operation]) for operation in OPERATIONS] == [1, 1, 1, 1]
+    assert (iceberg["name"], "ended early" in iceberg["error"]) == ("iceberg", True)
+    assert (hudi["seconds"]["upsert"], hudi["versions"]["spark"]) == (2.0, "3.5.5")
 
 
 def test_the_benchmark_of_ingestion_loses_no_change_and_says_how_fresh_the_table_is(

@@ -90,10 +90,11 @@ def bench_read_peers(
     if json is not None:
         settings = {"scale": scale, "runs": runs, "environment": environment}
         read_peers_report.write_json(comparison, settings, json)
+    problems = [side.error for side in comparison.sides if side.error is not None]
     if not comparison.rows_equal:
-        fail("The tables do not end with the same rows.", FAILED)
-    if comparison.failed:
-        fail("\n".join(str(side.error) for side in comparison.failed), FAILED)
+        problems.append("The tables do not end with the same rows.")
+    if problems:
+        fail("\n".join(problems), FAILED)
 
 
 @of_changes.command("ingest")

@@ -66,8 +66,8 @@ def do_steps(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, object]:
     seconds: dict[str, list[float]] = {step["name"]: [] for step in job["steps"]}
     for _ in range(1 + job["runs"]):
         with _a_partition_for_each_file(spark):
-            for statement in job["make"]:
-                spark.sql(statement)
+            for text in job["make"]:
+                spark.sql(text)
         for step in job["steps"]:
             began = time.perf_counter()
             if "read" in step:

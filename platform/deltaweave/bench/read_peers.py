@@ -94,11 +94,6 @@ class Comparison:
     sides: Sequence[Side]
 
     @property
-    def failed(self) -> list[Side]:
-        """The sides that did not run."""
-        return [side for side in self.sides if side.error is not None]
-
-    @property
     def rows_equal(self) -> bool:
         """Whether all tables that were measured hold the same rows in the end."""
         return len({side.checksums for side in self.sides if side.error is None}) == 1

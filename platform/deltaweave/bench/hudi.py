@@ -22,9 +22,9 @@ def _conf(tables: Path) -> dict[str, str]:
     }
 
 
-# Hudi 1.2.0 also runs on Spark 4, but Maven Central as it is reached here has no bundle for that.
-# The pyspark of Spark 3.5 is of the bundle's Scala, 2.12; of its releases, 3.5.5 is one that Hudi
-# was built with.
+# 1.2.0 is the newest release whose jar could be fetched from Maven Central here, as a bundle for
+# Spark 3.5 alone: of the bundles for Spark 4, and of 1.2.1, none could. The pyspark of Spark 3.5 is
+# of the bundle's Scala, 2.12, and 3.5.5 is the release that is measured with it.
 HUDI = Peer(
     "hudi",
     "Hudi",

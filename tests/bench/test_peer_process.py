@@ -78,7 +78,8 @@ def test_a_process_that_ends_early_is_an_error_that_names_its_log_and_what_its_j
 
 
 def test_a_process_that_ends_between_jobs_is_an_error(tmp_path: Path) -> None:
-    write_python(PEER, tmp_path, 'echo \'{"spark": "4.1.1"}\'')
+    # Its end of the pipe is closed before the job is written: writing fails, and so would closing.
+    write_python(PEER, tmp_path, 'exec <&-; echo \'{"spark": "4.1.1"}\'')
 
     with (
         pytest.raises(PeerError, match=r"ended early; its output is in .*log\.$"),

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -142,8 +142,9 @@ class PeerProcess:
         try:
             jobs.write(json.dumps(job) + "\n")
             jobs.flush()
-        except BrokenPipeError:
-            pass  # it ended: so does its output
+        except BrokenPipeError:  # it ended: so does its output
+            with suppress(BrokenPipeError):  # what was not written is tried again, once
+                jobs.close()
         return self._answer()
 
     def _answer(self) -> Mapping[str, Any]:

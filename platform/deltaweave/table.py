@@ -119,7 +119,7 @@ class Table:
 
     def version(self) -> int:
         """Its newest version."""
-        return self._snapshot().version
+        return self.snapshot().version
 
     def version_at(self, time: datetime) -> int | None:
         """The newest version that was committed at this time or before; None where none is known.
@@ -127,7 +127,7 @@ class Table:
         Args:
             time: With its time zone.
         """
-        self._snapshot()  # names the table in the error where there is none
+        self.snapshot()  # names the table in the error where there is none
         history = self.spark.sql(f"DESCRIBE HISTORY {self._name}")
         row = history.where(F.col("timestamp") <= F.lit(time)).agg(F.max("version")).first()
         assert row is not None
@@ -135,46 +135,46 @@ class Table:
 
     def setting(self, name: str) -> str | None:
         """A table property's value, if it is set."""
-        return self._snapshot().setting(name)
+        return self.snapshot().setting(name)
 
     def partition_columns(self) -> list[str]:
         """Its partition columns."""
-        return self._snapshot().partition_columns
+        return self.snapshot().partition_columns
 
     def id(self) -> str:
         """Delta's id of it: a table made anew in the same place has another."""
-        return str(self._snapshot().snapshot.metadata().id())
+        return str(self.snapshot().snapshot.metadata().id())
 
     def read(self, version: int | None = None) -> DataFrame:
         """Its rows, at the newest version or at the one given."""
         if version is not None:
-            return self._snapshot(version).read()
+            return self.snapshot(version).read()
         if self._is_path:
-            self._snapshot()  # names the table in the error where there is none
+            self.snapshot()  # names the table in the error where there is none
             return self.spark.read.format("delta").load(self._parts[1])
         return self.spark.table(self._name)
 
     def row_count(self) -> int:
         """How many rows it has: by the log's statistics or, where a file has none, counted."""
-        snapshot = self._snapshot()
+        snapshot = self.snapshot()
         known = snapshot.num_records()
         return snapshot.read().count() if known is None else known
 
     def layout(self, small_file_bytes: int) -> FileLayout:
         """How its rows lie in its files: small files, rows marked deleted, by the log alone."""
-        return self._snapshot().layout(small_file_bytes)
+        return self.snapshot().layout(small_file_bytes)
 
     def is_clustered(self) -> bool:
         """Whether it has clustering columns, by which OPTIMIZE arranges its rows."""
-        return self._snapshot().is_clustered()
+        return self.snapshot().is_clustered()
 
     def retention(self) -> timedelta:
         """How long it keeps removed files for older versions and readers; VACUUM deletes then."""
-        return self._snapshot().retention()
+        return self.snapshot().retention()
 
     def files(self) -> DataFrame:
         """Its data files, as a DataFrame of the log's AddFile."""
-        return self._snapshot().files
+        return self.snapshot().files
 
     def last_applied(self, application_id: str, version: int | None = None) -> int | None:
         """The newest version that was committed with this application id, or None.
@@ -183,7 +183,7 @@ class Table:
             application_id: The id of an idempotency pair.
             version: The version of this table to look at; by default the newest.
         """
-        applied = self._snapshot(version).snapshot.transactions().get(application_id)
+        applied = self.snapshot(version).snapshot.transactions().get(application_id)
         return int(applied.get()) if applied.isDefined() else None
 
     def touched_rows(self, after: int | None, until: int | None = None) -> TouchedRows:
@@ -196,8 +196,8 @@ class Table:
         Raises:
             TableNotFoundError: The log no longer holds one of the versions.
         """
-        older = None if after is None else self._snapshot(after)
-        return touched_rows(older, self._snapshot(until))
+        older = None if after is None else self.snapshot(after)
+        return touched_rows(older, self.snapshot(until))
 
     def changed_rows(self, after: int | None, until: int | None = None) -> ChangedRows:
         """Exactly the rows by which two versions differ, from the table's change data feed.
@@ -209,7 +209,7 @@ class Table:
         Raises:
             SourceError: The table keeps no change data feed.
         """
-        return changed_rows(after, self._snapshot(until), table=self.path_or_name)
+        return changed_rows(after, self.snapshot(until), table=self.path_or_name)
 
     def write(
         self,
@@ -239,7 +239,7 @@ class Table:
         """
         if replace_where is not None and mode != "overwrite":
             raise StatementError("only overwriting replaces rows.", table=self.path_or_name)
-        self._snapshot()  # names the table in the error where there is none
+        self.snapshot()  # names the table in the error where there is none
         return table_write.write(
             self._log(),
             rows,
@@ -260,7 +260,7 @@ class Table:
         Raises:
             CommitConflictError: One of the files left the table meanwhile; nothing was committed.
         """
-        self._snapshot()  # names the table in the error where there is none
+        self.snapshot()  # names the table in the error where there is none
         with translated(self.path_or_name, operation="computing statistics"):
             return compute_missing_statistics(self.spark, self._log())
 
@@ -288,7 +288,7 @@ class Table:
             StatementError: There is no such column, or its type cannot be indexed.
         """
         column = column or self.indexed_column() or ""
-        index = key_index.index_of(self._snapshot(), column)
+        index = key_index.index_of(self.snapshot(), column)
         if index is None:
             raise StatementError(
                 f"it has no column {column!r} of whole numbers, strings or dates.",
@@ -301,7 +301,7 @@ class Table:
                     f"ALTER TABLE {self._name} "
                     f"SET TBLPROPERTIES ('{key_index.PROPERTY}' = {literal(column)})"
                 )
-            return replace(index, table=self._snapshot()).catch_up()
+            return replace(index, table=self.snapshot()).catch_up()
 
     def merge(
         self,
@@ -358,7 +358,8 @@ class Table:
     def _log(self) -> JavaObject:
         return snapshots.delta_log(self.spark, self._parts)
 
-    def _snapshot(self, version: int | None = None) -> snapshots.TableSnapshot:
+    def snapshot(self, version: int | None = None) -> snapshots.TableSnapshot:
+        """A version of it, by default the newest, for what is to be known of its files."""
         log = self._log()
         if not log.tableExists():
             raise NotADeltaTableError(

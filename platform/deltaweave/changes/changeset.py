@@ -6,6 +6,7 @@ and each is a partition, so that those that were merged into the base are delete
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -25,6 +26,7 @@ from deltaweave.changes.events import (
     nullable,
 )
 from deltaweave.changes.truncates import EMPTIED
+from deltaweave.delta.file_list import FileList
 from deltaweave.errors import CommitConflictError
 from deltaweave.table import Table
 
@@ -55,6 +57,21 @@ class Pending:
     def age(self) -> timedelta:
         """How long ago the oldest batch came."""
         return datetime.now(timezone.utc) - self.oldest if self.oldest else timedelta(0)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Some of a changeset's batches.
+
+    Attributes:
+        after: The number of the batch before them.
+        files: Their files.
+        rows: Their events: columns as `Events.rows`.
+    """
+
+    after: int
+    files: FileList
+    rows: DataFrame
 
 
 @dataclass(frozen=True)
@@ -117,26 +134,29 @@ class Changeset:
         """All events that there are when it is read: columns as `Events.rows`."""
         return self.table.read().drop(BATCH, INGESTED)
 
-    def after(self, batch: int, until: int | None = None) -> DataFrame:
-        """The events of the batches after one, and up to another: columns as `Events.rows`."""
-        rows = self.table.read(self.table.version()).where(F.col(BATCH) > batch)
-        if until is not None:
-            rows = rows.where(F.col(BATCH) <= until)
-        return rows.drop(BATCH, INGESTED)
+    def after(self, batch: int, until: int | None = None) -> Batches:
+        """The batches after one, and up to another.
 
-    def truncated(self, rows: DataFrame, batch: int) -> Any:
-        """The sequence (`at`) of the last event that empties the table, among batches after one.
+        Their files are chosen here, by the log: a query of them need not choose them again.
+        """
+        import numpy as np
 
-        Args:
-            rows: The events of those batches.
-            batch: The number of the batch before.
+        snapshot = self.table.snapshot()
+        files = snapshot.file_list()
+        numbers = [int(json.loads(each)[BATCH]) for each in files.rows["partition"].to_pylist()]
+        last = max(numbers, default=0) if until is None else until
+        files = files.where(np.array([batch < number <= last for number in numbers], dtype=bool))
+        return Batches(batch, files, snapshot.read_files(files).drop(BATCH, INGESTED))
+
+    def truncated(self, batches: Batches) -> Any:
+        """The sequence (`at`) of the last event among them that empties the table.
 
         Returns:
             None where there is no such event, which the log tells.
         """
-        if (self.table.last_applied(EMPTIED) or 0) <= batch:
+        if (self.table.last_applied(EMPTIED) or 0) <= batches.after:
             return None
-        found = rows.where(F.col(OPERATION) == TRUNCATE).agg(F.max(SEQUENCE)["at"]).first()
+        found = batches.rows.where(F.col(OPERATION) == TRUNCATE).agg(F.max(SEQUENCE)["at"]).first()
         return None if found is None else found[0]
 
     def pending(self, batch: int) -> Pending:

@@ -22,9 +22,8 @@ from pyspark.sql import functions as F
 
 from deltaweave.changes import current_rows
 from deltaweave.changes.arguments import check_columns, event_shape, schema_of
-from deltaweave.changes.changeset import Changeset, Pending
+from deltaweave.changes.changeset import Batches, Changeset, Pending
 from deltaweave.changes.events import (
-    INSERTED,
     PREFIX,
     SEQUENCE,
     Events,
@@ -32,6 +31,7 @@ from deltaweave.changes.events import (
     counted,
     read_events,
 )
+from deltaweave.changes.in_order import are_newer
 from deltaweave.changes.merged_view import MergedView, ViewMethod
 from deltaweave.changes.rematerialization import (
     Rematerialized,
@@ -59,6 +59,8 @@ _SAMPLED_ROWS = 1_000
 # Of the limit, for files: Parquet makes rows smaller, though seldom so few a hundredfold.
 _SURELY_SMALL_SHARE = 0.01
 _SURELY_FEW_ROWS = 500_000
+# Which a task folds in less time than Spark takes for another stage.
+_ROWS_OF_A_TASK = 100_000
 
 
 class MergeOnReadTable:
@@ -188,8 +190,9 @@ class MergeOnReadTable:
         Both are read at the versions that they have now, also if the DataFrame is used later.
 
         Args:
-            method: How base and changes are joined (`merged_view`); `auto` takes the join that
-                knows inserts where events tell them, else the anti join where the changes can be
+            method: How base and changes are joined (`merged_view`); `auto` takes the anti join
+                where all changes are newer than the base, else the join that knows inserts where
+                events tell them, else the one that reads the keys twice where the changes can be
                 broadcast, else the full outer join.
             where: Condition of key columns, for both sides. Others belong on the result: a change
                 may be what makes a row satisfy them, or not.
@@ -197,16 +200,16 @@ class MergeOnReadTable:
         Raises:
             StatementError: The method does not fit the events.
         """
-        view, events = self._view(where)
+        view, events = self._view(where, asks_order=method in ("auto", "anti_join"))
         if method == "auto":
-            method = _best(view)
+            method = view.best
         if method == "left_join_inserts" and events.truncated is not None:
             method = "left_join_anti_join"  # a key that was in the base may be there no more
         return self._visible(view.rows(method))
 
     def read_optimized(self) -> DataFrame:
         """The base alone, as the last rematerialization left it: behind by what is `pending`."""
-        return self._visible(self.base.read(self.base.version()))
+        return self._visible(self.base.snapshot().read_whole())
 
     def create_view(self, name: str) -> None:
         """Make a temporary view of the rows, which always shows the newest.
@@ -271,8 +274,8 @@ class MergeOnReadTable:
         until = changeset.newest()
         if until <= merged:
             return None
-        rows = changeset.after(merged, until)
-        events = counted(rows, shape)
+        batches = changeset.after(merged, until)
+        events = counted(batches.rows, shape)
         chosen = best_strategy(self.base, events.count) if strategy == "auto" else strategy
         if chosen == "replace_where" and events.truncated is not None:
             chosen = "overwrite"  # all partitions change
@@ -283,8 +286,10 @@ class MergeOnReadTable:
             done = current_rows.apply_to_current_rows(self.base, events, tombstones, pair)
             written = done.version
         else:
-            fits = self._fits(changeset, rows, merged)
-            view = self._merged(self.base.read(version), events, fits)
+            view = self._merged(
+                self.base.snapshot(version).read_whole(), events, self._fits(batches)
+            )
+            view = replace(view, are_newer=self._are_newer(batches, events, version))
             written = self._overwrite(view, merged, until, chosen)
         if written is None:
             return None
@@ -322,22 +327,32 @@ class MergeOnReadTable:
             ignore_nulls=self._arguments["ignore_null_updates"],
         )
 
-    def _view(self, where: str | Column | None) -> tuple[MergedView, Events]:
+    def _view(self, where: str | Column | None, *, asks_order: bool) -> tuple[MergedView, Events]:
         """Base and changes at one moment, and the events that these are of."""
         # The base first: batches that are in it may be purged before the changes are looked at.
         version = self.base.version()
         merged = self.base.last_applied(MERGED, version) or 0
         shape = self._shape()
         changeset = Changeset(self.changes, shape)
-        base, rows = self.base.read(version), changeset.after(merged)
-        truncated = changeset.truncated(rows, merged)
+        base, batches = self.base.snapshot(version).read_whole(), changeset.after(merged)
+        rows, truncated = batches.rows, changeset.truncated(batches)
         if where is not None:
             condition = F.expr(where) if isinstance(where, str) else where
             with translated(self.base.path_or_name, operation="reading"):
                 rows.select(*map(quoted, self._keys)).where(condition)  # of keys alone
                 base, rows = base.where(condition), rows.where(condition)
+        count = batches.files.num_records
+        if count is not None and count <= _ROWS_OF_A_TASK:
+            rows = rows.coalesce(1)  # the newest of each key are then found without a shuffle
         events = Events(rows, shape, truncated=truncated)
-        return self._merged(base, events, self._fits(changeset, rows, merged)), events
+        view = self._merged(base, events, self._fits(batches))
+        if asks_order and not shape.is_partial:
+            view = replace(view, are_newer=self._are_newer(batches, events, version))
+        return view, events
+
+    def _are_newer(self, batches: Batches, events: Events, version: int) -> bool:
+        base = self.base.snapshot(version).file_list()
+        return are_newer(batches.files, base, events.sequence_type)
 
     def _merged(self, base: DataFrame, events: Events, broadcasts: bool) -> MergedView:
         tombstones = Tombstones.of(self.base, self._keys)
@@ -346,15 +361,16 @@ class MergeOnReadTable:
         changes = current_rows.alive(known, events)
         return MergedView(rows_left(base, events), changes, events.shape, broadcasts)
 
-    def _fits(self, changeset: Changeset, rows: DataFrame, merged: int) -> bool:
+    def _fits(self, batches: Batches) -> bool:
         """Whether the changes can be sent to every task, by their number and measured size."""
-        pending = changeset.pending(merged)
-        is_small = pending.size_in_bytes <= _SURELY_SMALL_SHARE * self._broadcast_limit_bytes
-        if is_small and pending.rows <= _SURELY_FEW_ROWS:
+        files, limit = batches.files, self._broadcast_limit_bytes
+        count = files.num_records
+        is_small = files.size_in_bytes <= _SURELY_SMALL_SHARE * limit
+        if is_small and count is not None and count <= _SURELY_FEW_ROWS:
             return True
-        sample = rows.limit(_SAMPLED_ROWS).toArrow()
+        sample = batches.rows.limit(_SAMPLED_ROWS).toArrow()
         bytes_per_row = sample.nbytes / max(sample.num_rows, 1)
-        return bool(bytes_per_row * pending.rows <= self._broadcast_limit_bytes)
+        return bool(bytes_per_row * (batches.rows.count() if count is None else count) <= limit)
 
     def _visible(self, rows: DataFrame) -> DataFrame:
         """The rows with the columns that are the user's, in the base's order."""
@@ -366,9 +382,8 @@ class MergeOnReadTable:
         if strategy == "replace_where":
             predicate = touched_partitions(self.base, view)
             view = replace(view, base=view.base.where(predicate))
-        method: ViewMethod = "left_join_anti_join" if view.broadcasts else "full_outer_join"
         written = self.base.write(
-            view.rows(method).select(*map(quoted, columns)),
+            view.rows(view.best_for_all).select(*map(quoted, columns)),
             "overwrite",
             replace_where=predicate,
             applied={MERGED: until},
@@ -376,9 +391,3 @@ class MergeOnReadTable:
             applied_before=merged or -1,
         )
         return written.version
-
-
-def _best(view: MergedView) -> ViewMethod:
-    if INSERTED in view.changes.columns:
-        return "left_join_inserts"
-    return "left_join_anti_join" if view.broadcasts else "full_outer_join"

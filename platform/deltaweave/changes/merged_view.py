@@ -1,4 +1,4 @@
-"""Base and changes of a merge-on-read table as one: the four ways to join them.
+"""Base and changes of a merge-on-read table as one: the ways to join them.
 
 The changes are folded to one row for each key first. Then, for each row of the base:
 
@@ -8,8 +8,11 @@ The changes are folded to one row for each key first. Then, for each row of the 
   base is not shuffled where the changes can be broadcast, and its keys are read a second time.
 - `left_join_inserts`: the same, where an event says of itself that its key is new: the keys are not
   read again. Such an event must not come again once it is in the base.
+- `anti_join`: the base without the changed keys, and the changes in their place, where all changes
+  are whole rows and newer than whatever the base holds: nothing but their keys is sent to it.
 
-The third does best unless events tell inserts, or the changes are too many to be broadcast.
+The last does best, then the fourth, where they can be; else the third, unless the changes are too
+many to be broadcast.
 """
 
 from __future__ import annotations
@@ -23,10 +26,13 @@ from pyspark.sql import functions as F
 
 from deltaweave.changes.combining import DELETED, UPSERTED, combined, new_row
 from deltaweave.changes.events import INSERTED, SEQUENCE, VALUES, EventShape
+from deltaweave.changes.other_keys import with_other_keys
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 
-ViewMethod = Literal["double_rank", "full_outer_join", "left_join_anti_join", "left_join_inserts"]
+ViewMethod = Literal[
+    "double_rank", "full_outer_join", "left_join_anti_join", "left_join_inserts", "anti_join"
+]
 METHODS: tuple[str, ...] = get_args(ViewMethod)
 
 _IN_BASE = "_cdc_in_base"
@@ -43,12 +49,33 @@ class MergedView:
             `_cdc_inserted` (boolean) where events tell inserts.
         shape: How the events were read.
         broadcasts: Whether the changes are small enough to be sent to every task.
+        are_newer: Whether every change is known to be newer than all of the base.
     """
 
     base: DataFrame
     changes: DataFrame
     shape: EventShape
     broadcasts: bool
+    are_newer: bool = False
+
+    @property
+    def best(self) -> ViewMethod:
+        """The method that is the fastest of those that fit."""
+        if self._replaces:
+            return "anti_join"
+        return "left_join_inserts" if INSERTED in self.changes.columns else self.best_for_all
+
+    @property
+    def best_for_all(self) -> ViewMethod:
+        """The fastest that does not depend on what events say of themselves."""
+        if self._replaces:
+            return "anti_join"
+        return "left_join_anti_join" if self.broadcasts else "full_outer_join"
+
+    @property
+    def _replaces(self) -> bool:
+        """Whether changes take the place of rows, whatever these hold."""
+        return self.are_newer and not self.shape.is_partial
 
     def rows(self, method: ViewMethod) -> DataFrame:
         """The rows, with all columns of the base.
@@ -62,6 +89,8 @@ class MergedView:
             return self._joined("full_outer", self.changes)
         if method == "left_join_anti_join":
             return self._joined("left", self._sent(self.changes)).unionByName(self._not_in_base())
+        if method == "anti_join":
+            return self._replaced()
         if INSERTED not in self.changes.columns:
             raise StatementError(
                 "left_join_inserts needs to be told which events insert.",
@@ -96,6 +125,17 @@ class MergedView:
         if how == "full_outer":
             keys = {key: f"coalesce({of}, c.{quoted(key)})" for key, of in keys.items()}
         return _selected(joined.where(after.is_there), {**keys, **after.values})
+
+    def _replaced(self) -> DataFrame:
+        if not self._replaces:
+            raise StatementError(
+                "anti_join needs changes that are whole rows and newer than all of the base.",
+                operation="reading",
+                hint="Use auto, which takes it where it can.",
+            )
+        keys = self.changes.select(*map(quoted, self._keys))
+        kept = with_other_keys(self.base, keys, self._keys, broadcasts=self.broadcasts)
+        return kept.unionByName(self._new(self.changes))
 
     def _not_in_base(self) -> DataFrame:
         """The changes of keys that the base does not have, as rows."""

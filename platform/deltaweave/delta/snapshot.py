@@ -22,6 +22,8 @@ from deltaweave.delta.jvm import JavaObject
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_FILES_IN_CHECKSUM = "spark.databricks.delta.allFilesInCrc.enabled"
+
 
 @dataclass(frozen=True)
 class FileLayout:
@@ -102,6 +104,28 @@ class TableSnapshot:
         """All data files, distributed: a DataFrame of AddFile's fields."""
         return jvm_.data_frame(self.spark, self.snapshot.allFiles().toDF())
 
+    def file_list(self) -> FileList:
+        """All data files, with their statistics; one job, or none where the checksum lists them."""
+        files = self._files_in_checksum()
+        if files is None:
+            view = jvm_.jvm(self.spark)
+            files = jvm_.seq_of(view, self.snapshot.allFiles().collectAsList())
+        return FileList(self.spark, files, self.data_path, have_statistics=True)
+
+    def _files_in_checksum(self) -> JavaObject | None:
+        """The files that the version's checksum lists, as Delta's writers do of up to some 50.
+
+        None where it does not list them (Delta protocol, section "Version Checksum File").
+        """
+        checksum = self.snapshot.checksumOpt()
+        is_trusted = self.spark.conf.get(_FILES_IN_CHECKSUM, "true") == "true"
+        if not is_trusted or not checksum.isDefined():
+            return None
+        listed = checksum.get().allFiles()
+        if not listed.isDefined() or listed.get().size() != checksum.get().numFiles():
+            return None
+        return listed.get()
+
     def num_records(self) -> int | None:
         """Rows in the table by its statistics, or None where some file's do not say."""
         deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
@@ -151,6 +175,16 @@ class TableSnapshot:
         """The rows of this version."""
         reader = self.spark.read.format("delta").option("versionAsOf", self.version)
         return reader.load(data_path(self.log))
+
+    def read_whole(self) -> DataFrame:
+        """The rows of this version, for queries that need most of them.
+
+        Its files are chosen here where they are few. Delta would choose them anew, in a job, in
+        every plan that Spark makes of a table with deletion vectors: several for one query.
+        """
+        if self._files_in_checksum() is None:
+            return self.read()
+        return self.read_files(self.file_list())
 
     @property
     def keeps_change_feed(self) -> bool:

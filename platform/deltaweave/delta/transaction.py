@@ -23,7 +23,6 @@ from deltaweave.identifiers import quoted
 logger = logging.getLogger(__name__)
 
 _FEW_FILES = 1_000
-_FILES_IN_CHECKSUM = "spark.databricks.delta.allFilesInCrc.enabled"
 
 
 @dataclass(frozen=True)
@@ -193,30 +192,15 @@ class Transaction:
             files = self.transaction.filterFiles(wanted, True)
             return FileList(self.merge.spark, files, self.data_path)
         # What filterFiles does, without the totals of the whole state that it computes besides.
-        files = self._files_in_checksum()
-        if files is None:
-            files = jvm_.seq_of(view, self.snapshot.allFiles().collectAsList())
+        listed = self.table.file_list()
         self.transaction.trackReadPredicates(wanted, False, True)
-        self.transaction.trackFilesRead(files)
-        return FileList(self.merge.spark, files, self.data_path, have_statistics=True)
+        self.transaction.trackFilesRead(listed.files)
+        return listed
 
     def _lists_all_files_quickly(self) -> bool:
         """Whether the table is known to have few files; they come with all of their statistics."""
         checksum = self.snapshot.checksumOpt()
         return bool(checksum.isDefined() and checksum.get().numFiles() <= _FEW_FILES)
-
-    def _files_in_checksum(self) -> JavaObject | None:
-        """The files that the version's checksum lists, which takes no job; None where it does not.
-
-        Delta's writers list up to some 50 there (Delta protocol, section "Version Checksum File").
-        """
-        if self.merge.spark.conf.get(_FILES_IN_CHECKSUM, "true") != "true":
-            return None
-        checksum = self.snapshot.checksumOpt().get()
-        listed = checksum.allFiles()
-        if not listed.isDefined() or listed.get().size() != checksum.numFiles():
-            return None
-        return listed.get()
 
     def write(self, rows: DataFrame) -> WrittenFiles:
         """Write rows of the table's (evolved) schema as new data files, constraints checked.

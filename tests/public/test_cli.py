@@ -185,7 +185,7 @@ def test_the_benchmark_of_merge_on_read_compares_every_way(
     assert (written["rows"], 20 <= written["changes"] <= 150) == (718, True)
     measured = [(each["operation"], each["method"]) for each in written["measurements"]]
     reads = ["plain_scan", "double_rank", "full_outer_join"]
-    reads += ["left_join_anti_join", "left_join_inserts"]
+    reads += ["left_join_anti_join", "left_join_inserts", "anti_join"]
     assert set(measured) == {
         *(("read", method) for method in reads),
         *(("write", method) for method in ("builtin_merge", "merge", "overwrite")),

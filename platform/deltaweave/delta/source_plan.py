@@ -45,11 +45,14 @@ def with_files_chosen(rows: DataFrame) -> DataFrame:
     Every query of a Delta table chooses them anew, in a job. Only a table's filtered and projected
     rows come back so: an optimized plan of more than that may be none that Spark analyzes again.
     """
-    plan = rows._jdf.queryExecution().optimizedPlan()
-    scan = plan
+    query = rows._jdf.queryExecution()
+    scan = plan = query.optimizedPlan()
     while scan.getClass().getSimpleName() in ("Project", "Filter"):
         scan = scan.child()
-    if scan.getClass().getSimpleName() != "LogicalRelation":
+    # Renamed columns may have lost the ids by which the statement knows them.
+    if scan.getClass().getSimpleName() != "LogicalRelation" or not plan.sameOutput(
+        query.analyzed()
+    ):
         return rows
     return jvm_.data_frame_of_plan(rows.sparkSession, plan)
 

@@ -49,7 +49,7 @@ def are_newer(changes: FileList, base: FileList, sequence: StructType) -> bool:
         return True
     name = data_type.simpleString()
     lowest, highest = (
-        f"CAST({_statistic(of, path)} AS {name})" for of in ("minValues", "maxValues")
+        f"try_cast({_statistic(of, path)} AS {name})" for of in ("minValues", "maxValues")
     )
     if isinstance(data_type, _TIMES):
         highest += " + INTERVAL 1 MILLISECOND"  # they are cut off there
@@ -78,6 +78,6 @@ def _statistic(kind: str, path: list[str]) -> str:
 
 def _is_unknown(bound: str, path: list[str]) -> str:
     """Whether a file may hold sequences of which its statistics do not tell."""
-    rows = "CAST(get_json_object(stats, '$.numRecords') AS bigint)"
-    nulls = f"CAST({_statistic('nullCount', path)} AS bigint)"
+    rows = "try_cast(get_json_object(stats, '$.numRecords') AS bigint)"
+    nulls = f"try_cast({_statistic('nullCount', path)} AS bigint)"
     return f"{bound} IS NULL AND NOT coalesce({rows} = {nulls}, false)"

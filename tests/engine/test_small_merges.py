@@ -11,7 +11,9 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import Table, errors
 from deltaweave.delta.alongside import alongside
+from deltaweave.delta.file_list import FileList
 from tests.builders import frame, write_table
+from tests.spark_jobs import jobs_of
 
 SCHEMA = "k INT, v INT"
 VECTORS = {"delta.enableDeletionVectors": "true"}
@@ -19,10 +21,6 @@ VECTORS = {"delta.enableDeletionVectors": "true"}
 
 def checksum_of(path: str, version: int) -> Path:
     return Path(path) / "_delta_log" / f"{version:020}.crc"
-
-
-def jobs_of(spark: SparkSession, group: str) -> list[int]:
-    return list(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
 
 
 @pytest.fixture
@@ -35,14 +33,15 @@ def path(spark: SparkSession, tmp_path: Path) -> str:
 
 def test_files_of_the_checksum_are_listed_without_a_job(spark: SparkSession, path: str) -> None:
     snapshot = Table(spark, path).snapshot()
-    spark.sparkContext.setJobGroup("listing", "")
-    try:
-        files = snapshot.file_list()
-        paths = set(files.paths)
-        assert (len(paths), files.num_records) == (4, 8)
-        assert jobs_of(spark, "listing") == []
-    finally:
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    listed: list[FileList] = []
+
+    def list_files() -> None:
+        listed.append(snapshot.file_list())
+        assert (len(listed[0].paths), listed[0].num_records) == (4, 8)
+
+    assert jobs_of(spark, "listing", list_files) == 0
+    paths = set(listed[0].paths)
+    assert len(paths) == 4
     assert paths == {row.path for row in snapshot.files.collect()}
 
 
@@ -115,15 +114,12 @@ def test_tables_as_sources_are_merged_as_built_in_merge_does(
 
 
 def test_work_alongside_is_of_the_same_job_group(spark: SparkSession) -> None:
-    spark.sparkContext.setJobGroup("both", "")
-    try:
+    def both() -> None:
         with alongside(spark, lambda: spark.range(10).count()) as counting:
             assert spark.range(5).count() == 5
             assert counting.result() == 10
-        before = len(jobs_of(spark, "both"))
-        assert before >= 2
-    finally:
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+    assert jobs_of(spark, "both", both) >= 2
 
 
 def test_work_alongside_has_ended_when_its_block_fails(spark: SparkSession) -> None:

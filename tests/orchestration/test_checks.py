@@ -28,6 +28,7 @@ from dagster_deltaweave.declaration import declaration_in
 from dagster_deltaweave.merge_checks import takes_every_row
 from deltaweave import Table, clauses
 from deltaweave.engine.clauses import Clause
+from tests.spark_jobs import jobs_of
 
 SCHEMA = "id INT, name STRING"
 Rows = list[tuple[int | None, str | None]]
@@ -88,18 +89,6 @@ def customers(
 
 def values(evaluation: Any) -> dict[str, Any]:
     return {key: entry.value for key, entry in evaluation.metadata.items()}
-
-
-def jobs_of(spark: SparkSession, group: str, what: Callable[[], Any]) -> int:
-    """How many Spark jobs a call runs."""
-    context = spark.sparkContext
-    context.setJobGroup(group, group)
-    try:
-        what()
-    finally:
-        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
-    return len(context.statusTracker().getJobIdsForGroup(group))
 
 
 def test_a_failing_blocking_check_keeps_downstream_assets_from_running(

@@ -42,6 +42,7 @@ from deltaweave.changes.rematerialization import (
 from deltaweave.changes.tombstones import Tombstones
 from deltaweave.changes.truncates import rows_left
 from deltaweave.delta.failures import translated
+from deltaweave.delta.snapshot import TableSnapshot
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
@@ -286,10 +287,8 @@ class MergeOnReadTable:
             done = current_rows.apply_to_current_rows(self.base, events, tombstones, pair)
             written = done.version
         else:
-            view = self._merged(
-                self.base.snapshot(version).read_whole(), events, self._fits(batches)
-            )
-            view = replace(view, are_newer=self._are_newer(batches, events, version))
+            snapshot = self.base.snapshot(version)
+            view = self._merged(snapshot, snapshot.read_whole(), batches, events, asks_order=True)
             written = self._overwrite(view, merged, until, chosen)
         if written is None:
             return None
@@ -334,7 +333,8 @@ class MergeOnReadTable:
         merged = self.base.last_applied(MERGED, version) or 0
         shape = self._shape()
         changeset = Changeset(self.changes, shape)
-        base, batches = self.base.snapshot(version).read_whole(), changeset.after(merged)
+        snapshot, batches = self.base.snapshot(version), changeset.after(merged)
+        base = snapshot.read_whole()
         rows, truncated = batches.rows, changeset.truncated(batches)
         if where is not None:
             condition = F.expr(where) if isinstance(where, str) else where
@@ -345,21 +345,27 @@ class MergeOnReadTable:
         if count is not None and count <= _ROWS_OF_A_TASK:
             rows = rows.coalesce(1)  # the newest of each key are then found without a shuffle
         events = Events(rows, shape, truncated=truncated)
-        view = self._merged(base, events, self._fits(batches))
-        if asks_order and not shape.is_partial:
-            view = replace(view, are_newer=self._are_newer(batches, events, version))
-        return view, events
+        return self._merged(snapshot, base, batches, events, asks_order=asks_order), events
 
-    def _are_newer(self, batches: Batches, events: Events, version: int) -> bool:
-        base = self.base.snapshot(version).file_list()
-        return are_newer(batches.files, base, events.sequence_type)
-
-    def _merged(self, base: DataFrame, events: Events, broadcasts: bool) -> MergedView:
+    def _merged(
+        self,
+        snapshot: TableSnapshot,
+        base: DataFrame,
+        batches: Batches,
+        events: Events,
+        *,
+        asks_order: bool,
+    ) -> MergedView:
+        """The view of a version's rows, or some of them, and the events of some batches."""
         tombstones = Tombstones.of(self.base, self._keys)
         newest = current_rows.newest_of_keys(events)
         known = tombstones.with_deletes(newest, events, tombstones.version())
         changes = current_rows.alive(known, events)
-        return MergedView(rows_left(base, events), changes, events.shape, broadcasts)
+        asks_order = asks_order and not events.shape.is_partial
+        sequence = events.sequence_type
+        is_newer = asks_order and are_newer(batches.files, snapshot.file_list(), sequence)
+        left, fits = rows_left(base, events), self._fits(batches)
+        return MergedView(left, changes, events.shape, fits, is_newer)
 
     def _fits(self, batches: Batches) -> bool:
         """Whether the changes can be sent to every task, by their number and measured size."""

@@ -61,9 +61,8 @@ class MergedView:
     @property
     def best(self) -> ViewMethod:
         """The method that is the fastest of those that fit."""
-        if self._replaces:
-            return "anti_join"
-        return "left_join_inserts" if INSERTED in self.changes.columns else self.best_for_all
+        tells_inserts = INSERTED in self.changes.columns
+        return "left_join_inserts" if tells_inserts and not self._replaces else self.best_for_all
 
     @property
     def best_for_all(self) -> ViewMethod:

@@ -182,9 +182,10 @@ class TableSnapshot:
         Its files are chosen here where they are few. Delta would choose them anew, in a job, in
         every plan that Spark makes of a table with deletion vectors: several for one query.
         """
-        if self._files_in_checksum() is None:
+        listed = self._files_in_checksum()
+        if listed is None:
             return self.read()
-        return self.read_files(self.file_list())
+        return self.read_files(FileList(self.spark, listed, self.data_path))
 
     @property
     def keeps_change_feed(self) -> bool:

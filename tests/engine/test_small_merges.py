@@ -150,7 +150,8 @@ def test_vectors_that_cannot_be_written_fail_the_merge_and_leave_the_table(
     def fail(*_: object) -> None:
         raise errors.MergeFailedError("no space is left.", table=path)
 
-    monkeypatch.setattr("deltaweave.engine.write.mark_rows", fail)
+    for name in ("mark_rows", "mark_here"):
+        monkeypatch.setattr(f"deltaweave.engine.write.{name}", fail)
     table = Table(spark, path)
     merge = table.merge(frame(spark, [(1, 10), (9, 90)], SCHEMA), on="t.k = s.k")
     with pytest.raises(errors.MergeFailedError, match="no space is left"):

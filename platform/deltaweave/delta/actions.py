@@ -40,11 +40,11 @@ def to_json(view: JavaObject, objects: JavaObject) -> list[Action]:
 
 
 def from_json(view: JavaObject, kind: str, actions: Sequence[Action]) -> JavaObject:
-    """A Java list of actions of one kind, `AddFile` or `RemoveFile`."""
+    """A Java list of Delta's case classes of one kind, e.g. `actions.AddFile`."""
     mapper = _mapper(view)
     # By Delta's own class loader: its jars may have been added to a JVM that was running.
     loader = jvm_.singleton(view.org.apache.spark.sql.delta.util, "JsonUtils").getClass()
-    kind_of = loader.getClassLoader().loadClass(f"org.apache.spark.sql.delta.actions.{kind}")
+    kind_of = loader.getClassLoader().loadClass(f"org.apache.spark.sql.delta.{kind}")
     types = mapper.getTypeFactory()
     a_list = types.constructCollectionType(view.java.util.ArrayList().getClass(), kind_of)
     return mapper.readValue(json.dumps(actions), a_list)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from base64 import b64encode
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -15,6 +17,14 @@ from deltaweave.delta.failures import translated
 from deltaweave.delta.file_list import FileList, decoded_location
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.transaction import Transaction
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_FEW_VECTORS = 32
+# Of Delta's portable format: what comes before the bitmap, whose form is RoaringBitmap's own
+# (Delta protocol, section "Deletion Vector Format").
+_MAGIC_NUMBER = (1681511377).to_bytes(4, "little")
 
 USE_PERSISTENT = "spark.databricks.delta.merge.deletionVectors.persistent"
 
@@ -65,7 +75,6 @@ def mark_rows(
     if not len(touched):
         return MarkedRows(jvm_.seq(view, []), 0, 0, 0)
     delta = view.org.apache.spark.sql.delta
-    helper = jvm_.singleton(delta.commands, "DMLWithDeletionVectorsHelper")
     generator = jvm_.singleton(delta.commands, "DeletionVectorBitmapGenerator")
     every_row = jvm_.singleton(view.org.apache.spark.sql.catalyst.expressions, "Literal")
     with translated(transaction.merge.table, version=transaction.version):
@@ -79,14 +88,103 @@ def mark_rows(
             jvm_.option(view, F.col(file)._jc),
             jvm_.option(view, F.col(row_index)._jc),
         )
-        by_us = _replaced(view, touched, actions.to_json(view, stored))
-        if by_us is not None:
-            return by_us
-        by_name = helper.generateCandidateFileMap(transaction.log.dataPath(), touched.files)
-        marked = helper.findFilesWithMatchingRows(transaction.transaction, by_name, stored)
-        result = helper.processUnmodifiedData(
-            spark._jsparkSession, marked, transaction.snapshot, transaction.string_prefix_length
+        return _in_their_files(transaction, touched, stored)
+
+
+def may_mark_here(touched: FileList) -> bool:
+    """Whether `mark_here` takes them: each vector that is there already costs a few calls."""
+    return touched.num_vectors <= _FEW_VECTORS
+
+
+def mark_here(
+    transaction: Transaction,
+    files: pyarrow.ChunkedArray,
+    row_indexes: pyarrow.ChunkedArray,
+    touched: FileList,
+) -> MarkedRows:
+    """`mark_rows` of rows that are on the driver, which writes the vectors without a job.
+
+    Args:
+        transaction: The merge's transaction.
+        files: The file of each row to mark, as `_metadata.file_path` gives it.
+        row_indexes: The row's place in the file (int64).
+        touched: The files that hold them.
+    """
+    spark = transaction.merge.spark
+    view = jvm_.jvm(spark)
+    if not len(touched):
+        return MarkedRows(jvm_.seq(view, []), 0, 0, 0)
+    commands = view.org.apache.spark.sql.delta.commands
+    writer = jvm_.singleton(commands, "DeletionVectorWriter")
+    length = jvm_.singleton(view.org.apache.spark.sql.delta.util, "Utils").getRandomPrefixLength(
+        transaction.transaction.metadata()
+    )
+    with translated(transaction.merge.table, version=transaction.version):
+        store = writer.createMapperToStoreDeletionVectors(
+            spark._jsparkSession,
+            transaction.log.newDeltaHadoopConf(),
+            transaction.log.dataPath(),
+            length,
         )
+        vectors = _vectors(files, row_indexes, _stored_vectors(touched))
+        new = actions.from_json(view, "commands.DeletionVectorData", vectors)
+        stored = store.apply(jvm_.seq_of(view, new).iterator()).toSeq()
+        return _in_their_files(transaction, touched, stored)
+
+
+def _stored_vectors(touched: FileList) -> dict[str, str]:
+    """How Delta spells the vectors that are there already, by the file's location."""
+    import numpy as np
+
+    places = np.flatnonzero(touched.rows["has_vector"].to_numpy()).tolist()
+    return {
+        touched.rows["location"][place].as_py(): str(
+            touched.files.apply(place).deletionVector().serializeToBase64()
+        )
+        for place in places
+    }
+
+
+def _vectors(
+    files: pyarrow.ChunkedArray, row_indexes: pyarrow.ChunkedArray, there: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Delta's `DeletionVectorData` of each file, as JSON has it."""
+    import numpy as np
+    from pyroaring import BitMap64
+
+    named = files.combine_chunks().dictionary_encode()
+    numbers = named.indices.to_numpy()
+    order = np.argsort(numbers, kind="stable")
+    rows = row_indexes.to_numpy().astype(np.uint64)[order]
+    ends = np.cumsum(np.bincount(numbers))
+    vectors = []
+    for name, marked in zip(named.dictionary.to_pylist(), np.split(rows, ends[:-1]), strict=True):
+        bitmap = BitMap64(marked)
+        vectors.append(
+            {
+                "filePath": name,
+                "deletionVectorId": there.get(decoded_location(name)),
+                "deletedRowIndexSet": b64encode(_MAGIC_NUMBER + bitmap.serialize()).decode(),
+                "deletedRowIndexCount": len(bitmap),
+            }
+        )
+    return vectors
+
+
+def _in_their_files(transaction: Transaction, touched: FileList, stored: JavaObject) -> MarkedRows:
+    """The actions that put vectors, a Scala Seq of Delta's DeletionVectorResult, in place."""
+    spark = transaction.merge.spark
+    view = jvm_.jvm(spark)
+    by_us = _replaced(view, touched, actions.to_json(view, stored))
+    if by_us is not None:
+        return by_us
+    commands = view.org.apache.spark.sql.delta.commands
+    helper = jvm_.singleton(commands, "DMLWithDeletionVectorsHelper")
+    by_name = helper.generateCandidateFileMap(transaction.log.dataPath(), touched.files)
+    marked = helper.findFilesWithMatchingRows(transaction.transaction, by_name, stored)
+    result = helper.processUnmodifiedData(
+        spark._jsparkSession, marked, transaction.snapshot, transaction.string_prefix_length
+    )
     counts = result._2()
     return MarkedRows(
         actions=result._1(),
@@ -124,8 +222,8 @@ def _replaced(
         adds.append({**old, "dataChange": True, "stats": stats, "deletionVector": vector})
         removes.append(actions.removal(old, now_ms))
     updated = sum("deletionVector" in old for old in removes)
-    added = actions.from_json(view, "AddFile", adds)
-    added.addAll(actions.from_json(view, "RemoveFile", removes))
+    added = actions.from_json(view, "actions.AddFile", adds)
+    added.addAll(actions.from_json(view, "actions.RemoveFile", removes))
     return MarkedRows(jvm_.seq_of(view, added), len(adds) - updated, updated, 0)
 
 

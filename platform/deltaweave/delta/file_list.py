@@ -205,7 +205,7 @@ class FileList:
         if self.adds is not None:
             now_ms = time.time_ns() // 1_000_000
             removed = [actions.removal(add, now_ms) for add in self.adds]
-            return actions.from_json(jvm_.jvm(self.spark), "RemoveFile", removed)
+            return actions.from_json(jvm_.jvm(self.spark), "actions.RemoveFile", removed)
         # One timestamp for all, taken on the driver.
         now = F.unix_millis(F.current_timestamp())
         removes = self.data_frame.select(

@@ -20,15 +20,9 @@ from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.change_feed import recorded
 from deltaweave.engine.evolution import columns_before
+from deltaweave.engine.pairs import CLAUSE, FILE, NO_CLAUSE, TARGET_ROW_ID
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.touched_files import (
-    CLAUSE,
-    FILE,
-    NO_CLAUSE,
-    TARGET_ROW_ID,
-    TouchedFilesScan,
-    clause_taken,
-)
+from deltaweave.engine.touched_files import TouchedFilesScan, clause_taken
 from deltaweave.identifiers import RESERVED_PREFIX, quoted
 
 logger = logging.getLogger(__name__)
@@ -133,10 +127,10 @@ def remaining_rows(transaction: Transaction, scan: TouchedFilesScan, files: File
 
 def _without(scan: TouchedFilesScan, files: FileList, rows: DataFrame) -> DataFrame:
     """The rows of these files, named by file and place, that no clause takes."""
-    changed = scan.changed_pairs_in(files)
+    changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files)
     names = scan.names_of(files)
     if len(names) > _FEW_FILES or sum(scan.changed_by_file) > _BROADCAST_LIMIT_ROWS:
-        return rows.join(changed.select(FILE, TARGET_ROW_ID), [FILE, TARGET_ROW_ID], "left_anti")
+        return rows.join(changed, [FILE, TARGET_ROW_ID], "left_anti")
     # File and place as one number: a hash table of numbers is small, and soon built and searched.
     number = F.lit(None).cast("bigint")
     for i, name in enumerate(names):

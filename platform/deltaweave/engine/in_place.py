@@ -33,17 +33,10 @@ from deltaweave.delta.transaction import Transaction, WrittenFiles
 from deltaweave.engine import file_statistics, parquet_rewrite
 from deltaweave.engine.changed_rows import updated
 from deltaweave.engine.evolution import columns_before
+from deltaweave.engine.pairs import CLAUSE, FILE, NO_CLAUSE, SOURCE_ROW, TARGET_ROW_ID
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.source_rows import updates_from_source
-from deltaweave.engine.touched_files import (
-    CLAUSE,
-    FILE,
-    NO_CLAUSE,
-    SOURCE_ROW,
-    TARGET_ROW_ID,
-    TouchedFilesScan,
-    clause_taken,
-)
+from deltaweave.engine.touched_files import TouchedFilesScan, clause_taken
 from deltaweave.errors import MergeFailedError
 
 if TYPE_CHECKING:
@@ -182,7 +175,8 @@ def _changes(
     merge = transaction.merge
     updates = updates_from_source(transaction, scan)
     if updates is not None:
-        rows, identity = scan.changed_pairs_in(files), scan.source_identity
+        rows = scan.changed_pairs(FILE, TARGET_ROW_ID, SOURCE_ROW, CLAUSE, files=files)
+        identity = scan.source_identity
         if updates and identity is not None:
             # The source to the left: Spark keeps the attribute ids of that side.
             rows = source.for_join().join(rows, identity == F.col(SOURCE_ROW), "right")

@@ -19,9 +19,10 @@ from deltaweave.delta.row_tracking import tracked_columns
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.candidates import candidate_files, files_by_conditions
+from deltaweave.engine.pairs import CLAUSE, NO_CLAUSE, SOURCE_ROW
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.source_keys import source_keys, within
-from deltaweave.engine.touched_files import CLAUSE, NO_CLAUSE, SOURCE_ROW, TouchedFilesScan
+from deltaweave.engine.touched_files import TouchedFilesScan
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,14 @@ def updates_from_source(transaction: Transaction, scan: TouchedFilesScan) -> lis
     return updates if all(merge.reads_source_alone(merge.clauses[i]) for i in updates) else None
 
 
+def may_insert(transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan) -> bool:
+    """Whether the statement inserts, and not every source row is known to match."""
+    if not transaction.merge.of_kind("not_matched"):
+        return False
+    num_matching = scan.pairs.num_source_rows if scan.source_identity is not None else None
+    return num_matching is None or num_matching < source.num_rows
+
+
 def rows_after_scan(
     transaction: Transaction,
     source: PreparedSource,
@@ -63,30 +72,59 @@ def rows_after_scan(
         updates: Places of clauses that `updates_from_source` gave.
     """
     merge = transaction.merge
-    rows, inserts = source.rows, _inserts(merge)
-    if scan.source_identity is None:
+    rows, inserts, identity = source.rows, _inserts(merge), scan.source_identity
+    if identity is None:
         # Nothing tells which rows the pairs mean: match them anew, with the files that hold the
         # matches.
         if scan.num_matched_rows:
             target = target_plan(transaction, scan.matched, merge.condition_columns())
             rows = rows.join(target, merge.condition, "left_anti")
         return _values(merge, rows.withColumn(CLAUSE, _first_insert(merge)), inserts)
-    if scan.num_matched_rows:
-        pairs = scan.matched_pairs.select(SOURCE_ROW, CLAUSE)
-        rows = rows.join(
-            pairs, scan.source_identity == F.col(SOURCE_ROW), "left" if inserts else "inner"
-        )
-        matched = F.col(SOURCE_ROW).isNotNull()
-        rows = rows.withColumn(
-            CLAUSE, F.when(matched, F.col(CLAUSE)).otherwise(_first_insert(merge))
-        )
+    if _takes_every_row_once(merge, source, scan, updates):
+        written = _select(merge, rows, merge.clauses[updates[0]].values)
     else:
-        rows = rows.withColumn(CLAUSE, _first_insert(merge))
-    written = _values(merge, rows, [*inserts, *updates])
+        written = _values(merge, _with_clause(merge, rows, scan, identity), [*inserts, *updates])
     if source.size_in_bytes is None:
         return written
     # Without this, every partition of the source would leave a small file.
     return written.coalesce(_num_files(source.size_in_bytes, written.sparkSession))
+
+
+def _takes_every_row_once(
+    merge: ResolvedMerge, source: PreparedSource, scan: TouchedFilesScan, updates: Sequence[int]
+) -> bool:
+    """Whether every source row gives one row, by the one update clause or in the same way.
+
+    Then nothing of the pairs is needed to write them. It is seen where the pairs are at hand.
+    """
+    num_matching = scan.pairs.num_source_rows
+    if len(updates) != 1 or num_matching is None:
+        return False
+    [update] = updates
+    if not num_matching == scan.num_matched_pairs == scan.rows_by_clause[update]:
+        return False
+    if num_matching == source.num_rows:
+        return True
+    inserts = _inserts(merge)
+    first = merge.clauses[inserts[0]] if inserts else None
+    return (
+        first is not None
+        and first.condition is None
+        and first.gives_same_values(merge.clauses[update])
+    )
+
+
+def _with_clause(
+    merge: ResolvedMerge, rows: DataFrame, scan: TouchedFilesScan, identity: Column
+) -> DataFrame:
+    """Source rows with the place of the clause that takes each: by its pairs, or to insert it."""
+    if not scan.num_matched_rows:
+        return rows.withColumn(CLAUSE, _first_insert(merge))
+    how = "left" if _inserts(merge) else "inner"
+    pairs = scan.matched_pairs(SOURCE_ROW, CLAUSE)
+    rows = rows.join(pairs, identity == F.col(SOURCE_ROW), how)
+    clause = F.when(F.col(SOURCE_ROW).isNotNull(), F.col(CLAUSE)).otherwise(_first_insert(merge))
+    return rows.withColumn(CLAUSE, clause)
 
 
 def _num_files(size_in_bytes: int, spark: SparkSession) -> int:
@@ -143,9 +181,14 @@ def _values(merge: ResolvedMerge, rows: DataFrame, clauses: Sequence[int]) -> Da
     others = [i for i in others if not merge.clauses[i].gives_same_values(merge.clauses[last])]
     chosen = rows.filter(F.col(CLAUSE).isin(list(clauses)))
     output: list[Column] = []
-    for place, name in enumerate(merge.evolved_schema.names):
-        value = merge.clauses[last].values[place]
+    for place, value in enumerate(merge.clauses[last].values):
         for i in others:
             value = F.when(F.col(CLAUSE) == i, merge.clauses[i].values[place]).otherwise(value)
-        output.append(value.alias(name))
-    return chosen.select(*output)
+        output.append(value)
+    return _select(merge, chosen, output)
+
+
+def _select(merge: ResolvedMerge, rows: DataFrame, values: Sequence[Column]) -> DataFrame:
+    """These values, as columns of the evolved target schema."""
+    names = merge.evolved_schema.names
+    return rows.select(*[value.alias(name) for name, value in zip(names, values, strict=True)])

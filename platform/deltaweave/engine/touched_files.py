@@ -24,6 +24,17 @@ from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.candidates import candidate_files, files_by_conditions
 from deltaweave.engine.evolution import changes_nothing
+from deltaweave.engine.pairs import (
+    CLAUSE,
+    FILE,
+    MATCHES,
+    MAX_ON_DRIVER,
+    NO_CLAUSE,
+    SOURCE_ROW,
+    TARGET_ROW_ID,
+    Pairs,
+    brought_to_driver,
+)
 from deltaweave.engine.source import SOURCE_ROW_PRESENT, PreparedSource
 from deltaweave.engine.source_keys import row_identity, source_keys, within
 from deltaweave.errors import AmbiguousMatchError, MergeFailedError
@@ -31,19 +42,11 @@ from deltaweave.errors import AmbiguousMatchError, MergeFailedError
 if TYPE_CHECKING:
     import pyarrow
 
-from deltaweave.identifiers import RESERVED_PREFIX, quoted
+from deltaweave.identifiers import quoted
 
 logger = logging.getLogger(__name__)
 
 TRACE = 5  # below DEBUG: the names of touched files, which may be many
-
-# No table or source has columns with this prefix: `resolve` refuses them.
-FILE = f"{RESERVED_PREFIX}file"
-TARGET_ROW_ID = f"{RESERVED_PREFIX}row_id"
-SOURCE_ROW = f"{RESERVED_PREFIX}source_row"
-CLAUSE = f"{RESERVED_PREFIX}clause"
-MATCHES = f"{RESERVED_PREFIX}matches"
-NO_CLAUSE = -1
 
 # Source row and clause of so many pairs take some 64 MB in a hash table.
 _BROADCAST_LIMIT_PAIRS = 1_000_000
@@ -64,10 +67,7 @@ class TouchedFilesScan:
         touched_names: The touched files as `FILE` names them, in any order.
         changed_by_file: How many rows of each touched file a clause takes, in their order.
         source_identity: What tells a source row from the others, or None if nothing does.
-        pairs: The pairs: `FILE` (string), `TARGET_ROW_ID` (bigint; the row's place in its file, or
-            any number that tells the rows of the scan apart), `SOURCE_ROW` (the source row's
-            identity, or 0 if it has none; null where no source row matches), `CLAUSE` (int; -1
-            where no clause takes the pair).
+        pairs: The pairs.
     """
 
     candidates: FileList
@@ -80,28 +80,28 @@ class TouchedFilesScan:
     touched_names: tuple[str, ...]
     changed_by_file: tuple[int, ...]
     source_identity: Column | None
-    pairs: DataFrame
+    pairs: Pairs
 
-    @property
-    def changed_pairs(self) -> DataFrame:
-        """The pairs that a clause takes."""
-        return self.pairs.filter(F.col(CLAUSE) != NO_CLAUSE)
+    def changed_pairs(self, *columns: str, files: FileList) -> DataFrame:
+        """These columns of the pairs that a clause takes in some of the touched files."""
+        return self.pairs.changed(*columns, in_files=self._unless_all(files))
 
-    def changed_pairs_in(self, files: FileList) -> DataFrame:
-        """The pairs that a clause takes in some of the touched files."""
-        if len(files) == len(self.touched):
-            return self.changed_pairs
-        return self.changed_pairs.filter(F.col(FILE).isin(self.names_of(files)))
+    def changed_on_driver(self, files: FileList) -> pyarrow.Table | None:
+        """The same pairs with all columns, if they are on the driver."""
+        return self.pairs.changed_on_driver(self._unless_all(files))
+
+    def _unless_all(self, files: FileList) -> list[str] | None:
+        """Some of the touched files as `FILE` names them; None if they are all of these."""
+        return None if len(files) == len(self.touched) else self.names_of(files)
 
     def names_of(self, files: FileList) -> list[str]:
         """Some of the touched files as `FILE` names them, in any order."""
         wanted = set(files.rows["location"].to_pylist())
         return [name for name in self.touched_names if decoded_location(name) in wanted]
 
-    @property
-    def matched_pairs(self) -> DataFrame:
-        """The pairs with a source row, for a join with the source; broadcast where few."""
-        pairs = self.pairs.filter(F.col(SOURCE_ROW).isNotNull())
+    def matched_pairs(self, *columns: str) -> DataFrame:
+        """These columns of the pairs with a source row, for a join; broadcast where few."""
+        pairs = self.pairs.matched(*columns)
         few = self.num_matched_pairs <= _BROADCAST_LIMIT_PAIRS
         return F.broadcast(pairs) if few else pairs
 
@@ -164,7 +164,7 @@ def find_touched_files(
             touched_names=(),
             changed_by_file=(),
             source_identity=identity,
-            pairs=merge.spark.range(0),
+            pairs=Pairs(merge.spark.range(0)),
         )
     target = target_plan(
         transaction,
@@ -190,7 +190,7 @@ def find_touched_files(
             merge.node.condition().toString(),
             len(candidates),
         )
-    pairs = joined.select(
+    query = joined.select(
         FILE,
         TARGET_ROW_ID,
         # A name and attribute of its own, so that the pairs can be joined with the source again.
@@ -201,13 +201,14 @@ def find_touched_files(
     )
     if by_source:
         # Rows that neither match nor change: most of a table.
-        pairs = pairs.filter(F.col(SOURCE_ROW).isNotNull() | (F.col(CLAUSE) != NO_CLAUSE))
+        query = query.filter(F.col(SOURCE_ROW).isNotNull() | (F.col(CLAUSE) != NO_CLAUSE))
     # The inserts and the deletion vectors read the pairs once more.
-    if with_row_index or (identity is not None and merge.of_kind("not_matched")):
-        pairs = pairs.persist()
+    read_again = with_row_index or (identity is not None and bool(merge.of_kind("not_matched")))
+    with translated(merge.table, version=transaction.version):
+        pairs = _kept(query, source, may_be_many=by_source) if read_again else Pairs(query)
     try:
         with translated(merge.table, version=transaction.version):
-            counts = _counts_per_file(pairs, len(merge.clauses), keys.are_unique).toArrow()
+            counts = pairs.counts_per_file(len(merge.clauses), one_each=keys.are_unique)
         if _total(counts, "ambiguous") and not merge.may_match_repeatedly:
             raise _ambiguity(transaction, candidates, source)
         matched, _ = _files_with(transaction, candidates, counts, "matched")
@@ -231,23 +232,11 @@ def find_touched_files(
     )
 
 
-def _counts_per_file(pairs: DataFrame, num_clauses: int, keys_are_unique: bool) -> DataFrame:
-    """Per file: rows matched, rows matched by several source rows, rows taken by each clause."""
-    if keys_are_unique:
-        # No row has two pairs: rows need not be brought together.
-        rows = pairs.withColumn(MATCHES, F.col(SOURCE_ROW).isNotNull().cast("int"))
-    else:
-        # Where a row matches repeatedly and that is allowed, one clause takes all of its pairs.
-        rows = pairs.groupBy(FILE, TARGET_ROW_ID).agg(
-            F.count(SOURCE_ROW).alias(MATCHES), F.max(CLAUSE).alias(CLAUSE)
-        )
-    return rows.groupBy(FILE).agg(
-        F.sum(MATCHES).alias("pairs"),
-        F.count_if(F.col(MATCHES) > 0).alias("matched"),
-        F.count_if(F.col(MATCHES) > 1).alias("ambiguous"),
-        F.count_if(F.col(CLAUSE) != NO_CLAUSE).alias("changed"),
-        *[F.count_if(F.col(CLAUSE) == i).alias(f"clause_{i}") for i in range(num_clauses)],
-    )
+def _kept(query: DataFrame, source: PreparedSource, *, may_be_many: bool) -> Pairs:
+    """The pairs, to be read several times: on the driver where the source has few rows."""
+    few = source.is_counted and source.num_rows <= MAX_ON_DRIVER
+    pairs = brought_to_driver(query) if few and not may_be_many else None
+    return Pairs(query.persist()) if pairs is None else pairs
 
 
 def _total(counts: pyarrow.Table, column: str) -> int:

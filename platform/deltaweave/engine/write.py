@@ -16,22 +16,29 @@ from functools import partial, reduce
 from pyspark.sql import DataFrame
 
 from deltaweave.delta.alongside import alongside
-from deltaweave.delta.deletion_vectors import MarkedRows, mark_rows, vectors_writable
+from deltaweave.delta.deletion_vectors import (
+    MarkedRows,
+    mark_here,
+    mark_rows,
+    may_mark_here,
+    vectors_writable,
+)
 from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction, WrittenFiles
 from deltaweave.engine.change_feed import recorded_inserts
 from deltaweave.engine.changed_rows import changed_rows, remaining_rows
 from deltaweave.engine.files_left import mark_or_remove
 from deltaweave.engine.in_place import most_rows_change, rewrite_in_place, why_not_in_place
+from deltaweave.engine.pairs import FILE, TARGET_ROW_ID
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.source_rows import inserts_only, rows_after_scan, updates_from_source
-from deltaweave.engine.touched_files import (
-    FILE,
-    TARGET_ROW_ID,
-    TouchedFilesScan,
-    find_touched_files,
+from deltaweave.engine.source_rows import (
+    inserts_only,
+    may_insert,
+    rows_after_scan,
+    updates_from_source,
 )
+from deltaweave.engine.touched_files import TouchedFilesScan, find_touched_files
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,7 @@ def _insert_unmatched(
 ) -> Changes:
     """No file is touched: there is nothing to write but inserts, if the statement has any."""
     none = scan.touched
-    if not transaction.merge.of_kind("not_matched") or source.num_rows == 0:
+    if not may_insert(transaction, source, scan) or source.num_rows == 0:
         return Changes("none", scan.candidates, none, none)
     with phases.running(
         "writeInsertsOnlyWhenNoMatches",
@@ -173,7 +180,10 @@ def _mark_touched_rows(
     def mark() -> MarkedRows:
         status = f"MERGE operation - Rewriting Deletion Vectors to {len(files.stay)} files"
         with phases.described(status):
-            changed = scan.changed_pairs_in(files.stay)
+            here = scan.changed_on_driver(files.stay)
+            if here is not None and may_mark_here(files.stay):
+                return mark_here(transaction, here[FILE], here[TARGET_ROW_ID], files.stay)
+            changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files.stay)
             return mark_rows(transaction, changed, FILE, TARGET_ROW_ID, files.stay)
 
     # Few rows are changed, as a rule, and each side waits for Spark to plan more than it computes.
@@ -221,7 +231,7 @@ def _rows_from_source_alone(
     updates = updates_from_source(transaction, scan)
     if updates is None:
         return None
-    if not updates and not transaction.merge.of_kind("not_matched"):
+    if not updates and not may_insert(transaction, source, scan):
         return []
     return [rows_after_scan(transaction, source, scan, updates)]
 
@@ -229,8 +239,8 @@ def _rows_from_source_alone(
 def _inserts(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
 ) -> list[DataFrame]:
-    """The inserted rows, if the statement inserts; they share the write job of the others."""
-    if not transaction.merge.of_kind("not_matched"):
+    """The inserted rows, if there may be any; they share the write job of the others."""
+    if not may_insert(transaction, source, scan):
         return []
     inserts = rows_after_scan(transaction, source, scan)
     return [recorded_inserts(inserts) if transaction.keeps_change_feed else inserts]

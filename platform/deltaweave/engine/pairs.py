@@ -1,0 +1,199 @@
+"""The pairs of a target row and a source row that matches it, with the clause that takes each.
+
+Every later phase reads them: counts per file, ambiguity, deletion vectors, updates and inserts. So
+they are computed once and kept: few on the driver, where counting them and writing vectors takes no
+job of Spark, and others on the executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from deltaweave.identifiers import RESERVED_PREFIX
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# No table or source has columns with this prefix: `resolve` refuses them.
+FILE = f"{RESERVED_PREFIX}file"
+TARGET_ROW_ID = f"{RESERVED_PREFIX}row_id"
+SOURCE_ROW = f"{RESERVED_PREFIX}source_row"
+CLAUSE = f"{RESERVED_PREFIX}clause"
+MATCHES = f"{RESERVED_PREFIX}matches"
+NO_CLAUSE = -1
+
+# With its file's name, a pair takes some 200 bytes on its way to the driver.
+MAX_ON_DRIVER = 200_000
+
+# Types whose values come back from Arrow as they went, whatever the session's settings.
+_SAME_IN_ARROW = (
+    BooleanType,
+    ByteType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The pairs, wherever they are kept.
+
+    Attributes:
+        computed: The query that gives them: `FILE` (string), `TARGET_ROW_ID` (bigint; the row's
+            place in its file, or any number that tells the rows of the scan apart), `SOURCE_ROW`
+            (the source row's identity, or 0 if it has none; null where no source row matches),
+            `CLAUSE` (int; -1 where no clause takes the pair).
+        on_driver: All of them, if they are few.
+    """
+
+    computed: DataFrame
+    on_driver: pyarrow.Table | None = None
+
+    def matched(self, *columns: str) -> DataFrame:
+        """These columns of the pairs with a source row."""
+        if self.on_driver is None:
+            return self.computed.filter(F.col(SOURCE_ROW).isNotNull()).select(*columns)
+        return self._data_frame(self.on_driver.select(columns))
+
+    def changed(self, *columns: str, in_files: Collection[str] | None = None) -> DataFrame:
+        """These columns of the pairs that a clause takes, in all files or in some, by `FILE`."""
+        here = self.changed_on_driver(in_files)
+        if here is not None:
+            return self._data_frame(here.select(columns))
+        rows = self.computed.filter(F.col(CLAUSE) != NO_CLAUSE)
+        if in_files is not None:
+            rows = rows.filter(F.col(FILE).isin(list(in_files)))
+        return rows.select(*columns)
+
+    def changed_on_driver(self, in_files: Collection[str] | None = None) -> pyarrow.Table | None:
+        """The pairs that a clause takes, in all files or in some; None if they are not here."""
+        if self.on_driver is None:
+            return None
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        mask = pc.not_equal(self.on_driver[CLAUSE], NO_CLAUSE)
+        if in_files is not None:
+            wanted = pa.array(in_files, pa.string())
+            mask = pc.and_(mask, pc.is_in(self.on_driver[FILE], wanted))
+        return self.on_driver.filter(mask)
+
+    def _data_frame(self, rows: pyarrow.Table) -> DataFrame:
+        schema = StructType([self.computed.schema[name] for name in rows.column_names])
+        return self.computed.sparkSession.createDataFrame(rows, schema)
+
+    def counts_per_file(self, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
+        """Per `FILE`: `pairs`, and rows `matched`, `ambiguous`, `changed`, and by each `clause_i`.
+
+        A row with several source rows counts once, as ambiguous and for its one clause.
+
+        Args:
+            num_clauses: How many clauses the statement has.
+            one_each: Whether no target row can have two pairs.
+        """
+        if self.on_driver is None:
+            return _counted(self.computed, num_clauses, one_each=one_each)
+        return _counted_here(self.on_driver, num_clauses, one_each=one_each)
+
+    @cached_property
+    def num_source_rows(self) -> int | None:
+        """How many source rows are in a pair, by their identity; None if that takes a query."""
+        if self.on_driver is None:
+            return None
+        import pyarrow as pa
+
+        identity = pa.table({"row": self.on_driver[SOURCE_ROW]}).flatten()
+        return int(identity.group_by(identity.column_names).aggregate([]).num_rows)
+
+    def unpersist(self) -> None:
+        """Let go of what the executors keep."""
+        if self.on_driver is None:
+            self.computed.unpersist()
+
+
+def brought_to_driver(pairs: DataFrame) -> Pairs | None:
+    """The pairs, computed and brought to the driver in one job; None if they are too many for it.
+
+    That job is then for nothing, so it is to be tried where few are expected.
+    """
+    if not _is_same_in_arrow(pairs.schema[SOURCE_ROW].dataType):
+        return None
+    # The limit bounds the driver's memory: a source row may match any number of target rows.
+    table = pairs.limit(MAX_ON_DRIVER + 1).toArrow()
+    return Pairs(pairs, table) if table.num_rows <= MAX_ON_DRIVER else None
+
+
+def _is_same_in_arrow(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return all(_is_same_in_arrow(field.dataType) for field in kind.fields)
+    return isinstance(kind, _SAME_IN_ARROW) or kind == StringType()
+
+
+def _counted(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
+    if one_each:
+        # Rows need not be brought together.
+        rows = pairs.withColumn(MATCHES, F.col(SOURCE_ROW).isNotNull().cast("int"))
+    else:
+        # Where a row matches repeatedly and that is allowed, one clause takes all of its pairs.
+        rows = pairs.groupBy(FILE, TARGET_ROW_ID).agg(
+            F.count(SOURCE_ROW).alias(MATCHES), F.max(CLAUSE).alias(CLAUSE)
+        )
+    counts = rows.groupBy(FILE).agg(
+        F.sum(MATCHES).alias("pairs"),
+        F.count_if(F.col(MATCHES) > 0).alias("matched"),
+        F.count_if(F.col(MATCHES) > 1).alias("ambiguous"),
+        F.count_if(F.col(CLAUSE) != NO_CLAUSE).alias("changed"),
+        *[F.count_if(F.col(CLAUSE) == i).alias(f"clause_{i}") for i in range(num_clauses)],
+    )
+    return counts.toArrow()
+
+
+def _counted_here(pairs: pyarrow.Table, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
+    """The same of pairs that all have a source row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if one_each:
+        pairs = pairs.append_column(MATCHES, pa.repeat(1, pairs.num_rows))
+    else:
+        pairs = (
+            pairs.group_by([FILE, TARGET_ROW_ID])
+            .aggregate([(CLAUSE, "count"), (CLAUSE, "max")])
+            .rename_columns({f"{CLAUSE}_count": MATCHES, f"{CLAUSE}_max": CLAUSE})
+        )
+    matches, clause = pairs[MATCHES], pairs[CLAUSE]
+    columns = {
+        "pairs": matches,
+        "matched": pa.repeat(1, len(matches)),
+        "ambiguous": pc.greater(matches, 1).cast("int64"),
+        "changed": pc.not_equal(clause, NO_CLAUSE).cast("int64"),
+        **{f"clause_{i}": pc.equal(clause, i).cast("int64") for i in range(num_clauses)},
+    }
+    counts = pa.table({FILE: pairs[FILE], **columns}).group_by(FILE)
+    summed = counts.aggregate([(name, "sum") for name in columns])
+    return summed.rename_columns({f"{name}_sum": name for name in columns})

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from py4j.java_gateway import JavaClass
+from py4j.java_gateway import JavaClass, is_instance_of
 from pyspark.sql import Column, DataFrame
 
 from deltaweave import errors
@@ -158,6 +158,11 @@ def select_where(view: JavaObject, scala_seq: JavaObject, mask: numpy.ndarray) -
 def data_frame(spark: SparkSession, java_data_frame: JavaObject) -> DataFrame:
     """A PySpark DataFrame over a JVM one."""
     return DataFrame(java_data_frame, spark)
+
+
+def is_a(spark: SparkSession, java_object: JavaObject, class_name: str) -> bool:
+    """Whether an object is of a JVM class, by its full name, or of one that extends it."""
+    return bool(is_instance_of(spark.sparkContext._gateway, java_object, class_name))
 
 
 def compute(rows: DataFrame) -> int:

@@ -106,14 +106,14 @@ class TableSnapshot:
 
     def file_list(self) -> FileList:
         """All data files, with their statistics; one job, or none where the checksum lists them."""
-        files = self._files_in_checksum()
+        files = self.files_in_checksum()
         if files is None:
             view = jvm_.jvm(self.spark)
             files = jvm_.seq_of(view, self.snapshot.allFiles().collectAsList())
         return FileList(self.spark, files, self.data_path, have_statistics=True)
 
-    def _files_in_checksum(self) -> JavaObject | None:
-        """The files that the version's checksum lists, as Delta's writers do of up to some 50.
+    def files_in_checksum(self) -> JavaObject | None:
+        """A Scala Seq of the AddFiles that the version's checksum lists, as writers do of up to 50.
 
         None where it does not list them (Delta protocol, section "Version Checksum File").
         """
@@ -182,7 +182,7 @@ class TableSnapshot:
         Its files are chosen here where they are few. Delta would choose them anew, in a job, in
         every plan that Spark makes of a table with deletion vectors: several for one query.
         """
-        listed = self._files_in_checksum()
+        listed = self.files_in_checksum()
         if listed is None:
             return self.read()
         return self.read_files(FileList(self.spark, listed, self.data_path))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedMerge
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.snapshot import TableSnapshot
 
 _IGNORING_FILES = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 _FORCE_UNREADABLE = (
     "spark.databricks.delta.merge.forceSourceMaterializationWithUnreadableFilesConfig"
 )
+_FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 _FORCE_CACHED = "spark.databricks.delta.merge.materializeCachedSource"
 
 
@@ -39,16 +42,70 @@ def reason_to_materialize(merge: ResolvedMerge) -> str | None:
     return None
 
 
-def with_files_chosen(rows: DataFrame) -> DataFrame:
-    """The same rows, by the files that Delta's data skipping chooses for them now.
+def with_files_chosen(rows: DataFrame, target: JavaObject) -> DataFrame:
+    """The same rows, by the files that Delta chooses for them now.
 
-    Every query of a Delta table chooses them anew, in a job. Only a table's filtered and projected
-    rows come back so: an optimized plan of more than that may be none that Spark analyzes again.
+    Every query of a Delta table chooses them anew, in a job.
+
+    Args:
+        rows: Rows of Delta tables.
+        target: Delta's log of the merge's target, of which Delta must see what is read.
+    """
+    listed = _with_listed_files(rows, target)
+    return _with_skipped_files(rows) if listed is None else listed
+
+
+def _with_listed_files(rows: DataFrame, target: JavaObject) -> DataFrame | None:
+    """All files of one table, where the checksum lists them: no job at all; None elsewhere."""
+    spark, view = rows.sparkSession, jvm_.jvm(rows.sparkSession)
+    above, scan = _below(rows._jdf.queryExecution().analyzed(), ("Project", "SubqueryAlias"))
+    if scan.getClass().getSimpleName() != "LogicalRelation":
+        return None
+    relation = scan.relation()
+    if not jvm_.is_a(spark, relation, _FILE_RELATION):
+        return None
+    index = relation.location()
+    if (
+        index.getClass().getSimpleName() != "TahoeLogFileIndex"
+        or index.partitionFilters().nonEmpty()
+        or index.deltaLog().isSameLogAs(target)
+    ):
+        return None
+    log, snapshot = index.deltaLog(), index.getSnapshot()
+    files = TableSnapshot(spark, log, snapshot).files_in_checksum()
+    if files is None:
+        return None
+    listed = view.org.apache.spark.sql.delta.files.TahoeBatchFileIndex(
+        spark._jsparkSession, "batch", files, log, index.path(), snapshot, False
+    )
+    plan = scan.copy(
+        relation.copy(
+            listed,
+            relation.partitionSchema(),
+            relation.dataSchema(),
+            relation.bucketSpec(),
+            relation.fileFormat(),
+            relation.options(),
+            spark._jsparkSession,
+        ),
+        scan.output(),
+        scan.catalogTable(),
+        scan.isStreaming(),
+        scan.stream(),
+    )
+    for node in reversed(above):
+        plan = node.withNewChildren(jvm_.seq(view, [plan]))
+    return jvm_.data_frame_of_plan(spark, plan)
+
+
+def _with_skipped_files(rows: DataFrame) -> DataFrame:
+    """The files that Delta's data skipping leaves of a table's filtered and projected rows.
+
+    Of no other plan: an optimized plan of more than that may be none that Spark analyzes again.
     """
     query = rows._jdf.queryExecution()
-    scan = plan = query.optimizedPlan()
-    while scan.getClass().getSimpleName() in ("Project", "Filter"):
-        scan = scan.child()
+    plan = query.optimizedPlan()
+    _, scan = _below(plan, ("Project", "Filter"))
     # Renamed columns may have lost the ids by which the statement knows them.
     if scan.getClass().getSimpleName() != "LogicalRelation" or not plan.sameOutput(
         query.analyzed()
@@ -57,19 +114,28 @@ def with_files_chosen(rows: DataFrame) -> DataFrame:
     return jvm_.data_frame_of_plan(rows.sparkSession, plan)
 
 
+def _below(plan: JavaObject, kinds: tuple[str, ...]) -> tuple[list[JavaObject], JavaObject]:
+    """The nodes of some kinds on top of a plan, all with one child, and what lies below them."""
+    nodes = []
+    while plan.getClass().getSimpleName() in kinds:
+        nodes.append(plan)
+        plan = plan.child()
+    return nodes, plan
+
+
 def _ignores_unreadable_files(merge: ResolvedMerge) -> bool:
     if any(merge.spark.conf.get(key, "false") == "true" for key in _IGNORING_FILES):
         return True
     leaves = jvm_.iterate(merge.node.source().collectLeaves())
-    return any(_ignores_files(leaf) for leaf in leaves)
+    return any(_ignores_files(merge.spark, leaf) for leaf in leaves)
 
 
-def _ignores_files(leaf: jvm_.JavaObject) -> bool:
+def _ignores_files(spark: SparkSession, leaf: JavaObject) -> bool:
     """Whether a leaf of the plan reads files with an option that passes over unreadable ones."""
     if leaf.getClass().getSimpleName() != "LogicalRelation":
         return False
     relation = leaf.relation()
-    if relation.getClass().getSimpleName() != "HadoopFsRelation":
+    if not jvm_.is_a(spark, relation, _FILE_RELATION):
         return False
     settings = [relation.options().get(key.rsplit(".", 1)[-1]) for key in _IGNORING_FILES]
     return any(setting.isDefined() and setting.get() == "true" for setting in settings)

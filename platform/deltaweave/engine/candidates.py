@@ -6,7 +6,10 @@ at rows without a match, no row that such a clause takes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from pyspark.sql import Column
 
 from deltaweave.delta.conditions import by_source_predicate, skipping_predicates
 from deltaweave.delta.file_list import FileList
@@ -14,10 +17,33 @@ from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.key_index import key_index
 from deltaweave.engine.pruning import may_match
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.source_keys import SourceKeys
+from deltaweave.engine.source_keys import SourceKeys, row_identity, source_keys
 
 if TYPE_CHECKING:
     import numpy
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What is known of matches before any file is read.
+
+    Attributes:
+        files: The candidate files.
+        keys: The source's keys.
+        identity: What tells a source row from the others, or None if nothing does.
+    """
+
+    files: FileList
+    keys: SourceKeys
+    identity: Column | None
+
+
+def find_candidates(transaction: Transaction, source: PreparedSource) -> Candidates:
+    """Collect the source's keys, and choose the files that have to be scanned."""
+    files = files_by_conditions(transaction)
+    keys = source_keys(transaction.merge, source, files)
+    candidates = candidate_files(transaction, source, keys, files)
+    return Candidates(candidates, keys, row_identity(source, keys))
 
 
 def candidate_files(

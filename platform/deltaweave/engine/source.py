@@ -109,7 +109,7 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
     if not materialize:
         same = reason == "NOT_MATERIALIZED_AUTO"
         if same:
-            used = with_files_chosen(used)
+            used = with_files_chosen(used, merge.node.targetFileIndex().deltaLog())
         source = PreparedSource(used, merge.table, None, reason, same)
         # Rows that may be others later are counted before they are merged.
         yield source if same else source.with_num_rows(source.num_rows)

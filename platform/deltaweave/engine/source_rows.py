@@ -18,10 +18,10 @@ from deltaweave.delta.file_list import FileList
 from deltaweave.delta.row_tracking import tracked_columns
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
-from deltaweave.engine.candidates import candidate_files, files_by_conditions
+from deltaweave.engine.candidates import find_candidates
 from deltaweave.engine.pairs import CLAUSE, NO_CLAUSE, SOURCE_ROW
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.source_keys import source_keys, within
+from deltaweave.engine.source_keys import within
 from deltaweave.engine.touched_files import TouchedFilesScan
 
 logger = logging.getLogger(__name__)
@@ -143,13 +143,11 @@ def inserts_only(transaction: Transaction, source: PreparedSource) -> tuple[Data
         The rows, and the candidate files they were joined with.
     """
     merge = transaction.merge
-    files = files_by_conditions(transaction)
-    keys = source_keys(merge, source, files)
-    candidates = candidate_files(transaction, source, keys, files)
-    unmatched = source.rows
+    found = find_candidates(transaction, source)
+    candidates, unmatched = found.files, source.rows
     if len(candidates):
         target = target_plan(transaction, candidates, merge.condition_columns())
-        may_match = within(keys)
+        may_match = within(found.keys)
         if may_match is not None:
             target = target.filter(may_match)
         unmatched = unmatched.join(target, merge.condition, "left_anti")

@@ -22,7 +22,7 @@ from deltaweave.delta.failures import translated
 from deltaweave.delta.file_list import FileList, decoded_location
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
-from deltaweave.engine.candidates import candidate_files, files_by_conditions
+from deltaweave.engine.candidates import Candidates
 from deltaweave.engine.evolution import changes_nothing
 from deltaweave.engine.pairs import (
     CLAUSE,
@@ -36,7 +36,7 @@ from deltaweave.engine.pairs import (
     brought_to_driver,
 )
 from deltaweave.engine.source import SOURCE_ROW_PRESENT, PreparedSource
-from deltaweave.engine.source_keys import row_identity, source_keys, within
+from deltaweave.engine.source_keys import within
 from deltaweave.errors import AmbiguousMatchError, MergeFailedError
 
 if TYPE_CHECKING:
@@ -138,7 +138,11 @@ def clause_taken(merge: ResolvedMerge) -> Column:
 
 
 def find_touched_files(
-    transaction: Transaction, source: PreparedSource, *, with_row_index: bool
+    transaction: Transaction,
+    source: PreparedSource,
+    found: Candidates,
+    *,
+    with_row_index: bool,
 ) -> TouchedFilesScan:
     """Scan the candidate files for matches and changed rows.
 
@@ -148,10 +152,7 @@ def find_touched_files(
         AmbiguousMatchError: Several source rows match a target row.
     """
     merge = transaction.merge
-    files = files_by_conditions(transaction)
-    keys = source_keys(merge, source, files)
-    identity = row_identity(source, keys)
-    candidates = candidate_files(transaction, source, keys, files)
+    candidates, keys, identity = found.files, found.keys, found.identity
     if not len(candidates):
         return TouchedFilesScan(
             candidates=candidates,

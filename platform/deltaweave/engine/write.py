@@ -25,6 +25,7 @@ from deltaweave.delta.deletion_vectors import (
 )
 from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction, WrittenFiles
+from deltaweave.engine.candidates import find_candidates
 from deltaweave.engine.change_feed import recorded_inserts
 from deltaweave.engine.changed_rows import changed_rows, remaining_rows
 from deltaweave.engine.files_left import mark_or_remove
@@ -76,7 +77,9 @@ def write_changes(transaction: Transaction, source: PreparedSource, phases: Phas
     with phases.running(
         "findTouchedFiles", "MERGE operation - scanning files for matches", "scanTimeMs"
     ):
-        scan = find_touched_files(transaction, source, with_row_index=with_vectors or in_place)
+        candidates = find_candidates(transaction, source)
+        by_place = with_vectors or in_place
+        scan = find_touched_files(transaction, source, candidates, with_row_index=by_place)
     try:
         if not len(scan.touched):
             return _insert_unmatched(transaction, source, scan, phases)

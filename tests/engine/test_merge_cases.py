@@ -101,8 +101,14 @@ def test_sql_text_gives_what_built_in_merge_gives(
 
 @pytest.mark.parametrize("case", IN_ONE_LAYOUT, ids=case_id)
 def test_copy_on_write_gives_the_rows_of_built_in_merge_with_vectors(
-    case: MergeCase, run_with_oracle: Run, spark: SparkSession, tmp_path: Path
+    case: MergeCase,
+    run_with_oracle: Run,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # As a big source has its pairs; all other runs have them on the driver.
+    monkeypatch.setattr("deltaweave.engine.touched_files.MAX_ON_DRIVER", -1)
     _, theirs = run_with_oracle(case, VECTORS_AND_FEED)
     assert_same_rows(case, Stage(spark, case, tmp_path, COPY_ON_WRITE).by_sql(), theirs)
 
@@ -141,5 +147,6 @@ def test_every_layout_and_join_gives_what_built_in_merge_gives(
         assert_outcome(case, stage.by_sql(), theirs)
         return
     monkeypatch.setattr("deltaweave.engine.source.BROADCAST_LIMIT_BYTES", 0)
+    monkeypatch.setattr("deltaweave.engine.touched_files.MAX_ON_DRIVER", -1)
     with configured(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"}):
         assert_outcome(case, stage.by_sql(), theirs)

@@ -114,9 +114,6 @@ STATEMENTS = {
     "updates alone": "WHEN MATCHED THEN UPDATE SET *",
     "some updates": "WHEN MATCHED AND s.k < 3 THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
     "some inserts": "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED AND s.k > 21 THEN INSERT *",
-    "other values": "WHEN MATCHED THEN UPDATE SET v = -s.v WHEN NOT MATCHED THEN INSERT *",
-    "the target's values": "WHEN MATCHED THEN UPDATE SET v = t.v + s.v",
-    "deletes": "WHEN MATCHED AND s.k = 2 THEN DELETE WHEN NOT MATCHED THEN INSERT *",
 }
 SOURCES = {
     "some match": [(0, 100), (2, 102), (21, 121), (22, 122)],

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import Table, errors
 from deltaweave.delta.alongside import alongside
 from deltaweave.delta.file_list import FileList
+from deltaweave.delta.source_plan import with_files_chosen
 from tests.builders import frame, write_table
 from tests.spark_jobs import jobs_of
 
@@ -111,6 +112,46 @@ def test_tables_as_sources_are_merged_as_built_in_merge_does(
     ours, theirs = (spark.read.format("delta").load(path).collect() for path in paths)
     assert sorted(map(tuple, ours)) == sorted(map(tuple, theirs))
     assert result.source_materialization == "NOT_MATERIALIZED_AUTO"
+
+
+def test_the_changes_of_a_table_are_a_source(spark: SparkSession, tmp_path: Path) -> None:
+    path, other = str(tmp_path / "target"), str(tmp_path / "other")
+    feed = {"delta.enableChangeDataFeed": "true"}
+    write_table(spark, other, [(k, -k) for k in range(2, 8)], SCHEMA, properties=feed)
+    write_table(spark, path, [(k, k) for k in range(4)], SCHEMA, files=2)
+    deltaweave.merge(
+        spark,
+        f"MERGE INTO delta.`{path}` t "
+        f"USING (SELECT k, v FROM table_changes('delta.`{other}`', 0)) s ON t.k = s.k "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+    )
+    rows = {tuple(row) for row in Table(spark, path).read().collect()}
+    assert rows == {(0, 0), (1, 1), *((k, -k) for k in range(2, 8))}
+
+
+def test_a_table_as_source_is_listed_without_a_job(spark: SparkSession, path: str) -> None:
+    rows = spark.read.format("delta").load(path).select("v", "k")
+    log = Table(spark, path).snapshot().log
+    other = f"{path} of others"
+    spark.range(1).write.format("delta").save(other)
+    target = Table(spark, other).snapshot().log
+    chosen = []
+
+    def choose() -> None:
+        chosen.append(with_files_chosen(rows, target))
+
+    assert jobs_of(spark, "choosing", choose) == 0
+    assert "TahoeBatchFileIndex" in file_index_of(chosen[0])
+    assert chosen[0].columns == ["v", "k"]
+    assert {tuple(row) for row in chosen[0].collect()} == {(k * 10, k) for k in range(8)}
+    # Delta has to see what a merge reads of its own target.
+    assert "TahoeBatchFileIndex" not in file_index_of(with_files_chosen(rows, log))
+
+
+def file_index_of(rows: DataFrame) -> str:
+    """The class that lists the files of a plan's one relation."""
+    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
+    return str(leaves.head().relation().location().getClass().getSimpleName())
 
 
 def test_work_alongside_is_of_the_same_job_group(spark: SparkSession) -> None:

@@ -138,14 +138,14 @@ def test_a_table_as_source_is_listed_without_a_job(spark: SparkSession, path: st
     chosen = []
 
     def choose() -> None:
-        chosen.append(with_files_chosen(rows, target))
+        chosen.append(with_files_chosen(rows, target)[0])
 
     assert jobs_of(spark, "choosing", choose) == 0
     assert "TahoeBatchFileIndex" in file_index_of(chosen[0])
     assert chosen[0].columns == ["v", "k"]
     assert {tuple(row) for row in chosen[0].collect()} == {(k * 10, k) for k in range(8)}
     # Delta has to see what a merge reads of its own target.
-    assert "TahoeBatchFileIndex" not in file_index_of(with_files_chosen(rows, log))
+    assert "TahoeBatchFileIndex" not in file_index_of(with_files_chosen(rows, log)[0])
 
 
 def file_index_of(rows: DataFrame) -> str:

@@ -35,7 +35,9 @@ KEPT_BY_REMOVAL = (
 
 def to_json(view: JavaObject, objects: JavaObject) -> list[Action]:
     """What a Scala Seq of a few actions, or of other case classes, says."""
-    actions: list[Action] = json.loads(_mapper(view).writeValueAsString(objects))
+    text = view.java.io.StringWriter()
+    _mapper(view).writeValue(text, objects)
+    actions: list[Action] = json.loads(jvm_.text_of(text.getBuffer()))
     return actions
 
 

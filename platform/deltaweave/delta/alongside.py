@@ -26,7 +26,8 @@ def alongside(spark: SparkSession, work: Callable[[], Result]) -> Iterator[Futur
 
     Args:
         spark: The session.
-        work: What to do. Delta's active transaction, which is of one thread, is not known in it.
+        work: What to do. Delta's active transaction is of one thread: the work that needs it has to
+            make it active.
     """
     future: Future[Result] = Future()
 

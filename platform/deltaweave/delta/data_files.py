@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import posixpath
+import time
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -22,8 +22,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from deltaweave.delta import actions
 from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.file_list import FileList, encoder
+from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -120,45 +121,25 @@ def additions(old: FileList, new: dict[str, tuple[str, int, str]]) -> FileList:
         old: The old files.
         new: By the path of an old file: the new one's name, its size in bytes and its statistics.
     """
-    import pyarrow as pa
-
-    replaced = [row for row in old.rows.to_pylist() if row["path"] in new]
-    files = pa.table(
-        {
-            "path": [
-                posixpath.join(posixpath.dirname(row["path"]), new[row["path"]][0])
-                for row in replaced
-            ],
-            "partition": [row["partition"] for row in replaced],
-            "size": [new[row["path"]][1] for row in replaced],
-            "stats": [new[row["path"]][2] for row in replaced],
-        },
-        schema=pa.schema(
-            [
-                ("path", pa.string()),
-                ("partition", pa.string()),
-                ("size", pa.int64()),
-                ("stats", pa.string()),
-            ]
-        ),
-    )
-    columns = old.data_frame.schema
-    given = {
-        "path": F.col("path"),
-        "partitionValues": F.from_json("partition", "map<string,string>"),
-        "size": F.col("size"),
-        "modificationTime": F.unix_millis(F.current_timestamp()),
-        "dataChange": F.lit(True),
-        "stats": F.col("stats"),
-    }
-    rows = old.spark.createDataFrame(files).select(
-        *[
-            given.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
-            for field in columns
-        ]
-    )
-    chosen = getattr(rows._jdf, "as")(encoder(old.spark, "addFile")).collectAsList()
-    return FileList(old.spark, jvm_.seq_of(jvm_.jvm(old.spark), chosen), old.data_path)
+    now_ms = time.time_ns() // 1_000_000
+    added = []
+    for row in old.rows.to_pylist():
+        if row["path"] not in new:
+            continue
+        name, size, statistics = new[row["path"]]
+        added.append(
+            {
+                "path": posixpath.join(posixpath.dirname(row["path"]), name),
+                "partitionValues": json.loads(row["partition"]),
+                "size": size,
+                "modificationTime": now_ms,
+                "dataChange": True,
+                "stats": statistics,
+            }
+        )
+    view = jvm_.jvm(old.spark)
+    files = jvm_.seq_of(view, actions.from_json(view, "actions.AddFile", added))
+    return FileList(old.spark, files, old.data_path)
 
 
 def _is_plain(data_type: DataType, *, nested_allowed: bool) -> bool:

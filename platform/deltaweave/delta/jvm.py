@@ -30,6 +30,8 @@ JavaObject: TypeAlias = Any
 TESTED_VERSIONS = (("4.2.0", "4.4.0"),)
 ALLOW_UNTESTED = "DELTAWEAVE_ALLOW_UNTESTED_VERSIONS"
 
+_PIECE = 4_000  # characters, of which each may be escaped
+
 _NAMES: WeakKeyDictionary[SparkContext, _Names] = WeakKeyDictionary()
 
 
@@ -133,6 +135,17 @@ def iterate(scala_seq: JavaObject) -> Iterator[JavaObject]:
     iterator = scala_seq.iterator()
     while iterator.hasNext():
         yield iterator.next()
+
+
+def text_of(buffer: JavaObject) -> str:
+    """What a Java StringBuffer holds, piece by piece.
+
+    py4j sends an answer in parts of 8 KiB, and of a longer one the second waits 40 ms: the socket
+    holds it back until the first is acknowledged.
+    """
+    length = buffer.length()
+    ends = range(_PIECE, length + _PIECE, _PIECE)
+    return "".join(buffer.substring(end - _PIECE, min(end, length)) for end in ends)
 
 
 def place_of(view: JavaObject, attributes: JavaObject, attribute: JavaObject) -> int:

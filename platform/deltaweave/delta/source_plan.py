@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedMerge
+from deltaweave.delta.file_list import FileList
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.snapshot import TableSnapshot
 
@@ -42,7 +43,7 @@ def reason_to_materialize(merge: ResolvedMerge) -> str | None:
     return None
 
 
-def with_files_chosen(rows: DataFrame, target: JavaObject) -> DataFrame:
+def with_files_chosen(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, int | None]:
     """The same rows, by the files that Delta chooses for them now.
 
     Every query of a Delta table chooses them anew, in a job.
@@ -50,12 +51,15 @@ def with_files_chosen(rows: DataFrame, target: JavaObject) -> DataFrame:
     Args:
         rows: Rows of Delta tables.
         target: Delta's log of the merge's target, of which Delta must see what is read.
+
+    Returns:
+        The rows, and how many they are if the files' statistics tell.
     """
     listed = _with_listed_files(rows, target)
-    return _with_skipped_files(rows) if listed is None else listed
+    return (_with_skipped_files(rows), None) if listed is None else listed
 
 
-def _with_listed_files(rows: DataFrame, target: JavaObject) -> DataFrame | None:
+def _with_listed_files(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, int | None] | None:
     """All files of one table, where the checksum lists them: no job at all; None elsewhere."""
     spark, view = rows.sparkSession, jvm_.jvm(rows.sparkSession)
     above, scan = _below(rows._jdf.queryExecution().analyzed(), ("Project", "SubqueryAlias"))
@@ -72,7 +76,8 @@ def _with_listed_files(rows: DataFrame, target: JavaObject) -> DataFrame | None:
     ):
         return None
     log, snapshot = index.deltaLog(), index.getSnapshot()
-    files = TableSnapshot(spark, log, snapshot).files_in_checksum()
+    table = TableSnapshot(spark, log, snapshot)
+    files = table.files_in_checksum()
     if files is None:
         return None
     listed = view.org.apache.spark.sql.delta.files.TahoeBatchFileIndex(
@@ -95,7 +100,8 @@ def _with_listed_files(rows: DataFrame, target: JavaObject) -> DataFrame | None:
     )
     for node in reversed(above):
         plan = node.withNewChildren(jvm_.seq(view, [plan]))
-    return jvm_.data_frame_of_plan(spark, plan)
+    num_rows = FileList(spark, files, table.data_path).num_records
+    return jvm_.data_frame_of_plan(spark, plan), num_rows
 
 
 def _with_skipped_files(rows: DataFrame) -> DataFrame:

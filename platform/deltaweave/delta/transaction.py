@@ -71,6 +71,17 @@ class Transaction:
     log: JavaObject
     transaction: JavaObject
 
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Let Delta know of the transaction on this thread, while the block runs."""
+        delta = jvm_.jvm(self.merge.spark).org.apache.spark.sql.delta
+        transactions = jvm_.singleton(delta, "OptimisticTransaction")
+        transactions.setActive(self.transaction)
+        try:
+            yield
+        finally:
+            transactions.clearActive()
+
     @property
     def snapshot(self) -> JavaObject:
         """The snapshot the transaction reads."""
@@ -364,13 +375,10 @@ def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
     """
     view = jvm_.jvm(merge.spark)
     log = merge.node.targetFileIndex().deltaLog()
-    active = jvm_.singleton(view.org.apache.spark.sql.delta, "OptimisticTransaction")
     with translated(merge.table):
         transaction = log.startTransaction(merge.node.catalogTable(), jvm_.option(view, None))
     # New values of identity columns raise these columns' marks in the same commit.
     transaction.setTrackHighWaterMarks(merge.node.trackHighWaterMarks())
-    active.setActive(transaction)
-    try:
-        yield Transaction(merge, log, transaction)
-    finally:
-        active.clearActive()
+    begun = Transaction(merge, log, transaction)
+    with begun.active():
+        yield begun

@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column
-
 from deltaweave.delta.conditions import by_source_predicate, skipping_predicates
 from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.key_index import key_index
 from deltaweave.engine.pruning import may_match
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.source_keys import SourceKeys, row_identity, source_keys
+from deltaweave.engine.source_keys import SourceKeys, source_keys
 
 if TYPE_CHECKING:
     import numpy
@@ -30,12 +28,10 @@ class Candidates:
     Attributes:
         files: The candidate files.
         keys: The source's keys.
-        identity: What tells a source row from the others, or None if nothing does.
     """
 
     files: FileList
     keys: SourceKeys
-    identity: Column | None
 
 
 def find_candidates(transaction: Transaction, source: PreparedSource) -> Candidates:
@@ -43,7 +39,7 @@ def find_candidates(transaction: Transaction, source: PreparedSource) -> Candida
     files = files_by_conditions(transaction)
     keys = source_keys(transaction.merge, source, files)
     candidates = candidate_files(transaction, source, keys, files)
-    return Candidates(candidates, keys, row_identity(source, keys))
+    return Candidates(candidates, keys)
 
 
 def candidate_files(

@@ -78,19 +78,21 @@ def why_not_in_place(transaction: Transaction) -> str | None:
 
 
 def rewrite_in_place(
-    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
 ) -> tuple[WrittenFiles, FileList]:
-    """Rewrite those touched files that can be; the scan knows each row's place in its file.
+    """Rewrite those of some touched files that can be.
+
+    Args:
+        transaction: The merge's transaction.
+        source: The prepared source.
+        scan: What the scan for matches found; it knows each row's place in its file.
+        files: The files that are worth it.
 
     Returns:
         The new files, and the touched files that are left to Spark.
     """
     import numpy as np
 
-    worth_it = _worth_it(transaction, scan)
-    files = scan.touched.where(worth_it)
-    if not len(files):
-        return WrittenFiles.of(files), scan.touched
     with_vectors = frozenset(
         row["location"].removeprefix("file:") for row in files.rows.to_pylist() if row["has_vector"]
     )
@@ -136,16 +138,12 @@ def most_rows_change(transaction: Transaction, scan: TouchedFilesScan) -> bool:
     return setting != "true" and is_big and not _few_rows_change(scan).any()
 
 
-def _worth_it(transaction: Transaction, scan: TouchedFilesScan) -> numpy.ndarray:
+def worth_rewriting_in_place(transaction: Transaction, scan: TouchedFilesScan) -> FileList:
     """Which touched files are to be rewritten in place: all where that is set."""
-    import numpy as np
-
     if transaction.merge.spark.conf.get(SETTING, "auto") == "true":
-        return np.ones(len(scan.touched), dtype=bool)
-    few_change = _few_rows_change(scan)
-    if scan.touched.where(few_change).size_in_bytes < MIN_BYTES:
-        return np.zeros(len(scan.touched), dtype=bool)
-    return few_change
+        return scan.touched
+    files = scan.touched.where(_few_rows_change(scan))
+    return files if files.size_in_bytes >= MIN_BYTES else scan.touched.none()
 
 
 def _few_rows_change(scan: TouchedFilesScan) -> numpy.ndarray:

@@ -44,6 +44,8 @@ NO_CLAUSE = -1
 
 # With its file's name, a pair takes some 200 bytes on its way to the driver.
 MAX_ON_DRIVER = 200_000
+# Where there cannot be more, they need not be counted on the way.
+MAX_POSSIBLE_ON_DRIVER = 500_000
 
 # Types whose values come back from Arrow as they went, whatever the session's settings.
 _SAME_IN_ARROW = (
@@ -136,13 +138,19 @@ class Pairs:
             self.computed.unpersist()
 
 
-def brought_to_driver(pairs: DataFrame) -> Pairs | None:
+def brought_to_driver(pairs: DataFrame, at_most: int | None = None) -> Pairs | None:
     """The pairs, computed and brought to the driver in one job; None if they are too many for it.
 
     That job is then for nothing, so it is to be tried where few are expected.
+
+    Args:
+        pairs: The query that gives them, all with a source row.
+        at_most: How many there can be, or None if that is not known.
     """
     if not _is_same_in_arrow(pairs.schema[SOURCE_ROW].dataType):
         return None
+    if at_most is not None and at_most <= MAX_POSSIBLE_ON_DRIVER:
+        return Pairs(pairs, pairs.toArrow())
     # The limit bounds the driver's memory: a source row may match any number of target rows.
     table = pairs.limit(MAX_ON_DRIVER + 1).toArrow()
     return Pairs(pairs, table) if table.num_rows <= MAX_ON_DRIVER else None

@@ -107,12 +107,14 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
     materialize, reason = decide(merge)
     used = merge.source.select(*merge.source_columns())
     if not materialize:
-        same = reason == "NOT_MATERIALIZED_AUTO"
+        same, num_rows = reason == "NOT_MATERIALIZED_AUTO", None
         if same:
-            used = with_files_chosen(used, merge.node.targetFileIndex().deltaLog())
+            used, num_rows = with_files_chosen(used, merge.node.targetFileIndex().deltaLog())
         source = PreparedSource(used, merge.table, None, reason, same)
-        # Rows that may be others later are counted before they are merged.
-        yield source if same else source.with_num_rows(source.num_rows)
+        if not same:
+            # Rows that may be others later are counted before they are merged.
+            num_rows = source.num_rows
+        yield source if num_rows is None else source.with_num_rows(num_rows)
         return
     setting, default = _STORAGE_LEVELS[min(attempt, len(_STORAGE_LEVELS)) - 1]
     level = merge.spark.conf.get(f"{_SETTING}.{setting}", default) or default

@@ -36,7 +36,7 @@ from deltaweave.engine.pairs import (
     brought_to_driver,
 )
 from deltaweave.engine.source import SOURCE_ROW_PRESENT, PreparedSource
-from deltaweave.engine.source_keys import within
+from deltaweave.engine.source_keys import row_identity, within
 from deltaweave.errors import AmbiguousMatchError, MergeFailedError
 
 if TYPE_CHECKING:
@@ -152,7 +152,8 @@ def find_touched_files(
         AmbiguousMatchError: Several source rows match a target row.
     """
     merge = transaction.merge
-    candidates, keys, identity = found.files, found.keys, found.identity
+    candidates, keys = found.files, found.keys
+    identity = row_identity(source, keys)
     if not len(candidates):
         return TouchedFilesScan(
             candidates=candidates,
@@ -206,7 +207,11 @@ def find_touched_files(
     # The inserts and the deletion vectors read the pairs once more.
     read_again = with_row_index or (identity is not None and bool(merge.of_kind("not_matched")))
     with translated(merge.table, version=transaction.version):
-        pairs = _kept(query, source, may_be_many=by_source) if read_again else Pairs(query)
+        at_most = candidates.num_records if keys.are_unique else None
+        few = not by_source and source.is_counted and source.num_rows <= MAX_ON_DRIVER
+        pairs = brought_to_driver(query, at_most) if read_again and few else None
+        if pairs is None:
+            pairs = Pairs(query.persist() if read_again else query)
     try:
         with translated(merge.table, version=transaction.version):
             counts = pairs.counts_per_file(len(merge.clauses), one_each=keys.are_unique)
@@ -231,13 +236,6 @@ def find_touched_files(
         source_identity=identity,
         pairs=pairs,
     )
-
-
-def _kept(query: DataFrame, source: PreparedSource, *, may_be_many: bool) -> Pairs:
-    """The pairs, to be read several times: on the driver where the source has few rows."""
-    few = source.is_counted and source.num_rows <= MAX_ON_DRIVER
-    pairs = brought_to_driver(query) if few and not may_be_many else None
-    return Pairs(query.persist()) if pairs is None else pairs
 
 
 def _total(counts: pyarrow.Table, column: str) -> int:

@@ -29,7 +29,12 @@ from deltaweave.engine.candidates import find_candidates
 from deltaweave.engine.change_feed import recorded_inserts
 from deltaweave.engine.changed_rows import changed_rows, remaining_rows
 from deltaweave.engine.files_left import mark_or_remove
-from deltaweave.engine.in_place import most_rows_change, rewrite_in_place, why_not_in_place
+from deltaweave.engine.in_place import (
+    most_rows_change,
+    rewrite_in_place,
+    why_not_in_place,
+    worth_rewriting_in_place,
+)
 from deltaweave.engine.pairs import FILE, TARGET_ROW_ID
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.source import PreparedSource
@@ -132,19 +137,19 @@ def _rewrite_touched_files(
         f"MERGE operation - Rewriting {len(scan.touched)} files",
         "rewriteTimeMs",
     ):
-        rewritten, left = WrittenFiles.of(scan.touched.none()), scan.touched
-        parts = None
+        parts, files = None, scan.touched.none()
         if in_place and most_rows_change(transaction, scan):
             parts = _changed_and_remaining_rows(transaction, source, scan)
-        if parts is None:
-            if in_place:
-                rewritten, left = rewrite_in_place(transaction, source, scan)
-            parts = _inserts(transaction, source, scan)
-            if len(left):
-                parts.insert(0, changed_rows(transaction, source, scan, left, with_unmodified=True))
-        written = transaction.write(_together(parts)) if parts else None
-        if len(rewritten):
-            written = rewritten if written is None else written.and_also(rewritten)
+        if in_place and parts is None:
+            files = worth_rewriting_in_place(transaction, scan)
+        if len(files):
+            written, left = _rewrite_in_place(transaction, source, scan, files)
+        else:
+            left = scan.touched
+            if parts is None:
+                rows = changed_rows(transaction, source, scan, left, with_unmodified=True)
+                parts = [rows, *_inserts(transaction, source, scan)]
+            written = transaction.write(_together(parts)) if parts else None
     return Changes(
         "copy-on-write" if len(left) else "copy-in-place",
         scan.candidates,
@@ -154,6 +159,32 @@ def _rewrite_touched_files(
         rows_by_clause=scan.rows_by_clause,
         num_copied=transaction.num_records(scan.touched) - sum(scan.changed_by_file),
     )
+
+
+def _rewrite_in_place(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
+) -> tuple[WrittenFiles, FileList]:
+    """Rewrite these files and write the inserts meanwhile; then Spark rewrites the others.
+
+    Returns:
+        All new files, and the touched files that were left to Spark.
+    """
+
+    def insert() -> WrittenFiles | None:
+        with transaction.active():
+            inserts = _inserts(transaction, source, scan)
+            return transaction.write(_together(inserts)) if inserts else None
+
+    # A file is rewritten by one task: a few files leave cores without work.
+    with alongside(transaction.merge.spark, insert) as inserting:
+        written, left = rewrite_in_place(transaction, source, scan, files)
+    inserted = inserting.result()
+    if inserted is not None:
+        written = inserted.and_also(written)
+    if len(left):
+        rows = changed_rows(transaction, source, scan, left, with_unmodified=True)
+        written = transaction.write(rows).and_also(written)
+    return written, left
 
 
 def _changed_and_remaining_rows(

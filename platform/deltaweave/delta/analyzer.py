@@ -24,6 +24,7 @@ from deltaweave.delta.jvm import JavaObject
 from deltaweave.identifiers import RESERVED_PREFIX
 
 if TYPE_CHECKING:
+    import numpy
     from pyspark.sql import SparkSession
 
 _CLAUSE_NODES = {
@@ -58,6 +59,15 @@ class ResolvedClause:
         """For update and insert, one Column per column of the evolved target schema."""
         actions = jvm_.iterate(self.node.resolvedActions())
         return tuple(jvm_.column_of(self.spark, action.expr()) for action in actions)
+
+    def row(self, wanted: numpy.ndarray | None = None) -> Column:
+        """The same as one struct, for a few calls to the JVM; by a boolean mask, some of them."""
+        view, actions = jvm_.jvm(self.spark), self.node.resolvedActions()
+        if wanted is not None and not wanted.all():
+            actions = jvm_.select_where(view, actions, wanted)
+        values = actions.map(jvm_.function(self.spark, actions.head().getClass(), "expr"))
+        struct = jvm_.singleton(view.org.apache.spark.sql.catalyst.expressions, "CreateStruct")
+        return jvm_.column_of(self.spark, struct.apply(values))
 
     def gives_same_values(self, other: ResolvedClause) -> bool:
         """Whether both assign the same expressions, as UPDATE SET * and INSERT * do."""
@@ -242,7 +252,7 @@ def resolve(
 
 def _refuse_reserved_names(analyzed: JavaObject, table: str) -> None:
     for plan in (analyzed.target(), analyzed.source()):
-        for name in plan.schema().fieldNames():
+        for name in _schema(plan.schema()).names:
             if name.lower().startswith(RESERVED_PREFIX):
                 raise errors.StatementError(
                     f"column {name!r} begins with {RESERVED_PREFIX!r}, the names of columns that "
@@ -260,7 +270,7 @@ def _refuse_other_columns(analyzed: JavaObject, table: str) -> None:
     # Delta's scans leave void columns out.
     schema = _schema(analyzed.targetFileIndex().metadata().schema())
     of_table = [f.name.lower() for f in schema.fields if not isinstance(f.dataType, NullType)]
-    of_target = [name.lower() for name in analyzed.target().schema().fieldNames()]
+    of_target = [name.lower() for name in _schema(analyzed.target().schema()).names]
     if len(of_target) == len(of_table) and of_target != of_table:
         raise errors.StatementError(
             "the target is a view that renames or reorders the columns of its table.",

@@ -137,6 +137,25 @@ def iterate(scala_seq: JavaObject) -> Iterator[JavaObject]:
         yield iterator.next()
 
 
+def function(spark: SparkSession, owner: JavaObject, method: str) -> JavaObject:
+    """A Scala function that calls a method without arguments of what it is given.
+
+    `map` with it takes one py4j call however long the sequence is.
+
+    Args:
+        spark: The session.
+        owner: The Java class that has the method.
+        method: The method's name.
+    """
+    view = jvm(spark)
+    invoke = view.java.lang.invoke
+    gateway: Any = spark.sparkContext._gateway
+    no_types = gateway.new_array(view.java.lang.Class, 0)
+    handle = invoke.MethodHandles.publicLookup().unreflect(owner.getMethod(method, no_types))
+    kind = owner.getClassLoader().loadClass("scala.Function1")
+    return invoke.MethodHandleProxies.asInterfaceInstance(kind, handle)
+
+
 def text_of(buffer: JavaObject) -> str:
     """What a Java StringBuffer holds, piece by piece.
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta.analyzer import ResolvedMerge
-from deltaweave.delta.file_list import FileList
+from deltaweave.delta.file_list import FileList, decoded_location
 from deltaweave.delta.row_tracking import tracked_columns
 from deltaweave.delta.target_plan import target_plan
 from deltaweave.delta.transaction import Transaction
@@ -25,9 +26,13 @@ from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.touched_files import TouchedFilesScan, clause_taken
 from deltaweave.identifiers import RESERVED_PREFIX, quoted
 
+if TYPE_CHECKING:
+    import pyarrow
+
 logger = logging.getLogger(__name__)
 
 _NUMBER = f"{RESERVED_PREFIX}number"
+_PLACE_BITS = 40
 _FEW_FILES = 32
 _BROADCAST_LIMIT_ROWS = 2_000_000  # some 64 MB as a hash table of numbers
 
@@ -127,17 +132,54 @@ def remaining_rows(transaction: Transaction, scan: TouchedFilesScan, files: File
 
 def _without(scan: TouchedFilesScan, files: FileList, rows: DataFrame) -> DataFrame:
     """The rows of these files, named by file and place, that no clause takes."""
-    changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files)
     names = scan.names_of(files)
     if len(names) > _FEW_FILES or sum(scan.changed_by_file) > _BROADCAST_LIMIT_ROWS:
+        changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files)
         return rows.join(changed, [FILE, TARGET_ROW_ID], "left_anti")
     # File and place as one number: a hash table of numbers is small, and soon built and searched.
+    numbered = rows.withColumn(_NUMBER, _numbers(names))
+    left = _numbers_left(scan, files, names)
+    if left is not None:
+        table = rows.sparkSession.createDataFrame(left)
+        return numbered.join(F.broadcast(table), _NUMBER, "left_semi")
+    changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files)
+    taken = changed.select(_numbers(names).alias(_NUMBER))
+    return numbered.join(F.broadcast(taken), _NUMBER, "left_anti")
+
+
+def _numbers(names: Sequence[str]) -> Column:
+    """The numbers of rows that are all in these files."""
+    if len(names) == 1:
+        return F.col(TARGET_ROW_ID)
     number = F.lit(None).cast("bigint")
     for i, name in enumerate(names):
-        number = F.when(F.col(FILE) == name, F.lit(i << 40)).otherwise(number)
-    number = number + F.col(TARGET_ROW_ID)
-    taken = changed.select(number.alias(_NUMBER))
-    return rows.withColumn(_NUMBER, number).join(F.broadcast(taken), _NUMBER, "left_anti")
+        number = F.when(F.col(FILE) == name, F.lit(i << _PLACE_BITS)).otherwise(number)
+    return number + F.col(TARGET_ROW_ID)
+
+
+def _numbers_left(
+    scan: TouchedFilesScan, files: FileList, names: Sequence[str]
+) -> pyarrow.Table | None:
+    """The numbers of the rows left, where they are fewer than the others and pairs are at hand.
+
+    Those of rows that were marked as deleted before are among them: no scan gives these.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    changed = scan.changed_on_driver(files)
+    num_rows = files.row_counts + files.rows["num_marked"].to_numpy()
+    if changed is None or not num_rows.sum() < 2 * changed.num_rows:  # also where it is not known
+        return None
+    rows_of = dict(zip(files.rows["location"].to_pylist(), num_rows, strict=True))
+    left = []
+    for i, name in enumerate(names):
+        taken = changed.filter(pc.equal(changed[FILE], name))[TARGET_ROW_ID].to_numpy()
+        is_left = np.ones(int(rows_of[decoded_location(name)]), dtype=bool)
+        is_left[taken] = False
+        left.append(np.flatnonzero(is_left) + (i << _PLACE_BITS))
+    return pa.table({_NUMBER: np.concatenate(left)})
 
 
 def updated(merge: ResolvedMerge, before: Sequence[Column]) -> list[Column]:

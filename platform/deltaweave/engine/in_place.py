@@ -169,8 +169,12 @@ def _table_format(transaction: Transaction) -> parquet_rewrite.TableFormat:
 def _changes(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
 ) -> DataFrame:
-    """A row per change: its file, its place there, whether it is deleted, or the new values."""
+    """A row per change: its file, its place there, whether it is deleted, its new row as struct."""
+    import numpy as np
+
     merge = transaction.merge
+    in_files = {column.name for column in data_columns(transaction)}
+    stored = np.array([name in in_files for name in merge.evolved_schema.names])
     updates = updates_from_source(transaction, scan)
     if updates is not None:
         rows = scan.changed_pairs(FILE, TARGET_ROW_ID, SOURCE_ROW, CLAUSE, files=files)
@@ -178,29 +182,24 @@ def _changes(
         if updates and identity is not None:
             # The source to the left: Spark keeps the attribute ids of that side.
             rows = source.for_join().join(rows, identity == F.col(SOURCE_ROW), "right")
-        after = _values(merge, scan, updates)
+        after = _new_row(merge, scan, updates, stored)
     else:
         target = target_plan(transaction, files, file_column=FILE, row_index_column=TARGET_ROW_ID)
         outer = merge.of_kind("not_matched_by_source")
         rows = target.join(source.for_join(), merge.condition, "left" if outer else "inner")
         rows = rows.withColumn(CLAUSE, clause_taken(merge)).filter(F.col(CLAUSE) != NO_CLAUSE)
-        after = updated(merge, columns_before(merge))
+        after = _struct(updated(merge, columns_before(merge)), stored)
     deletes = [i for i, clause in enumerate(merge.clauses) if clause.action == "delete"]
-    values = dict(zip(merge.evolved_schema.names, after, strict=True))
-    names = transaction.table.physical_names
-    return rows.select(
-        FILE,
-        TARGET_ROW_ID,
-        F.col(CLAUSE).isin(deletes).alias("is_deleted"),
-        *[values[column.name].alias(names[column.name]) for column in data_columns(transaction)],
-    )
+    return rows.select(FILE, TARGET_ROW_ID, F.col(CLAUSE).isin(deletes), after)
 
 
-def _values(merge: ResolvedMerge, scan: TouchedFilesScan, updates: Sequence[int]) -> list[Column]:
+def _new_row(
+    merge: ResolvedMerge, scan: TouchedFilesScan, updates: Sequence[int], stored: numpy.ndarray
+) -> Column:
     """The new values of the rows that these update clauses took; null for deleted rows."""
     took_rows = [i for i, count in scan.rows_by_clause.items() if count]
     if len(took_rows) == len(updates) == 1:
-        return list(merge.clauses[updates[0]].values)
+        return merge.clauses[updates[0]].row(stored)
     # The values of one clause must not be computed for the rows of another: they may fail there.
     values = [F.lit(None).cast(field.dataType) for field in merge.evolved_schema.fields]
     for i in updates:
@@ -208,4 +207,8 @@ def _values(merge: ResolvedMerge, scan: TouchedFilesScan, updates: Sequence[int]
             F.when(F.col(CLAUSE) == i, value).otherwise(other)
             for value, other in zip(merge.clauses[i].values, values, strict=True)
         ]
-    return values
+    return _struct(values, stored)
+
+
+def _struct(values: Sequence[Column], stored: numpy.ndarray) -> Column:
+    return F.struct(*[value.alias(f"v{i}") for i, value in enumerate(values) if stored[i]])

@@ -43,9 +43,7 @@ MATCHES = f"{RESERVED_PREFIX}matches"
 NO_CLAUSE = -1
 
 # With its file's name, a pair takes some 200 bytes on its way to the driver.
-MAX_ON_DRIVER = 200_000
-# Where there cannot be more, they need not be counted on the way.
-MAX_POSSIBLE_ON_DRIVER = 500_000
+MAX_ON_DRIVER = 500_000
 
 # Types whose values come back from Arrow as they went, whatever the session's settings.
 _SAME_IN_ARROW = (
@@ -138,7 +136,9 @@ class Pairs:
             self.computed.unpersist()
 
 
-def brought_to_driver(pairs: DataFrame, at_most: int | None = None) -> Pairs | None:
+def brought_to_driver(
+    pairs: DataFrame, *, at_most: int | None = None, only_file: str | None = None
+) -> Pairs | None:
     """The pairs, computed and brought to the driver in one job; None if they are too many for it.
 
     That job is then for nothing, so it is to be tried where few are expected.
@@ -146,14 +146,22 @@ def brought_to_driver(pairs: DataFrame, at_most: int | None = None) -> Pairs | N
     Args:
         pairs: The query that gives them, all with a source row.
         at_most: How many there can be, or None if that is not known.
+        only_file: The file that all are in, percent-encoded; None where they may be in several.
     """
+    import pyarrow as pa
+
     if not _is_same_in_arrow(pairs.schema[SOURCE_ROW].dataType):
         return None
-    if at_most is not None and at_most <= MAX_POSSIBLE_ON_DRIVER:
-        return Pairs(pairs, pairs.toArrow())
-    # The limit bounds the driver's memory: a source row may match any number of target rows.
-    table = pairs.limit(MAX_ON_DRIVER + 1).toArrow()
-    return Pairs(pairs, table) if table.num_rows <= MAX_ON_DRIVER else None
+    brought = pairs if only_file is None else pairs.drop(FILE)
+    if at_most is None or at_most > MAX_ON_DRIVER:
+        # This bounds the driver's memory: a source row may match any number of target rows.
+        brought = brought.limit(MAX_ON_DRIVER + 1)
+    table = brought.toArrow()
+    if table.num_rows > MAX_ON_DRIVER:
+        return None
+    if only_file is not None:
+        table = table.append_column(FILE, pa.repeat(only_file, table.num_rows))
+    return Pairs(pairs, table.select(pairs.columns))
 
 
 def _is_same_in_arrow(kind: DataType) -> bool:

@@ -108,8 +108,8 @@ def rewrite_file(
     Args:
         path: The file.
         changes: A row per change: its place in the file (int64), whether it is deleted (boolean),
-            then its new values in the order of the table's columns; a row that several source rows
-            delete may be there more than once.
+            and its new values in the order of the table's columns (struct); a row that several
+            source rows delete may be there more than once.
         table: How to write.
 
     Returns:
@@ -124,10 +124,10 @@ def rewrite_file(
     import pyarrow.parquet as pq
 
     indexes, first = np.unique(changes.column(0).to_numpy(), return_index=True)
-    _, is_deleted, *values = changes.take(pa.array(first)).columns
+    _, is_deleted, values = changes.take(pa.array(first)).columns
     deleted = is_deleted.to_numpy().astype(bool)
     new_rows = pa.table(
-        [v.cast(field.type) for v, field in zip(values, table.schema, strict=True)],
+        [v.cast(field.type) for v, field in zip(values.flatten(), table.schema, strict=True)],
         schema=table.schema,
     )
     name = f"part-00000-{uuid.uuid4()}.c000{table.extension}"

@@ -23,8 +23,11 @@ from deltaweave.engine.pairs import CLAUSE, NO_CLAUSE, SOURCE_ROW
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.source_keys import within
 from deltaweave.engine.touched_files import TouchedFilesScan
+from deltaweave.identifiers import RESERVED_PREFIX
 
 logger = logging.getLogger(__name__)
+
+_VALUES = f"{RESERVED_PREFIX}values"
 
 # A file of such rows holds up to about this many bytes of source rows.
 TARGET_FILE_BYTES = 128 * 1024 * 1024
@@ -81,7 +84,7 @@ def rows_after_scan(
             rows = rows.join(target, merge.condition, "left_anti")
         return _values(merge, rows.withColumn(CLAUSE, _first_insert(merge)), inserts)
     if _takes_every_row_once(merge, source, scan, updates):
-        written = _select(merge, rows, merge.clauses[updates[0]].values)
+        written = _values_of(merge, rows, updates[0])
     else:
         written = _values(merge, _with_clause(merge, rows, scan, identity), [*inserts, *updates])
     if source.size_in_bytes is None:
@@ -178,15 +181,17 @@ def _values(merge: ResolvedMerge, rows: DataFrame, clauses: Sequence[int]) -> Da
     *others, last = clauses
     others = [i for i in others if not merge.clauses[i].gives_same_values(merge.clauses[last])]
     chosen = rows.filter(F.col(CLAUSE).isin(list(clauses)))
+    if not others:
+        return _values_of(merge, chosen, last)
     output: list[Column] = []
     for place, value in enumerate(merge.clauses[last].values):
         for i in others:
             value = F.when(F.col(CLAUSE) == i, merge.clauses[i].values[place]).otherwise(value)
         output.append(value)
-    return _select(merge, chosen, output)
+    return chosen.select(*output).toDF(*merge.evolved_schema.names)
 
 
-def _select(merge: ResolvedMerge, rows: DataFrame, values: Sequence[Column]) -> DataFrame:
-    """These values, as columns of the evolved target schema."""
-    names = merge.evolved_schema.names
-    return rows.select(*[value.alias(name) for name, value in zip(names, values, strict=True)])
+def _values_of(merge: ResolvedMerge, rows: DataFrame, clause: int) -> DataFrame:
+    """The values that a clause gives the rows, as columns of the evolved target schema."""
+    values = rows.select(merge.clauses[clause].row().alias(_VALUES)).select(f"{_VALUES}.*")
+    return values.toDF(*merge.evolved_schema.names)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -209,7 +210,11 @@ def find_touched_files(
     with translated(merge.table, version=transaction.version):
         at_most = candidates.num_records if keys.are_unique else None
         few = not by_source and source.is_counted and source.num_rows <= MAX_ON_DRIVER
-        pairs = brought_to_driver(query, at_most) if read_again and few else None
+        locations = candidates.rows["location"].to_pylist()
+        only_file = quote(locations[0], safe="/:") if len(locations) == 1 else None
+        pairs = None
+        if read_again and few:
+            pairs = brought_to_driver(query, at_most=at_most, only_file=only_file)
         if pairs is None:
             pairs = Pairs(query.persist() if read_again else query)
     try:

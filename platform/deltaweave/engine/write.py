@@ -142,6 +142,7 @@ def _rewrite_touched_files(
             parts = _changed_and_remaining_rows(transaction, source, scan)
         if in_place and parts is None:
             files = worth_rewriting_in_place(transaction, scan)
+        written: WrittenFiles | None
         if len(files):
             written, left = _rewrite_in_place(transaction, source, scan, files)
         else:

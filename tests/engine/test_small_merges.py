@@ -141,7 +141,7 @@ def test_a_table_as_source_is_listed_without_a_job(spark: SparkSession, path: st
         chosen.append(with_files_chosen(rows, target)[0])
 
     assert jobs_of(spark, "choosing", choose) == 0
-    assert "TahoeBatchFileIndex" in file_index_of(chosen[0])
+    assert file_index_of(chosen[0]) == "InMemoryFileIndex"
     assert chosen[0].columns == ["v", "k"]
     assert {tuple(row) for row in chosen[0].collect()} == {(k * 10, k) for k in range(8)}
     # Delta has to see what a merge reads of its own target.

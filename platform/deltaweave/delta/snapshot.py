@@ -18,6 +18,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.failures import translated
 from deltaweave.delta.file_list import FileList, encoder
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.known_files import scan_of_known_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -202,9 +203,12 @@ class TableSnapshot:
     def read_files(self, files: FileList) -> DataFrame:
         """The rows of some files of this version."""
         empty = jvm_.option(jvm_.jvm(self.spark), None)
-        return jvm_.data_frame(
-            self.spark, self.log.createDataFrame(self.snapshot, files.files, False, empty)
-        )
+        rows = self.log.createDataFrame(self.snapshot, files.files, False, empty)
+        scan = rows.queryExecution().analyzed()
+        known = scan_of_known_files(self.spark, scan, files, self.log.options())
+        if known is None:
+            return jvm_.data_frame(self.spark, rows)
+        return jvm_.data_frame_of_plan(self.spark, known)
 
     def files_without(self, known: DataFrame | None) -> FileList:
         """The files whose `path` is not among those known."""

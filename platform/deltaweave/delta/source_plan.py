@@ -8,6 +8,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.file_list import FileList
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.known_files import scan_of_known_files, scan_with_index
 from deltaweave.delta.snapshot import TableSnapshot
 
 _IGNORING_FILES = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
@@ -80,28 +81,16 @@ def _with_listed_files(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, 
     files = table.files_in_checksum()
     if files is None:
         return None
-    listed = view.org.apache.spark.sql.delta.files.TahoeBatchFileIndex(
-        spark._jsparkSession, "batch", files, log, index.path(), snapshot, False
-    )
-    plan = scan.copy(
-        relation.copy(
-            listed,
-            relation.partitionSchema(),
-            relation.dataSchema(),
-            relation.bucketSpec(),
-            relation.fileFormat(),
-            relation.options(),
-            spark._jsparkSession,
-        ),
-        scan.output(),
-        scan.catalogTable(),
-        scan.isStreaming(),
-        scan.stream(),
-    )
+    listed = FileList(spark, files, table.data_path, have_statistics=True)
+    plan = scan_of_known_files(spark, scan, listed, log.options())
+    if plan is None:
+        batch = view.org.apache.spark.sql.delta.files.TahoeBatchFileIndex(
+            spark._jsparkSession, "batch", files, log, index.path(), snapshot, False
+        )
+        plan = scan_with_index(spark, scan, batch)
     for node in reversed(above):
         plan = node.withNewChildren(jvm_.seq(view, [plan]))
-    num_rows = FileList(spark, files, table.data_path).num_records
-    return jvm_.data_frame_of_plan(spark, plan), num_rows
+    return jvm_.data_frame_of_plan(spark, plan), listed.num_records
 
 
 def _with_skipped_files(rows: DataFrame) -> DataFrame:

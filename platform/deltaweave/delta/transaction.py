@@ -148,11 +148,7 @@ class Transaction:
 
     def read(self, files: FileList) -> DataFrame:
         """The rows of these files at the transaction's snapshot."""
-        empty = jvm_.option(jvm_.jvm(self.merge.spark), None)
-        return jvm_.data_frame(
-            self.merge.spark,
-            self.log.createDataFrame(self.snapshot, files.files, False, empty),
-        )
+        return self.table.read_files(files)
 
     @property
     def keeps_change_feed(self) -> bool:

@@ -55,6 +55,14 @@ def upserted(spark: SparkSession, path: str, keys: list[int], limit: float | Non
         return merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
+@pytest.fixture(params=["on the driver", "on the executors"])
+def pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the pairs are."""
+    if request.param == "on the executors":
+        monkeypatch.setattr("deltaweave.engine.touched_files.MAX_ON_DRIVER", -1)
+
+
+@pytest.mark.usefixtures("pairs")
 @pytest.mark.parametrize(
     ("limit", "removed", "copied", "vectors"),
     [
@@ -94,14 +102,24 @@ def test_files_are_rewritten_by_the_fraction_of_their_rows_that_change(
     assert table.row_count() == 25
 
 
-def test_rows_marked_by_earlier_merges_count(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("pairs")
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ([0, 1, 2], [3, 4]),  # fewer rows change than there are, with those marked before
+        ([2], [0, 1, 3, 5]),  # more do
+    ],
+)
+def test_rows_marked_by_earlier_merges_count(
+    spark: SparkSession, tmp_path: Path, earlier: list[int], later: list[int]
+) -> None:
     path = str(tmp_path / "table")
     write_table(spark, path, [(k, k) for k in range(6)], "k INT, v INT", properties=VECTORS)
-    first = upserted(spark, path, [0, 1, 2], None)  # half of the file
+    first = upserted(spark, path, earlier, None)  # at most half of the file
     assert first.metrics["numTargetDeletionVectorsAdded"] == 1
-    second = upserted(spark, path, [3, 4], None)  # five of six, with the earlier ones
+    second = upserted(spark, path, later, None)  # five of six, with the earlier ones
     assert second.metrics["numTargetFilesRemoved"] == 1
     assert second.metrics["numTargetDeletionVectorsRemoved"] == 1
     assert second.metrics["numTargetRowsCopied"] == 1
     rows = {row.k: row.v for row in Table(spark, path).read().collect()}
-    assert rows == {0: 0, 1: -1, 2: -2, 3: -3, 4: -4, 5: 5}
+    assert rows == {k: -k if k in earlier + later else k for k in range(6)}

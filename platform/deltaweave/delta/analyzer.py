@@ -170,16 +170,20 @@ class ResolvedMerge:
         read = self.node.target().outputSet().intersect(self._read_by_conditions)
         return [attribute.name() for attribute in jvm_.iterate(read)]
 
-    def source_columns(self) -> list[Column]:
-        """The source's columns that the ON condition or any part of a clause reads."""
+    def used_source(self) -> DataFrame:
+        """The source, with the columns that the ON condition or any part of a clause reads."""
         read = self._read_by_conditions
         for clause in self.clauses:
             if clause.action != "delete":
                 # "$plus$plus" is how the JVM spells Scala's "++".
                 values = self._attributes.apply(clause.node.resolvedActions())
                 read = getattr(read, "$plus$plus")(values)
-        used = self.node.source().outputSet().intersect(read)
-        return [jvm_.column_of(self.spark, attribute) for attribute in jvm_.iterate(used)]
+        source = self.node.source()
+        used = source.outputSet().intersect(read)
+        if used.size() == source.output().size():
+            return self.source
+        columns = [jvm_.column_of(self.spark, attribute) for attribute in jvm_.iterate(used)]
+        return self.source.select(*columns)
 
     @property
     def is_case_sensitive(self) -> bool:

@@ -162,9 +162,14 @@ def text_of(buffer: JavaObject) -> str:
     py4j sends an answer in parts of 8 KiB, and of a longer one the second waits 40 ms: the socket
     holds it back until the first is acknowledged.
     """
-    length = buffer.length()
-    ends = range(_PIECE, length + _PIECE, _PIECE)
-    return "".join(buffer.substring(end - _PIECE, min(end, length)) for end in ends)
+    pieces, start, length = [], 0, buffer.length()
+    while start < length:
+        end = min(start + _PIECE, length)
+        if end < length and buffer.codePointCount(end - 1, end + 1) == 1:
+            end -= 1  # between the two halves of a character
+        pieces.append(buffer.substring(start, end))
+        start = end
+    return "".join(pieces)
 
 
 def place_of(view: JavaObject, attributes: JavaObject, attribute: JavaObject) -> int:

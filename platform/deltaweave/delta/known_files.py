@@ -30,10 +30,12 @@ def scan_of_known_files(
 
     Args:
         spark: The session.
-        scan: Delta's scan of the files, a LogicalRelation.
+        scan: Delta's scan of the files.
         files: The files.
         options: Scala Map of the options for Hadoop's file systems.
     """
+    if scan.getClass().getSimpleName() != "LogicalRelation":
+        return None  # but padded text of CHAR columns, above it
     if not 0 < len(files) <= _FEW or scan.relation().partitionSchema().length():
         return None
     adds = files.adds or []

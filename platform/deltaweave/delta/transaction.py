@@ -334,7 +334,8 @@ class Transaction:
         registered = {}
         for name, value in metrics.items():
             metric = sql_metrics.createMetric(context, name)
-            metric.set(value)
+            if value:
+                metric.set(value)
             registered[name] = metric
         return jvm_.scala_map(view, registered)
 

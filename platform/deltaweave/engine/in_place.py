@@ -190,7 +190,8 @@ def _changes(
         rows = rows.withColumn(CLAUSE, clause_taken(merge)).filter(F.col(CLAUSE) != NO_CLAUSE)
         after = _struct(updated(merge, columns_before(merge)), stored)
     deletes = [i for i, clause in enumerate(merge.clauses) if clause.action == "delete"]
-    return rows.select(FILE, TARGET_ROW_ID, F.col(CLAUSE).isin(deletes), after)
+    is_deleted = F.col(CLAUSE).isin(deletes).alias("is_deleted")
+    return rows.select(FILE, TARGET_ROW_ID, is_deleted, after.alias("row"))
 
 
 def _new_row(

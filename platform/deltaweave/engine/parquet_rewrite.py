@@ -140,6 +140,7 @@ def rewrite_file(
             target,
             schema,
             compression=table.codec,
+            use_dictionary=_with_dictionary(old),
             store_decimal_as_integer=True,
             store_schema=False,
             write_page_index=True,
@@ -243,6 +244,16 @@ def _row_groups(
             for wanted in schema
         ]
         yield pa.table(arrays, schema=schema)
+
+
+def _with_dictionary(old: pyarrow.parquet.ParquetFile) -> list[str]:
+    """The columns that the file has with a dictionary; of the others' values it found too many.
+
+    To find that again takes pyarrow as long as to write the file.
+    """
+    groups = (old.metadata.row_group(i) for i in range(old.num_row_groups))
+    columns = (group.column(i) for group in groups for i in range(group.num_columns))
+    return sorted({c.path_in_schema for c in columns if c.has_dictionary_page})
 
 
 def _kept_metadata(old: pyarrow.parquet.ParquetFile) -> dict[bytes, bytes]:

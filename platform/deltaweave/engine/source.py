@@ -105,7 +105,7 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
         SourceError: The source's rows could not be read or computed.
     """
     materialize, reason = decide(merge)
-    used = merge.source.select(*merge.source_columns())
+    used = merge.used_source()
     if not materialize:
         same, num_rows = reason == "NOT_MATERIALIZED_AUTO", None
         if same:

@@ -60,6 +60,21 @@ def added_statistics(path: str) -> list[dict[str, object]]:
     return [json.loads(add["stats"]) for add in adds]
 
 
+def test_one_source_column_may_give_two_columns(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 0, 0), (2, 0, 0)], "k INT, a INT, b INT")
+    source = frame(spark, [(2, 7)], "k INT, v INT")
+    result = (
+        Table(spark, path)
+        .merge(source, on="t.k = s.k")
+        .when_matched_update(set={"a": "s.v", "b": "s.v"})
+        .when_not_matched_insert(values={"k": "s.k", "a": "s.v", "b": "s.v"})
+        .execute()
+    )
+    assert result.strategy == "copy-in-place"
+    assert sorted(map(tuple, Table(spark, path).read().collect())) == [(1, 0, 0), (2, 7, 7)]
+
+
 def test_rows_keep_their_places_and_deleted_ones_are_gone(
     spark: SparkSession, tmp_path: Path
 ) -> None:

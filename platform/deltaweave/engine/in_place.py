@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
 from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.conditions import keeps_columns
@@ -200,7 +202,10 @@ def _new_row(
     """The new values of the rows that these update clauses took; null for deleted rows."""
     took_rows = [i for i, count in scan.rows_by_clause.items() if count]
     if len(took_rows) == len(updates) == 1:
-        return merge.clauses[updates[0]].row(stored)
+        fields = compress(merge.evolved_schema.fields, stored)
+        # Arrow takes no struct with two fields of one name.
+        names = [StructField(f"v{i}", field.dataType) for i, field in enumerate(fields)]
+        return merge.clauses[updates[0]].row(stored).cast(StructType(names))
     # The values of one clause must not be computed for the rows of another: they may fail there.
     values = [F.lit(None).cast(field.dataType) for field in merge.evolved_schema.fields]
     for i in updates:

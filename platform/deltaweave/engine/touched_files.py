@@ -208,15 +208,7 @@ def find_touched_files(
     # The inserts and the deletion vectors read the pairs once more.
     read_again = with_row_index or (identity is not None and bool(merge.of_kind("not_matched")))
     with translated(merge.table, version=transaction.version):
-        at_most = candidates.num_records if keys.are_unique else None
-        few = not by_source and source.is_counted and source.num_rows <= MAX_ON_DRIVER
-        locations = candidates.rows["location"].to_pylist()
-        only_file = quote(locations[0], safe="/:") if len(locations) == 1 else None
-        pairs = None
-        if read_again and few:
-            pairs = brought_to_driver(query, at_most=at_most, only_file=only_file)
-        if pairs is None:
-            pairs = Pairs(query.persist() if read_again else query)
+        pairs = _kept(query, source, found, may_be_many=by_source) if read_again else Pairs(query)
     try:
         with translated(merge.table, version=transaction.version):
             counts = pairs.counts_per_file(len(merge.clauses), one_each=keys.are_unique)
@@ -241,6 +233,21 @@ def find_touched_files(
         source_identity=identity,
         pairs=pairs,
     )
+
+
+def _kept(
+    query: DataFrame, source: PreparedSource, found: Candidates, *, may_be_many: bool
+) -> Pairs:
+    """The pairs, to be read several times: on the driver where the source has few rows."""
+    if may_be_many or not source.is_counted or source.num_rows > MAX_ON_DRIVER:
+        return Pairs(query.persist())
+    locations = found.files.rows["location"].to_pylist()
+    pairs = brought_to_driver(
+        query,
+        at_most=found.files.num_records if found.keys.are_unique else None,
+        only_file=quote(locations[0], safe="/:") if len(locations) == 1 else None,
+    )
+    return Pairs(query.persist()) if pairs is None else pairs
 
 
 def _total(counts: pyarrow.Table, column: str) -> int:

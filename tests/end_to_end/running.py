@@ -197,22 +197,24 @@ def running_dagster(
     (home / "dagster.yaml").write_text(settings)
     [port] = free_ports(1)
     log = home / "dagster.log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command(port),
-            cwd=ROOT,
-            env={**os.environ, "DAGSTER_HOME": str(home), **environment},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        with DagsterInstance.from_config(str(home)) as instance:
+    with DagsterInstance.from_config(str(home)) as instance:
+        # Makes the databases: Dagster's processes, all at once, at times fail to.
+        instance.get_runs_count(), instance.get_asset_keys(), instance.all_instigator_state()
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                command(port),
+                cwd=ROOT,
+                env={**os.environ, "DAGSTER_HOME": str(home), **environment},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
             dagster = RunningDagster(f"http://127.0.0.1:{port}", instance, location, log)
             dagster.eventually("the webserver answers", lambda: _answers(dagster.url, process))
             yield dagster
-    finally:
-        _end(process)
+        finally:
+            _end(process)
 
 
 def _answers(url: str, process: subprocess.Popen[bytes]) -> bool | None:

@@ -35,6 +35,7 @@ PAIRS = [
     ("a", 2, 13, 1),  # matched by two source rows
     ("b", 0, 10, 0),  # its source row matches one in another file too
     ("c d", 7, 14, -1),
+    ("b", 4, None, 1),  # without a source row
 ]
 
 
@@ -62,6 +63,7 @@ def test_pairs_are_counted_alike_wherever_they_are(
         by_file = {row[FILE]: row for row in here.to_pylist()}
         counts = ("pairs", "matched", "ambiguous", "changed", "clause_0", "clause_1")
         assert [by_file["a"][name] for name in counts] == [4, 3, 1, 2, 1, 1]
+        assert [by_file["b"][name] for name in counts] == [1, 1, 0, 2, 1, 1]
         assert [by_file["c d"][name] for name in counts] == [1, 1, 0, 0, 0, 0]
 
 
@@ -74,9 +76,9 @@ def test_pairs_are_chosen_alike_wherever_they_are(
         sorted(map(tuple, pairs.changed(*columns, in_files=files).collect())) for pairs in both
     )
     wanted = files if files is not None else ["a", "b", "c d"]
-    assert here == there == [(f, i, c) for f, i, _, c in PAIRS if c != -1 and f in wanted]
+    assert here == there == sorted((f, i, c) for f, i, _, c in PAIRS if c != -1 and f in wanted)
     here, there = (sorted(map(tuple, pairs.matched(SOURCE_ROW).collect())) for pairs in both)
-    assert here == there == sorted((row,) for _, _, row, _ in PAIRS)
+    assert here == there == sorted((row,) for _, _, row, _ in PAIRS if row is not None)
 
 
 def test_source_rows_in_a_pair_are_counted_once(both: tuple[Pairs, Pairs]) -> None:
@@ -113,6 +115,10 @@ STATEMENTS = {
     "an upsert": "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
     "updates alone": "WHEN MATCHED THEN UPDATE SET *",
     "some updates": "WHEN MATCHED AND s.k < 3 THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+    "constants for rows without a source row": "WHEN MATCHED THEN UPDATE SET * "
+    "WHEN NOT MATCHED BY SOURCE THEN UPDATE SET k = -1, v = -1",
+    "some rows without a source row": "WHEN MATCHED THEN UPDATE SET * "
+    "WHEN NOT MATCHED THEN INSERT * WHEN NOT MATCHED BY SOURCE AND t.k > 7 THEN DELETE",
     "some inserts": "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED AND s.k > 21 THEN INSERT *",
 }
 SOURCES = {

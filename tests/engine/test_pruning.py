@@ -131,6 +131,42 @@ def test_the_files_of_other_partitions_are_not_read(spark: SparkSession, tmp_pat
     assert read_files(Table(spark, path), [(3, None)], schema, "t.p <=> s.p AND t.k = s.k") == 1
 
 
+@pytest.mark.parametrize(
+    ("data_type", "held", "wanted", "compared_as"),
+    [
+        ("INT", [-50, 7, 50], 7, "INT"),
+        ("BIGINT", [-(2**62), 7, 2**62], 2**62, "BIGINT"),
+        ("INT", [1, 2, 3], 2, "DOUBLE"),
+        ("DATE", [date(2024, m, 1) for m in (1, 4, 7)], date(2024, 4, 1), "DATE"),
+        ("STRING", ["a", "b" * 50, "b" * 51], "b" * 50, "STRING"),
+        (
+            "DECIMAL(5, 1)",
+            [Decimal("-1.5"), Decimal("2.5"), Decimal(3)],
+            Decimal(3),
+            "DECIMAL(5, 1)",
+        ),
+        ("BOOLEAN", [True, False], True, "BOOLEAN"),
+    ],
+)
+def test_partitions_of_other_values_are_not_read(
+    spark: SparkSession,
+    tmp_path: Path,
+    data_type: str,
+    held: list[Any],
+    wanted: Any,
+    compared_as: str,
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(0, p) for p in held], f"k INT, p {data_type}", partition_by=["p"])
+    source = frame(spark, [(wanted,)], f"p {data_type}").selectExpr(
+        f"CAST(p AS {compared_as}) AS p"
+    )
+    merge = Table(spark, path).merge(source, on="t.p = s.p").when_matched_delete()
+    metrics = merge.execute().metrics
+    assert metrics["numTargetRowsDeleted"] == 1
+    assert metrics["numTargetFilesAfterSkipping"] <= (1 if data_type != "BOOLEAN" else 2)
+
+
 def test_a_file_without_statistics_is_read(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     none = {"delta.dataSkippingNumIndexedCols": "0"}

@@ -39,6 +39,18 @@ CASES = (
         ],
     ),
     MergeCase(
+        name="by_source_update_of_all_columns_to_constants",
+        target=[(1, 10), (2, 20), (3, 30)],
+        source=[(1, 100), (4, 400)],
+        clauses=(update_all(), insert_all(), by_source_update({"k": "0", "v": "0"})),
+        expected=[
+            (1, 100),
+            (0, 0),  # (2, 20) updated
+            (0, 0),  # (3, 30) updated
+            (4, 400),
+        ],
+    ),
+    MergeCase(
         name="by_source_conditional_update",
         target=[(1, 10), (2, 20), (3, None)],
         source=[(1, 100)],

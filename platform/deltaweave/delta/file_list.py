@@ -189,6 +189,24 @@ class FileList:
             files.__dict__["adds"] = list(compress(self.__dict__["adds"], mask))
         return self._with_rows(files, self.rows.filter(mask))
 
+    def in_partitions(self, partition_schema: JavaObject, predicate: JavaObject) -> set[str] | None:
+        """Paths of the files in whose partition a predicate can hold, in a query without a job.
+
+        None where the predicate reads more than partition columns.
+        """
+        names = {field["name"] for field in json.loads(partition_schema.json())["fields"]}
+        if not {attribute.name() for attribute in jvm_.iterate(predicate.references())} <= names:
+            return None
+        view = jvm_.jvm(self.spark)
+        chosen = view.org.apache.spark.sql.delta.DeltaLog.filterFileList(
+            partition_schema,
+            self.data_frame._jdf,
+            jvm_.seq(view, [predicate]),
+            jvm_.seq(view, []),
+            True,
+        )
+        return set(jvm_.data_frame(self.spark, chosen).select("path").toArrow()["path"].to_pylist())
+
     def without_vectors(self) -> FileList:
         """The files with all rows that were ever in them, marked deleted or not."""
         vector = F.lit(None).cast(self.data_frame.schema["deletionVector"].dataType)

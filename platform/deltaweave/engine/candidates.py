@@ -56,7 +56,10 @@ def candidate_files(
     can_match = _can_match(transaction, source, keys, files)
     if predicate is None or can_match.all():
         return files.where(can_match)
-    open_to_a_clause = set(transaction.candidate_files([predicate]).paths)
+    partitioned_by = transaction.snapshot.metadata().partitionSchema()
+    open_to_a_clause = files.in_partitions(partitioned_by, predicate)
+    if open_to_a_clause is None:
+        open_to_a_clause = set(transaction.candidate_files([predicate]).paths)
     taken = [path in open_to_a_clause for path in files.paths]
     return files.where(can_match | np.array(taken, dtype=bool))
 

@@ -78,7 +78,7 @@ class Pairs:
         """These columns of the pairs with a source row."""
         if self.on_driver is None:
             return self.computed.filter(F.col(SOURCE_ROW).isNotNull()).select(*columns)
-        return self._data_frame(self.on_driver.select(columns))
+        return self._data_frame(_with_source_row(self.on_driver).select(columns))
 
     def changed(self, *columns: str, in_files: Collection[str] | None = None) -> DataFrame:
         """These columns of the pairs that a clause takes, in all files or in some, by `FILE`."""
@@ -127,7 +127,8 @@ class Pairs:
             return None
         import pyarrow as pa
 
-        identity = pa.table({"row": self.on_driver[SOURCE_ROW]}).flatten()
+        matched = _with_source_row(self.on_driver)
+        identity = pa.table({"row": matched[SOURCE_ROW]}).flatten()
         return int(identity.group_by(identity.column_names).aggregate([]).num_rows)
 
     def unpersist(self) -> None:
@@ -144,7 +145,7 @@ def brought_to_driver(
     That job is then for nothing, so it is to be tried where few are expected.
 
     Args:
-        pairs: The query that gives them, all with a source row.
+        pairs: The query that gives them.
         at_most: How many there can be, or None if that is not known.
         only_file: The file that all are in, percent-encoded; None where they may be in several.
     """
@@ -170,6 +171,12 @@ def _is_same_in_arrow(kind: DataType) -> bool:
     return isinstance(kind, _SAME_IN_ARROW) or kind == StringType()
 
 
+def _with_source_row(pairs: pyarrow.Table) -> pyarrow.Table:
+    import pyarrow.compute as pc
+
+    return pairs.filter(pc.is_valid(pairs[SOURCE_ROW]))
+
+
 def _counted(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
     if one_each:
         # Rows need not be brought together.
@@ -190,22 +197,21 @@ def _counted(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarrow.T
 
 
 def _counted_here(pairs: pyarrow.Table, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
-    """The same of pairs that all have a source row."""
+    """The same of pairs on the driver."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if one_each:
-        pairs = pairs.append_column(MATCHES, pa.repeat(1, pairs.num_rows))
-    else:
+    pairs = pairs.append_column(MATCHES, pc.is_valid(pairs[SOURCE_ROW]).cast("int64"))
+    if not one_each:
         pairs = (
             pairs.group_by([FILE, TARGET_ROW_ID])
-            .aggregate([(CLAUSE, "count"), (CLAUSE, "max")])
-            .rename_columns({f"{CLAUSE}_count": MATCHES, f"{CLAUSE}_max": CLAUSE})
+            .aggregate([(MATCHES, "sum"), (CLAUSE, "max")])
+            .rename_columns({f"{MATCHES}_sum": MATCHES, f"{CLAUSE}_max": CLAUSE})
         )
     matches, clause = pairs[MATCHES], pairs[CLAUSE]
     columns = {
         "pairs": matches,
-        "matched": pa.repeat(1, len(matches)),
+        "matched": pc.greater(matches, 0).cast("int64"),
         "ambiguous": pc.greater(matches, 1).cast("int64"),
         "changed": pc.not_equal(clause, NO_CLAUSE).cast("int64"),
         **{f"clause_{i}": pc.equal(clause, i).cast("int64") for i in range(num_clauses)},

@@ -8,7 +8,8 @@ missing, of a type whose bounds are not exact, or cut off in a way not understoo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from operator import index
@@ -46,6 +47,8 @@ _READ_AS: dict[type[DataType], Callable[[Any], Any]] = {
     StringType: str,
     DateType: date.fromisoformat,
 }
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_IS_WHOLE = re.compile(r"[+-]?[0-9]+")
 _SHORT = 8  # characters that no writer cuts off
 _LAST_CHARACTER = "\U0010ffff"
 
@@ -98,16 +101,16 @@ def _read_from_text(
     """
     if candidates.adds is None or not candidates.have_statistics:
         return None
-    if any(
-        equality.path[0] in transaction.partition_columns
-        or type(equality.data_type) not in _READ_AS
-        for equality in equalities
-    ):
+    if any(type(equality.data_type) not in _READ_AS for equality in equalities):
         return None
     statistics = [json.loads(add.get("stats") or "{}") for add in candidates.adds]
     known: list[_Bounds | None] = []
+    partitioned_by = transaction.partition_columns
     for equality in equalities:
         path = transaction.table.physical_path(equality.path)
+        if equality.path[0] in partitioned_by:
+            known.append(_partition_bounds(candidates.adds, path[0], equality))
+            continue
         as_stored = _READ_AS[type(equality.data_type)]
         # Two whole numbers may be the same double: they are to be compared as Spark compares them.
         as_compared = float if isinstance(equality.compared_as, DoubleType) else as_stored
@@ -126,6 +129,24 @@ def _read_from_text(
             )
         )
     return known
+
+
+def _partition_bounds(
+    adds: Sequence[dict[str, Any]], column: str, equality: Equality
+) -> _Bounds | None:
+    """The files' own values of a partition column, which the log has as text; "" means null."""
+    values: list[Any] = [add["partitionValues"].get(column) or None for add in adds]
+    kind = type(equality.data_type)
+    if kind in _WHOLE:
+        if not all(value is None or _IS_WHOLE.fullmatch(value) for value in values):
+            return None
+        read: Callable[[Any], Any] = int
+    else:
+        read = _READ_AS[kind]
+    if isinstance(equality.compared_as, DoubleType):
+        read = float
+    found = [_value(value, read) for value in values]
+    return _Bounds(found, found, [int(value is None) for value in values])
 
 
 def _at(found: Any, path: tuple[str, ...]) -> Any:

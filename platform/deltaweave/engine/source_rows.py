@@ -49,7 +49,10 @@ def updates_from_source(transaction: Transaction, scan: TouchedFilesScan) -> lis
         return updates
     if scan.source_identity is None or tracked_columns(transaction) is not None:
         return None
-    return updates if all(merge.reads_source_alone(merge.clauses[i]) for i in updates) else None
+    clauses = [merge.clauses[i] for i in updates]
+    # Rows that no source row matches are not the source's, even if they become constants.
+    alone = all(each.kind == "matched" and merge.reads_source_alone(each) for each in clauses)
+    return updates if alone else None
 
 
 def may_insert(transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan) -> bool:

@@ -208,7 +208,7 @@ def find_touched_files(
     # The inserts and the deletion vectors read the pairs once more.
     read_again = with_row_index or (identity is not None and bool(merge.of_kind("not_matched")))
     with translated(merge.table, version=transaction.version):
-        pairs = _kept(query, source, found, may_be_many=by_source) if read_again else Pairs(query)
+        pairs = _kept(query, source, found, by_source=by_source) if read_again else Pairs(query)
     try:
         with translated(merge.table, version=transaction.version):
             counts = pairs.counts_per_file(len(merge.clauses), one_each=keys.are_unique)
@@ -235,18 +235,15 @@ def find_touched_files(
     )
 
 
-def _kept(
-    query: DataFrame, source: PreparedSource, found: Candidates, *, may_be_many: bool
-) -> Pairs:
-    """The pairs, to be read several times: on the driver where the source has few rows."""
-    if may_be_many or not source.is_counted or source.num_rows > MAX_ON_DRIVER:
-        return Pairs(query.persist())
+def _kept(query: DataFrame, source: PreparedSource, found: Candidates, *, by_source: bool) -> Pairs:
+    """The pairs, to be read several times: on the driver where they are expected to be few."""
+    at_most = found.files.num_records if found.keys.are_unique else None
+    few = source.is_counted and source.num_rows <= MAX_ON_DRIVER
+    if by_source:  # rows without a source row may be most of the candidates
+        few = at_most is not None and at_most <= MAX_ON_DRIVER
     locations = found.files.rows["location"].to_pylist()
-    pairs = brought_to_driver(
-        query,
-        at_most=found.files.num_records if found.keys.are_unique else None,
-        only_file=quote(locations[0], safe="/:") if len(locations) == 1 else None,
-    )
+    only_file = quote(locations[0], safe="/:") if len(locations) == 1 else None
+    pairs = brought_to_driver(query, at_most=at_most, only_file=only_file) if few else None
     return Pairs(query.persist()) if pairs is None else pairs
 
 

@@ -115,6 +115,9 @@ STATEMENTS = {
     "an upsert": "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
     "updates alone": "WHEN MATCHED THEN UPDATE SET *",
     "some updates": "WHEN MATCHED AND s.k < 3 THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+    "other values": "WHEN MATCHED THEN UPDATE SET v = -s.v WHEN NOT MATCHED THEN INSERT *",
+    "the target's values": "WHEN MATCHED THEN UPDATE SET v = t.v + s.v",
+    "deletes": "WHEN MATCHED AND s.k = 2 THEN DELETE WHEN NOT MATCHED THEN INSERT *",
     "constants for rows without a source row": "WHEN MATCHED THEN UPDATE SET * "
     "WHEN NOT MATCHED BY SOURCE THEN UPDATE SET k = -1, v = -1",
     "some rows without a source row": "WHEN MATCHED THEN UPDATE SET * "

@@ -20,7 +20,6 @@ _SMALL_FILES = 10
 _MERGES = 100
 _ROWS_OF_A_MERGE = 10
 _PARTITIONS = 100
-_ROWS_OF_A_PARTITION = 2_000
 _MANY_PARTITIONS = 1_000
 _UUID_FILES = 10 * TARGET_FILES
 _ACCOUNT_COLUMNS = ("id", "name", "amount", "updated_at")
@@ -68,20 +67,22 @@ def hundred_merges(workspace: Workspace) -> Merges:
 
 def not_matched_by_source_one_partition(workspace: Workspace) -> Merges:
     """One of 100 partitions is replaced: half of it updated, half deleted, a few rows inserted."""
+    rows_of_each = max(20, round(_ROWS_AT_SCALE_1 * workspace.scale / _PARTITIONS))
+    rows = _PARTITIONS * rows_of_each
     number = _PARTITIONS // 2
-    begin = number * _ROWS_OF_A_PARTITION
-    part = F.expr(f"CAST(id DIV {_ROWS_OF_A_PARTITION} AS INT)")
+    begin = number * rows_of_each
+    part = F.expr(f"CAST(id DIV {rows_of_each} AS INT)")
 
     def make_target(path: Path) -> None:
-        rows = workspace.spark.range(0, _PARTITIONS * _ROWS_OF_A_PARTITION, 1, _PARTITIONS)
-        accounts = _account_rows(rows, "old").withColumn("part", part)
+        # A task for each partition, so that each of these gets one file.
+        ids = workspace.spark.range(0, rows, 1, _PARTITIONS)
+        accounts = _account_rows(ids, "old").withColumn("part", part)
         workspace.write_delta(accounts, path, partition_by=["part"])
 
     def make_source(path: Path) -> None:
-        there = workspace.spark.range(begin, begin + _ROWS_OF_A_PARTITION, 2, 1)
-        new = _ids(workspace, _PARTITIONS * _ROWS_OF_A_PARTITION, 100)
-        rows = _account_rows(there.union(new), "new").withColumn("part", F.lit(number))
-        _write(rows, path)
+        there = workspace.spark.range(begin, begin + rows_of_each, 2, 1)
+        ids = there.union(_ids(workspace, rows, 100))
+        _write(_account_rows(ids, "new").withColumn("part", F.lit(number)), path)
 
     statement = Statement(
         sql_name(workspace.made_once("partition-source", make_source)),

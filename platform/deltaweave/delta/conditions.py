@@ -30,6 +30,14 @@ from deltaweave.delta.jvm import JavaObject
 from deltaweave.identifiers import quoted
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
+# Rules of Spark's optimizer, each of which leaves a condition's value as it is.
+_SIMPLIFYING = (
+    "ReplaceExpressions",
+    "RewriteWithExpression",
+    "ConstantFolding",
+    "UnwrapCastInBinaryComparison",
+    "LikeSimplification",
+)
 # Types whose values Delta's statistics bound, and Python and Spark order alike.
 _ORDERED = (
     ByteType,
@@ -76,7 +84,7 @@ def skipping_predicates(merge: ResolvedMerge) -> list[JavaObject]:
 
     Files in which they cannot hold need not be read for matches (document row C1).
     """
-    predicates = _conjuncts_within(merge.node.condition(), merge.node.target().outputSet())
+    predicates = _conjuncts_over_target(merge, merge.node.condition())
     if merge.is_matched_only:
         clause_predicate = _any_of(merge, merge.clauses)
         if clause_predicate is not None:
@@ -92,11 +100,10 @@ def by_source_predicate(merge: ResolvedMerge) -> JavaObject | None:
 def _any_of(merge: ResolvedMerge, clauses: Sequence[ResolvedClause]) -> JavaObject | None:
     """OR over the clauses of the target-only part of each condition; None if one has none."""
     expressions = jvm_.jvm(merge.spark).org.apache.spark.sql.catalyst.expressions
-    target = merge.node.target().outputSet()
     parts = []
     for clause in clauses:
         condition = clause.node.condition()
-        conjuncts = _conjuncts_within(condition.get(), target) if condition.isDefined() else []
+        conjuncts = _conjuncts_over_target(merge, condition.get()) if condition.isDefined() else []
         if not conjuncts:
             return None
         parts.append(reduce(expressions.And, conjuncts))
@@ -212,13 +219,29 @@ def _conjuncts(expression: JavaObject) -> list[JavaObject]:
     return [expression]
 
 
-def _conjuncts_within(expression: JavaObject, attributes: JavaObject) -> list[JavaObject]:
-    """The AND-ed parts of an expression that read these attributes alone.
+def _conjuncts_over_target(merge: ResolvedMerge, expression: JavaObject) -> list[JavaObject]:
+    """The AND-ed parts of a condition that read target attributes alone, in a simple form.
 
     An untyped NULL is none of them: Spark refuses it in words of its own where rows are joined.
     """
+    target = merge.node.target().outputSet()
     return [
         each
-        for each in _conjuncts(expression)
-        if each.references().subsetOf(attributes) and each.dataType().simpleString() == "boolean"
+        for each in _conjuncts(_simplified(merge, expression))
+        if each.references().subsetOf(target) and each.dataType().simpleString() == "boolean"
     ]
+
+
+def _simplified(merge: ResolvedMerge, condition: JavaObject) -> JavaObject:
+    """The condition as Spark's optimizer would have it.
+
+    Delta compares statistics with literals alone, and analysis leaves `day >= '2024-01-01'` with a
+    cast of text, `k < 10` over bigint with a cast of 10, and BETWEEN as an expression of its own.
+    """
+    catalyst = jvm_.jvm(merge.spark).org.apache.spark.sql.catalyst
+    plan = catalyst.plans.logical.Filter(condition, merge.node.target())
+    for rule in _SIMPLIFYING:
+        simpler = jvm_.singleton(catalyst.optimizer, rule).apply(plan)
+        # What a BETWEEN compares may get a column of its own, below.
+        plan = simpler if simpler.getClass().getSimpleName() == "Filter" else plan
+    return plan.condition()

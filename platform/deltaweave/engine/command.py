@@ -155,7 +155,9 @@ def _attempt(
         }
     )
     if key_index(transaction.table) is not None:
-        index_new_files(latest(merge.spark, transaction.log), merge.table)
+        none = changes.touched.none()
+        written = none if changes.written is None else changes.written.files
+        index_new_files(latest(merge.spark, transaction.log), written, merge.table)
     return MergeResult(
         version,
         metrics,

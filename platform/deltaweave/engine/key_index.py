@@ -6,7 +6,8 @@ small Delta table of filters (key_filters), keyed by the files' paths. A file ne
 a filter is right for as long as the file is in the table, in whatever version; a file without a
 filter is read. So the index may be stale or missing: that costs time and nothing else.
 
-Merges keep it up: each one, after its commit, indexes the files that have no filter yet.
+Merges keep it up: each one, after its commit, indexes the files that it wrote, and now and then
+those that other writers left without a filter.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ DIRECTORY = "_deltaweave_keys"
 # Of so many random keys, some lie in every file.
 MAX_KEYS = 10_000
 
-# Filters of files that have left the table, and small files of the index, go this often.
+# In versions of the index: how often merges look for files that other writers added ...
+_LOOK_FOR_OTHERS_EVERY = 10
+# ... and how often filters of files that have left the table, and the index's small files, go.
 _REWRITE_EVERY = 50
 
 _HASHED_AS = {
@@ -63,6 +66,7 @@ _HASHED_AS = {
     StringType: "string",
     DateType: "date",
 }
+_IN_ARROW = {"bigint": "int64", "string": "string", "date": "date32"}
 _OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"  # padded on one side of a comparison, or not
 
 
@@ -107,11 +111,23 @@ class KeyIndex:
     def catch_up(self) -> int:
         """Index the files that have no filter; return how many they are."""
         stored = self._stored()
-        missing = self.table.files_without(None if stored is None else self._filters(stored))
+        return self._index(stored, self._missing(stored))
+
+    def catch_up_with(self, written: FileList) -> int:
+        """Index files that were just written, and others where it is time to look for them."""
+        stored = self._stored()
+        if stored is None or _is_due(stored, _LOOK_FOR_OTHERS_EVERY):
+            return self._index(stored, self._missing(stored))
+        return self._index(stored, written)
+
+    def _missing(self, stored: TableSnapshot | None) -> FileList:
+        return self.table.files_without(None if stored is None else self._filters(stored))
+
+    def _index(self, stored: TableSnapshot | None, missing: FileList) -> int:
         if not len(missing):
             return 0
         filters, mode = self._built(missing), "append"
-        if stored is not None and stored.version % _REWRITE_EVERY == _REWRITE_EVERY - 1:
+        if stored is not None and _is_due(stored, _REWRITE_EVERY):
             # Those of files that have left the table go, and the index is in few files again.
             live = self.table.files.select("path")
             kept = self._filters(stored).join(live, "path", "left_semi")
@@ -141,11 +157,11 @@ class KeyIndex:
         """Columns `path` (string) and `filter` (binary): one or more filters of each file."""
         # A column that was dropped, or had another type, may come back under its name.
         same = (F.col("column") == self._physical) & (F.col("hashed_as") == self.hashed_as)
-        return stored.read().filter(same).select("path", "filter")
+        return stored.read_whole().filter(same).select("path", "filter")
 
     def _built(self, files: FileList) -> DataFrame:
         # With rows that are marked deleted: the table may be restored to a version before that.
-        rows = self.table.read_files(files.without_vectors())
+        rows = self.table.read_files(files.without_vectors() if files.num_vectors else files)
         hashed = rows.select(
             decoded(F.col("_metadata.file_path")).alias("location"),
             self._hash(F.col(quoted(self.column))).alias("hash"),
@@ -157,11 +173,13 @@ class KeyIndex:
     def _hashes(self, values: list[object]) -> numpy.ndarray:
         """The values, hashed as those of the files are."""
         import numpy as np
+        import pyarrow as pa
 
-        local = [(value,) for value in values]
-        rows = self.table.spark.createDataFrame(local, f"key {self.hashed_as}")
-        hashed = rows.select(self._hash(F.col("key")).alias("hash")).toArrow()["hash"]
-        return np.asarray(hashed.to_numpy(), dtype=np.int64)
+        # From Arrow they are local rows, and so are the hashes: no job computes them.
+        keys = pa.table({"key": pa.array(values, _IN_ARROW[self.hashed_as])})
+        rows = self.table.spark.createDataFrame(keys)
+        hashed = rows.select(self._hash(F.col("key"))).collect()
+        return np.array([row[0] for row in hashed], dtype=np.int64)
 
     def _hash(self, key: Column) -> Column:
         return F.when(key.isNotNull(), F.xxhash64(key.cast(self.hashed_as)))
@@ -186,15 +204,26 @@ def index_of(table: TableSnapshot, column: str) -> KeyIndex | None:
     return None if hashed_as is None else KeyIndex(table, column, hashed_as)
 
 
-def index_new_files(table: TableSnapshot, name: str) -> None:
-    """Keep the index up after a commit, which stands whether or not this works."""
+def index_new_files(table: TableSnapshot, written: FileList, name: str) -> None:
+    """Keep the index up after a commit, which stands whether or not this works.
+
+    Args:
+        table: The version that the commit made.
+        written: The new files.
+        name: The table, for the log's words.
+    """
     try:
         with translated(name, operation="indexing keys", version=table.version):
             index = key_index(table)
             if index is not None:
-                logger.info("%s: indexed the keys of %d files", name, index.catch_up())
+                logger.info("%s: indexed the keys of %d files", name, index.catch_up_with(written))
     except DeltaweaveError:
         logger.warning("%s: its key index was not kept up", name, exc_info=True)
+
+
+def _is_due(stored: TableSnapshot, every: int) -> bool:
+    """Whether this many versions of the index have gone by, once more."""
+    return stored.version % every == every - 1
 
 
 def _hashed_as(data_type: DataType) -> str | None:

@@ -106,6 +106,29 @@ def test_files_that_the_index_does_not_know_are_read(spark: SparkSession, tmp_pa
     assert values(table)[key(50)] == -3
 
 
+def test_merges_index_the_files_of_other_writers_now_and_then(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaweave.engine.key_index._LOOK_FOR_OTHERS_EVERY", 2)
+    path = tmp_path / "table"
+    table = table_of_random_keys(spark, path)
+    table.index_keys("k")
+    others = frame(spark, [("!", 0), (key(50), 50), ("~", 0)], SCHEMA).coalesce(1)
+    others.write.format("delta").mode("append").save(str(path))
+
+    def read_for(number: int) -> int:
+        source = f"(SELECT '{key(number)}' AS k)"
+        return deltaweave.explain(
+            spark,
+            f"MERGE INTO delta.`{path}` t USING {source} s ON t.k = s.k WHEN MATCHED THEN DELETE",
+        ).after_source_keys.files
+
+    upserted(table, [0], -1)  # indexes the file that it wrote
+    assert (read_for(0), read_for(200)) == (2, 1)  # the others' file is asked for any key
+    upserted(table, [0], -2)  # looks for more
+    assert (read_for(0), read_for(50), read_for(200)) == (1, 1, 0)
+
+
 def test_rows_that_a_restore_brings_back_are_found(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "table"
     table = table_of_random_keys(spark, path, VECTORS)

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Table
+from deltaweave.engine.key_ranges import KeyRanges, key_ranges
 from tests.builders import Rows, frame, write_table
 from tests.merge_cases.case import (
     by_source_delete,
@@ -107,6 +108,13 @@ def test_files_that_a_condition_rules_out_are_not_read(
     assert [row.k for row in Table(spark, path).read().orderBy("k").collect()] == [20, 30]
 
 
+@pytest.fixture(params=["each_key", "ranges"])
+def keys_known_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test twice: the source's keys are collected, and they are too many for that."""
+    if request.param == "ranges":
+        monkeypatch.setattr("deltaweave.engine.source_keys.MAX_COLLECTED_ROWS", 0)
+
+
 @pytest.mark.parametrize(
     ("in_the_files", "in_the_source"),
     [("DATE'2024-01-01'", "DATE'+12024-01-01'"), ("DATE'+12024-01-01'", "DATE'2024-01-01'")],
@@ -124,6 +132,7 @@ def test_dates_that_python_cannot_hold_are_no_reason_to_fail_or_to_skip(
     assert deleted == 2  # the row of each file
 
 
+@pytest.mark.usefixtures("keys_known_by")
 @pytest.mark.parametrize("case", COMPARED_AS_DOUBLES)
 def test_keys_compared_in_another_type_prune_too(
     spark: SparkSession, tmp_path: Path, case: str
@@ -140,6 +149,7 @@ def test_keys_compared_in_another_type_prune_too(
     assert rows_as_text(table.read().collect()) == expected
 
 
+@pytest.mark.usefixtures("keys_known_by")
 @pytest.mark.parametrize("case", TYPES)
 def test_only_files_that_may_hold_a_key_are_read(
     spark: SparkSession, tmp_path: Path, case: str
@@ -307,10 +317,50 @@ keys = st.one_of(
 )
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(drawn=keys, files=st.integers(2, 4), seed=st.randoms(use_true_random=False))
+@pytest.mark.parametrize(
+    ("key", "ends"),
+    [
+        ("CAST(id * 10 AS INT)", [0, 30, 960, 990]),
+        ("CAST(id * 10 AS DOUBLE)", [0.0, 30.0, 960.0, 990.0]),
+        ("IF(id < 4, id, 9223372036854775807 - id)", [0, 3, 2**63 - 100, 2**63 - 97]),
+        (
+            "DATE'2024-01-01' + CAST(id AS INT)",
+            [date(2024, 1, 1), date(2024, 1, 4), date(2024, 4, 6), date(2024, 4, 9)],
+        ),
+        ("CAST(id AS DECIMAL(20, 2))", [Decimal(0), Decimal(3), Decimal(96), Decimal(99)]),
+        ("CAST(id AS STRING)", ["0", "99"]),  # which cannot be cut
+        ("IF(id < 4, id, double('inf'))", [0.0, float("inf")]),  # nor what has no width
+        ("IF(id < 4, id, double('nan'))", None),
+        ("IF(id < 0, id, null)", []),
+        ("IF(id < 4, 7, null)", [7, 7]),
+    ],
+)
+def test_keys_that_are_too_many_are_known_by_ranges(
+    spark: SparkSession, key: str, ends: list[Any] | None
+) -> None:
+    # Four rows at each end of a hundred numbers.
+    rows = spark.range(0, 100, 1, 4).where("id < 4 OR id >= 96").selectExpr(f"{key} AS k", "id")
+    first, other = key_ranges(rows, at_most=8)
+    assert (None if first is None else first.ends) == ends
+    assert other == KeyRanges([0, 3, 96, 99], has_null=False)
+    [whole] = key_ranges(rows.select("id"), at_most=1)
+    assert whole == KeyRanges([0, 99], has_null=False)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    drawn=keys,
+    files=st.integers(2, 4),
+    seed=st.randoms(use_true_random=False),
+    collected=st.booleans(),
+)
 def test_no_file_with_a_match_is_ever_left_out(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, drawn: Any, files: int, seed: Any
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+    drawn: Any,
+    files: int,
+    seed: Any,
+    collected: bool,
 ) -> None:
     """Every target row whose key the source has is deleted, wherever it is."""
     data_type, values = drawn
@@ -323,8 +373,11 @@ def test_no_file_with_a_match_is_ever_left_out(
     source.createOrReplaceTempView("drawn_keys")
     table = spark.read.format("delta").load(path)
     expected = rows_as_text(table.join(source, "k", "left_anti").collect())
-    deltaweave.merge(
-        spark,
-        f"MERGE INTO delta.`{path}` t USING drawn_keys s ON t.k = s.k WHEN MATCHED THEN DELETE",
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        if not collected:
+            patch.setattr("deltaweave.engine.source_keys.MAX_COLLECTED_ROWS", 0)
+        deltaweave.merge(
+            spark,
+            f"MERGE INTO delta.`{path}` t USING drawn_keys s ON t.k = s.k WHEN MATCHED THEN DELETE",
+        )
     assert rows_as_text(spark.read.format("delta").load(path).collect()) == expected

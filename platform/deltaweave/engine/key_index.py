@@ -103,7 +103,7 @@ class KeyIndex:
         return (
             key.equality.path == (self.column,)
             and _hashed_as(key.equality.compared_as) == self.hashed_as
-            and not key.are_ends
+            and not key.are_ranges
             and len(key.values) <= MAX_KEYS
             and not (key.equality.null_safe and key.has_null)
         )

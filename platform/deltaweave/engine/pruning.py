@@ -33,7 +33,8 @@ from pyspark.sql.types import (
 from deltaweave.delta.conditions import Equality
 from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction
-from deltaweave.engine.source_keys import KeyValues, SourceKeys, python_values
+from deltaweave.engine.arrow_values import python_values
+from deltaweave.engine.source_keys import KeyValues, SourceKeys
 
 if TYPE_CHECKING:
     import numpy

@@ -30,15 +30,18 @@ from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.conditions import Equality, equalities
 from deltaweave.delta.failures import translated
 from deltaweave.delta.file_list import FileList
+from deltaweave.engine.arrow_values import sorted_values
+from deltaweave.engine.key_ranges import key_ranges
 from deltaweave.engine.source import SOURCE_ROW_ID, PreparedSource
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
     import pyarrow
 
-# Keys of a source of up to so many rows are collected, a few MB each column; of a larger one only
-# the lowest and the highest.
+# Keys of a source of up to so many rows are collected, a few MB each column; of a larger one
+# ranges that they lie in, so many of each column.
 MAX_COLLECTED_ROWS = 500_000
+_MAX_RANGES = 4_096
 
 # Types whose values mean the same in Python, whatever the session's time zone.
 _PUSHED = (ByteType, ShortType, IntegerType, LongType, DecimalType, StringType, DateType)
@@ -52,22 +55,24 @@ class KeyValues:
 
     Attributes:
         equality: The conjunct of the ON condition.
-        values: Every value, sorted, or the lowest and the highest where `are_ends`.
-        are_ends: Whether any value between the two is possible.
+        values: Every value, sorted; where `are_ranges`, the lowest and the highest of each of some
+            ranges, one after the other.
+        are_ranges: Whether any value within these ranges is possible.
         has_null: Whether a null is among them.
     """
 
     equality: Equality
     values: list[Any]
-    are_ends: bool
+    are_ranges: bool
     has_null: bool
 
     def may_lie_within(self, low: Any, high: Any) -> bool:
         """Whether a value can lie between the two, ends included."""
-        if self.are_ends:
-            return bool(self.values) and self.values[0] <= high and low <= self.values[1]
         place = bisect_left(self.values, low)
-        return place < len(self.values) and self.values[place] <= high
+        if place < len(self.values) and self.values[place] <= high:
+            return True
+        # The next value is the highest of a range: both lie within it.
+        return self.are_ranges and place % 2 == 1
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ def _within(key: KeyValues) -> Column:
     column = key.equality.target
     if not key.values:
         possible: Column = F.lit(False)
-    elif key.are_ends or len(key.values) > _MAX_PUSHED_VALUES:
+    elif key.are_ranges or len(key.values) > _MAX_PUSHED_VALUES:
         possible = column.between(key.values[0], key.values[-1])
     else:
         possible = column.isin(key.values)
@@ -170,20 +175,24 @@ def source_keys(merge: ResolvedMerge, source: PreparedSource, files: FileList) -
     keys = source.rows.select(*columns)
     with translated(merge.table, otherwise=SourceError):
         if source.is_counted and source.num_rows > MAX_COLLECTED_ROWS:
-            return _only_ends(conjuncts, keys)
+            return _ranges(conjuncts, keys, files)
         # The limit, of a source that is not counted, saves the job that counts it.
         table = (keys if source.is_counted else keys.limit(MAX_COLLECTED_ROWS + 1)).toArrow()
         if table.num_rows > MAX_COLLECTED_ROWS:
-            return _only_ends(conjuncts, keys)
+            return _ranges(conjuncts, keys, files)
     source.with_num_rows(table.num_rows)
     return SourceKeys(tuple(_collected(conjuncts, table)), table)
 
 
-def _only_ends(conjuncts: list[Equality], keys: DataFrame) -> SourceKeys:
-    """The lowest and the highest of each key."""
-    ends = [end(name) for name in keys.columns for end in (F.min, F.max)]
-    nulls = [F.bool_or(F.isnull(name)) for name in keys.columns]
-    return SourceKeys(tuple(_ends(conjuncts, keys.agg(*ends, *nulls).toArrow())))
+def _ranges(conjuncts: list[Equality], keys: DataFrame, files: FileList) -> SourceKeys:
+    """The ranges that the values of each key lie in; of one file, more than one tell nothing."""
+    found = key_ranges(keys, at_most=_MAX_RANGES if len(files) > 1 else 1)
+    columns = [
+        KeyValues(equality, ranges.ends, True, ranges.has_null)
+        for equality, ranges in zip(conjuncts, found, strict=True)
+        if ranges is not None
+    ]
+    return SourceKeys(tuple(columns))
 
 
 def _collected(conjuncts: list[Equality], table: pyarrow.Table) -> list[KeyValues]:
@@ -194,48 +203,9 @@ def _collected(conjuncts: list[Equality], table: pyarrow.Table) -> list[KeyValue
     for equality, column in zip(conjuncts, table.columns, strict=True):
         if types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
             continue
-        values = _sorted_values(column.drop_null())
+        values = sorted_values(column.drop_null())
         if values is not None:
             columns.append(KeyValues(equality, values, False, column.null_count > 0))
-    return columns
-
-
-def _sorted_values(column: pyarrow.ChunkedArray) -> list[Any] | None:
-    """Every value once, in order; None where Python cannot have them."""
-    import numpy as np
-    import pyarrow.compute as pc
-
-    if _is_number(column.type):
-        return list(np.unique(column.to_numpy()).tolist())  # many times as fast
-    return python_values(pc.unique(column).sort())
-
-
-def python_values(column: pyarrow.Array | pyarrow.ChunkedArray) -> list[Any] | None:
-    """The values as Python has them; None where it cannot (dates after the year 9999)."""
-    if not column.null_count and _is_number(column.type):
-        return list(column.to_numpy().tolist())  # many times as fast
-    try:
-        return list(column.to_pylist())
-    except (OverflowError, ValueError):
-        return None
-
-
-def _is_number(kind: pyarrow.DataType) -> bool:
-    import pyarrow.types as types
-
-    return bool(types.is_integer(kind) or types.is_floating(kind))
-
-
-def _ends(conjuncts: list[Equality], found: pyarrow.Table) -> list[KeyValues]:
-    columns = []
-    for i, equality in enumerate(conjuncts):
-        ends = [python_values(found.column(place)) for place in (2 * i, 2 * i + 1)]
-        has_null = found.column(2 * len(conjuncts) + i)[0].as_py()
-        if None not in ends:
-            low, high = (end[0] for end in ends if end is not None)
-            values = [] if low is None else [low, high]
-            if not any(value != value for value in values):
-                columns.append(KeyValues(equality, values, True, bool(has_null)))
     return columns
 
 

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from deltaweave import MergeResult, Table
 from deltaweave.engine.files_left import DEFAULT_MAX_MARKED_FRACTION, MAX_MARKED_FRACTION
+from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
 from tests.merge_cases import CASES_BY_NAME
 from tests.merge_cases.case import VECTORS_AND_FEED, Layout, MergeCase
@@ -59,7 +60,7 @@ def upserted(spark: SparkSession, path: str, keys: list[int], limit: float | Non
 def pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the pairs are."""
     if request.param == "on the executors":
-        monkeypatch.setattr("deltaweave.engine.touched_files.MAX_ON_DRIVER", -1)
+        keep_pairs_on_executors(monkeypatch)
 
 
 @pytest.mark.usefixtures("pairs")

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave.engine.in_place import SETTING as REWRITE_IN_PLACE
+from tests.big_source import collect_no_keys, keep_pairs_on_executors
 from tests.merge_cases import CASES, CASES_BY_NAME
 from tests.merge_cases.case import AMBIGUOUS, COPY_ON_WRITE, VECTORS_AND_FEED, Layout, MergeCase
 from tests.oracles import (
@@ -107,8 +108,7 @@ def test_copy_on_write_gives_the_rows_of_built_in_merge_with_vectors(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # As a big source has its pairs; all other runs have them on the driver.
-    monkeypatch.setattr("deltaweave.engine.touched_files.MAX_ON_DRIVER", -1)
+    keep_pairs_on_executors(monkeypatch)  # all other runs have them on the driver
     _, theirs = run_with_oracle(case, VECTORS_AND_FEED)
     assert_same_rows(case, Stage(spark, case, tmp_path, COPY_ON_WRITE).by_sql(), theirs)
 
@@ -147,6 +147,7 @@ def test_every_layout_and_join_gives_what_built_in_merge_gives(
         assert_outcome(case, stage.by_sql(), theirs)
         return
     monkeypatch.setattr("deltaweave.engine.source.BROADCAST_LIMIT_BYTES", 0)
-    monkeypatch.setattr("deltaweave.engine.touched_files.MAX_ON_DRIVER", -1)
+    keep_pairs_on_executors(monkeypatch)
+    collect_no_keys(monkeypatch)
     with configured(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"}):
         assert_outcome(case, stage.by_sql(), theirs)

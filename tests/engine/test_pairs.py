@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 
 import deltaweave
 from deltaweave.engine import pairs as pairs_module
-from deltaweave.engine import touched_files
 from deltaweave.engine.pairs import (
     CLAUSE,
     FILE,
@@ -22,6 +21,7 @@ from deltaweave.engine.pairs import (
     Pairs,
     brought_to_driver,
 )
+from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
 from tests.spark_jobs import jobs_of
 
@@ -170,7 +170,7 @@ def test_merges_are_those_of_built_in_merge_wherever_pairs_are(
     expected = merged("built in", VECTORS, built_in)
     assert merged("on the driver", VECTORS, ours) == expected
     with monkeypatch.context() as patch:
-        patch.setattr(touched_files, "MAX_ON_DRIVER", -1)
+        keep_pairs_on_executors(patch)
         assert merged("on the executors", VECTORS, ours) == expected
     # Seen after the job alone: the source is small, and its pairs are not.
     monkeypatch.setattr(pairs_module, "MAX_ON_DRIVER", 1)

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import deltaweave
 from deltaweave import Table
 from deltaweave.engine.key_ranges import KeyRanges, key_ranges
+from tests.big_source import collect_no_keys
 from tests.builders import Rows, frame, write_table
 from tests.merge_cases.case import (
     by_source_delete,
@@ -112,7 +113,7 @@ def test_files_that_a_condition_rules_out_are_not_read(
 def keys_known_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs a test twice: the source's keys are collected, and they are too many for that."""
     if request.param == "ranges":
-        monkeypatch.setattr("deltaweave.engine.source_keys.MAX_COLLECTED_ROWS", 0)
+        collect_no_keys(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +376,7 @@ def test_no_file_with_a_match_is_ever_left_out(
     expected = rows_as_text(table.join(source, "k", "left_anti").collect())
     with pytest.MonkeyPatch.context() as patch:
         if not collected:
-            patch.setattr("deltaweave.engine.source_keys.MAX_COLLECTED_ROWS", 0)
+            collect_no_keys(patch)
         deltaweave.merge(
             spark,
             f"MERGE INTO delta.`{path}` t USING drawn_keys s ON t.k = s.k WHEN MATCHED THEN DELETE",

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from deltaweave.engine.in_place import SETTING as REWRITE_IN_PLACE
 from deltaweave.errors import DeltaweaveError
+from tests.big_source import collect_no_keys, keep_pairs_on_executors
 from tests.merge_cases.case import AMBIGUOUS, MergeCase
 from tests.oracles import Outcome, Stage, assert_same_metrics, configured, rows_as_text
 from tests.properties.draws import FEED, VECTORS, merges
@@ -45,8 +46,10 @@ in_this_number = settings(
 def test_a_merge_does_what_built_in_merge_does(
     spark: SparkSession, seed_of_draws: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if seed_of_draws % 2:  # as a big source has its pairs
-        monkeypatch.setattr("deltaweave.engine.touched_files.MAX_ON_DRIVER", -1)
+    if seed_of_draws % 2:
+        keep_pairs_on_executors(monkeypatch)
+    if seed_of_draws % 4 == 3:
+        collect_no_keys(monkeypatch)
 
     @seed(seed_of_draws)
     @in_this_number

@@ -1,8 +1,9 @@
 """The rows that a merge writes for its touched files: changed ones and, where asked, the others.
 
 The left join from the target takes the place of Delta's right or full outer join: the inserts, its
-other half, come from the pairs (see inserts). Where the source is broadcast, rows are not shuffled
-and keep their order.
+other half, come from the pairs (see source_rows). Where the source is broadcast, rows are not
+shuffled and keep their order. Pairs that are too many to be broadcast would be shuffled with the
+source, for the second time: the inserts then come from a full outer join, too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from deltaweave.engine.change_feed import recorded
 from deltaweave.engine.evolution import columns_before
 from deltaweave.engine.pairs import CLAUSE, FILE, NO_CLAUSE, TARGET_ROW_ID
 from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.source_rows import first_insert
 from deltaweave.engine.touched_files import TouchedFilesScan, clause_taken
 from deltaweave.identifiers import RESERVED_PREFIX, quoted
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_TARGET_ROW_PRESENT = f"{RESERVED_PREFIX}target_row_present"
 _NUMBER = f"{RESERVED_PREFIX}number"
 _PLACE_BITS = 40
 _FEW_FILES = 32
@@ -44,6 +47,7 @@ def changed_rows(
     files: FileList,
     *,
     with_unmodified: bool,
+    with_inserts: bool = False,
 ) -> DataFrame:
     """Rows of touched files after the merge, in the evolved target schema.
 
@@ -55,6 +59,7 @@ def changed_rows(
         scan: What the scan for matches found.
         files: The touched files to read.
         with_unmodified: Whether rows that no clause takes are copied too (copy on write).
+        with_inserts: Whether the inserted rows are to be among them, as `may_join_once` allows.
     """
     merge = transaction.merge
     # The one clause there is deletes a row once, however often it matches.
@@ -68,12 +73,20 @@ def changed_rows(
     )
     # Rows without a source row matter where they are copied or a clause looks at them.
     outer = with_unmodified or merge.of_kind("not_matched_by_source")
-    taken = target.join(source.for_join(), merge.condition, "left" if outer else "inner")
-    taken = taken.withColumn(CLAUSE, clause_taken(merge))
+    how = "left" if outer else "inner"
+    if with_inserts:
+        target, how = target.withColumn(_TARGET_ROW_PRESENT, F.lit(True)), "full"
+    taken = target.join(source.for_join(), merge.condition, how)
+    if with_inserts:
+        is_new = F.col(_TARGET_ROW_PRESENT).isNull()
+        clause = F.when(is_new, first_insert(merge)).otherwise(clause_taken(merge))
+        taken = taken.withColumn(CLAUSE, clause).filter(~is_new | (F.col(CLAUSE) != NO_CLAUSE))
+    else:
+        taken = taken.withColumn(CLAUSE, clause_taken(merge))
     if not with_unmodified:
         taken = taken.filter(F.col(CLAUSE) != NO_CLAUSE)
     before = columns_before(merge)
-    after = updated(merge, before)
+    after = updated(merge, before, and_inserted=with_inserts)
     deletes = [i for i, clause in enumerate(merge.clauses) if clause.action == "delete"]
     updates = [i for i, clause in enumerate(merge.clauses) if clause.action == "update"]
     is_update = F.col(CLAUSE).isin(updates)
@@ -103,13 +116,28 @@ def changed_rows(
         logger.debug(
             "writeAllChanges using %s join:\n  source.output: %s\n  target.output: %s\n"
             "  condition: %s\n  output plan:\n%s",
-            "left" if outer else "inner",
+            how,
             source.rows.columns,
             target.columns,
             merge.node.condition().toString(),
             rows._jdf.queryExecution().toString(),
         )
     return rows
+
+
+def may_join_once(transaction: Transaction, scan: TouchedFilesScan) -> bool:
+    """Whether the inserts are to come from the join that gives the changed rows.
+
+    That is so where the pairs are many. The files must have all of the matches, and the new rows no
+    columns but the table's.
+    """
+    return bool(
+        transaction.merge.of_kind("not_matched")
+        and not scan.may_broadcast_pairs
+        and len(scan.matched) == len(scan.touched)
+        and not transaction.keeps_change_feed
+        and tracked_columns(transaction) is None
+    )
 
 
 def remaining_rows(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> DataFrame:
@@ -182,12 +210,21 @@ def _numbers_left(
     return pa.table({_NUMBER: np.concatenate(left)})
 
 
-def updated(merge: ResolvedMerge, before: Sequence[Column]) -> list[Column]:
-    """The columns' values where the update clause that takes a row gives new ones."""
+def updated(
+    merge: ResolvedMerge, before: Sequence[Column], *, and_inserted: bool = False
+) -> list[Column]:
+    """The columns' values where the update clause that takes a row gives new ones.
+
+    Args:
+        merge: The statement.
+        before: The columns' values before it.
+        and_inserted: Whether insert clauses take rows, too.
+    """
+    actions = ("update", "insert") if and_inserted else ("update",)
     after = []
     for place, value in enumerate(before):
         for i, clause in enumerate(merge.clauses):
-            if clause.action == "update":
+            if clause.action in actions:
                 value = F.when(F.col(CLAUSE) == i, clause.values[place]).otherwise(value)
         after.append(value)
     return after

@@ -86,7 +86,8 @@ def _filter(location: str, hashes: numpy.ndarray) -> pyarrow.RecordBatch:
     import numpy as np
     import pyarrow as pa
 
-    distinct = np.unique(hashes)
+    ordered = np.sort(hashes)  # many times as fast as np.unique
+    distinct = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
     num_bytes = max(_LEAST_BYTES, -(-len(distinct) * BITS_PER_KEY // 8))
     bits = np.zeros(num_bytes * 8, dtype=bool)
     for positions in _positions(distinct, len(bits)):

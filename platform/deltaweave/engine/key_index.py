@@ -13,6 +13,7 @@ those that other writers left without a filter.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -170,7 +171,7 @@ class KeyIndex:
         names = self.table.spark.createDataFrame(files.rows.select(["path", "location"]))
         return filters.join(F.broadcast(names), "location").select("path", "filter")
 
-    def _hashes(self, values: list[object]) -> numpy.ndarray:
+    def _hashes(self, values: Sequence[object]) -> numpy.ndarray:
         """The values, hashed as those of the files are."""
         import numpy as np
         import pyarrow as pa

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from pyspark.sql.types import (
     DateType,
     DecimalType,
     DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     ShortType,
@@ -38,13 +40,16 @@ from deltaweave.errors import SourceError
 if TYPE_CHECKING:
     import pyarrow
 
-# Keys of a source of up to so many rows are collected, a few MB each column; of a larger one
-# ranges that they lie in, so many of each column.
+# Keys of a source of up to so many rows are collected: some 30 MB of strings each column.
 MAX_COLLECTED_ROWS = 500_000
+# As much of numbers, where the source is known to have no more rows.
+MAX_COLLECTED_NUMBERS = 4_000_000
+# Of a larger source, so many ranges that the values of a column lie in.
 _MAX_RANGES = 4_096
 
 # Types whose values mean the same in Python, whatever the session's time zone.
 _PUSHED = (ByteType, ShortType, IntegerType, LongType, DecimalType, StringType, DateType)
+_NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
 # Spark tells Parquet up to so many values one by one, and of more the lowest and the highest.
 _MAX_PUSHED_VALUES = 10
 
@@ -62,7 +67,7 @@ class KeyValues:
     """
 
     equality: Equality
-    values: list[Any]
+    values: Sequence[Any]
     are_ranges: bool
     has_null: bool
 
@@ -97,6 +102,8 @@ class SourceKeys:
         """
         if self.rows is None or len(self.columns) < self.rows.num_columns:
             return False
+        if len(self.columns) == 1 and not self.columns[0].has_null:
+            return bool(len(self.columns[0].values) == self.rows.num_rows)
         return _unique(self.rows)
 
 
@@ -155,7 +162,7 @@ def _within(key: KeyValues) -> Column:
     elif key.are_ranges or len(key.values) > _MAX_PUSHED_VALUES:
         possible = column.between(key.values[0], key.values[-1])
     else:
-        possible = column.isin(key.values)
+        possible = column.isin(list(key.values))
     return possible | column.isNull() if key.equality.null_safe and key.has_null else possible
 
 
@@ -174,14 +181,20 @@ def source_keys(merge: ResolvedMerge, source: PreparedSource, files: FileList) -
     columns = [equality.source.alias(f"key_{i}") for i, equality in enumerate(conjuncts)]
     keys = source.rows.select(*columns)
     with translated(merge.table, otherwise=SourceError):
-        if source.is_counted and source.num_rows > MAX_COLLECTED_ROWS:
+        if source.is_counted and source.num_rows > _max_collected(keys):
             return _ranges(conjuncts, keys, files)
         # The limit, of a source that is not counted, saves the job that counts it.
         table = (keys if source.is_counted else keys.limit(MAX_COLLECTED_ROWS + 1)).toArrow()
-        if table.num_rows > MAX_COLLECTED_ROWS:
+        if not source.is_counted and table.num_rows > MAX_COLLECTED_ROWS:
             return _ranges(conjuncts, keys, files)
     source.with_num_rows(table.num_rows)
     return SourceKeys(tuple(_collected(conjuncts, table)), table)
+
+
+def _max_collected(keys: DataFrame) -> int:
+    """Keys of how many rows fit on the driver."""
+    of_numbers = all(isinstance(field.dataType, _NUMBERS) for field in keys.schema)
+    return MAX_COLLECTED_NUMBERS if of_numbers else MAX_COLLECTED_ROWS
 
 
 def _ranges(conjuncts: list[Equality], keys: DataFrame, files: FileList) -> SourceKeys:

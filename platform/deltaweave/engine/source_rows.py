@@ -85,7 +85,7 @@ def rows_after_scan(
         if scan.num_matched_rows:
             target = target_plan(transaction, scan.matched, merge.condition_columns())
             rows = rows.join(target, merge.condition, "left_anti")
-        return _values(merge, rows.withColumn(CLAUSE, _first_insert(merge)), inserts)
+        return _values(merge, rows.withColumn(CLAUSE, first_insert(merge)), inserts)
     if _takes_every_row_once(merge, source, scan, updates):
         written = _values_of(merge, rows, updates[0])
     else:
@@ -125,11 +125,11 @@ def _with_clause(
 ) -> DataFrame:
     """Source rows with the place of the clause that takes each: by its pairs, or to insert it."""
     if not scan.num_matched_rows:
-        return rows.withColumn(CLAUSE, _first_insert(merge))
+        return rows.withColumn(CLAUSE, first_insert(merge))
     how = "left" if _inserts(merge) else "inner"
     pairs = scan.matched_pairs(SOURCE_ROW, CLAUSE)
     rows = rows.join(pairs, identity == F.col(SOURCE_ROW), how)
-    clause = F.when(F.col(SOURCE_ROW).isNotNull(), F.col(CLAUSE)).otherwise(_first_insert(merge))
+    clause = F.when(F.col(SOURCE_ROW).isNotNull(), F.col(CLAUSE)).otherwise(first_insert(merge))
     return rows.withColumn(CLAUSE, clause)
 
 
@@ -157,7 +157,7 @@ def inserts_only(transaction: Transaction, source: PreparedSource) -> tuple[Data
         if may_match is not None:
             target = target.filter(may_match)
         unmatched = unmatched.join(target, merge.condition, "left_anti")
-    rows = _values(merge, unmatched.withColumn(CLAUSE, _first_insert(merge)), _inserts(merge))
+    rows = _values(merge, unmatched.withColumn(CLAUSE, first_insert(merge)), _inserts(merge))
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "writeInsertsOnlyWhenNoMatchedClauses using leftanti join: output plan:\n%s",
@@ -170,8 +170,8 @@ def _inserts(merge: ResolvedMerge) -> list[int]:
     return [i for i, clause in enumerate(merge.clauses) if clause.action == "insert"]
 
 
-def _first_insert(merge: ResolvedMerge) -> Column:
-    """The place of the first insert clause whose condition holds, or -1."""
+def first_insert(merge: ResolvedMerge) -> Column:
+    """The place of the first insert clause that takes a source row without a match, or -1."""
     taken: Column = F.lit(NO_CLAUSE)
     for i in reversed(_inserts(merge)):
         condition = merge.clauses[i].condition

@@ -103,8 +103,12 @@ class TouchedFilesScan:
     def matched_pairs(self, *columns: str) -> DataFrame:
         """These columns of the pairs with a source row, for a join; broadcast where few."""
         pairs = self.pairs.matched(*columns)
-        few = self.num_matched_pairs <= _BROADCAST_LIMIT_PAIRS
-        return F.broadcast(pairs) if few else pairs
+        return F.broadcast(pairs) if self.may_broadcast_pairs else pairs
+
+    @property
+    def may_broadcast_pairs(self) -> bool:
+        """Whether a hash table of the pairs fits wherever they are joined."""
+        return self.num_matched_pairs <= _BROADCAST_LIMIT_PAIRS
 
 
 def clause_taken(merge: ResolvedMerge) -> Column:

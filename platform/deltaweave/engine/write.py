@@ -27,7 +27,7 @@ from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction, WrittenFiles
 from deltaweave.engine.candidates import find_candidates
 from deltaweave.engine.change_feed import recorded_inserts
-from deltaweave.engine.changed_rows import changed_rows, remaining_rows
+from deltaweave.engine.changed_rows import changed_rows, may_join_once, remaining_rows
 from deltaweave.engine.files_left import mark_or_remove
 from deltaweave.engine.in_place import (
     most_rows_change,
@@ -138,7 +138,7 @@ def _rewrite_touched_files(
         "rewriteTimeMs",
     ):
         parts, files = None, scan.touched.none()
-        if in_place and most_rows_change(transaction, scan):
+        if in_place and scan.may_broadcast_pairs and most_rows_change(transaction, scan):
             parts = _changed_and_remaining_rows(transaction, source, scan)
         if in_place and parts is None:
             files = worth_rewriting_in_place(transaction, scan)
@@ -148,8 +148,7 @@ def _rewrite_touched_files(
         else:
             left = scan.touched
             if parts is None:
-                rows = changed_rows(transaction, source, scan, left, with_unmodified=True)
-                parts = [rows, *_inserts(transaction, source, scan)]
+                parts = _rows_by_join(transaction, source, scan)
             written = transaction.write(_together(parts)) if parts else None
     return Changes(
         "copy-on-write" if len(left) else "copy-in-place",
@@ -186,6 +185,17 @@ def _rewrite_in_place(
         rows = changed_rows(transaction, source, scan, left, with_unmodified=True)
         written = transaction.write(rows).and_also(written)
     return written, left
+
+
+def _rows_by_join(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
+) -> list[DataFrame]:
+    """All rows of the touched files, joined with the source, and the inserts."""
+    once = may_join_once(transaction, scan)
+    rows = changed_rows(
+        transaction, source, scan, scan.touched, with_unmodified=True, with_inserts=once
+    )
+    return [rows] if once else [rows, *_inserts(transaction, source, scan)]
 
 
 def _changed_and_remaining_rows(

@@ -100,7 +100,10 @@ def test_sql_text_gives_what_built_in_merge_gives(
     assert_outcome(case, stage.by_sql(), theirs)
 
 
-@pytest.mark.parametrize("case", IN_ONE_LAYOUT, ids=case_id)
+# In the last one, a file that no clause touches has a match.
+@pytest.mark.parametrize(
+    "case", [*IN_ONE_LAYOUT, CASES_BY_NAME["mirror_of_the_source"]], ids=case_id
+)
 def test_copy_on_write_gives_the_rows_of_built_in_merge_with_vectors(
     case: MergeCase,
     run_with_oracle: Run,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import Table
@@ -63,6 +63,19 @@ def read_files(table: Table, source: Rows, schema: str, on: str = "t.k = s.k") -
     return merge.when_matched_delete().execute().metrics["numTargetFilesAfterSkipping"]
 
 
+def files_read_by_ranges(table: Table, source: DataFrame) -> int:
+    """How many files a merge would read if the source's keys were too many to be collected."""
+    source.createOrReplaceTempView("many_keys")
+    with pytest.MonkeyPatch.context() as patch:
+        collect_no_keys(patch)
+        plan = deltaweave.explain(
+            table.spark,
+            f"MERGE INTO delta.`{table.path_or_name}` t USING many_keys s ON t.k = s.k "
+            "WHEN MATCHED THEN DELETE",
+        )
+    return plan.after_source_keys.files
+
+
 # Target and source type, keys of the files, keys of the source, how many files are read.
 COMPARED_AS_DOUBLES: dict[str, tuple[str, str, list[int], list[float], int]] = {
     "int": ("INT", "DOUBLE", [10, 20, 30, 40], [20.0, 25.5, -0.5], 1),
@@ -89,31 +102,26 @@ COMPARED_AS_DOUBLES: dict[str, tuple[str, str, list[int], list[float], int]] = {
         "abs(t.k) BETWEEN 5 AND 15 AND t.k < 15",
     ],
 )
-@pytest.mark.parametrize("place", ["on", "clause"])
 def test_files_that_a_condition_rules_out_are_not_read(
-    spark: SparkSession, tmp_path: Path, condition: str, place: str
+    spark: SparkSession, three_files: str, condition: str
 ) -> None:
-    path = str(tmp_path / "table")
+    statement = f"MERGE INTO delta.`{three_files}` t USING (SELECT 0L AS k) s ON t.k > s.k"
+    in_on = deltaweave.explain(spark, f"{statement} AND {condition} WHEN MATCHED THEN DELETE")
+    of_clause = deltaweave.explain(spark, f"{statement} WHEN MATCHED AND {condition} THEN DELETE")
+    assert (in_on.after_conditions.files, of_clause.after_conditions.files) == (1, 1)
+
+
+@pytest.fixture(scope="module")
+def three_files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A table of a row in each file, the first of which alone meets the conditions above."""
+    path = str(tmp_path_factory.mktemp("three") / "table")
     rows = [
-        (10, 10, date(2024, 1, 1), "apple"),  # which alone meets the conditions
+        (10, 10, date(2024, 1, 1), "apple"),
         (20, 20, date(2024, 4, 1), "berry"),
         (30, 30, date(2024, 7, 1), "cherry"),
     ]
     write_table(spark, path, rows, "k BIGINT, small SMALLINT, day DATE, name STRING", files=3)
-    no_key = "t.k > s.k"
-    on = f"{no_key} AND {condition}" if place == "on" else no_key
-    merge = Table(spark, path).merge(frame(spark, [(0,)], "k BIGINT"), on=on)
-    merge = merge.when_matched_delete(condition if place == "clause" else None)
-    result = merge.execute()
-    assert result.metrics["numTargetFilesAfterSkipping"] == 1
-    assert [row.k for row in Table(spark, path).read().orderBy("k").collect()] == [20, 30]
-
-
-@pytest.fixture(params=["each_key", "ranges"])
-def keys_known_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a test twice: the source's keys are collected, and they are too many for that."""
-    if request.param == "ranges":
-        collect_no_keys(monkeypatch)
+    return path
 
 
 @pytest.mark.parametrize(
@@ -133,7 +141,6 @@ def test_dates_that_python_cannot_hold_are_no_reason_to_fail_or_to_skip(
     assert deleted == 2  # the row of each file
 
 
-@pytest.mark.usefixtures("keys_known_by")
 @pytest.mark.parametrize("case", COMPARED_AS_DOUBLES)
 def test_keys_compared_in_another_type_prune_too(
     spark: SparkSession, tmp_path: Path, case: str
@@ -146,11 +153,11 @@ def test_keys_compared_in_another_type_prune_too(
     table = Table(spark, path)
     source = frame(spark, [(key,) for key in wanted], f"k {source_type}")
     expected = rows_as_text(table.read().join(source, "k", "left_anti").select("k", "v").collect())
+    assert files_read_by_ranges(table, source) == files
     assert read_files(table, [(key,) for key in wanted], f"k {source_type}") == files
     assert rows_as_text(table.read().collect()) == expected
 
 
-@pytest.mark.usefixtures("keys_known_by")
 @pytest.mark.parametrize("case", TYPES)
 def test_only_files_that_may_hold_a_key_are_read(
     spark: SparkSession, tmp_path: Path, case: str
@@ -161,9 +168,9 @@ def test_only_files_that_may_hold_a_key_are_read(
         rows = frame(spark, [(key, 0)], f"k {data_type}, v INT")
         rows.write.format("delta").mode("append").save(path)
     table = Table(spark, path)
-    expected = rows_as_text(table.read().join(
-        frame(spark, [(key,) for key in wanted], f"k {data_type}"), "k", "left_anti"
-    ).collect())  # fmt: skip
+    source = frame(spark, [(key,) for key in wanted], f"k {data_type}")
+    expected = rows_as_text(table.read().join(source, "k", "left_anti").collect())
+    assert files_read_by_ranges(table, source) == files
     assert read_files(table, [(key,) for key in wanted], f"k {data_type}") == files
     assert rows_as_text(table.read().collect()) == expected
 
@@ -348,7 +355,7 @@ def test_keys_that_are_too_many_are_known_by_ranges(
     assert whole == KeyRanges([0, 99], has_null=False)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=14, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     drawn=keys,
     files=st.integers(2, 4),

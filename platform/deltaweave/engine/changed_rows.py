@@ -134,7 +134,7 @@ def may_join_once(transaction: Transaction, scan: TouchedFilesScan) -> bool:
     return bool(
         transaction.merge.of_kind("not_matched")
         and not scan.may_broadcast_pairs
-        and len(scan.matched) == len(scan.touched)
+        and set(scan.matched.paths) <= set(scan.touched.paths)
         and not transaction.keeps_change_feed
         and tracked_columns(transaction) is None
     )

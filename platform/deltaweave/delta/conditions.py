@@ -226,9 +226,10 @@ def _conjuncts_over_target(merge: ResolvedMerge, expression: JavaObject) -> list
     """
     target = merge.node.target().outputSet()
     return [
-        each
-        for each in _conjuncts(_simplified(merge, expression))
+        part
+        for each in _conjuncts(expression)
         if each.references().subsetOf(target) and each.dataType().simpleString() == "boolean"
+        for part in _conjuncts(_simplified(merge, each))
     ]
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -99,6 +100,8 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program that runs until the context is left, and its process group with it.
 
+    It ends with this process, too, however that ends.
+
     Args:
         main: Its class.
         arguments: Of its command line.
@@ -117,6 +120,7 @@ def running(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    watch = _watch_over(process.pid)
     try:
         deadline = time.monotonic() + seconds
         while not answers():
@@ -137,6 +141,9 @@ def running(
             process.wait(_SECONDS_TO_END)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        # Only now: until here the watch must do what this process may no longer come to.
+        watch.kill()
+        watch.communicate()
         process.wait()
 
 
@@ -150,6 +157,28 @@ def free_ports(count: int) -> list[int]:
     finally:
         for probe in probes:
             probe.close()
+
+
+# Waits for the end of its input, which this process holds open until it ends, even by SIGKILL.
+_WATCH = """
+import os, signal, sys
+sys.stdin.buffer.read()
+try:
+    os.killpg(int(sys.argv[1]), signal.SIGKILL)
+except ProcessLookupError:
+    pass
+"""
+
+
+def _watch_over(group: int) -> subprocess.Popen[bytes]:
+    """A process that kills a process group when this process has ended."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _WATCH, str(group)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def _java() -> str:

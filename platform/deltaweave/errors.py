@@ -3,6 +3,8 @@
 ```
 DeltaweaveError
 ├── UnsupportedVersionError      Terminal   this Delta or Spark release was never tested
+├── UnsupportedSessionError      Terminal   a Spark Connect session, which has no JVM at hand
+├── SessionEndedError            Terminal   the Spark session was stopped, or its JVM ended
 ├── TableNotFoundError           Terminal   the target (or a table the source reads) does not exist
 ├── NotADeltaTableError          Terminal   the target exists and is no Delta table
 ├── StatementError               Terminal   malformed MERGE, or a name or type that does not fit
@@ -13,6 +15,7 @@ DeltaweaveError
 ├── ConstraintViolationError     Terminal   a changed row breaks a constraint of the target
 ├── SchemaChangedError           Transient  the target's schema changed after resolving
 ├── CommitConflictError          Transient  another writer's commit won
+├── CommitStateUnknownError      Terminal   the commit failed, and may have landed all the same
 └── MergeFailedError             Terminal   anything else that stopped a merge
 ```
 
@@ -26,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 NOTHING_WRITTEN = "Nothing was committed: the table is as it was."
+STATE_UNKNOWN = "It is not known whether anything was committed: look at the table's history."
 
 
 class Transient:
@@ -88,6 +92,14 @@ class UnsupportedVersionError(DeltaweaveError, Terminal):
     """The running Delta or Spark release is none that deltaweave was tested with."""
 
 
+class UnsupportedSessionError(DeltaweaveError, Terminal):
+    """The session is one of Spark Connect: the engine works in the driver's JVM."""
+
+
+class SessionEndedError(DeltaweaveError, Terminal):
+    """The Spark session was stopped, or its JVM ended, while something ran in it or before."""
+
+
 class TableNotFoundError(DeltaweaveError, Terminal):
     """A table that the statement names does not exist."""
 
@@ -105,16 +117,27 @@ class UnsupportedFeatureError(DeltaweaveError, Terminal):
 
     Attributes:
         features: Names of the refused features, as the Delta protocol spells them.
+        not_in_builtin: Names of the given arguments that Delta's own MERGE cannot honour.
     """
 
-    def __init__(self, features: Sequence[str], *, table: str, version: int) -> None:
+    def __init__(
+        self,
+        features: Sequence[str],
+        *,
+        table: str,
+        version: int | None,
+        not_in_builtin: Sequence[str] = (),
+    ) -> None:
         self.features = tuple(features)
-        super().__init__(
-            f"the table uses {', '.join(self.features)}, which deltaweave does not support yet.",
-            table=table,
-            version=version,
-            hint="Allow Delta's own MERGE with fallback='builtin', or drop the feature.",
-        )
+        self.not_in_builtin = tuple(not_in_builtin)
+        unsupported = f"the table uses {', '.join(self.features)}, which deltaweave does not "
+        unsupported += "support yet"
+        hint = "Allow Delta's own MERGE with fallback='builtin', or drop the feature."
+        if self.not_in_builtin:
+            given = ", ".join(self.not_in_builtin)
+            unsupported += f", and Delta's own MERGE cannot honour {given}"
+            hint = f"Drop the feature, or call it with fallback='builtin' and without {given}."
+        super().__init__(f"{unsupported}.", table=table, version=version, hint=hint)
 
 
 class AmbiguousMatchError(DeltaweaveError, Terminal):
@@ -165,6 +188,38 @@ class SchemaChangedError(DeltaweaveError, Transient):
 
 class CommitConflictError(DeltaweaveError, Transient):
     """Another writer committed a change that this merge should have seen."""
+
+
+class CommitStateUnknownError(DeltaweaveError, Terminal):
+    """The commit failed, and neither its success nor its failure could be read from the log.
+
+    Terminal, since repeating a write that did land would apply it twice. With an idempotency pair
+    it can be repeated: the table then tells whether it holds the pair.
+
+    Attributes:
+        transaction_id: What `commitInfo.txnId` is in the log if the commit landed.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        table: str | None,
+        operation: str,
+        version: int | None,
+        transaction_id: str,
+    ) -> None:
+        self.transaction_id = transaction_id
+        super().__init__(
+            problem,
+            table=table,
+            operation=operation,
+            version=version,
+            state="It is not known whether it was committed.",
+            hint=f"It was if a later version's commitInfo in _delta_log has the txnId "
+            f"{transaction_id}. With an idempotency pair it can simply be run again: what was "
+            "applied is not applied twice.",
+        )
 
 
 class MergeFailedError(DeltaweaveError, Terminal):

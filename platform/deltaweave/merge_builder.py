@@ -91,6 +91,7 @@ class MergeBuilder:
         *,
         fallback: Fallback | None = None,
         skip_unchanged_updates: bool = False,
+        applied_before: int | None = None,
         computed_from: int | None = None,
     ) -> MergeResult:
         """Run the merge.
@@ -98,11 +99,12 @@ class MergeBuilder:
         Args:
             fallback: See `deltaweave.merge`.
             skip_unchanged_updates: See `deltaweave.merge`.
-            computed_from: The version of this table from which the source was computed. Has it
-                another one by now, nothing is done and the error is a `CommitConflictError`.
+            applied_before: See `deltaweave.merge`.
+            computed_from: See `deltaweave.merge`.
 
         Raises:
-            DeltaweaveError: A subclass that says what happened; nothing was committed.
+            CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
+            DeltaweaveError: Another subclass that says what happened; nothing was committed.
         """
         table = self._table
         if not self._clauses:
@@ -125,8 +127,9 @@ class MergeBuilder:
             spark,
             plan,
             table,
-            self._idempotency,
-            fallback,
-            skip_unchanged_updates,
+            idempotency=self._idempotency,
+            applied_before=applied_before,
             computed_from=computed_from,
+            fallback=fallback,
+            skip_unchanged_updates=skip_unchanged_updates,
         )

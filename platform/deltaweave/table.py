@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
@@ -13,15 +14,17 @@ from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_
 
 from deltaweave.delta import builder, table_write
 from deltaweave.delta import snapshot as snapshots
-from deltaweave.delta.failures import translated
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.failures import letting_go, translated
+from deltaweave.delta.jvm import JavaObject, check_is_classic
 from deltaweave.delta.missing_statistics import compute_missing_statistics
 from deltaweave.delta.snapshot import FileLayout
 from deltaweave.delta.table_write import WriteResult
+from deltaweave.delta.unused_table import remove_unused
 from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
 from deltaweave.engine import key_index
 from deltaweave.errors import (
     CommitConflictError,
+    CommitStateUnknownError,
     DeltaweaveError,
     NotADeltaTableError,
     StatementError,
@@ -53,6 +56,7 @@ class Table:
     """
 
     def __init__(self, spark: SparkSession, path_or_name: str) -> None:
+        check_is_classic(spark)
         self.spark = spark
         self.path_or_name = path_or_name
         if "/" in path_or_name and "`" not in path_or_name:
@@ -109,9 +113,36 @@ class Table:
         create = create.clusterBy(*cluster_by) if cluster_by else create
         for key, value in (properties or {}).items():
             create = create.property(key, value)
-        with translated(self.path_or_name, operation="creation"):
+        with translated(self.path_or_name, operation="creation", commits=True):
             create.execute()
         return True
+
+    @contextmanager
+    def created_for_a_write(
+        self,
+        schema: StructType | str,
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        cluster_by: Sequence[str] = (),
+    ) -> Iterator[bool]:
+        """As `create_if_missing`, for a block that writes to the table.
+
+        Where the block fails, a table that was made for it goes again, unless anything was
+        committed to it, may have been (`CommitStateUnknownError`), or lies in its directory.
+
+        Yields:
+            Whether there was none.
+        """
+        created = self.create_if_missing(schema, partition_by, properties, cluster_by)
+        table_id = self.id() if created else None
+        try:
+            yield created
+        except Exception as error:
+            if table_id is not None and not isinstance(error, CommitStateUnknownError):
+                with letting_go("the table that was made"):
+                    name = None if self._is_path else self._name
+                    remove_unused(self.spark, self._log(), table_id, name=name)
+            raise
 
     def location(self) -> str:
         """Where its data is, e.g. `file:/lake/orders`."""
@@ -232,11 +263,20 @@ class Table:
             with_schema_evolution: Whether new columns of the rows are added to this table.
             applied: Application ids and versions, put into the same commit.
             once: Whether nothing is done where the table holds all of `applied` already.
-            applied_before: With `once`, as in `deltaweave.merge`.
+            applied_before: With `once` and one pair, as in `deltaweave.merge`.
+
+        Returns:
+            What was committed; an error after the commit is in its `warnings`.
 
         Raises:
-            DeltaweaveError: A subclass that says what happened; nothing was committed.
+            CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
+            DeltaweaveError: Another subclass that says what happened; nothing was committed.
         """
+        check_is_classic(rows.sparkSession)
+        if applied_before is not None and not (once and applied):
+            raise StatementError(
+                "applied_before goes with once and a pair of applied.", table=self.path_or_name
+            )
         if replace_where is not None and mode != "overwrite":
             raise StatementError("only overwriting replaces rows.", table=self.path_or_name)
         self.snapshot()  # names the table in the error where there is none
@@ -295,7 +335,7 @@ class Table:
                 table=self.path_or_name,
                 operation="indexing keys",
             )
-        with translated(self.path_or_name, operation="indexing keys"):
+        with translated(self.path_or_name, operation="indexing keys", commits=True):
             if index.table.setting(key_index.PROPERTY) != column:
                 self.spark.sql(
                     f"ALTER TABLE {self._name} "
@@ -322,6 +362,7 @@ class Table:
             with_schema_evolution: Whether new source columns are added to this table.
             idempotency: See `deltaweave.merge`.
         """
+        check_is_classic(source_df.sparkSession)
         return MergeBuilder(
             source_df,
             on,
@@ -339,12 +380,12 @@ class Table:
         Args:
             condition: SQL condition of the rows.
         """
-        with translated(self.path_or_name, operation="DELETE"):
+        with translated(self.path_or_name, operation="DELETE", commits=True):
             self.spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
 
     def compact(self) -> None:
         """Put small files together by Delta's own OPTIMIZE."""
-        with translated(self.path_or_name, operation="OPTIMIZE"):
+        with translated(self.path_or_name, operation="OPTIMIZE", commits=True):
             self.spark.sql(f"OPTIMIZE {self._name}")
 
     @property

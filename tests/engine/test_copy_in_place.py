@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import deltaweave
-from deltaweave import Table
-from deltaweave.engine import in_place
+from deltaweave import Table, errors
+from deltaweave.engine import in_place, parquet_rewrite
 from deltaweave.engine.in_place import SETTING
 from tests.builders import frame, write_table
 from tests.oracles import configured
@@ -307,3 +307,50 @@ def test_names_that_only_differ_in_case_are_no_other_column(tmp_path: Path) -> N
         pytest.raises(NotRewritableError, match="another way"),
     ):
         check_copyable(file, pa.schema([("k", pa.int64())]))
+
+
+def test_a_file_that_cannot_be_read_is_named_without_a_traceback(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    rows = [(k, f"{k * 7919 % 1000003:06}" * 20) for k in range(500)]
+    write_table(spark, str(path), rows, "k INT, v STRING")
+    [file] = path.glob("*.parquet")
+    column = pq.ParquetFile(file).metadata.row_group(0).column(1)
+    with file.open("r+b") as spoiled:  # values of v, which the scan for matches does not read
+        spoiled.seek(column.data_page_offset + 40)
+        spoiled.write(bytes(column.total_compressed_size - 60))
+    (path / f".{file.name}.crc").unlink(missing_ok=True)
+    merge = Table(spark, str(path)).merge(
+        frame(spark, [(2, "new")], "k INT, v STRING"), "t.k = s.k"
+    )
+    with pytest.raises(errors.MergeFailedError) as raised:
+        merge.when_matched_update_all().execute()
+    assert file.name in raised.value.problem
+    assert "could not be rewritten" in raised.value.problem
+    assert "Traceback" not in str(raised.value)
+    assert "  File " not in str(raised.value)
+    assert errors.NOTHING_WRITTEN in str(raised.value)
+    assert "Traceback" in str(raised.value.__cause__)
+    assert list(path.glob("*.parquet")) == [file]  # what was begun is gone
+
+
+def test_a_directory_that_takes_no_new_file_is_an_error_that_names_the_file(
+    tmp_path: Path,
+) -> None:
+    table = pa.table({"k": pa.array([1, 2], pa.int32())})
+    pq.write_table(table, tmp_path / "old.parquet")
+    schema = json.dumps({"type": "struct", "fields": []})
+    written = parquet_rewrite.TableFormat(table.schema, "snappy", ".parquet", schema, 32)
+    changes = pa.table(
+        {
+            "file": ["x"],
+            "index": pa.array([0], pa.int64()),
+            "is_deleted": [False],
+            "row": pa.StructArray.from_arrays([pa.array([7], pa.int32())], ["v0"]),
+        }
+    )
+    with (tmp_path / "old.parquet").open("rb") as opened:
+        path = f"/dev/fd/{opened.fileno()}"  # a directory in which nobody can make a file
+        with pytest.raises(parquet_rewrite.RewriteFailedError, match=rf"^{path} could not be"):
+            parquet_rewrite.rewriter(written, frozenset())((pa.scalar(path),), changes)

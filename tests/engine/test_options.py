@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -150,3 +151,67 @@ def test_maps_and_random_values_are_never_taken_for_unchanged(
     # The map is not assigned here, so it does not matter that it cannot be compared.
     merge = table.merge(source, on="t.k = s.k").when_matched_update({"k": "s.k"})
     assert merge.execute(skip_unchanged_updates=True).version is None
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"computed_from": 0},
+        {"skip_unchanged_updates": True},
+        {"idempotency": ("loader", 1)},
+        {"idempotency": ("loader", 1), "applied_before": -1},
+    ],
+    ids=lambda option: "+".join(option),
+)
+def test_the_fallback_is_refused_with_each_option_that_built_in_merge_lacks(
+    spark: SparkSession, refused: str, option: dict[str, Any]
+) -> None:
+    statement = UPSERT.format(target=f"delta.`{refused}`", source="options_source")
+    with pytest.raises(errors.UnsupportedFeatureError) as raised:
+        deltaweave.merge(spark, statement, fallback="builtin", **option)
+    assert raised.value.not_in_builtin == tuple(option)
+    assert f"Delta's own MERGE cannot honour {', '.join(option)}" in str(raised.value)
+    assert newest_version(refused) == 0
+
+
+def test_the_builder_hands_all_of_its_arguments_over(spark: SparkSession, refused: str) -> None:
+    merge = Table(spark, refused).merge(
+        spark.table("options_source"), on="t.k = s.k", idempotency=("loader", 1)
+    )
+    with pytest.raises(errors.UnsupportedFeatureError) as raised:
+        merge.when_matched_delete().execute(
+            fallback="builtin", computed_from=0, applied_before=-1, skip_unchanged_updates=True
+        )
+    assert set(raised.value.not_in_builtin) == {
+        "idempotency",
+        "applied_before",
+        "computed_from",
+        "skip_unchanged_updates",
+    }
+
+
+def test_a_source_computed_from_an_older_version_is_a_conflict(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 10)], "k INT, v INT")
+    frame(spark, [(1, 100)], "k INT, v INT").createOrReplaceTempView("computed")
+    statement = UPSERT.format(target=f"delta.`{path}`", source="computed")
+    assert deltaweave.merge(spark, statement, computed_from=0).version == 1
+    with pytest.raises(errors.CommitConflictError):
+        deltaweave.merge(spark, statement, computed_from=0)
+    assert newest_version(path) == 1
+
+
+def test_applied_before_without_a_pair_is_refused_and_not_dropped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 10)], "k INT, v INT")
+    rows = frame(spark, [(1, 100)], "k INT, v INT")
+    merge = Table(spark, path).merge(rows, on="t.k = s.k").when_matched_update_all()
+    with pytest.raises(errors.StatementError, match="applied_before"):
+        merge.execute(applied_before=3)
+    with pytest.raises(errors.StatementError, match="applied_before"):
+        Table(spark, path).write(rows, "append", applied={"loader": 1}, applied_before=3)
+    assert newest_version(path) == 0

@@ -280,6 +280,41 @@ def test_a_killed_process_takes_its_jobs_with_it_and_nothing_else(
     assert first.run(persistent) <= persistent_before
 
 
+def test_a_process_that_leaves_takes_what_it_cached_and_nothing_of_others(
+    pair: tuple[Client, Client], start: Callable[[], Client], tmp_path: Path
+) -> None:
+    first, second = pair
+    evaluated = tmp_path / "evaluated"
+    # A source that notes each of its evaluations, as an asset's may be slow or random.
+    first.run(f"""
+def noted(batches):
+    with open({str(evaluated)!r}, "a") as file:
+        file.write("x")
+    yield from batches
+spark.conf.set("spark.sql.shuffle.partitions", "5")
+mine = spark.range(0, 10, 1, 1).mapInArrow(noted, "id long").cache()
+mine.createOrReplaceTempView("mine")
+answer = mine.count()
+""")
+    assert evaluated.read_text() == "x"
+    persistent = "answer = spark.sparkContext._jsc.getPersistentRDDs().size()"
+    before = first.run(persistent)
+    leaving = start()
+    leaving.attach("leaving")
+    leaving.answer()
+    leaving.run("spark.range(7).cache().count()\nspark.range(1).createOrReplaceTempView('gone')")
+    assert first.run(persistent) == before + 1
+
+    leaving.kill()
+
+    wait_until(lambda: first.run(persistent) == before)
+    assert first.run("answer = mine.count() + spark.table('mine').count()") == 20
+    assert evaluated.read_text() == "x"
+    assert first.run("answer = spark.conf.get('spark.sql.shuffle.partitions')") == "5"
+    assert not second.run("answer = spark.catalog.tableExists('gone')")
+    first.run("mine.unpersist()\nspark.catalog.dropTempView('mine')")
+
+
 def test_a_process_that_stops_its_session_ends_nobody_elses(pair: tuple[Client, Client]) -> None:
     first, second = pair
 

@@ -15,6 +15,7 @@ from deltaweave.changes.events import Events, EventShape, read_events
 from deltaweave.changes.histories import Histories
 from deltaweave.changes.remembered import Remembered
 from deltaweave.changes.tombstones import Tombstones
+from deltaweave.delta.failures import letting_go
 from deltaweave.engine.outcome import MergeResult
 from deltaweave.errors import CommitConflictError
 from deltaweave.table import Table
@@ -89,10 +90,11 @@ def apply_changes(
     Raises:
         StatementError: Arguments or the table's columns do not fit.
         SourceError: An event lacks its key or sequence, or the events could not be read.
-        DeltaweaveError: Anything else; the target is as it was.
+        CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
+        DeltaweaveError: Anything else; the target is as it was, and gone if it was made here.
     """
-    rows = spark.table(source) if isinstance(source, str) else source
     table = Table(spark, target)
+    rows = spark.table(source) if isinstance(source, str) else source
     keeps_histories = str(stored_as_scd_type) == "2"
     if not keeps_histories and str(stored_as_scd_type) != "1":
         raise wrong(table, f"stored_as_scd_type is {stored_as_scd_type!r}; known are 1 and 2.")
@@ -117,14 +119,16 @@ def apply_changes(
     try:
         kind = histories if keeps_histories else current_rows
         schema = schema_of(events, kind.further_columns(events))
-        table.create_if_missing(schema, properties={"delta.enableDeletionVectors": "true"})
-        check_columns(table, schema)
-        if keeps_histories:
-            remembered = Remembered.of(table, late_by)
-            return _to_histories(Histories(table, events, tracked, remembered), idempotency)
-        return _to_current_rows(table, events, late_by, idempotency)
+        vectors = {"delta.enableDeletionVectors": "true"}
+        with table.created_for_a_write(schema, properties=vectors):
+            check_columns(table, schema)
+            if keeps_histories:
+                remembered = Remembered.of(table, late_by)
+                return _to_histories(Histories(table, events, tracked, remembered), idempotency)
+            return _to_current_rows(table, events, late_by, idempotency)
     finally:
-        events.rows.unpersist()
+        with letting_go("the events"):
+            events.rows.unpersist()
 
 
 # Applying twice is applying once: after another batch's commit, the whole of it is done again.

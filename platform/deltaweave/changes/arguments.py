@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape
+from deltaweave.delta.jvm import check_is_classic
 from deltaweave.errors import StatementError
 from deltaweave.table import Table
 
@@ -37,7 +38,9 @@ def event_shape(
 
     Raises:
         StatementError: They do not go together, or name columns that the rows do not have.
+        UnsupportedSessionError: The rows are of a Spark Connect session.
     """
+    check_is_classic(rows.sparkSession)
     return EventShape(
         keys=tuple(keys),
         sequence_by=_expression(sequence_by),

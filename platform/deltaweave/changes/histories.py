@@ -33,6 +33,7 @@ from deltaweave.changes.events import (
     speaks_of,
 )
 from deltaweave.changes.remembered import Remembered
+from deltaweave.delta.failures import letting_go
 from deltaweave.engine import clauses
 from deltaweave.engine.outcome import MergeResult
 from deltaweave.identifiers import quoted
@@ -81,7 +82,8 @@ class Histories:
                 added = self.remembered.add(self._to_remember(known), self.events)
                 result = self._merge(before, self._histories(known), idempotency, read)
             finally:
-                known.unpersist()
+                with letting_go("what is known of the keys"):
+                    known.unpersist()
             # What others remembered meanwhile may be of versions that were written just now.
             if self.remembered.version() == (beside if added is None else beside + 1):
                 return result

@@ -41,7 +41,7 @@ from deltaweave.changes.rematerialization import (
 )
 from deltaweave.changes.tombstones import Tombstones
 from deltaweave.changes.truncates import rows_left
-from deltaweave.delta.failures import translated
+from deltaweave.delta.failures import letting_go, translated
 from deltaweave.delta.snapshot import TableSnapshot
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
@@ -156,7 +156,8 @@ class MergeOnReadTable:
             check_columns(self.base, schema)
             return Changeset(self.changes, shape).append(events, applied)
         finally:
-            events.rows.unpersist()
+            with letting_go("the events"):
+                events.rows.unpersist()
 
     def ingest(
         self, stream: DataFrame, *, name: str, checkpoint: str, every: str | None = None

@@ -29,6 +29,20 @@ def alongside(spark: SparkSession, work: Callable[[], Result]) -> Iterator[Futur
         work: What to do. Delta's active transaction is of one thread: the work that needs it has to
             make it active.
     """
+    thread, future = started(spark, work)
+    try:
+        yield future
+    finally:
+        thread.join()
+
+
+def started(
+    spark: SparkSession, work: Callable[[], Result]
+) -> tuple[InheritableThread, Future[Result]]:
+    """A thread that does some work; the future has its result or error when the thread has ended.
+
+    An interrupt of the thread that waits does not reach it.
+    """
     future: Future[Result] = Future()
 
     def run() -> None:
@@ -41,7 +55,4 @@ def alongside(spark: SparkSession, work: Callable[[], Result]) -> Iterator[Futur
 
     thread = InheritableThread(run, name="deltaweave-alongside", session=spark)
     thread.start()
-    try:
-        yield future
-    finally:
-        thread.join()
+    return thread, future

@@ -209,6 +209,7 @@ def parse_statement(spark: SparkSession, text: str) -> tuple[JavaObject, str]:
     Raises:
         StatementError: The text does not parse.
     """
+    jvm_.check_is_classic(spark)
     label = _target_in_text(text)
     with translated(label):
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)

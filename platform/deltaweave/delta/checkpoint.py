@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.failures import letting_go
 from deltaweave.delta.jvm import JavaObject
 
 NAME = "mergeMaterializedSource"
@@ -53,7 +54,8 @@ def materialized(rows: DataFrame, storage_level: str) -> Iterator[Materialized]:
         num_rows = int(rdd.count())
         yield Materialized(kept, num_rows, _size(spark.sparkContext._jsc.sc(), rdd.id()))
     finally:
-        rdd.unpersist(False)
+        with letting_go("the materialized rows"):
+            rdd.unpersist(False)
 
 
 def _size(context: JavaObject, rdd_id: int) -> int:

@@ -2,20 +2,28 @@
 
 pyspark's own translation is passed by, because it can fail for Delta's error classes ("Cannot find
 main error class"), and because it hides the cause chain.
+
+An error that is being handled must not be hidden by another: what fails while it is translated, or
+while things are let go of, is logged.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import dropwhile
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from deltaweave import errors
 from deltaweave.delta.jvm import JavaObject
+
+logger = logging.getLogger(__name__)
 
 _NOT_FOUND = {
     "TABLE_OR_VIEW_NOT_FOUND",
@@ -54,7 +62,19 @@ _HINTS: dict[type[errors.DeltaweaveError], str] = {
     errors.ConstraintViolationError: "Correct the source rows, or the constraint.",
     errors.SourceLostError: "Run the merge again once the cluster keeps its executors.",
     errors.SourceError: "Check that the source's files are readable and its query runs by itself.",
+    errors.SessionEndedError: "Start a new session, and run it again there.",
 }
+_TRACEBACK = "Traceback (most recent call last):"
+_SESSION_ENDED = re.compile(r"SparkContext (was|has been) shut ?down|stopped SparkContext")
+# Delta raises these before it writes a version.
+_BEFORE_ANY_COMMIT = (
+    errors.TableNotFoundError,
+    errors.NotADeltaTableError,
+    errors.StatementError,
+    errors.SchemaChangedError,
+    errors.ConstraintViolationError,
+    errors.CommitConflictError,
+)
 
 
 @contextmanager
@@ -64,6 +84,7 @@ def translated(
     operation: str = "MERGE",
     version: int | None = None,
     otherwise: type[errors.DeltaweaveError] = errors.MergeFailedError,
+    commits: bool = False,
 ) -> Iterator[None]:
     """Raise errors of the block as ours, the original chained as the cause.
 
@@ -72,16 +93,78 @@ def translated(
         operation: What was being done.
         version: The table version it read.
         otherwise: The class for errors that tell no other class by themselves.
+        commits: Whether the block commits, so that an error may come after the commit. Otherwise
+            every error says that nothing was committed.
     """
     try:
         yield
-    except (Py4JJavaError, PySparkException) as error:
+    except (Py4JError, PySparkException, AttributeError, OSError) as error:
+        is_ours = isinstance(error, (Py4JJavaError, PySparkException))
+        # What pyspark says of a session that has ended is of many kinds.
+        if not is_ours and not _session_has_ended():
+            raise
+        about = {"table": table, "operation": operation, "version": version}
+        raise _translation(error, otherwise, commits, about) from error
+
+
+@contextmanager
+def letting_go(of_what: str) -> Iterator[None]:
+    """Run a block that lets go of something: what fails in it is logged, and fails nothing else."""
+    try:
+        yield
+    except Exception as error:
+        logger.warning("could not let go of %s: %s", of_what, said_by(error))
+
+
+def said_by(error: BaseException) -> str:
+    """The first line of what an error says; asks the JVM, and does without where it has ended."""
+    try:
         java_error = _java_exception(error)
-        if java_error is None:
-            raise otherwise(
-                str(error), table=table, operation=operation, version=version
-            ) from error
-        raise _ours(java_error, table, operation, version, otherwise) from error
+        said = str(error) if java_error is None else java_error.getMessage()
+    except Exception:
+        said = None
+    return (str(said or "").strip() or type(error).__name__).splitlines()[0]
+
+
+def _translation(
+    error: BaseException,
+    otherwise: type[errors.DeltaweaveError],
+    commits: bool,
+    about: dict[str, Any],
+) -> errors.DeltaweaveError:
+    try:
+        java_error = _java_exception(error)
+        kind, arguments = (
+            (otherwise, {"problem": str(error)})
+            if java_error is None
+            else _kind_and_arguments(java_error, otherwise)
+        )
+    except Exception:  # the JVM has ended, or cannot say what its error is
+        kind, arguments = otherwise, {"problem": said_by(error)}
+    if kind is otherwise and _session_has_ended(arguments["problem"]):
+        kind = errors.SessionEndedError
+        arguments["problem"] = f"the Spark session has ended ({_first_line(arguments)})."
+    state = errors.NOTHING_WRITTEN
+    if commits and kind not in _BEFORE_ANY_COMMIT:
+        state = errors.STATE_UNKNOWN
+    return kind(**{"hint": _HINTS.get(kind), "state": state, **arguments, **about})
+
+
+def _first_line(arguments: dict[str, Any]) -> str:
+    return (str(arguments["problem"]).strip().splitlines() or ["it cannot be reached"])[0]
+
+
+def _session_has_ended(said: str = "") -> bool:
+    """Whether this process's Spark has been stopped, or its JVM cannot be reached."""
+    if _SESSION_ENDED.search(said):
+        return True
+    context: Any = SparkContext._active_spark_context
+    if context is None or context._jsc is None:
+        return True
+    try:
+        return bool(context._jsc.sc().isStopped())
+    except Exception:  # py4j cannot reach the JVM, in one of several ways
+        return True
 
 
 def _java_exception(error: BaseException | None) -> JavaObject | None:
@@ -96,40 +179,37 @@ def _java_exception(error: BaseException | None) -> JavaObject | None:
     return None
 
 
-def _ours(
-    java_error: JavaObject,
-    table: str | None,
-    operation: str,
-    version: int | None,
-    otherwise: type[errors.DeltaweaveError],
-) -> errors.DeltaweaveError:
+def _kind_and_arguments(
+    java_error: JavaObject, otherwise: type[errors.DeltaweaveError]
+) -> tuple[type[errors.DeltaweaveError], dict[str, Any]]:
     chain = list(_causes(java_error))
     for cause in chain:
         kind = _kind(cause)
         if kind is not None:
-            return kind(**_arguments(cause, kind, table, operation, version))
+            return kind, _arguments(cause)
     # The outermost exceptions only say that a job was aborted, and one without a class may not say
     # which file or value it met.
     told = next((cause for cause in reversed(chain) if _error_class(cause)), chain[-1])
-    return otherwise(**_arguments(told, otherwise, table, operation, version))
+    return otherwise, _arguments(told)
 
 
-def _arguments(
-    java_error: JavaObject,
-    kind: type[errors.DeltaweaveError],
-    table: str | None,
-    operation: str,
-    version: int | None,
-) -> dict[str, Any]:
+def _arguments(java_error: JavaObject) -> dict[str, Any]:
     return {
-        "problem": java_error.getMessage() or java_error.toString(),
-        "table": table,
-        "operation": operation,
-        "version": version,
-        "hint": _HINTS.get(kind),
+        "problem": _without_traceback(java_error.getMessage() or java_error.toString()),
         "error_class": _error_class(java_error),
         "sql_state": _call(java_error, "getSqlState"),
     }
+
+
+def _without_traceback(said: str) -> str:
+    """What the error of a Python worker says; where it was raised is told by the cause."""
+    _, is_traceback, last = said.rpartition(_TRACEBACK)
+    if not is_traceback:
+        return said
+    lines = last.strip("\n").split("\n")
+    raised = list(dropwhile(lambda line: line.startswith(" ") or not line, lines))
+    # The first says which class was raised, with its module.
+    return re.sub(r"^[\w.]+: ", "", "\n".join(raised)).strip() or said
 
 
 def _causes(java_error: JavaObject) -> Iterator[JavaObject]:

@@ -54,6 +54,18 @@ class _Names:
         return _Names(self._client, name, self._singletons)
 
 
+def check_is_classic(spark: SparkSession) -> None:
+    """Raise an UnsupportedSessionError for a session of Spark Connect, or what comes of one."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise errors.UnsupportedSessionError(
+            "the session is one of Spark Connect, and deltaweave works in the driver's JVM.",
+            operation="opening the session",
+            state="Nothing was read or written.",
+            hint="Run it where the driver is: start Spark with deltaweave.local_session(), or with "
+            "spark.api.mode=classic.",
+        )
+
+
 def jvm(spark: SparkSession) -> JavaObject:
     """The session's JVM, by package; checks the Spark and Delta versions on first use."""
     context = spark.sparkContext

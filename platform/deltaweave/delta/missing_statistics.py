@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.committing import committed
 from deltaweave.delta.file_list import FileList, decoded, encoder
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.snapshot import TableSnapshot
@@ -44,7 +45,15 @@ def compute_missing_statistics(spark: SparkSession, log: JavaObject) -> int:
     transaction.trackFilesRead(files.files)
     adds = _with_statistics(table, files, transaction.statsCollector())
     operation = view.org.apache.spark.sql.delta.DeltaOperations.ComputeStats(jvm_.seq(view, []))
-    transaction.commit(jvm_.seq_of(view, adds), operation)
+    wanted = jvm_.seq_of(view, adds)
+    committed(
+        spark,
+        log,
+        transaction,
+        lambda: int(transaction.commit(wanted, operation)),
+        table=table.data_path,
+        operation="computing statistics",
+    )
     return len(files)
 
 

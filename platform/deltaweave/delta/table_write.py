@@ -14,9 +14,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.failures import translated
+from deltaweave.delta.after_commit import AfterCommit
+from deltaweave.delta.committing import committed
+from deltaweave.delta.failures import letting_go, translated
 from deltaweave.delta.idempotency import is_applied
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.own_files import OwnFiles
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 
@@ -28,10 +31,12 @@ class WriteResult:
     Attributes:
         version: The version it made, or None where all of its identifiers were applied before.
         metrics: Delta's metrics of the write by their names, e.g. `numOutputRows`.
+        warnings: What failed after the commit, a sentence each; the commit stands. Empty as a rule.
     """
 
     version: int | None
     metrics: Mapping[str, int]
+    warnings: tuple[str, ...] = ()
 
 
 def write(
@@ -76,33 +81,52 @@ def write(
         if once and applied and all(is_known):
             return WriteResult(None, {})
         active.setActive(transaction)
+        own_files = OwnFiles(spark, log, transaction)
         try:
-            assigned = _assigned(rows, transaction, with_schema_evolution)
-            writer = delta.commands.WriteIntoDelta(
-                log,
-                mode,
-                delta.DeltaOptions(jvm_.scala_map(view, options), session.sessionState().conf()),
-                transaction.metadata().partitionColumns(),
-                jvm_.scala_map(view, {}),
-                assigned._jdf,
-                nothing,
-                nothing,
-                False,
-            )
-            data = writer.writeAndReturnCommitData(transaction, session, nothing, False)
-            actions = view.java.util.ArrayList()
-            actions.addAll(jvm_.java_list(view, data.actions()))
-            now = jvm_.option(view, view.java.lang.System.currentTimeMillis())
-            for name, version in applied.items():
-                actions.add(delta.actions.SetTransaction(name, version, now))
-            predicate = jvm_.option(view, replace_where)
-            made = delta.DeltaOperations.Write(
-                mode, nothing, predicate, nothing, nothing, nothing, nothing, nothing, nothing
-            )
-            version = transaction.commit(jvm_.seq_of(view, actions), made, data.stringTags())
+            with own_files.deleted_unless_committed():
+                assigned = _assigned(rows, transaction, with_schema_evolution)
+                writer = delta.commands.WriteIntoDelta(
+                    log,
+                    mode,
+                    delta.DeltaOptions(
+                        jvm_.scala_map(view, options), session.sessionState().conf()
+                    ),
+                    transaction.metadata().partitionColumns(),
+                    jvm_.scala_map(view, {}),
+                    assigned._jdf,
+                    nothing,
+                    nothing,
+                    False,
+                )
+                with own_files.named():
+                    data = writer.writeAndReturnCommitData(transaction, session, nothing, False)
+                actions = view.java.util.ArrayList()
+                actions.addAll(jvm_.java_list(view, data.actions()))
+                now = jvm_.option(view, view.java.lang.System.currentTimeMillis())
+                for name, version in applied.items():
+                    actions.add(delta.actions.SetTransaction(name, version, now))
+                predicate = jvm_.option(view, replace_where)
+                made = delta.DeltaOperations.Write(
+                    mode, nothing, predicate, nothing, nothing, nothing, nothing, nothing, nothing
+                )
+                arguments = (jvm_.seq_of(view, actions), made, data.stringTags())
+                own_files.is_committing = True
+                done = committed(
+                    spark,
+                    log,
+                    transaction,
+                    lambda: int(transaction.commit(*arguments)),
+                    table=table,
+                    operation=operation,
+                )
         finally:
-            active.clearActive()
-        return WriteResult(int(version), _metrics(transaction))
+            with letting_go("the active transaction"):
+                active.clearActive()
+    metrics: dict[str, int] = {}
+    afterwards = AfterCommit(table, done.version, list(done.warnings))
+    with afterwards.step("reading its metrics"):
+        metrics = _metrics(transaction)
+    return WriteResult(done.version, metrics, tuple(afterwards.warnings))
 
 
 def _assigned(rows: DataFrame, transaction: JavaObject, with_schema_evolution: bool) -> DataFrame:

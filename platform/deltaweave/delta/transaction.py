@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedMerge
-from deltaweave.delta.failures import condition_and_state, delta_error, translated
+from deltaweave.delta.committing import Committed, committed
+from deltaweave.delta.failures import condition_and_state, delta_error, letting_go, translated
 from deltaweave.delta.file_list import FileList, total_size
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.own_files import OwnFiles
 from deltaweave.delta.snapshot import TableSnapshot
 from deltaweave.identifiers import quoted
-
-logger = logging.getLogger(__name__)
 
 _FEW_FILES = 1_000
 
@@ -71,6 +69,11 @@ class Transaction:
     log: JavaObject
     transaction: JavaObject
 
+    @cached_property
+    def own_files(self) -> OwnFiles:
+        """The files that it writes."""
+        return OwnFiles(self.merge.spark, self.log, self.transaction)
+
     @contextmanager
     def active(self) -> Iterator[None]:
         """Let Delta know of the transaction on this thread, while the block runs."""
@@ -80,7 +83,8 @@ class Transaction:
         try:
             yield
         finally:
-            transactions.clearActive()
+            with letting_go("the active transaction"):
+                transactions.clearActive()
 
     @property
     def snapshot(self) -> JavaObject:
@@ -213,13 +217,12 @@ class Transaction:
         """Write rows of the table's (evolved) schema as new data files, constraints checked.
 
         Raises:
-            ConstraintViolationError: A row breaks a constraint; files left behind are in no
-                version of the table, and VACUUM removes them.
+            ConstraintViolationError: A row breaks a constraint.
         """
         partition_columns = self.partition_columns
         if partition_columns and self._repartitions_before_write():
             rows = rows.repartition(*[F.col(quoted(name)) for name in partition_columns])
-        with translated(self.merge.table, version=self.version):
+        with translated(self.merge.table, version=self.version), self.own_files.named():
             actions = self.transaction.writeFiles(rows._jdf)
         return self._written(actions)
 
@@ -259,7 +262,7 @@ class Transaction:
         written: WrittenFiles | None,
         metrics: Mapping[str, int],
         idempotency: tuple[str, int] | None,
-    ) -> int | None:
+    ) -> Committed:
         """Commit as one `MERGE` operation, with its metrics for the history.
 
         Args:
@@ -274,6 +277,7 @@ class Transaction:
 
         Raises:
             CommitConflictError: Another commit changed what this merge read.
+            CommitStateUnknownError: It failed, and it cannot be told whether it landed.
         """
         view = jvm_.jvm(self.merge.spark)
         actions = view.java.util.ArrayList()
@@ -293,10 +297,17 @@ class Transaction:
             self.transaction.registerSQLMetrics(
                 self.merge.spark._jsparkSession, self._sql_metrics(metrics)
             )
-            committed = self.transaction.commitIfNeeded(
-                jvm_.seq_of(view, actions), self._operation(), self._tags()
-            )
-        return int(committed.get()) if committed.isDefined() else None
+            arguments = (jvm_.seq_of(view, actions), self._operation(), self._tags())
+
+        self.own_files.is_committing = True
+
+        def commit() -> int | None:
+            version = self.transaction.commitIfNeeded(*arguments)
+            return int(version.get()) if version.isDefined() else None
+
+        return committed(
+            self.merge.spark, self.log, self.transaction, commit, table=self.merge.table
+        )
 
     def _operation(self) -> JavaObject:
         view = jvm_.jvm(self.merge.spark)
@@ -339,20 +350,13 @@ class Transaction:
             registered[name] = metric
         return jvm_.scala_map(view, registered)
 
-    def follow_up(self, statistics: Mapping[str, int | str]) -> None:
-        """What Delta does after a merge's commit; the commit stands whether or not it works.
+    def recache(self) -> None:
+        """Let cached queries over the target see the new rows (document row M1)."""
+        session = self.merge.spark._jsparkSession
+        session.sharedState().cacheManager().recacheByPlan(session, self.merge.node.target())
 
-        Records the `delta.dml.merge.stats` event, and lets cached queries over the target see the
-        new rows (`recacheByPlan`, document row M1).
-        """
-        try:
-            self._record_event(statistics)
-            session = self.merge.spark._jsparkSession
-            session.sharedState().cacheManager().recacheByPlan(session, self.merge.node.target())
-        except Py4JError:
-            logger.warning("%s: a step after the commit failed", self.merge.table, exc_info=True)
-
-    def _record_event(self, statistics: Mapping[str, int | str]) -> None:
+    def record_event(self, statistics: Mapping[str, int | str]) -> None:
+        """Record the `delta.dml.merge.stats` event."""
         view = jvm_.jvm(self.merge.spark)
         self.transaction.recordDeltaEvent(
             self.log,
@@ -377,5 +381,5 @@ def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
     # New values of identity columns raise these columns' marks in the same commit.
     transaction.setTrackHighWaterMarks(merge.node.trackHighWaterMarks())
     begun = Transaction(merge, log, transaction)
-    with begun.active():
+    with begun.active(), begun.own_files.deleted_unless_committed():
         yield begun

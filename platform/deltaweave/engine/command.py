@@ -5,19 +5,25 @@
 3. Find touched files: the pairs of matching rows, and the clause that takes each (touched_files).
 4. Write all changes: new rows, and touched files rewritten or their changed rows marked (write).
 5. Commit: files removed and added in one transaction, with metrics for the history (metrics).
+
+What follows the commit cannot fail the merge: it is told in the result's warnings.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
 from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.after_commit import AfterCommit
 from deltaweave.delta.analysis_checks import check_since_analysis
 from deltaweave.delta.analyzer import ResolvedMerge
+from deltaweave.delta.committing import Committed
 from deltaweave.delta.failures import condition_and_state, delta_error, translated
 from deltaweave.delta.features import refuse_unsupported
 from deltaweave.delta.idempotency import is_applied, reset_session_pair, session_pair
@@ -53,13 +59,17 @@ def run(
         computed_from: The version of the target that the merge must read.
 
     Raises:
-        DeltaweaveError: A subclass that says what happened; nothing was committed.
+        CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
+        DeltaweaveError: Another subclass that says what happened; nothing was committed.
     """
     pair = idempotency or session_pair(merge.spark, table=merge.table)
     result = _with_retries(merge, pair, applied_before, computed_from)
-    if idempotency is None and pair is not None:
+    if idempotency is not None or pair is None:
+        return result
+    afterwards = AfterCommit(merge.table, result.version, list(result.warnings))
+    with afterwards.step("resetting the session's idempotency pair"):
         reset_session_pair(merge.spark)
-    return result
+    return replace(result, warnings=tuple(afterwards.warnings))
 
 
 def _with_retries(
@@ -142,31 +152,48 @@ def _attempt(
         check_same_source(merge, source)
         phases.times_ms["executionTimeMs"] = round((time.perf_counter() - started) * 1000)
         metrics = merge_metrics(transaction, source, changes, phases)
+        touched_files = _touched_files(changes)
         committing = time.perf_counter()
-        version = _commit(transaction, changes, metrics, idempotency)
+        committed = _commit(transaction, changes, metrics, idempotency)
         commit_time_ms = round((time.perf_counter() - committing) * 1000)
-    if version is None:
+    if committed.version is None:
         return MergeResult(None, metrics, TouchedFiles(), "none", attempt, source.reason)
-    transaction.follow_up(
-        {
-            **metrics,
-            "materializeSourceReason": source.reason,
-            "materializeSourceAttempts": attempt,
-        }
-    )
-    if key_index(transaction.table) is not None:
-        none = changes.touched.none()
-        written = none if changes.written is None else changes.written.files
-        index_new_files(latest(merge.spark, transaction.log), written, merge.table)
+    statistics: dict[str, int | str] = {
+        **metrics,
+        "materializeSourceReason": source.reason,
+        "materializeSourceAttempts": attempt,
+    }
     return MergeResult(
-        version,
+        committed.version,
         metrics,
-        _touched_files(changes),
+        touched_files,
         changes.strategy,
         attempt,
         source.reason,
         commit_time_ms,
+        _after_commit(transaction, changes, committed, statistics),
     )
+
+
+def _after_commit(
+    transaction: Transaction,
+    changes: Changes,
+    committed: Committed,
+    statistics: Mapping[str, int | str],
+) -> tuple[str, ...]:
+    """What Delta does after a merge's commit, and the key index; the warnings."""
+    merge = transaction.merge
+    afterwards = AfterCommit(merge.table, committed.version, list(committed.warnings))
+    with afterwards.step("recording Delta's event"):
+        transaction.record_event(statistics)
+    with afterwards.step("refreshing cached queries"):
+        transaction.recache()
+    with afterwards.step("keeping the key index up"):
+        if key_index(transaction.table) is not None:
+            none = changes.touched.none()
+            written = none if changes.written is None else changes.written.files
+            index_new_files(latest(merge.spark, transaction.log), written, merge.table)
+    return tuple(afterwards.warnings)
 
 
 def _commit(
@@ -174,12 +201,12 @@ def _commit(
     changes: Changes,
     metrics: MergeMetrics,
     idempotency: tuple[str, int] | None,
-) -> int | None:
+) -> Committed:
     """Commit, unless nothing changed and there is no idempotency pair to keep."""
     has_changes = len(changes.touched) or metrics.num_target_files_added
     if not has_changes and idempotency is None and not transaction.changes_metadata:
         logger.info("%s: nothing changed, nothing committed", transaction.merge.table)
-        return None
+        return Committed(None)
     return transaction.commit(
         removed=changes.removed,
         marked=changes.marked.actions if changes.marked is not None else None,

@@ -98,6 +98,7 @@ def rewrite_in_place(
     with_vectors = frozenset(
         row["location"].removeprefix("file:") for row in files.rows.to_pylist() if row["has_vector"]
     )
+    transaction.own_files.may_exist = True
     changes = _changes(transaction, source, scan, files)
     task = parquet_rewrite.rewriter(_table_format(transaction), with_vectors)
     rewritten = (
@@ -165,6 +166,7 @@ def _table_format(transaction: Transaction) -> parquet_rewrite.TableFormat:
         extension,
         str(transaction.snapshot.statsSchema().json()),
         transaction.string_prefix_length,
+        transaction.own_files.prefix,
     )
 
 

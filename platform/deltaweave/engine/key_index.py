@@ -30,12 +30,10 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from deltaweave.delta.failures import translated
 from deltaweave.delta.file_list import FileList, decoded
 from deltaweave.delta.snapshot import TableSnapshot, delta_log, latest
 from deltaweave.engine import key_filters
 from deltaweave.engine.source_keys import KeyValues, SourceKeys
-from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
@@ -206,20 +204,16 @@ def index_of(table: TableSnapshot, column: str) -> KeyIndex | None:
 
 
 def index_new_files(table: TableSnapshot, written: FileList, name: str) -> None:
-    """Keep the index up after a commit, which stands whether or not this works.
+    """Keep the index up after a commit.
 
     Args:
         table: The version that the commit made.
         written: The new files.
         name: The table, for the log's words.
     """
-    try:
-        with translated(name, operation="indexing keys", version=table.version):
-            index = key_index(table)
-            if index is not None:
-                logger.info("%s: indexed the keys of %d files", name, index.catch_up_with(written))
-    except DeltaweaveError:
-        logger.warning("%s: its key index was not kept up", name, exc_info=True)
+    index = key_index(table)
+    if index is not None:
+        logger.info("%s: indexed the keys of %d files", name, index.catch_up_with(written))
 
 
 def _is_due(stored: TableSnapshot, every: int) -> bool:

@@ -125,6 +125,7 @@ class MergeResult:
         source_materialization: Why the source was materialized or not, in Delta's words (e.g.
             `"NON_DETERMINISTIC_SOURCE_NON_DELTA"`); empty where no source was read.
         commit_time_ms: Time the commit took; no metric, since Delta's are a part of the commit.
+        warnings: What failed after the commit, a sentence each; the commit stands. Empty as a rule.
     """
 
     version: int | None
@@ -134,3 +135,4 @@ class MergeResult:
     attempts: int = 1
     source_materialization: str = ""
     commit_time_ms: int = 0
+    warnings: tuple[str, ...] = ()

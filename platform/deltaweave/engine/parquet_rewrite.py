@@ -37,6 +37,10 @@ class NotRewritableError(Exception):
     """The file holds something that this module is not proven to copy exactly."""
 
 
+class RewriteFailedError(Exception):
+    """The file could not be read or its new one not be written; the message names it."""
+
+
 @dataclass(frozen=True)
 class TableFormat:
     """What a table's new files look like.
@@ -47,6 +51,7 @@ class TableFormat:
         extension: What file names end with.
         statistics: Delta's schema of a file's statistics, as Spark's JSON.
         string_prefix: Characters of a string that statistics keep.
+        file_prefix: What file names begin with.
     """
 
     schema: pyarrow.Schema
@@ -54,6 +59,7 @@ class TableFormat:
     extension: str
     statistics: str
     string_prefix: int
+    file_prefix: str = ""
 
 
 def rewriter(
@@ -82,6 +88,8 @@ def rewriter(
                 name, size, stats = written
         except NotRewritableError as error:
             refused = str(error)
+        except Exception as error:  # of pyarrow, or of the file system
+            raise RewriteFailedError(f"{file} could not be rewritten: {error}") from error
         columns = [[file], [name], [size], [stats], [refused]]
         types = [pa.string(), pa.string(), pa.int64(), pa.string(), pa.string()]
         return pa.table(
@@ -121,7 +129,6 @@ def rewrite_file(
     """
     import numpy as np
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     indexes, first = np.unique(changes.column(0).to_numpy(), return_index=True)
     _, is_deleted, values = changes.take(pa.array(first)).columns
@@ -130,8 +137,27 @@ def rewrite_file(
         [v.cast(field.type) for v, field in zip(values.flatten(), table.schema, strict=True)],
         schema=table.schema,
     )
-    name = f"part-00000-{uuid.uuid4()}.c000{table.extension}"
+    name = f"{table.file_prefix}part-00000-{uuid.uuid4()}.c000{table.extension}"
     target = os.path.join(os.path.dirname(path), name)
+    try:
+        statistics = _write(path, target, indexes, deleted, new_rows, table)
+    except BaseException:
+        if os.path.exists(target):
+            os.remove(target)
+        raise
+    if not statistics.num_records:
+        os.remove(target)
+        return None
+    return name, os.path.getsize(target), statistics.to_json()
+
+
+def _write(
+    path: str, target: str, indexes: Any, deleted: Any, new_rows: pyarrow.Table, table: TableFormat
+) -> Statistics:
+    """Write the new file, row group by row group; its statistics."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
     statistics = Statistics(json.loads(table.statistics), table.string_prefix)
     with pq.ParquetFile(path, memory_map=True, coerce_int96_timestamp_unit="us") as old:
         check_copyable(old, table.schema)
@@ -154,10 +180,7 @@ def rewrite_file(
                     writer.write_table(after, row_group_size=after.num_rows)
                     statistics.add(after)
                 start += part.num_rows
-    if not statistics.num_records:
-        os.remove(target)
-        return None
-    return name, os.path.getsize(target), statistics.to_json()
+    return statistics
 
 
 def _changed(

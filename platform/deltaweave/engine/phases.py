@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from deltaweave.delta.failures import letting_go
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -58,5 +60,6 @@ class Phases:
         try:
             yield
         finally:
-            # None clears the property; pyspark's annotation forgets that.
-            context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]
+            with letting_go("the job description"):
+                # None clears the property; pyspark's annotation forgets that.
+                context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]

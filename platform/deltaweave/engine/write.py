@@ -23,6 +23,7 @@ from deltaweave.delta.deletion_vectors import (
     may_mark_here,
     vectors_writable,
 )
+from deltaweave.delta.failures import letting_go
 from deltaweave.delta.file_list import FileList
 from deltaweave.delta.transaction import Transaction, WrittenFiles
 from deltaweave.engine.candidates import find_candidates
@@ -92,7 +93,8 @@ def write_changes(transaction: Transaction, source: PreparedSource, phases: Phas
             return _mark_touched_rows(transaction, source, scan, phases)
         return _rewrite_touched_files(transaction, source, scan, phases, in_place=in_place)
     finally:
-        scan.pairs.unpersist()
+        with letting_go("the pairs"):
+            scan.pairs.unpersist()
 
 
 def _insert_only(transaction: Transaction, source: PreparedSource, phases: Phases) -> Changes:

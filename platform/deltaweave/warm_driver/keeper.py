@@ -40,6 +40,9 @@ LONG_LIVED = {
 
 _SECONDS_BETWEEN_LOOKS = 1
 
+# In a client's session, and so in those that Spark clones of it: the client's name.
+_CLIENT = "spark.deltaweave.warmDriver.client"
+
 
 @dataclass
 class Keeper:
@@ -121,6 +124,7 @@ class Keeper:
         context: Any = self.spark.sparkContext
         try:
             session = self.spark.newSession()
+            session.conf.set(_CLIENT, name)
             self._lend_to_this_thread(name, session)
             server = context._jvm.org.apache.spark.api.python.Py4JServer(context._jsc.sc().conf())
             server.start()
@@ -166,9 +170,24 @@ class Keeper:
         for query in session.streams.active:
             query.stop()
         # Tables are cached for all sessions: the next client would read rows as they once were.
-        session.catalog.clearCache()
+        self._uncache(name)
         sessions: Any = context._jvm.org.apache.spark.sql.classic.SparkSession
         sessions.setDefaultSession(self.spark._jsparkSession)
+
+    def _uncache(self, name: str) -> None:
+        """Let go of what a client cached; of what no client owns when there is no other client."""
+        session: Any = self.spark._jsparkSession
+        manager = session.sharedState().cacheManager()
+        field = manager.getClass().getDeclaredField("cachedData")
+        field.setAccessible(True)
+        kept = field.get(manager).iterator()
+        with self._lock:
+            owners = {name} if self.clients > 1 else {name, ""}
+        while kept.hasNext():
+            cached = kept.next()
+            planned_in = cached.cachedRepresentation().cacheBuilder().cachedPlan().session()
+            if planned_in.conf().get(_CLIENT, "") in owners:
+                manager.uncacheQuery(session, cached.plan(), False, False)
 
 
 def _answer(stream: TextIO, answer: Mapping[str, Any]) -> None:

@@ -1,0 +1,216 @@
+"""A write that fails before its commit takes its files with it, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import deltaweave
+from deltaweave import MergeResult, Table, errors
+from deltaweave.delta.transaction import Transaction
+from deltaweave.delta.unused_table import remove_unused
+from deltaweave.engine.in_place import SETTING
+from tests.builders import frame, write_table
+from tests.oracles import configured, newest_version
+
+SCHEMA = "k INT, v INT, p STRING"
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "partitioned": {"partition_by": ["p"]},
+    "column_mapping": {"properties": {"delta.columnMapping.mode": "name"}},
+    "change_feed": {
+        "properties": {"delta.enableChangeDataFeed": "true"},
+        "partition_by": ["p"],
+    },
+}
+
+
+def data_files(path: Path) -> set[str]:
+    """All Parquet files of a table's directory, whether a version has them or not."""
+    return {
+        str(file.relative_to(path))
+        for file in path.rglob("*.parquet")
+        if "_delta_log" not in file.parts
+    }
+
+
+@pytest.fixture(params=LAYOUTS)
+def path(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    # A directory whose name means others to a glob.
+    path = tmp_path / "a{b,c}[d]*"
+    rows = [(1, 10, "a"), (2, 20, "b")]
+    write_table(spark, str(path), rows, SCHEMA, **LAYOUTS[request.param])
+    return path
+
+
+def failing_late(spark: SparkSession) -> Any:
+    """Rows of two tasks, of which the first writes its file and the second fails."""
+    rows = frame(spark, [(5, 1, "a"), (6, 0, "a")], SCHEMA, files=2)
+    return rows.selectExpr("k", "CAST(100 / v AS INT) AS v", "p")
+
+
+def insert_only(spark: SparkSession, table: Table) -> object:
+    merge = table.merge(failing_late(spark), on="t.k = s.k")
+    return merge.when_not_matched_insert_all().execute()
+
+
+def append(spark: SparkSession, table: Table) -> object:
+    return table.write(failing_late(spark), "append")
+
+
+def overwrite(spark: SparkSession, table: Table) -> object:
+    return table.write(failing_late(spark), "overwrite")
+
+
+@pytest.mark.parametrize("write", [insert_only, append, overwrite])
+def test_a_write_that_fails_leaves_no_file(
+    spark: SparkSession, path: Path, write: Callable[[SparkSession, Table], object]
+) -> None:
+    before = data_files(path)
+    (path / "part-00000-of-another-writer.parquet").touch()
+    with pytest.raises(errors.DeltaweaveError) as raised:
+        write(spark, Table(spark, str(path)))
+    assert raised.value.error_class == "DIVIDE_BY_ZERO"
+    assert newest_version(str(path)) == 0
+    assert data_files(path) == before | {"part-00000-of-another-writer.parquet"}
+
+
+@pytest.fixture
+def overtaken(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Callable[[Path], None]:
+    """Lets another writer delete all rows just before the next merge commits."""
+    commit = Transaction.commit
+
+    def overtake(path: Path) -> None:
+        def commit_after_the_other(transaction: Transaction, **arguments: Any) -> Any:
+            monkeypatch.setattr(Transaction, "commit", commit)
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(Table(spark, str(path)).delete, "true").result()
+            return commit(transaction, **arguments)
+
+        monkeypatch.setattr(Transaction, "commit", commit_after_the_other)
+
+    return overtake
+
+
+@pytest.mark.parametrize("in_place", ["true", "false"])
+def test_a_merge_that_lost_to_another_commit_leaves_no_file(
+    spark: SparkSession, path: Path, overtaken: Callable[[Path], None], in_place: str
+) -> None:
+    before = data_files(path)
+    overtaken(path)
+    merge = Table(spark, str(path)).merge(
+        frame(spark, [(1, 11, "a"), (7, 70, "b")], SCHEMA), on="t.k = s.k"
+    )
+    merge = merge.when_matched_update({"v": "s.v"}).when_not_matched_insert_all()
+    with configured(spark, {SETTING: in_place}), pytest.raises(errors.CommitConflictError):
+        merge.execute()
+    own = data_files(path) - before
+    # The other writer's change feed alone.
+    assert all(file.startswith("_change_data") for file in own)
+    assert newest_version(str(path)) == 1
+
+
+def test_a_merge_that_commits_keeps_its_files(spark: SparkSession, path: Path) -> None:
+    merge = Table(spark, str(path)).merge(frame(spark, [(7, 70, "b")], SCHEMA), on="t.k = s.k")
+    result = merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    assert result.version == 1
+    assert Table(spark, str(path)).read().count() == 3
+
+
+def write_first(table: Table, write: Callable[[], object], *partition_by: str) -> None:
+    """The first write into a table, which is made for it."""
+    with table.created_for_a_write(SCHEMA, partition_by):
+        write()
+
+
+def fails(spark: SparkSession, table: Table, *partition_by: str) -> None:
+    """A first merge whose source fails when it is read."""
+    with pytest.raises(errors.DeltaweaveError) as raised:
+        write_first(table, lambda: insert_only(spark, table), *partition_by)
+    assert raised.value.error_class == "DIVIDE_BY_ZERO"
+
+
+@pytest.mark.parametrize("partition_by", [(), ("p",)])
+def test_a_table_made_for_a_write_that_fails_is_gone_and_can_be_made_otherwise(
+    spark: SparkSession, tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    table = Table(spark, str(tmp_path / "made"))
+    fails(spark, table, *partition_by)
+    assert not table.exists()
+    assert list(tmp_path.iterdir()) == []
+    with table.created_for_a_write("other STRING"):
+        table.write(frame(spark, [("x",)], "other STRING"), "append")
+    assert [row.other for row in table.read().collect()] == ["x"]
+
+
+def test_a_table_by_name_made_for_a_write_that_fails_is_gone(spark: SparkSession) -> None:
+    table = Table(spark, "made_for_a_write")
+    fails(spark, table)
+    assert not spark.catalog.tableExists("made_for_a_write")
+    fails(spark, table)
+
+
+def test_a_table_that_was_there_stays(spark: SparkSession, tmp_path: Path) -> None:
+    table = Table(spark, str(tmp_path / "there"))
+    table.create_if_missing(SCHEMA)
+    fails(spark, table)
+    assert table.version() == 0
+
+
+def test_a_table_that_another_writer_found_meanwhile_stays(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = Table(spark, str(tmp_path / "shared"))
+
+    def write_and_fail() -> None:
+        Table(spark, table.path_or_name).write(frame(spark, [(1, 10, "a")], SCHEMA), "append")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_first(table, write_and_fail)
+    assert table.read().count() == 1
+
+
+def test_a_writer_that_read_the_table_before_it_went_cannot_commit(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows would be in no table: it must hear of it, and can try again."""
+    table = Table(spark, str(tmp_path / "shared"))
+    commit = Transaction.commit
+
+    def commit_after_it_went(transaction: Transaction, **arguments: Any) -> Any:
+        monkeypatch.setattr(Transaction, "commit", commit)
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(remove_unused, spark, table._log(), table.id(), name=None).result()
+        return commit(transaction, **arguments)
+
+    table.create_if_missing(SCHEMA)
+    monkeypatch.setattr(Transaction, "commit", commit_after_it_went)
+    merge = table.merge(frame(spark, [(1, 10, "a")], SCHEMA), on="t.k = s.k")
+    with pytest.raises(errors.DeltaweaveError):
+        merge.when_not_matched_insert_all().execute()
+    assert not Path(table.path_or_name, "_delta_log", f"{1:020}.json").exists()
+
+
+def test_a_first_batch_of_changes_that_fails_leaves_no_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "current")
+    events = frame(spark, [(1, 1, "d"), (2, 0, "u")], "k INT, n INT, op STRING")
+
+    def apply(rows: DataFrame) -> MergeResult:
+        return deltaweave.apply_changes(
+            spark, path, rows, keys=["k"], sequence_by="n", apply_as_deletes="op = 'd'"
+        )
+
+    half_a_pair = configured(spark, {"spark.databricks.delta.write.txnAppId": "loader"})
+    with half_a_pair, pytest.raises(errors.StatementError):  # once the deletes are remembered
+        apply(events)
+    assert not Table(spark, path).exists()
+    assert list(tmp_path.iterdir()) == []
+    assert apply(events).version == 1

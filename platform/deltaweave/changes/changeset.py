@@ -27,6 +27,8 @@ from deltaweave.changes.events import (
 )
 from deltaweave.changes.truncates import EMPTIED
 from deltaweave.delta.file_list import FileList
+from deltaweave.delta.snapshot import TableSnapshot
+from deltaweave.delta.statistics import num_physical_rows_column
 from deltaweave.errors import CommitConflictError
 from deltaweave.table import Table
 
@@ -65,11 +67,13 @@ class Batches:
 
     Attributes:
         after: The number of the batch before them.
+        table: The version of the changeset that has them.
         files: Their files.
         rows: Their events: columns as `Events.rows`.
     """
 
     after: int
+    table: TableSnapshot
     files: FileList
     rows: DataFrame
 
@@ -146,7 +150,8 @@ class Changeset:
         numbers = [int(json.loads(each)[BATCH]) for each in files.rows["partition"].to_pylist()]
         last = max(numbers, default=0) if until is None else until
         files = files.where(np.array([batch < number <= last for number in numbers], dtype=bool))
-        return Batches(batch, files, snapshot.read_files(files).drop(BATCH, INGESTED))
+        rows = snapshot.read_files(files).drop(BATCH, INGESTED)
+        return Batches(batch, snapshot, files, rows)
 
     def truncated(self, batches: Batches) -> Any:
         """The sequence (`at`) of the last event among them that empties the table.
@@ -169,7 +174,7 @@ class Changeset:
         files = self.table.files().where(number > batch)
         found = files.select(  # one job, where aggregates would take three
             number.alias("batch"),
-            F.get_json_object("stats", "$.numRecords").cast("bigint").alias("rows"),
+            num_physical_rows_column().alias("rows"),
             "size",
             "modificationTime",
         ).toArrow()

@@ -6,60 +6,40 @@ goes where its key has a change, whatever either holds, and need not be read to 
 
 from __future__ import annotations
 
-from pyspark.sql.types import (
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from typing import Any
 
+from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
+
+from deltaweave.changes.changeset import Batches
 from deltaweave.changes.events import SEQUENCE
-from deltaweave.delta.file_list import FileList
-from deltaweave.identifiers import literal
-
-_TIMES = (TimestampType, TimestampNTZType)
-# Others have no bounds in statistics, or bounds that are cut off.
-_BOUNDED = (ByteType, ShortType, IntegerType, LongType, DateType, *_TIMES)
+from deltaweave.delta.snapshot import TableSnapshot
+from deltaweave.delta.statistics import are_bounded, bounds
 
 
-def are_newer(changes: FileList, base: FileList, sequence: StructType) -> bool:
+def are_newer(changes: Batches, base: TableSnapshot, sequence: StructType) -> bool:
     """Whether every change's sequence is above all of the base.
 
     Of a sequence with several parts, the first is compared. False also where statistics do not
-    tell: they lack the column behind the first 32, or are of a type whose bounds are not exact.
+    tell: they lack the column behind the first 32, or do not bound its type.
 
     Args:
-        changes: The files of the changes.
-        base: The base's files.
+        changes: The changes.
+        base: The base.
         sequence: The type of `_cdc_sequence`.
     """
-    import pyarrow.compute as pc
-
     path, data_type = _first_part(sequence)
-    is_whole = isinstance(data_type, DecimalType) and data_type.scale == 0
-    if not is_whole and not isinstance(data_type, _BOUNDED):
+    # NaN is above all other numbers, and in no bounds.
+    if not are_bounded(data_type) or isinstance(data_type, FloatType | DoubleType):
         return False
-    if not len(changes) or not len(base):
+    files = base.file_list()
+    if not len(changes.files) or not len(files):
         return True
-    name = data_type.simpleString()
-    lowest, highest = (
-        f"try_cast({_statistic(of, path)} AS {name})" for of in ("minValues", "maxValues")
-    )
-    if isinstance(data_type, _TIMES):
-        highest += " + INTERVAL 1 MILLISECOND"  # they are cut off there
-    in_base = base.data_frame.selectExpr(highest, "null", _is_unknown(highest, path))
-    in_changes = changes.data_frame.selectExpr("null", lowest, _is_unknown(lowest, path))
-    found = in_base.unionAll(in_changes).toDF("held", "came", "is_unknown").toArrow()
-    if pc.any(found["is_unknown"]).as_py():
+    [held] = bounds(base, files, [(path, data_type)])
+    [came] = bounds(changes.table, changes.files, [(path, data_type)])
+    highs, lows = _known(held.highs, held.are_null), _known(came.lows, came.are_null)
+    if highs is None or lows is None:
         return False
-    held, came = pc.max(found["held"]), pc.min(found["came"])
-    return not (held.is_valid and came.is_valid) or bool(pc.less(held, came).as_py())
+    return not highs or not lows or bool(max(highs) < min(lows))
 
 
 def _first_part(sequence: StructType) -> tuple[list[str], DataType]:
@@ -71,13 +51,7 @@ def _first_part(sequence: StructType) -> tuple[list[str], DataType]:
     return path, data_type
 
 
-def _statistic(kind: str, path: list[str]) -> str:
-    names = "".join(f"['{name}']" for name in path)
-    return f"get_json_object(stats, {literal(f'$.{kind}{names}')})"
-
-
-def _is_unknown(bound: str, path: list[str]) -> str:
-    """Whether a file may hold sequences of which its statistics do not tell."""
-    rows = "try_cast(get_json_object(stats, '$.numRecords') AS bigint)"
-    nulls = f"try_cast({_statistic('nullCount', path)} AS bigint)"
-    return f"{bound} IS NULL AND NOT coalesce({rows} = {nulls}, false)"
+def _known(ends: list[Any], are_null: list[bool]) -> list[Any] | None:
+    """The bounds of the files that hold values; None where one of these has none."""
+    ends = [end for end, is_null in zip(ends, are_null, strict=True) if not is_null]
+    return None if None in ends else ends

@@ -364,7 +364,7 @@ class MergeOnReadTable:
         changes = current_rows.alive(known, events)
         asks_order = asks_order and not events.shape.is_partial
         sequence = events.sequence_type
-        is_newer = asks_order and are_newer(batches.files, snapshot.file_list(), sequence)
+        is_newer = asks_order and are_newer(batches, snapshot, sequence)
         left, fits = rows_left(base, events), self._fits(batches)
         return MergedView(left, changes, events.shape, fits, is_newer)
 

@@ -8,25 +8,12 @@ from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedClause, ResolvedMerge, spark_type
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.statistics import are_bounded
 from deltaweave.identifiers import quoted
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
@@ -37,20 +24,6 @@ _SIMPLIFYING = (
     "ConstantFolding",
     "UnwrapCastInBinaryComparison",
     "LikeSimplification",
-)
-# Types whose values Delta's statistics bound, and Python and Spark order alike.
-_ORDERED = (
-    ByteType,
-    ShortType,
-    IntegerType,
-    LongType,
-    DecimalType,
-    FloatType,
-    DoubleType,
-    StringType,
-    DateType,
-    TimestampType,
-    TimestampNTZType,
 )
 
 
@@ -172,7 +145,7 @@ def _ordered_column(
             return None
         expression = child
     path, data_type = _field(merge, expression)
-    if data_type is None or not _is_ordered(data_type):
+    if data_type is None or not are_bounded(data_type):
         return None
     return path, data_type, compared_as
 
@@ -194,12 +167,6 @@ def _field(merge: ResolvedMerge, expression: JavaObject) -> tuple[tuple[str, ...
         return (), None
     field = merge.target_schema.fields[place]
     return (field.name,), field.dataType
-
-
-def _is_ordered(data_type: DataType) -> bool:
-    if isinstance(data_type, StringType):
-        return data_type.simpleString() == "string"  # bytes compared, not by another collation
-    return isinstance(data_type, _ORDERED)
 
 
 def _is_of_source(merge: ResolvedMerge, expression: JavaObject) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from base64 import b64encode
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.failures import translated
 from deltaweave.delta.file_list import FileList, decoded_location
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.statistics import parsed
 from deltaweave.delta.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def with_wide_bounds(add: actions.Action) -> str | None:
     to change (Delta protocol, section "Per-file Statistics").
     """
     text = add.get("stats") or "{}"
-    statistics = json.loads(text)
+    statistics = parsed(text)
     if "numRecords" not in statistics:
         return None
     tight = statistics.get("tightBounds")

@@ -17,6 +17,12 @@ from pyspark.sql import functions as F
 from deltaweave.delta import actions
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.statistics import (
+    Statistics,
+    num_physical_rows,
+    num_physical_rows_column,
+    parsed,
+)
 
 if TYPE_CHECKING:
     import numpy
@@ -63,6 +69,11 @@ class FileList:
         return actions.to_json(jvm_.jvm(self.spark), self.files)
 
     @cached_property
+    def statistics(self) -> list[Statistics] | None:
+        """Their statistics, in their order; None where they are many."""
+        return None if self.adds is None else [parsed(add.get("stats")) for add in self.adds]
+
+    @cached_property
     def rows(self) -> pyarrow.Table:
         """One row per file, in the order of the Seq.
 
@@ -73,7 +84,7 @@ class FileList:
         """
         import pyarrow as pa
 
-        if self.adds is None:
+        if self.adds is None or self.statistics is None:
             return self._query({})
         schema = pa.schema(
             {
@@ -86,12 +97,13 @@ class FileList:
                 "num_marked": pa.int64(),
             }
         )
-        return pa.Table.from_pylist([self._row(add) for add in self.adds], schema)
+        rows = map(self._row, self.adds, self.statistics)
+        return pa.Table.from_pylist(list(rows), schema)
 
-    def _row(self, add: actions.Action) -> dict[str, Any]:
+    def _row(self, add: actions.Action, statistics: Statistics) -> dict[str, Any]:
         vector = add.get("deletionVector")
         marked = vector["cardinality"] if vector else 0
-        physical = json.loads(add.get("stats") or "{}").get("numRecords")
+        physical = num_physical_rows(statistics)
         path = decoded_location(add["path"])
         is_absolute = path.startswith("/") or re.match(_SCHEME, path)
         return {
@@ -118,7 +130,7 @@ class FileList:
 
     def _query(self, further: dict[str, Column]) -> pyarrow.Table:
         deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
-        num_records = F.get_json_object("stats", "$.numRecords").cast("long") - deleted
+        num_records = num_physical_rows_column() - deleted
         return self.data_frame.select(
             "path",
             _location(self.data_path).alias("location"),

@@ -9,9 +9,9 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from deltaweave import errors
 from deltaweave.delta import jvm as jvm_
@@ -19,6 +19,7 @@ from deltaweave.delta.failures import translated
 from deltaweave.delta.file_list import FileList, encoder
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.known_files import scan_of_known_files
+from deltaweave.delta.statistics import num_physical_rows_column
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,15 +80,19 @@ class TableSnapshot:
         """What the table's files and statistics call each of its columns."""
         return {field.name: _physical_name(field) for field in self.schema}
 
-    def physical_path(self, path: Sequence[str]) -> tuple[str, ...]:
-        """What they call a column, or a field within one, by the names down to it."""
-        names, within = [], self.schema
+    def fields_at(self, path: Sequence[str]) -> list[StructField]:
+        """A column, and the fields within it by the names down to one."""
+        found: list[StructField] = []
+        within: DataType = self.schema
         for name in path:
-            field = within[name]
-            names.append(_physical_name(field))
-            if isinstance(field.dataType, StructType):
-                within = field.dataType
-        return tuple(names)
+            assert isinstance(within, StructType), "only structs have fields"
+            found.append(within[name])
+            within = found[-1].dataType
+        return found
+
+    def physical_path(self, path: Sequence[str]) -> tuple[str, ...]:
+        """What files and statistics call a column or a field, by the names down to it."""
+        return tuple(map(_physical_name, self.fields_at(path)))
 
     def setting(self, name: str) -> str | None:
         """A table property's value, if it is set."""
@@ -130,7 +135,7 @@ class TableSnapshot:
     def num_records(self) -> int | None:
         """Rows in the table by its statistics, or None where some file's do not say."""
         deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
-        rows = _num_physical_rows() - deleted
+        rows = num_physical_rows_column() - deleted
         known = self.files.select(rows.alias("rows")).agg(
             F.sum("rows").alias("rows"), F.count_if(F.col("rows").isNull()).alias("unknown")
         )
@@ -145,7 +150,7 @@ class TableSnapshot:
             small_file_bytes: Size below which a file is small.
         """
         small = F.count_if(F.col("size") < small_file_bytes)
-        rows = _num_physical_rows()
+        rows = num_physical_rows_column()
         partitions = self.files.groupBy(F.to_json("partitionValues")).agg(
             F.count("*").alias("files"),
             F.sum("size").alias("size_in_bytes"),
@@ -217,7 +222,7 @@ class TableSnapshot:
 
     def files_without_statistics(self) -> FileList:
         """The files of which the log does not say how many rows they hold."""
-        return self._chosen(self.files.where(_num_physical_rows().isNull()))
+        return self._chosen(self.files.where(num_physical_rows_column().isNull()))
 
     def files_not_in(self, other: TableSnapshot) -> FileList:
         """The files (with their deletion vectors) of this version that another does not have."""
@@ -237,16 +242,12 @@ class TableSnapshot:
 
     def _chosen(self, files: DataFrame) -> FileList:
         chosen = getattr(files._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
-        return FileList(self.spark, jvm_.seq_of(jvm_.jvm(self.spark), chosen), self.data_path)
+        files_chosen = jvm_.seq_of(jvm_.jvm(self.spark), chosen)
+        return FileList(self.spark, files_chosen, self.data_path, have_statistics=True)
 
 
 def _physical_name(field: StructField) -> str:
     return str((field.metadata or {}).get("delta.columnMapping.physicalName", field.name))
-
-
-def _num_physical_rows() -> Column:
-    """Of an AddFile: the rows that its file holds, marked deleted or not, as statistics say it."""
-    return F.get_json_object("stats", "$.numRecords").cast("long")
 
 
 def delta_log(spark: SparkSession, parts: list[str]) -> JavaObject:

@@ -1,6 +1,7 @@
 """Statistics of a data file as Delta's writer makes them (Delta protocol, "Per-file Statistics").
 
-It runs in a task on an executor, beside parquet_rewrite, and imports nothing of deltaweave.
+They are read by delta/statistics, as those of all writers are. The module runs in a task on an
+executor, beside parquet_rewrite, and imports nothing of deltaweave.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def _values(rows: pyarrow.Table, path: tuple[str, ...]) -> pyarrow.ChunkedArray:
 
     values = rows[path[0]]
     for name in path[1:]:
-        values = pc.struct_field(values, name)
+        # By its place: Arrow reads names that begin with a dot or a bracket as paths.
+        values = pc.struct_field(values, values.type.get_field_index(name))
     return values
 
 

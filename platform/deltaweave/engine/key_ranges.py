@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, NumericType, TimestampType
 
-from deltaweave.engine.arrow_values import python_values
+from deltaweave.delta.arrow_values import python_values
 
 if TYPE_CHECKING:
     import pyarrow

@@ -29,10 +29,10 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.delta.analyzer import ResolvedMerge
+from deltaweave.delta.arrow_values import sorted_values
 from deltaweave.delta.conditions import Equality, equalities
 from deltaweave.delta.failures import translated
 from deltaweave.delta.file_list import FileList
-from deltaweave.engine.arrow_values import sorted_values
 from deltaweave.engine.key_ranges import key_ranges
 from deltaweave.engine.source import SOURCE_ROW_ID, PreparedSource
 from deltaweave.errors import SourceError
@@ -60,8 +60,8 @@ class KeyValues:
 
     Attributes:
         equality: The conjunct of the ON condition.
-        values: Every value, sorted; where `are_ranges`, the lowest and the highest of each of some
-            ranges, one after the other.
+        values: Every value as `arrow_values` has it, sorted; where `are_ranges`, the lowest and the
+            highest of each of some ranges, one after the other.
         are_ranges: Whether any value within these ranges is possible.
         has_null: Whether a null is among them.
     """

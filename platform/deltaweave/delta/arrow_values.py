@@ -11,7 +11,12 @@ if TYPE_CHECKING:
 
 
 def python_values(column: pyarrow.Array | pyarrow.ChunkedArray) -> list[Any] | None:
-    """The values as Python has them; None where it cannot (dates after the year 9999)."""
+    """The values as Python has them; None where it cannot (dates after the year 9999).
+
+    Timestamps are microseconds since 1970, in UTC or, of those without a time zone, as written:
+    Python's own end with the year 9999 in whatever time zone.
+    """
+    column = _numbered(column)
     if not column.null_count and _is_number(column.type):
         return list(column.to_numpy().tolist())  # many times as fast
     try:
@@ -26,6 +31,7 @@ def sorted_values(column: pyarrow.ChunkedArray) -> Sequence[Any] | None:
     import pyarrow.compute as pc
     import pyarrow.types as types
 
+    column = _numbered(column)
     if _is_number(column.type):  # which take 8 bytes each, not the 40 of a list
         code = "d" if types.is_floating(column.type) else "q"
         values = np.sort(column.to_numpy()).astype(code)
@@ -33,6 +39,15 @@ def sorted_values(column: pyarrow.ChunkedArray) -> Sequence[Any] | None:
         is_new = np.append(True, values[1:] != values[:-1])[: len(values)]
         return array(code, values[is_new].tobytes())
     return python_values(pc.unique(column).sort())
+
+
+def _numbered(
+    column: pyarrow.Array | pyarrow.ChunkedArray,
+) -> pyarrow.Array | pyarrow.ChunkedArray:
+    """The column, timestamps as whole numbers."""
+    import pyarrow.types as types
+
+    return column.cast("int64") if types.is_timestamp(column.type) else column
 
 
 def _is_number(kind: pyarrow.DataType) -> bool:

@@ -1,0 +1,498 @@
+"""What the log says of a column's values, file by file: the one reader of statistics.
+
+Whether a file may be left unread depends on it, so its bounds are never narrower than the values:
+what writers round or cut off is widened here, and what is not understood is not known. Writers
+differ (Delta protocol, section "Per-file Statistics"): Delta cuts strings off after 32 characters
+and times off at milliseconds, and delta-rs writes decimals as doubles.
+
+`engine/file_statistics.py` is the writer's side.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Context, Decimal
+from struct import pack, unpack
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from deltaweave.delta.arrow_values import python_values
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from deltaweave.delta.file_list import FileList
+    from deltaweave.delta.snapshot import TableSnapshot
+
+Statistics = dict[str, Any]
+"""A file's statistics as Python has their JSON."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where the values of a column lie in each of some files; NaN may lie anywhere.
+
+    Values are as `arrow_values` has them.
+
+    Attributes:
+        lows: What no value in the file is below; None where not known.
+        highs: What no value in the file is above; None where not known.
+        may_be_null: Whether a value in the file can be null.
+        are_null: Whether all are known to be null.
+    """
+
+    lows: list[Any]
+    highs: list[Any]
+    may_be_null: list[bool]
+    are_null: list[bool]
+
+
+def are_bounded(data_type: DataType) -> bool:
+    """Whether statistics bound values of a type, which Python and Spark order alike."""
+    if isinstance(data_type, StringType):
+        return data_type.simpleString() == "string"  # bytes compared, not by another collation
+    return type(data_type) in _MEANINGS
+
+
+def bounds(
+    table: TableSnapshot, files: FileList, columns: Sequence[tuple[Sequence[str], DataType]]
+) -> list[Bounds]:
+    """The bounds of some columns in each of the files.
+
+    Those of a few files whose statistics are at hand are read without Spark.
+
+    Args:
+        table: The version of the table that the files are of.
+        files: The files.
+        columns: Names down to a column or a field within one, and the type in which to read it:
+            one that `are_bounded`, its own or one that it may be widened to.
+    """
+    partitioned_by = table.partition_columns
+    known = [
+        _known_column(table, path, data_type, is_partition=path[0] in partitioned_by)
+        for path, data_type in columns
+    ]
+    found = _in_text(files, known)
+    if found is None:
+        found = _queried(table, files, known)
+    return [column.bounds(each) for column, each in zip(known, found, strict=True)]
+
+
+def parsed(text: str | None) -> Statistics:
+    """A file's statistics, with all digits of their numbers; none where they are no JSON object."""
+    try:
+        found = json.loads(text or "{}", parse_float=Decimal)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def num_physical_rows(statistics: Statistics) -> int | None:
+    """The rows that a file holds, marked deleted or not; None where statistics do not say."""
+    return _whole(statistics.get("numRecords"))
+
+
+def num_physical_rows_column() -> Column:
+    """The same, over AddFile's fields."""
+    return F.from_json("stats", StructType([_NUM_RECORDS]))["numRecords"]
+
+
+_NUM_RECORDS = StructField("numRecords", LongType())
+_KINDS = ("minValues", "maxValues", "nullCount")
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """What the log says of a column in each of some files, as it says it; None where nothing."""
+
+    lows: list[Any]
+    highs: list[Any]
+    nulls: list[Any]
+    rows: list[Any]
+
+
+@dataclass(frozen=True)
+class _KnownColumn:
+    """A column as the log has it.
+
+    Attributes:
+        path: The physical names down to it.
+        data_type: The type in which it is read.
+        is_partition: Whether each file has one value of it, which the log holds.
+        was_single: Whether some files may have been written when its type was FLOAT.
+    """
+
+    path: tuple[str, ...]
+    data_type: DataType
+    is_partition: bool
+    was_single: bool
+
+    @property
+    def meaning(self) -> _Meaning:
+        if self.is_partition:
+            return _Meaning(_MEANINGS[type(self.data_type)].read)  # of exact values
+        return _MEANINGS[FloatType if self.was_single else type(self.data_type)]
+
+    @property
+    def is_cast_by_spark(self) -> bool:
+        """Whether its values are in the time zone of the session, as Delta reads them."""
+        return self.is_partition and isinstance(self.data_type, TimestampType)
+
+    def bounds(self, raw: _Raw) -> Bounds:
+        """What the log says, as values that bound the column's."""
+        read, below, above = self.meaning.read, self.meaning.below, self.meaning.above
+        if self.is_cast_by_spark:
+            read = _itself
+        lows = [_value(low, read, below) for low in raw.lows]
+        highs = [_value(high, read, above) for high in raw.highs]
+        # Of a field, not all writers count the nulls of structs that are null.
+        is_field = len(self.path) > 1
+        return Bounds(
+            lows,
+            highs,
+            [is_field or type(nulls) is not int or nulls != 0 for nulls in raw.nulls],
+            [
+                type(nulls) is int and nulls == rows
+                for nulls, rows in zip(raw.nulls, raw.rows, strict=True)
+            ],
+        )
+
+
+def _known_column(
+    table: TableSnapshot, path: Sequence[str], data_type: DataType, *, is_partition: bool
+) -> _KnownColumn:
+    field = table.fields_at(path)[-1]
+    changes = (field.metadata or {}).get("delta.typeChanges", [])
+    was_single = isinstance(field.dataType, FloatType) or any(
+        change.get("fromType") == "float" for change in changes
+    )
+    return _KnownColumn(table.physical_path(path), data_type, is_partition, was_single)
+
+
+def _in_text(files: FileList, columns: Sequence[_KnownColumn]) -> list[_Raw] | None:
+    """What the log's text says; None where Spark has to read it."""
+    adds, statistics = files.adds, files.statistics
+    if adds is None or statistics is None or not files.have_statistics:
+        return None
+    if any(column.is_cast_by_spark for column in columns):
+        return None
+    rows = [num_physical_rows(each) for each in statistics]
+    found = []
+    for column in columns:
+        if column.is_partition:
+            name = column.path[0]
+            found.append(_of_partitions([add["partitionValues"].get(name) for add in adds]))
+            continue
+        lows, highs, nulls = (
+            [_at(each.get(kind), column.path) for each in statistics] for kind in _KINDS
+        )
+        found.append(_Raw(lows, highs, nulls, rows))
+    return found
+
+
+def _of_partitions(values: list[Any]) -> _Raw:
+    """Of files that hold one value of a column each; "" may mean null (Delta protocol)."""
+    nulls = [None if value == "" else int(value is None) for value in values]
+    return _Raw(values, values, nulls, [1] * len(values))
+
+
+def _at(found: Any, path: tuple[str, ...]) -> Any:
+    """What is at a path of statistics; None where nothing is."""
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _queried(table: TableSnapshot, files: FileList, columns: Sequence[_KnownColumn]) -> list[_Raw]:
+    """What a query of Spark finds in the log."""
+    asked = {"statistics": F.from_json("stats", _schema(columns))}
+    for i, column in enumerate(columns):
+        if column.is_partition:
+            value = F.col("partitionValues").getItem(column.path[0])
+            if column.is_cast_by_spark:
+                value = F.unix_micros(value.try_cast(column.data_type))
+            asked[f"partition_{i}"] = value
+    if files.have_statistics:
+        found = files.rows_with(asked)
+    else:
+        named = [column.alias(name) for name, column in asked.items()]
+        found = table.files.select("path", *named).toArrow()
+    place = {path: i for i, path in enumerate(found["path"].to_pylist())}
+    places = [place.get(path) for path in files.paths]
+
+    def placed(values: pyarrow.ChunkedArray) -> list[Any]:
+        known = python_values(values)
+        assert known is not None, "numbers and texts"
+        return [None if at is None else known[at] for at in places]
+
+    statistics = found["statistics"]
+    rows = placed(_field(statistics, ("numRecords",)))
+    raw = []
+    for i, column in enumerate(columns):
+        if column.is_partition:
+            raw.append(_of_partitions(placed(found[f"partition_{i}"])))
+            continue
+        lows, highs, nulls = (placed(_field(statistics, (kind, *column.path))) for kind in _KINDS)
+        raw.append(_Raw(lows, highs, nulls, rows))
+    return raw
+
+
+def _schema(columns: Sequence[_KnownColumn]) -> StructType:
+    """Delta's schema of the statistics of these columns alone: the rest is passed over.
+
+    Dates and times are read as the texts that they are, whatever the session's settings say of
+    parsing them.
+    """
+    of_data = [column for column in columns if not column.is_partition]
+    if not of_data:
+        return StructType([_NUM_RECORDS])
+    values = _nested([(column.path, _spelled(column)) for column in of_data])
+    nulls = _nested([(column.path, LongType()) for column in of_data])
+    kinds = zip(_KINDS, (values, values, nulls), strict=True)
+    return StructType([_NUM_RECORDS, *[StructField(*kind) for kind in kinds]])
+
+
+def _spelled(column: _KnownColumn) -> DataType:
+    """The type of a bound in JSON."""
+    if isinstance(column.data_type, DecimalType):
+        return column.data_type
+    if isinstance(column.data_type, FloatType | DoubleType):
+        return DoubleType()
+    is_whole = isinstance(column.data_type, ByteType | ShortType | IntegerType | LongType)
+    return LongType() if is_whole else StringType()
+
+
+def _nested(leaves: Sequence[tuple[tuple[str, ...], DataType]]) -> StructType:
+    """A struct with these fields at these paths."""
+    names = dict.fromkeys(path[0] for path, _ in leaves)
+    fields = []
+    for name in names:
+        within = [(path[1:], data_type) for path, data_type in leaves if path[0] == name]
+        is_leaf = not within[0][0]
+        fields.append(StructField(name, within[0][1] if is_leaf else _nested(within)))
+    return StructType(fields)
+
+
+def _field(column: pyarrow.ChunkedArray, path: Sequence[str]) -> pyarrow.ChunkedArray:
+    """A field within a column of structs, null where one of these is."""
+    import pyarrow.compute as pc
+
+    for name in path:
+        # By its place: Arrow reads names that begin with a dot or a bracket as paths.
+        column = pc.struct_field(column, column.type.get_field_index(name))
+    return column
+
+
+def _value(raw: Any, read: Callable[[Any], Any], widened: Callable[[Any], Any] | None) -> Any:
+    """A bound, None where it is not known."""
+    try:
+        value = None if raw is None else read(raw)
+        if value is not None and widened is not None:
+            value = widened(value)
+    except (ValueError, ArithmeticError):
+        return None
+    return value if value == value else None  # not NaN
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What bounds of a type mean.
+
+    Attributes:
+        read: The value that is written; None, or a ValueError or ArithmeticError, where it is not
+            understood.
+        below: Of a low, what no value is below that may have been written so; None if itself.
+        above: Of a high, what no value is above that may have been written so; None if itself.
+    """
+
+    read: Callable[[Any], Any]
+    below: Callable[[Any], Any] | None = None
+    above: Callable[[Any], Any] | None = None
+
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,4})?")
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+
+
+def _whole(value: Any) -> int | None:
+    if type(value) is int:
+        return value
+    return int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else None
+
+
+def _decimal(value: Any) -> Decimal | None:
+    if isinstance(value, Decimal):
+        return value if value.is_finite() else None
+    if type(value) is int or (isinstance(value, str) and _NUMBER.fullmatch(value)):
+        return Decimal(value)
+    return None
+
+
+def _double(value: Any) -> float | None:
+    if isinstance(value, float):
+        return value
+    if isinstance(value, str) and value in _NOT_FINITE:
+        return float(value)
+    exact = _decimal(value)
+    return None if exact is None else float(exact)
+
+
+def _single(value: Any) -> float | None:
+    """The number of 4 bytes that is the nearest."""
+    double = _double(value)
+    try:
+        return None if double is None else float(unpack("f", pack("f", double))[0])
+    except OverflowError:
+        return None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME = re.compile(
+    r"(?P<second>[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2})"
+    r"(\.(?P<fraction>[0-9]+))?"
+    r"(?P<zone>Z|(?P<sign>[+-])(?P<h>[0-9]{2}):(?P<m>[0-9]{2})(:(?P<s>[0-9]{2}))?)?"
+)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def _date(value: Any) -> date | None:
+    """A day of the years 1 to 9999: Python has no others."""
+    is_date = isinstance(value, str) and _DATE.fullmatch(value)
+    return date.fromisoformat(value) if is_date else None
+
+
+def _moment(value: Any) -> int | None:
+    """A time with a time zone, as microseconds since 1970; of the same years as written."""
+    found = _TIME.fullmatch(value) if isinstance(value, str) else None
+    if found is None or found["zone"] is None:
+        return None
+    offset = timedelta(0)
+    if found["sign"]:
+        hours, minutes, seconds = (int(found[part] or 0) for part in "hms")
+        offset = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    return _micros(found) - (offset // _MICROSECOND) * (-1 if found["sign"] == "-" else 1)
+
+
+def _local_time(value: Any) -> int | None:
+    """The same without a time zone, as written, and of a date that was widened to a time."""
+    if isinstance(value, str) and _DATE.fullmatch(value):
+        value = f"{value} 00:00:00"
+    found = _TIME.fullmatch(value) if isinstance(value, str) else None
+    return None if found is None or found["zone"] else _micros(found)
+
+
+def _micros(found: re.Match[str]) -> int:
+    second = datetime.fromisoformat(found["second"]) - datetime(1970, 1, 1)
+    return second // _MICROSECOND + int((found["fraction"] or "")[:6].ljust(6, "0"))
+
+
+# delta-rs writes decimals as doubles, of up to 17 digits, which several roundings have led to.
+_DIGITS_OF_DOUBLES = 17
+_ROUNDED_BY = Decimal("1e-14")
+_EXACT = Context(prec=100)
+
+
+def _rounding(value: Decimal) -> Decimal:
+    """How far from a decimal the one may be that was written so."""
+    digits = "".join(map(str, value.as_tuple().digits)).strip("0")
+    is_exact = len(digits) > _DIGITS_OF_DOUBLES
+    return Decimal(0) if is_exact else _EXACT.multiply(value.copy_abs(), _ROUNDED_BY)
+
+
+def _below_decimal(value: Decimal) -> Decimal:
+    return _EXACT.subtract(value, _rounding(value))
+
+
+def _above_decimal(value: Decimal) -> Decimal:
+    return _EXACT.add(value, _rounding(value))
+
+
+def _below_single(value: float) -> float:
+    # A number of 4 bytes has 24 binary digits, the smallest is 2^-149.
+    return value - abs(value) * 2**-22 - 2**-148
+
+
+def _above_single(value: float) -> float:
+    return value + abs(value) * 2**-22 + 2**-148
+
+
+_MILLISECOND, _MINUTE = 1_000, 60_000_000  # microseconds
+# Since then all time zones are whole minutes from UTC: some writers leave the seconds out. Nor do
+# all writers round times before 1970 down.
+_YEAR_1973 = 94_694_400_000_000
+
+
+def _below_time(value: int) -> int:
+    return value - _MINUTE if value < _YEAR_1973 else value
+
+
+def _above_time(value: int) -> int:
+    return value + (_MINUTE if value < _YEAR_1973 else _MILLISECOND)
+
+
+_UNCUT = 8  # characters that no writer cuts off
+_LAST_CHARACTER = "\U0010ffff"
+_SURROGATES = range(0xD800, 0xE000)  # no characters
+
+
+def _above_text(value: str) -> str | None:
+    """A string above all of which this may be the beginning; None where there is none.
+
+    Writers cut long strings off, and may or may not put a character behind to make up for that; of
+    older ones it may be too low, and stand behind half a character. So two at the end are not
+    trusted.
+    """
+    if len(value) < _UNCUT:
+        return value
+    beginning = value[:-2].rstrip(_LAST_CHARACTER)
+    if not beginning:
+        return None
+    following = ord(beginning[-1]) + 1
+    return beginning[:-1] + chr(_SURROGATES.stop if following in _SURROGATES else following)
+
+
+_OF_WHOLE = _Meaning(_whole)
+_MEANINGS: dict[type[DataType], _Meaning] = {
+    ByteType: _OF_WHOLE,
+    ShortType: _OF_WHOLE,
+    IntegerType: _OF_WHOLE,
+    LongType: _OF_WHOLE,
+    DecimalType: _Meaning(_decimal, _below_decimal, _above_decimal),
+    FloatType: _Meaning(_single, _below_single, _above_single),
+    DoubleType: _Meaning(_double),
+    StringType: _Meaning(_text, None, _above_text),
+    DateType: _Meaning(_date),
+    TimestampType: _Meaning(_moment, _below_time, _above_time),
+    TimestampNTZType: _Meaning(_local_time, _below_time, _above_time),
+}

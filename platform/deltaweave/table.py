@@ -252,6 +252,7 @@ class Table:
         applied: Mapping[str, int] | None = None,
         once: bool = False,
         applied_before: int | None = None,
+        computed_from: int | None = None,
     ) -> WriteResult:
         """Write rows as they are into this existing table, in one commit.
 
@@ -264,12 +265,19 @@ class Table:
             applied: Application ids and versions, put into the same commit.
             once: Whether nothing is done where the table holds all of `applied` already.
             applied_before: With `once` and one pair, as in `deltaweave.merge`.
+            computed_from: The version of this table that the rows were computed from. The
+                transaction reads all of that version, so a commit after it that adds or removes a
+                file, or changes the schema, fails this write. None for rows that were computed
+                from nothing of this table.
 
         Returns:
             What was committed; an error after the commit is in its `warnings`.
 
         Raises:
+            CommitConflictError: Another commit changed what this one read, or came after
+                `computed_from`; nothing was committed. Compute the rows again.
             CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
+            TableNotFoundError: The log does not hold the version `computed_from`.
             DeltaweaveError: Another subclass that says what happened; nothing was committed.
         """
         check_is_classic(rows.sparkSession)
@@ -290,6 +298,7 @@ class Table:
             applied=applied or {},
             once=once,
             applied_before=applied_before,
+            computed_from=computed_from,
         )
 
     def compute_missing_statistics(self) -> int:

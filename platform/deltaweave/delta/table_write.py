@@ -20,6 +20,7 @@ from deltaweave.delta.failures import letting_go, translated
 from deltaweave.delta.idempotency import is_applied
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.own_files import OwnFiles
+from deltaweave.delta.snapshot import at_version
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 
@@ -50,6 +51,7 @@ def write(
     applied: Mapping[str, int],
     once: bool,
     applied_before: int | None,
+    computed_from: int | None,
 ) -> WriteResult:
     """Write rows into an existing table; see `Table.write`."""
     spark = rows.sparkSession
@@ -65,8 +67,8 @@ def write(
     options = {"mergeSchema": str(with_schema_evolution), "partitionOverwriteMode": "static"}
     if replace_where is not None:
         options["replaceWhere"] = _condition(replace_where, table)
-    with translated(table, operation=operation):
-        transaction = log.startTransaction(nothing, nothing)
+    with translated(table, operation=operation, version=computed_from):
+        transaction = _begun(rows, log, computed_from)
         read = int(transaction.snapshot().version())
         is_known = [
             is_applied(
@@ -127,6 +129,19 @@ def write(
     with afterwards.step("reading its metrics"):
         metrics = _metrics(transaction)
     return WriteResult(done.version, metrics, tuple(afterwards.warnings))
+
+
+def _begun(rows: DataFrame, log: JavaObject, computed_from: int | None) -> JavaObject:
+    """A transaction at the newest version, or at the version that the rows were computed from."""
+    nothing = jvm_.option(jvm_.jvm(rows.sparkSession), None)
+    if computed_from is None:
+        return log.startTransaction(nothing, nothing)
+    snapshot = at_version(rows.sparkSession, log, computed_from).snapshot
+    transaction = log.startTransaction(nothing, jvm_.option(jvm_.jvm(rows.sparkSession), snapshot))
+    # All of it was read: without this, Delta takes appends for blind, and replacing some rows for
+    # reading only these.
+    transaction.readWholeTable()
+    return transaction
 
 
 def _assigned(rows: DataFrame, transaction: JavaObject, with_schema_evolution: bool) -> DataFrame:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
 # Columns that the engine adds while it works; no table or source may have one of such a name.
 RESERVED_PREFIX = "__deltaweave_"
 
@@ -13,6 +18,19 @@ def quoted(name: str) -> str:
     '`a.b`'
     """
     return "`" + name.replace("`", "``") + "`"
+
+
+def column(*path: str) -> Column:
+    """The column of this name, or a field in it by the names down to it, as they are.
+
+    `F.col` and `select` read a name as SQL: a dot in it asks for a field, a back quote is an error.
+
+    >>> column("a.b")  # the column `a.b`
+    >>> column("t", "a.b")  # of the table `t`, or of the struct `t`
+    """
+    from pyspark.sql import functions as F  # definitions that only spell names load without it
+
+    return F.col(".".join(map(quoted, path)))
 
 
 def literal(text: str) -> str:

@@ -10,7 +10,14 @@ from pyspark.sql import Column
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from deltaweave.changes import current_rows, histories
-from deltaweave.changes.arguments import check_columns, event_shape, schema_of, wrong
+from deltaweave.changes.arguments import (
+    check_columns,
+    check_names_are_free,
+    event_shape,
+    needed_properties,
+    schema_of,
+    wrong,
+)
 from deltaweave.changes.events import Events, EventShape, read_events
 from deltaweave.changes.histories import Histories
 from deltaweave.changes.remembered import Remembered
@@ -112,6 +119,10 @@ def apply_changes(
         column_list=column_list,
         except_column_list=except_column_list,
     )
+    if keeps_histories:
+        own = {histories.START.lower(), histories.END.lower()}
+        names = (*shape.keys, *shape.columns)
+        check_names_are_free(table, [name for name in names if name.lower() in own])
     tracked = _tracked(
         table, shape, keeps_histories, track_history_column_list, track_history_except_column_list
     )
@@ -119,8 +130,8 @@ def apply_changes(
     try:
         kind = histories if keeps_histories else current_rows
         schema = schema_of(events, kind.further_columns(events))
-        vectors = {"delta.enableDeletionVectors": "true"}
-        with table.created_for_a_write(schema, properties=vectors):
+        properties = {"delta.enableDeletionVectors": "true", **needed_properties(schema)}
+        with table.created_for_a_write(schema, properties=properties):
             check_columns(table, schema)
             if keeps_histories:
                 remembered = Remembered.of(table, late_by)

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape
 from deltaweave.delta.jvm import check_is_classic
 from deltaweave.errors import StatementError
+from deltaweave.identifiers import RESERVED_PREFIX
 from deltaweave.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _OPERATION = "applying changes"
+_NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 
 
 def event_shape(
@@ -103,14 +105,42 @@ def _columns(
         )
     wanted = rows.columns if column_list is None else list(column_list)
     columns = tuple(name for name in wanted if name not in left_out and name not in keys)
-    taken = [name for name in (*keys, *columns) if name.lower().startswith(PREFIX)]
+    taken = (PREFIX, RESERVED_PREFIX)
+    check_names_are_free(table, [n for n in (*keys, *columns) if n.lower().startswith(taken)])
+    return columns
+
+
+def check_names_are_free(table: Table, taken: Sequence[str]) -> None:
+    """Raise a StatementError where columns have names of columns that the table needs itself."""
     if taken:
         raise wrong(
             table,
-            f"column names that begin with {PREFIX} are taken: {', '.join(taken)}.",
+            f"the table has columns of its own named {', '.join(taken)}, or names that begin with "
+            f"{PREFIX} or {RESERVED_PREFIX}, which are taken.",
             "Rename them in the source, or leave them out with except_column_list.",
         )
-    return columns
+
+
+def needed_properties(schema: StructType) -> dict[str, str]:
+    """The properties that a new table needs for the names of its columns.
+
+    Parquet has no names with a blank and some other characters: Delta then gives the columns other
+    names in the files (column mapping).
+    """
+    return {"delta.columnMapping.mode": "name"} if _needs_mapping(schema) else {}
+
+
+def _needs_mapping(data_type: DataType) -> bool:
+    if isinstance(data_type, StructType):
+        return any(
+            not _NOT_IN_PARQUET.isdisjoint(field.name) or _needs_mapping(field.dataType)
+            for field in data_type
+        )
+    if isinstance(data_type, ArrayType):
+        return _needs_mapping(data_type.elementType)
+    if isinstance(data_type, MapType):
+        return _needs_mapping(data_type.keyType) or _needs_mapping(data_type.valueType)
+    return False
 
 
 def wrong(table: Table, problem: str, hint: str | None = None) -> StatementError:

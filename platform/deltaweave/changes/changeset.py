@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from deltaweave.changes.arguments import needed_properties
 from deltaweave.changes.events import (
     OPERATION,
     PREFIX,
@@ -23,6 +23,8 @@ from deltaweave.changes.events import (
     TRUNCATE,
     Events,
     EventShape,
+    collectable,
+    constant,
     nullable,
 )
 from deltaweave.changes.truncates import EMPTIED
@@ -104,13 +106,10 @@ class Changeset:
         Raises:
             DeltaweaveError: Nothing was appended.
         """
-        schema = [StructField(each.name, nullable(each.dataType)) for each in events.rows.schema]
-        self.table.create_if_missing(
-            StructType(
-                [*schema, StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
-            ),
-            partition_by=[BATCH],
-        )
+        fields = [StructField(each.name, nullable(each.dataType)) for each in events.rows.schema]
+        of_batch = [StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
+        schema = StructType([*fields, *of_batch])
+        self.table.create_if_missing(schema, [BATCH], needed_properties(schema))
         return self._append(events, applied)
 
     @retry(
@@ -147,22 +146,27 @@ class Changeset:
 
         snapshot = self.table.snapshot()
         files = snapshot.file_list()
-        numbers = [int(json.loads(each)[BATCH]) for each in files.rows["partition"].to_pylist()]
+        name = snapshot.physical_names[BATCH]
+        numbers = [int(json.loads(each)[name]) for each in files.rows["partition"].to_pylist()]
         last = max(numbers, default=0) if until is None else until
         files = files.where(np.array([batch < number <= last for number in numbers], dtype=bool))
         rows = snapshot.read_files(files).drop(BATCH, INGESTED)
         return Batches(batch, snapshot, files, rows)
 
-    def truncated(self, batches: Batches) -> Any:
+    def truncated(self, batches: Batches) -> Column | None:
         """The sequence (`at`) of the last event among them that empties the table.
 
         Returns:
-            None where there is no such event, which the log tells.
+            A constant; None where there is no such event, which the log tells.
         """
         if (self.table.last_applied(EMPTIED) or 0) <= batches.after:
             return None
-        found = batches.rows.where(F.col(OPERATION) == TRUNCATE).agg(F.max(SEQUENCE)["at"]).first()
-        return None if found is None else found[0]
+        sequence = batches.rows.schema[SEQUENCE].dataType
+        assert isinstance(sequence, StructType)
+        at_type = sequence["at"].dataType
+        last = collectable(F.max(SEQUENCE)["at"], at_type)
+        found = batches.rows.where(F.col(OPERATION) == TRUNCATE).agg(last).first()
+        return None if found is None else constant(found[0], at_type)
 
     def pending(self, batch: int) -> Pending:
         """What came after a batch, by the log alone."""
@@ -170,8 +174,9 @@ class Changeset:
 
         if not self.table.exists():
             return Pending(0, 0, 0, None)
-        number = F.col("partitionValues")[BATCH].cast("bigint")
-        files = self.table.files().where(number > batch)
+        snapshot = self.table.snapshot()
+        number = F.col("partitionValues")[snapshot.physical_names[BATCH]].cast("bigint")
+        files = snapshot.files.where(number > batch)
         found = files.select(  # one job, where aggregates would take three
             number.alias("batch"),
             num_physical_rows_column().alias("rows"),

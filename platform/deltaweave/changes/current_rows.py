@@ -41,7 +41,7 @@ from deltaweave.changes.truncates import clauses_for_other_keys
 from deltaweave.engine import clauses
 from deltaweave.engine.clauses import Clause
 from deltaweave.engine.outcome import MergeResult
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
 
@@ -84,24 +84,29 @@ def newest_of_keys(events: Events) -> DataFrame:
     rows = events.rows.where(F.col(OPERATION) != TRUNCATE)
     # No event lacks its key. Said here, it is the same for all joins of the result, which then
     # share what is computed of it.
-    for key in keys:
-        rows = rows.where(F.col(key).isNotNull())
+    for key in events.shape.keys:
+        rows = rows.where(column(key).isNotNull())
     return rows.groupBy(*keys).agg(*maxima)
 
 
 def apply_to_current_rows(
     table: Table, events: Events, tombstones: Tombstones, idempotency: tuple[str, int] | None
 ) -> MergeResult:
-    """Bring the table's rows up to the events, whose deletes are remembered already."""
+    """Bring the table's rows up to the events, whose deletes are remembered already.
+
+    Deletes that others remember meanwhile may be of keys that this merge inserts: they are done in
+    further merges. One that applied the same pair before may have died before it did them.
+    """
     newest = newest_of_keys(events)
-    while True:
-        version = tombstones.version()
-        changes = alive(tombstones.with_deletes(newest, events, version), events)
-        result = _merge(table, changes, events, idempotency)
-        # Deletes that others remembered meanwhile may be of keys that were inserted just now.
-        if tombstones.version() == version:
-            return result
-        idempotency = None
+    version = tombstones.version()
+    changes = alive(tombstones.with_deletes(newest, events, version), events)
+    result = _merge(table, changes, events, idempotency)
+    seen = None if result.was_applied_before else version
+    while (version := tombstones.version()) != seen:
+        deleted = _without_upserts(tombstones.with_deletes(newest, events, version), events)
+        result = result.then(_merge(table, deleted, events))
+        seen = version
+    return result
 
 
 def alive(changes: DataFrame, events: Events) -> DataFrame:
@@ -118,8 +123,21 @@ def alive(changes: DataFrame, events: Events) -> DataFrame:
     return changes
 
 
+def _without_upserts(changes: DataFrame, events: Events) -> DataFrame:
+    """The changes' deletes alone."""
+    nothing = F.lit(None).cast(changes.schema[UPSERTED].dataType)
+    changes = changes.withColumn(UPSERTED, nothing)
+    if events.shape.is_partial:
+        spoken = [nothing.alias(c) for c in events.shape.columns]
+        changes = changes.withColumn(SPOKEN_OF, F.struct(*spoken))
+    return changes.where(F.col(DELETED).isNotNull())
+
+
 def _merge(
-    table: Table, changes: DataFrame, events: Events, idempotency: tuple[str, int] | None
+    table: Table,
+    changes: DataFrame,
+    events: Events,
+    idempotency: tuple[str, int] | None = None,
 ) -> MergeResult:
     keys = [f"t.{quoted(key)} = s.{quoted(key)}" for key in events.shape.keys]
     merge = table.merge(changes, on=" AND ".join(keys), idempotency=idempotency)

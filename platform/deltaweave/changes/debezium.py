@@ -7,6 +7,9 @@ emptied. Tombstones, which have no value, and other messages are passed over.
 
 Where PostgreSQL does not send a large value that did not change, Debezium puts a placeholder in its
 place. Such columns are not among `_cdc_present`, so that they stay as they are.
+
+A row of a snapshot comes before every change that the log has after it. Where the position that
+Debezium gives such a row does not say so, it gets one before all of the log.
 """
 
 from __future__ import annotations
@@ -34,9 +37,9 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from deltaweave.changes.events import PRESENT
+from deltaweave.changes.events import PREFIX, PRESENT
 from deltaweave.errors import StatementError
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import column
 
 Connector = Literal["postgresql", "mysql", "sqlserver", "oracle", "mongodb"]
 TimeUnit = Literal["micros", "millis"]
@@ -44,6 +47,11 @@ TimeUnit = Literal["micros", "millis"]
 UNAVAILABLE = "__debezium_unavailable_value"
 
 _OP, _POSITION = "_cdc_op", "_cdc_position"
+
+# The parts of an envelope, in columns whose names no topic's columns have.
+_OPERATION, _SOURCE = "_cdc_envelope_op", "_cdc_envelope_source"
+_ENVELOPE, _ROW = "_cdc_envelope", "_cdc_envelope_row"
+_BEFORE, _AFTER = "_cdc_envelope_before", "_cdc_envelope_after"
 
 FROM_DEBEZIUM: Mapping[str, Any] = MappingProxyType(
     {
@@ -66,6 +74,17 @@ _POSITIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "mongodb": {"ts_ms": "bigint", "ord": "int"},
     }
 )
+
+# Before all positions of these types.
+_BEFORE_ALL: Mapping[str, Any] = MappingProxyType(
+    {"string": "", "bigint": -1, "int": -1, "decimal(38,0)": -1}
+)
+
+# Of these, a snapshot's row stands in the log where the snapshot was taken. A position of the
+# others may be above that of a change which the row does not have: PostgreSQL and Oracle number a
+# change when it is made and not when it is committed, and Debezium leaves the number out in
+# incremental snapshots of PostgreSQL; of MongoDB, it can be the time when the row was sent.
+_SNAPSHOTS_HAVE_POSITIONS = ("mysql", "sqlserver")
 
 
 def debezium_changes(
@@ -101,7 +120,7 @@ def debezium_changes(
         (array of strings, null for all).
 
     Raises:
-        StatementError: There is no such connector or column.
+        StatementError: There is no such connector or column, or a column's name is taken.
     """
     if connector not in _POSITIONS:
         raise StatementError(
@@ -111,6 +130,13 @@ def debezium_changes(
         )
     wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     assert isinstance(wanted, StructType)
+    taken = [name for name in (*wanted.names, *envelopes.columns) if _is_taken(name)]
+    if taken:
+        raise StatementError(
+            f"column names that begin with {PREFIX} are taken: {', '.join(taken)}.",
+            operation="reading changes",
+            hint="Rename them in what is given to debezium_changes.",
+        )
     for name in filter(None, [value, offset]):
         if name not in envelopes.columns:
             raise StatementError(
@@ -122,31 +148,44 @@ def debezium_changes(
         rows, columns, missing = _of_structs(envelopes, value, wanted, unavailable)
     else:
         rows, columns, missing = _of_json(envelopes, value, wanted, unavailable, time_unit)
-    place = [
-        F.col("_source")[field].cast(data_type).alias(field)
-        for field, data_type in _POSITIONS[connector].items()
-    ]
-    place += [] if offset is None else [F.col(quoted(offset)).cast("bigint").alias("offset")]
+    place = _place(connector)
+    place += [] if offset is None else [column(offset).cast("bigint").alias("offset")]
     present = F.array_compact(
         F.array(*[F.when(~is_missing, F.lit(name)) for name, is_missing in missing.items()])
     )
-    is_whole = (F.col("_op") == "d") | (F.size(present) == len(wanted))
-    return rows.where(F.col("_op").isin("c", "u", "r", "d", "t")).select(
+    is_whole = (F.col(_OPERATION) == "d") | (F.size(present) == len(wanted))
+    return rows.where(F.col(_OPERATION).isin("c", "u", "r", "d", "t")).select(
         *columns,
-        F.col("_op").alias(_OP),
+        F.col(_OPERATION).alias(_OP),
         F.struct(*place).alias(_POSITION),
-        F.when(~is_whole & (F.col("_op") != "t"), present).alias(PRESENT),
+        F.when(~is_whole & (F.col(_OPERATION) != "t"), present).alias(PRESENT),
     )
 
 
+def _is_taken(name: str) -> bool:
+    return name.lower().startswith(PREFIX)
+
+
+def _place(connector: Connector) -> list[Column]:
+    """Where an event stands in the log, which only rows of snapshots need not say."""
+    is_snapshot = F.col(_OPERATION) == "r"
+    place = []
+    for field, data_type in _POSITIONS[connector].items():
+        at = F.col(_SOURCE)[field].cast(data_type)
+        before_all = F.lit(_BEFORE_ALL[data_type]).cast(data_type)
+        of_row = F.coalesce(at, before_all) if connector in _SNAPSHOTS_HAVE_POSITIONS else before_all
+        place.append(F.when(is_snapshot, of_row).otherwise(at).alias(field))
+    return place
+
+
 Parts = tuple[DataFrame, Sequence[Column], Mapping[str, Column]]
-"""Rows with `_op` and `_source`; the table's columns; for each, whether it is not present."""
+"""Rows with `_cdc_envelope_op` and `_cdc_envelope_source`; the table's columns; for each, whether it is not present."""
 
 
 def _of_json(
     envelopes: DataFrame, value: str, wanted: StructType, unavailable: str, time_unit: TimeUnit
 ) -> Parts:
-    text = F.col(quoted(value)).cast("string")
+    text = column(value).cast("string")
     # `schema` and `payload` where Kafka Connect sends schemas along.
     parsed = F.from_json(
         text,
@@ -155,18 +194,21 @@ def _of_json(
         "after map<string,string>, op string, source map<string,string>>",
         {"mode": "FAILFAST"},
     )
-    rows = envelopes.where(text.isNotNull()).withColumn("_envelope", parsed)
+    rows = envelopes.where(text.isNotNull()).withColumn(_ENVELOPE, parsed)
+    parts = {"before": _BEFORE, "after": _AFTER, "op": _OPERATION, "source": _SOURCE}
     rows = rows.select(
-        *envelopes.columns,
+        *map(column, envelopes.columns),
         *[
-            F.coalesce(f"_envelope.{part}", f"_envelope.payload.{part}").alias(f"_{part}")
-            for part in ("before", "after", "op", "source")
+            F.coalesce(column(_ENVELOPE, part), column(_ENVELOPE, "payload", part)).alias(name)
+            for part, name in parts.items()
         ],
-    ).withColumn("_row", F.when(F.col("_op") == "d", F.col("_before")).otherwise(F.col("_after")))
+    )
+    row = F.when(F.col(_OPERATION) == "d", F.col(_BEFORE)).otherwise(F.col(_AFTER))
+    rows = rows.withColumn(_ROW, row)
     columns, missing = [], {}
     for field in wanted:
-        text_of = F.col("_row")[field.name]
-        is_there = F.coalesce(F.map_contains_key("_row", field.name), F.lit(False))
+        text_of = F.col(_ROW)[field.name]
+        is_there = F.coalesce(F.map_contains_key(_ROW, field.name), F.lit(False))
         is_placeholder = F.coalesce(text_of.isin(_placeholders_in_json(unavailable)), F.lit(False))
         missing[field.name] = ~is_there | is_placeholder
         said = F.when(~is_placeholder, text_of)
@@ -188,8 +230,10 @@ def _from_text(text: Column, data_type: DataType, time_unit: TimeUnit) -> Column
     if isinstance(data_type, (TimestampType, TimestampNTZType)):
         since = F.timestamp_micros(number) if time_unit == "micros" else F.timestamp_millis(number)
         if isinstance(data_type, TimestampNTZType):
-            # What Debezium sends of a time without zone counts as if it were of UTC.
-            since = F.convert_timezone(F.current_timezone(), F.lit("UTC"), since.cast(data_type))
+            # Without a zone it is no instant: by way of one, the session's zone would move it.
+            unit = "0.000001" if time_unit == "micros" else "0.001"
+            epoch = F.expr("TIMESTAMP_NTZ '1970-01-01 00:00:00'")
+            since = epoch + F.expr(f"INTERVAL '{unit}' SECOND") * number
         return F.when(is_number, since).otherwise(F.when(~is_number, text).cast(data_type))
     if isinstance(data_type, VariantType):
         return F.parse_json(text)
@@ -210,16 +254,16 @@ def _placeholders_in_json(unavailable: str) -> list[str]:
 
 
 def _of_structs(envelopes: DataFrame, value: str, wanted: StructType, unavailable: str) -> Parts:
-    envelope = F.col(quoted(value))
+    envelope = column(value)
     rows = envelopes.where(envelope.isNotNull()).select(
-        *envelopes.columns,
-        envelope["op"].alias("_op"),
-        envelope["source"].alias("_source"),
+        *map(column, envelopes.columns),
+        envelope["op"].alias(_OPERATION),
+        envelope["source"].alias(_SOURCE),
         F.when(envelope["op"] == "d", envelope["before"])
         .otherwise(envelope["after"])
-        .alias("_row"),
+        .alias(_ROW),
     )
-    held = rows.schema["_row"].dataType
+    held = rows.schema[_ROW].dataType
     assert isinstance(held, StructType)
     columns, missing = [], {}
     for field in wanted:
@@ -227,7 +271,7 @@ def _of_structs(envelopes: DataFrame, value: str, wanted: StructType, unavailabl
             missing[field.name] = F.lit(True)
             columns.append(F.lit(None).cast(field.dataType).alias(field.name))
             continue
-        said = F.col("_row")[field.name]
+        said = F.col(_ROW)[field.name]
         is_placeholder = _is_placeholder(said, held[field.name], unavailable)
         missing[field.name] = is_placeholder
         columns.append(F.when(~is_placeholder, said).cast(field.dataType).alias(field.name))

@@ -36,7 +36,7 @@ from deltaweave.changes.remembered import Remembered
 from deltaweave.delta.failures import letting_go
 from deltaweave.engine import clauses
 from deltaweave.engine.outcome import MergeResult
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
 START, END = "__START_AT", "__END_AT"
@@ -74,60 +74,82 @@ class Histories:
         Raises:
             CommitConflictError: Another batch was applied meanwhile; this one can be again.
         """
+        result, others = None, self.events.rows
         while True:
             read, beside = self.table.version(), self.remembered.version()
             before = self._versions(read)
-            known = self._known(before, beside).persist()
+            known = self._known(before, beside, others).persist()
             try:
-                added = self.remembered.add(self._to_remember(known), self.events)
-                result = self._merge(before, self._histories(known), idempotency, read)
+                to_remember = self._to_remember(known)
+                if beside < 0 and not to_remember.isEmpty():
+                    self.remembered.create(to_remember)
+                    continue  # with what others remembered, should they have made it
+                added = None if beside < 0 else self.remembered.add(to_remember, self.events)
+                merged = self._merge(before, self._histories(known), idempotency, read)
             finally:
                 with letting_go("what is known of the keys"):
                     known.unpersist()
-            # What others remembered meanwhile may be of versions that were written just now.
-            if self.remembered.version() == (beside if added is None else beside + 1):
+            result = merged if result is None else result.then(merged)
+            # What others remembered meanwhile may be of versions that were written just now; and
+            # one that applied the pair before may have died before it looked.
+            is_alone = self.remembered.version() == (beside if added is None else beside + 1)
+            if is_alone and not merged.was_applied_before:
                 return result
-            idempotency = None
+            # What the batch says is in the versions now, or remembered.
+            idempotency, others = None, self.events.rows.limit(0)
 
     def _versions(self, version: int) -> DataFrame:
         """The versions of the batch's keys: keys, start, end, and the values as a struct."""
         keys = [quoted(key) for key in self.events.shape.keys]
         touched = self.events.rows.select(*keys).distinct()
-        values = [F.col(quoted(c)).alias(c) for c in self.events.shape.columns]
+        values = [column(c).alias(c) for c in self.events.shape.columns]
         return (
             self.table.read(version)
             .join(touched, list(self.events.shape.keys), "left_semi")
             .select(*keys, START, END, F.struct(*values).alias(VALUES))
         )
 
-    def _known(self, versions: DataFrame, beside: int) -> DataFrame:
+    def _known(self, versions: DataFrame, beside: int, others: DataFrame) -> DataFrame:
         """All events that are known of the batch's keys, one for each key and sequence, in order.
 
-        Columns: as of `Events.rows`, and `_cdc_is_border` (boolean): whether the event begins a
-        version or ends one without beginning another.
+        Args:
+            versions: The versions of these keys.
+            beside: The version of what is remembered.
+            others: Events that the versions may not show, with the columns of `Events.rows`.
+
+        Returns:
+            Columns as of `Events.rows`; `_cdc_is_border` (boolean): whether the event begins a
+            version or ends one without beginning another; `_cdc_state`: the values after it.
         """
-        others = self.events.rows
         remembered = self.remembered.of_keys(self.events, beside)
         if remembered is not None:
             others = others.unionByName(remembered)
         # As the table has them, so that versions and events can be compared.
         others = others.withColumn(VALUES, F.col(VALUES).cast(versions.schema[VALUES].dataType))
+        tie = F.when(F.col(OPERATION) == UPSERT, digest(others, self.events.shape))
+        others = others.withColumn(
+            SEQUENCE,
+            F.struct(
+                F.col(SEQUENCE)["at"].alias("at"),
+                F.coalesce(tie, F.col(SEQUENCE)["tie"]).alias("tie"),
+            ),
+        )
         known = self._of_versions(versions).unionByName(
             others.withColumn(_IN_TABLE, F.lit(False)), allowMissingColumns=True
         )
         at = F.col(SEQUENCE)["at"]
-        keys = [F.col(quoted(key)) for key in self.events.shape.keys]
+        keys = [column(key) for key in self.events.shape.keys]
         # A version that has taken up later events is no witness of its first.
         witness = [] if self.versions_are_events else [F.col(_IN_TABLE).asc()]
         best = Window.partitionBy(*keys, at).orderBy(
             (F.col(OPERATION) == DELETE).desc(), *witness, F.col(SEQUENCE)["tie"].desc()
         )
         known = known.withColumn("_cdc_rank", F.row_number().over(best)).where("_cdc_rank = 1")
-        return self._with_borders(known.drop("_cdc_rank", _IN_TABLE), keys, at)
+        return self._with_borders(known.drop("_cdc_rank"), keys, at).drop(_IN_TABLE)
 
     def _of_versions(self, versions: DataFrame) -> DataFrame:
         """What the versions show: the upsert that began each, the deletes that ended some."""
-        keys = [F.col(quoted(key)) for key in self.events.shape.keys]
+        keys = [column(key) for key in self.events.shape.keys]
         next_start = F.lead(START).over(Window.partitionBy(*keys).orderBy(START))
         is_ended = F.col(END).isNotNull() & ~F.col(END).eqNullSafe(F.col("_cdc_next"))
         sequences = self.events.sequence_type
@@ -170,9 +192,8 @@ class Histories:
             )
             filled = []
             for c in shape.columns:
-                said = F.when(
-                    ~is_delete & speaks_of(c, shape), F.struct(F.col(VALUES)[c].alias("value"))
-                )
+                speaks = F.col(_IN_TABLE) | speaks_of(c, shape)  # a version says what all were
+                said = F.when(~is_delete & speaks, F.struct(F.col(VALUES)[c].alias("value")))
                 filled.append(F.last(said, ignorenulls=True).over(until_now)["value"].alias(c))
             known = known.withColumn("_cdc_state", F.struct(*filled)).drop("_cdc_life")
         else:
@@ -187,11 +208,11 @@ class Histories:
         """The events that the table's versions will not show."""
         if not self.versions_are_events:
             return self.events.rows
-        return known.where(~F.col(_IS_BORDER)).select(self.events.rows.columns)
+        return known.where(~F.col(_IS_BORDER)).select(*map(column, self.events.rows.columns))
 
     def _histories(self, known: DataFrame) -> DataFrame:
         """The versions that the events make: keys, start, end, and the values as a struct."""
-        keys = [F.col(quoted(key)) for key in self.events.shape.keys]
+        keys = [column(key) for key in self.events.shape.keys]
         at = F.col(SEQUENCE)["at"]
         in_order = Window.partitionBy(*keys).orderBy(at)
         number = F.sum(F.col(_IS_BORDER).cast("int")).over(in_order)
@@ -224,11 +245,11 @@ class Histories:
         source = after.withColumn(_GONE, F.lit(False)).unionByName(gone)
         same = [f"t.{quoted(name)} = s.{quoted(name)}" for name in versions]
         values: dict[str, str | Column] = {
-            quoted(c): F.col(f"s.{VALUES}")[c] for c in shape.columns
+            quoted(c): column("s", VALUES, c) for c in shape.columns
         }
         values[END] = F.col(f"s.{END}")
         keys: dict[str, str | Column] = {
-            quoted(name): F.col(f"s.{quoted(name)}") for name in versions
+            quoted(name): column("s", name) for name in versions
         }
         merge = self.table.merge(source, on=" AND ".join(same), idempotency=idempotency)
         merge = merge.add(

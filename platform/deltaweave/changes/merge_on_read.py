@@ -21,7 +21,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.changes import current_rows
-from deltaweave.changes.arguments import check_columns, event_shape, schema_of
+from deltaweave.changes.arguments import (
+    check_columns,
+    event_shape,
+    needed_properties,
+    schema_of,
+)
 from deltaweave.changes.changeset import Batches, Changeset, Pending
 from deltaweave.changes.events import (
     PREFIX,
@@ -151,7 +156,7 @@ class MergeOnReadTable:
             if not events.count:
                 return None
             schema = schema_of(events, current_rows.further_columns(events))
-            properties = {"delta.enableDeletionVectors": "true"}
+            properties = {"delta.enableDeletionVectors": "true", **needed_properties(schema)}
             self.base.create_if_missing(schema, self._partition_by, properties)
             check_columns(self.base, schema)
             return Changeset(self.changes, shape).append(events, applied)

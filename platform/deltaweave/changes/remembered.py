@@ -1,7 +1,7 @@
 """Events that are remembered beside a table of histories, because its versions do not show them.
 
-They lie in a small Delta table in the table's directory, where VACUUM passes by, and are forgotten
-when no event can come any more that is older and was not there before.
+They lie in a side table, and are forgotten when no event can come any more that is older and was
+not there before.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from deltaweave.changes.beside import NOTED, newest_version, noted_before
+from deltaweave.changes.beside import (
+    EVENTS,
+    NOTED,
+    create_side_table,
+    newest_version,
+    noted_before,
+    side_table,
+)
 from deltaweave.changes.events import OPERATION, SEQUENCE, Events, nullable
 from deltaweave.engine import clauses
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
-
-DIRECTORY = "_deltaweave_events"
 
 
 @dataclass(frozen=True)
@@ -27,17 +32,19 @@ class Remembered:
     """The events that are remembered of a table.
 
     Attributes:
+        table: The table.
         kept_in: The table of them, which is made when there is the first.
         keep_for: How long they are kept.
     """
 
+    table: Table
     kept_in: Table
     keep_for: timedelta
 
     @classmethod
     def of(cls, table: Table, keep_for: timedelta) -> Remembered:
         """Those of a table."""
-        return cls(Table(table.spark, f"{table.location()}/{DIRECTORY}"), keep_for)
+        return cls(table, side_table(table, EVENTS), keep_for)
 
     def version(self) -> int:
         """Their newest version; -1 where there are none."""
@@ -51,20 +58,22 @@ class Remembered:
         kept = self.kept_in.read(version).drop(NOTED)
         return kept.join(keys, list(events.shape.keys), "left_semi")
 
+    def create(self, rows: DataFrame) -> None:
+        """Make their table, for rows such as these, where there is none."""
+        fields = [StructField(each.name, nullable(each.dataType)) for each in rows.schema]
+        schema = StructType([*fields, StructField(NOTED, TimestampType())])
+        create_side_table(self.kept_in, self.table, schema)
+
     def add(self, rows: DataFrame, events: Events) -> int | None:
-        """Remember events, and forget those of longer ago; the version committed, if any.
+        """Remember events in their table, and forget those of longer ago.
 
         Args:
             rows: The events to remember, with the columns of `Events.rows`.
             events: The batch whose keys they have.
+
+        Returns:
+            The version committed; None where nothing is new or is forgotten.
         """
-        if self.version() < 0:
-            if rows.isEmpty():
-                return None
-            fields = [StructField(each.name, nullable(each.dataType)) for each in rows.schema]
-            self.kept_in.create_if_missing(
-                StructType([*fields, StructField(NOTED, TimestampType())])
-            )
         best = F.max_by(F.struct(*map(quoted, rows.columns)), SEQUENCE)
         keys = [quoted(key) for key in events.shape.keys]
         newest = (

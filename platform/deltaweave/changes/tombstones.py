@@ -21,7 +21,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
-from deltaweave.changes.beside import NOTED, newest_version, noted_before
+from deltaweave.changes.beside import (
+    NOTED,
+    TOMBSTONES,
+    create_side_table,
+    newest_version,
+    noted_before,
+    side_table,
+)
 from deltaweave.changes.combining import DELETED
 from deltaweave.changes.events import (
     DELETE,
@@ -30,17 +37,16 @@ from deltaweave.changes.events import (
     SEQUENCE,
     TRUNCATE,
     Events,
+    collectable,
+    constant,
     last_at,
-    literal,
 )
 from deltaweave.changes.truncates import EMPTIED
 from deltaweave.errors import CommitConflictError
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
 logger = logging.getLogger(__name__)
-
-DIRECTORY = "_deltaweave_tombstones"
 
 _TIDIED_EVERY = 32  # batches with deletes
 _OF_ALL = f"{PREFIX}of_all_keys"
@@ -52,17 +58,19 @@ class Tombstones:
     """The deletes that are remembered of a table.
 
     Attributes:
+        table: The table.
         kept_in: The table of them, which is made when there is the first.
         keys: The key columns.
     """
 
+    table: Table
     kept_in: Table
     keys: tuple[str, ...]
 
     @classmethod
     def of(cls, table: Table, keys: Sequence[str]) -> Tombstones:
         """Those of a table."""
-        return cls(Table(table.spark, f"{table.location()}/{DIRECTORY}"), tuple(keys))
+        return cls(table, side_table(table, TOMBSTONES), tuple(keys))
 
     def version(self) -> int:
         """Their newest version; -1 where there are none."""
@@ -74,7 +82,7 @@ class Tombstones:
             return
         of_all = F.col(OPERATION) == TRUNCATE
         # What key a truncate has, if it has one, says nothing.
-        keys = [F.when(~of_all, F.col(quoted(key))).alias(key) for key in self.keys]
+        keys = [F.when(~of_all, column(key)).alias(key) for key in self.keys]
         newest = (
             events.rows.where(F.col(OPERATION).isin(DELETE, TRUNCATE))
             .select(*keys, of_all.alias(_OF_ALL), SEQUENCE)
@@ -102,7 +110,7 @@ class Tombstones:
 
     def create_if_missing(self, events: Events) -> None:
         """Make their table, for keys and sequences such as the events have."""
-        self.kept_in.create_if_missing(self._schema(events))
+        create_side_table(self.kept_in, self.table, self._schema(events))
 
     def with_deletes_of_now(self, changes: DataFrame) -> DataFrame:
         """As `with_deletes`, whenever the result is used; truncates are not looked at."""
@@ -121,21 +129,24 @@ class Tombstones:
             The changes with `_cdc_deleted` of all that is known.
         """
         known: list[Column] = [F.col(DELETED)]
-        truncated = events.truncated
+        if events.truncated is not None:
+            known.append(last_at(events.truncated))
         if version >= 0:
             rows = self.kept_in.read(version)
             if self._times_emptied(version):
-                of_all = rows.where(F.col(_OF_ALL)).agg(F.max(SEQUENCE).alias(SEQUENCE)).first()
-                if of_all is not None and of_all[SEQUENCE] is not None:
-                    before = of_all[SEQUENCE]["at"]
-                    truncated = before if truncated is None else max(truncated, before)
+                emptied = self._last_emptied(rows, events)
+                known += [] if emptied is None else [last_at(emptied)]
             changes = changes.join(self._of_keys(rows), list(self.keys), "left")
             known.append(F.col(_REMEMBERED))
-        if truncated is not None:
-            at_type = events.sequence_type["at"].dataType
-            known.append(last_at(literal(truncated, at_type)))
         latest = F.greatest(*known) if len(known) > 1 else known[0]
         return changes.withColumn(DELETED, latest).drop(_REMEMBERED)
+
+    def _last_emptied(self, rows: DataFrame, events: Events) -> Column | None:
+        """The sequence (`at`) of the last event among the rows that emptied the table."""
+        at_type = events.sequence_type["at"].dataType
+        last = F.max(F.col(SEQUENCE)["at"].cast(at_type))
+        found = rows.where(F.col(_OF_ALL)).agg(collectable(last, at_type)).first()
+        return None if found is None else constant(found[0], at_type)
 
     def _of_keys(self, rows: DataFrame) -> DataFrame:
         """The newest delete of each key, among the table's rows."""

@@ -12,10 +12,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.changes.combining import COLUMN_SEQUENCES
-from deltaweave.changes.events import SEQUENCE, Events, last_at, literal
+from deltaweave.changes.events import SEQUENCE, Events, last_at
 from deltaweave.engine import clauses
 from deltaweave.engine.clauses import Clause
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import column, quoted
 
 EMPTIED = "deltaweave/emptied"
 """The application id whose version, in tables of events, grows with each event of this kind."""
@@ -29,7 +29,7 @@ def clauses_for_other_keys(events: Events) -> list[Clause]:
         return []
 
     def row(name: str) -> Column:
-        return F.col(f"t.{quoted(name)}")
+        return column("t", name)
 
     found = [clauses.when_not_matched_by_source_delete(condition=_is_older(row, events))]
     if events.shape.is_partial:
@@ -47,15 +47,13 @@ def rows_left(base: DataFrame, events: Events) -> DataFrame:
     if events.truncated is None:
         return base
 
-    def row(name: str) -> Column:
-        return F.col(quoted(name))
-
-    left = base.where(~_is_older(row, events))
-    return left.withColumns(_left(row, events)) if events.shape.is_partial else left
+    left = base.where(~_is_older(column, events))
+    return left.withColumns(_left(column, events)) if events.shape.is_partial else left
 
 
 def _emptied_at(events: Events) -> Column:
-    return last_at(literal(events.truncated, events.sequence_type["at"].dataType))
+    assert events.truncated is not None
+    return last_at(events.truncated)
 
 
 def _is_older(row: Named, events: Events) -> Column:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 # Delta's own metric names and meanings (MergeIntoCommandBase.baseMetrics, Delta 4.4), document row
@@ -136,3 +136,35 @@ class MergeResult:
     source_materialization: str = ""
     commit_time_ms: int = 0
     warnings: tuple[str, ...] = ()
+
+    @property
+    def was_applied_before(self) -> bool:
+        """Whether nothing was done, since the table held the idempotency pair."""
+        return self.strategy == "already-applied"
+
+    def then(self, later: MergeResult) -> MergeResult:
+        """What this merge and a later one of the same table did together.
+
+        The version is that of the last that committed; counts, sizes and times are sums.
+        """
+        warnings = (*self.warnings, *later.warnings)
+        if later.version is None:
+            return replace(self, warnings=warnings)
+        if self.version is None:
+            return replace(later, warnings=warnings)
+        of_both = {name: self.metrics[name] + later.metrics[name] for name in MERGE_METRICS}
+        between = set(self.touched_files.added) & set(later.touched_files.removed)
+        removed = [path for path in later.touched_files.removed if path not in between]
+        added = [path for path in self.touched_files.added if path not in between]
+        return replace(
+            later,
+            metrics=MergeMetrics(of_both),
+            touched_files=TouchedFiles(
+                (*self.touched_files.removed, *removed),
+                (*added, *later.touched_files.added),
+                self.touched_files.removed_bytes + later.touched_files.removed_bytes,
+            ),
+            attempts=self.attempts + later.attempts,
+            commit_time_ms=self.commit_time_ms + later.commit_time_ms,
+            warnings=warnings,
+        )

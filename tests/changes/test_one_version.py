@@ -172,7 +172,5 @@ def test_a_table_made_anew_in_the_same_place_forgets_what_the_one_before_remembe
     apply(Event(1, 1, 10), delete(2, 2), Event(3, 1, 30), **arguments)
     apply(Event(2, 1, 20), **arguments)  # late, as the new table remembers
     assert rows(spark, tmp_path) == (
-        {(1, 10), (3, 30)}
-        if kind == 1
-        else {(1, 10, 1, None), (2, 20, 1, 2), (3, 30, 1, None)}
+        {(1, 10), (3, 30)} if kind == 1 else {(1, 10, 1, None), (2, 20, 1, 2), (3, 30, 1, None)}
     )

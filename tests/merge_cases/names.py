@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.merge_cases.case import (
     MergeCase,
     by_source_update,
+    delete,
     insert,
     insert_all,
     update,
@@ -22,6 +23,8 @@ UPSERT = (
     "MERGE INTO {target} t USING {source} s ON t.k = s.k "
     "WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT (k, v) VALUES (s.k, s.v)"
 )
+# And so does every reader of a file with deletion vectors, as of Delta 4.4.
+TAKEN_FOR_SPARKS_OWN = "built-in MERGE with vectors takes the column for Spark's own"
 SENSITIVE = {"spark.sql.caseSensitive": "true"}
 
 CASES = (
@@ -80,6 +83,43 @@ CASES = (
             (1, (110, 10)),  # updated
             (2, (20, 21)),
             (3, (300, 310)),  # inserted
+        ],
+    ),
+    MergeCase(
+        name="column_named_like_sparks_own_metadata",
+        target=[(1, 10), (2, 20), (3, 30)],
+        target_schema="k INT, _metadata INT",
+        source=[(1, 100), (2, 0), (4, 400)],
+        source_schema="k INT, _metadata INT",
+        on="t.k = s.k AND t._metadata > 0",
+        files=2,
+        clauses=(
+            delete("s._metadata = 0"),
+            update_all(),
+            insert_all(),
+            by_source_update({"_metadata": "t._metadata + 1"}, "t._metadata = 30"),
+        ),
+        without_vectors=TAKEN_FOR_SPARKS_OWN,
+        expected=[
+            (1, 100),  # updated
+            (3, 31),  # updated, not matched by source; (2, 20) deleted
+            (4, 400),  # inserted
+        ],
+    ),
+    MergeCase(
+        name="struct_named_and_made_like_sparks_own_metadata",
+        target=[(("a", 1), 10), (("b", 2), 20)],
+        target_schema="_metadata STRUCT<file_path: STRING, row_index: BIGINT>, v INT",
+        source=[(("b", 2), 200), (("c", 3), 300)],
+        source_schema="_metadata STRUCT<file_path: STRING, row_index: BIGINT>, v INT",
+        on="t._metadata.file_path = s._metadata.file_path",
+        files=2,
+        clauses=(update_all(), insert_all()),
+        without_vectors=TAKEN_FOR_SPARKS_OWN,
+        expected=[
+            (("a", 1), 10),
+            (("b", 2), 200),  # updated
+            (("c", 3), 300),  # inserted
         ],
     ),
     MergeCase(

@@ -173,7 +173,9 @@ def _place(connector: Connector) -> list[Column]:
     for field, data_type in _POSITIONS[connector].items():
         at = F.col(_SOURCE)[field].cast(data_type)
         before_all = F.lit(_BEFORE_ALL[data_type]).cast(data_type)
-        of_row = F.coalesce(at, before_all) if connector in _SNAPSHOTS_HAVE_POSITIONS else before_all
+        of_row = (
+            F.coalesce(at, before_all) if connector in _SNAPSHOTS_HAVE_POSITIONS else before_all
+        )
         place.append(F.when(is_snapshot, of_row).otherwise(at).alias(field))
     return place
 
@@ -259,9 +261,7 @@ def _of_structs(envelopes: DataFrame, value: str, wanted: StructType, unavailabl
         *map(column, envelopes.columns),
         envelope["op"].alias(_OPERATION),
         envelope["source"].alias(_SOURCE),
-        F.when(envelope["op"] == "d", envelope["before"])
-        .otherwise(envelope["after"])
-        .alias(_ROW),
+        F.when(envelope["op"] == "d", envelope["before"]).otherwise(envelope["after"]).alias(_ROW),
     )
     held = rows.schema[_ROW].dataType
     assert isinstance(held, StructType)

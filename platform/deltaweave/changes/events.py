@@ -160,7 +160,9 @@ def collectable(value: Column, data_type: DataType) -> Column:
     year 9999. So times and dates are collected as numbers.
     """
     if isinstance(data_type, StructType):
-        fields = [collectable(value[each.name], each.dataType).alias(each.name) for each in data_type]
+        fields = [
+            collectable(value[each.name], each.dataType).alias(each.name) for each in data_type
+        ]
         return F.when(value.isNotNull(), F.struct(*fields))
     if isinstance(data_type, TimestampType):
         return F.unix_micros(value)

@@ -244,13 +244,9 @@ class Histories:
         gone = before.join(after, versions, "left_anti").withColumn(_GONE, F.lit(True))
         source = after.withColumn(_GONE, F.lit(False)).unionByName(gone)
         same = [f"t.{quoted(name)} = s.{quoted(name)}" for name in versions]
-        values: dict[str, str | Column] = {
-            quoted(c): column("s", VALUES, c) for c in shape.columns
-        }
+        values: dict[str, str | Column] = {quoted(c): column("s", VALUES, c) for c in shape.columns}
         values[END] = F.col(f"s.{END}")
-        keys: dict[str, str | Column] = {
-            quoted(name): column("s", name) for name in versions
-        }
+        keys: dict[str, str | Column] = {quoted(name): column("s", name) for name in versions}
         merge = self.table.merge(source, on=" AND ".join(same), idempotency=idempotency)
         merge = merge.add(
             clauses.when_matched_delete(condition=F.col(f"s.{_GONE}")),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave.delta import actions
+from deltaweave.delta import actions, file_metadata
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.failures import translated
 from deltaweave.delta.file_list import FileList, decoded_location
@@ -48,8 +48,15 @@ class MarkedRows:
 
 
 def vectors_writable(transaction: Transaction) -> bool:
-    """Whether modified rows are to be marked rather than their files rewritten (row C10)."""
+    """Whether modified rows are to be marked rather than their files rewritten (row C10).
+
+    Not where the table has a column of the name of Spark's metadata column: Delta 4.4 takes the one
+    for the other where it reads files with marked rows, so that nobody could read the table.
+    """
     spark = transaction.merge.spark
+    names = transaction.merge.evolved_schema.names
+    if any(name.lower() == file_metadata.NAME for name in names):
+        return False
     utils = jvm_.singleton(
         jvm_.jvm(spark).org.apache.spark.sql.delta.commands, "DeletionVectorUtils"
     )

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.committing import committed
 from deltaweave.delta.file_list import FileList, decoded, encoder
+from deltaweave.delta.file_metadata import file_metadata
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.snapshot import TableSnapshot
 
@@ -71,7 +72,7 @@ def _with_statistics(table: TableSnapshot, files: FileList, collector: JavaObjec
 
 def _computed(rows: DataFrame, collector: JavaObject) -> DataFrame:
     """Columns `location` (string) and `statistics` (struct) of all rows that are in the files."""
-    location = decoded(F.col("_metadata.file_path")).alias("location")
+    location = decoded(file_metadata(rows, "file_path")).alias("location")
     return rows.groupBy(location).agg(Column(collector).alias("statistics"))
 
 

@@ -27,7 +27,7 @@ class TrackedColumn:
     Attributes:
         name: The column's name in the table's files (bigint, null where the file's own value
             holds).
-        read_from: Where a scan of the table gives its value.
+        read_from: The field of Spark's metadata column that gives its value in a scan.
         metadata: What tells Delta's writer that the column is meant, though no schema has it.
     """
 
@@ -59,7 +59,7 @@ def tracked_columns(transaction: Transaction) -> TrackedColumns | None:
         name = properties.get(setting).get()
         # False: no field id for Iceberg readers; tables that want one are refused (see features).
         metadata = jvm_.singleton(delta, owner).columnMetadata(name, False)
-        return TrackedColumn(name, f"_metadata.{field}", json.loads(metadata.json()))
+        return TrackedColumn(name, field, json.loads(metadata.json()))
 
     return TrackedColumns(
         row_id=column(_ROW_ID_COLUMN, "RowId", "row_id"),

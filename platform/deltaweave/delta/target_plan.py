@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.file_list import FileList
+from deltaweave.delta.file_metadata import file_metadata
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.row_index import read_with_row_index
 from deltaweave.delta.row_tracking import TrackedColumn
@@ -54,13 +55,13 @@ def target_plan(
         kept = [attribute for attribute in kept if attribute.name() in columns]
     extra = {}
     if file_column is not None:
-        extra[file_column] = F.col("_metadata.file_path")
+        extra[file_column] = file_metadata(base, "file_path")
     if row_column is not None:
         extra[row_column] = F.monotonically_increasing_id()
     if row_index_column is not None:
-        extra[row_index_column] = F.col("_metadata.row_index")
+        extra[row_index_column] = file_metadata(base, "row_index")
     for column in tracked:
-        extra[column.name] = F.col(column.read_from)
+        extra[column.name] = file_metadata(base, column.read_from)
     names = [quoted(attribute.name()) for attribute in kept]
     selected = base.select(*names, *[value.alias(name) for name, value in extra.items()])
     return jvm_.data_frame_of_plan(merge.spark, _aliased(merge, selected, kept))

@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.delta.file_list import FileList, decoded
+from deltaweave.delta.file_metadata import file_metadata
 from deltaweave.delta.snapshot import TableSnapshot, delta_log, latest
 from deltaweave.engine import key_filters
 from deltaweave.engine.source_keys import KeyValues, SourceKeys
@@ -162,7 +163,7 @@ class KeyIndex:
         # With rows that are marked deleted: the table may be restored to a version before that.
         rows = self.table.read_files(files.without_vectors() if files.num_vectors else files)
         hashed = rows.select(
-            decoded(F.col("_metadata.file_path")).alias("location"),
+            decoded(file_metadata(rows, "file_path")).alias("location"),
             self._hash(F.col(quoted(self.column))).alias("hash"),
         )
         filters = hashed.mapInArrow(key_filters.filters_of, key_filters.FILTERS_SCHEMA)

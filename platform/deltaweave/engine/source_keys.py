@@ -33,6 +33,7 @@ from deltaweave.delta.arrow_values import sorted_values
 from deltaweave.delta.conditions import Equality, equalities
 from deltaweave.delta.failures import translated
 from deltaweave.delta.file_list import FileList
+from deltaweave.delta.literals import literal
 from deltaweave.engine.key_ranges import key_ranges
 from deltaweave.engine.source import SOURCE_ROW_ID, PreparedSource
 from deltaweave.errors import SourceError
@@ -160,10 +161,14 @@ def _within(key: KeyValues) -> Column:
     if not key.values:
         possible: Column = F.lit(False)
     elif key.are_ranges or len(key.values) > _MAX_PUSHED_VALUES:
-        possible = column.between(key.values[0], key.values[-1])
+        possible = column.between(*_literals(key, [key.values[0], key.values[-1]]))
     else:
-        possible = column.isin(list(key.values))
+        possible = column.isin(_literals(key, key.values))
     return possible | column.isNull() if key.equality.null_safe and key.has_null else possible
+
+
+def _literals(key: KeyValues, values: Sequence[Any]) -> list[Column]:
+    return [literal(value, key.equality.compared_as) for value in values]
 
 
 def source_keys(merge: ResolvedMerge, source: PreparedSource, files: FileList) -> SourceKeys:

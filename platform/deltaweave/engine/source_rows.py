@@ -87,13 +87,9 @@ def rows_after_scan(
             rows = rows.join(target, merge.condition, "left_anti")
         return _values(merge, rows.withColumn(CLAUSE, first_insert(merge)), inserts)
     if _takes_every_row_once(merge, source, scan, updates):
-        written = _values_of(merge, rows, updates[0])
-    else:
-        written = _values(merge, _with_clause(merge, rows, scan, identity), [*inserts, *updates])
-    if source.size_in_bytes is None:
-        return written
-    # Without this, every partition of the source would leave a small file.
-    return written.coalesce(_num_files(source.size_in_bytes, written.sparkSession))
+        return _values_of(merge, _in_few_files(rows, source), updates[0])
+    rows = _in_few_files(_with_clause(merge, rows, scan, identity), source)
+    return _values(merge, rows, [*inserts, *updates])
 
 
 def _takes_every_row_once(
@@ -131,6 +127,17 @@ def _with_clause(
     rows = rows.join(pairs, identity == F.col(SOURCE_ROW), how)
     clause = F.when(F.col(SOURCE_ROW).isNotNull(), F.col(CLAUSE)).otherwise(first_insert(merge))
     return rows.withColumn(CLAUSE, clause)
+
+
+def _in_few_files(rows: DataFrame, source: PreparedSource) -> DataFrame:
+    """Source rows in as many partitions as files: each of the source's would leave a small one.
+
+    Values come after this. Those of identity columns follow from the partition's number, of which a
+    task that coalesces partitions would have several.
+    """
+    if source.size_in_bytes is None:
+        return rows
+    return rows.coalesce(_num_files(source.size_in_bytes, rows.sparkSession))
 
 
 def _num_files(size_in_bytes: int, spark: SparkSession) -> int:

@@ -1,0 +1,54 @@
+"""Values that were collected, as constants of Spark: exactly the values that they were."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+# Types that a constant has by itself.
+_OF_LIT = (BooleanType, DoubleType, IntegerType, StringType)
+
+
+def literal(value: Any, data_type: DataType) -> Column:
+    """A value as Python has it, as a constant of its type.
+
+    PySpark's `lit` hands dates and times to java.sql: that refuses years before 1000, has no day
+    between the old calendar and the new one, and reads a time without a zone in Python's.
+
+    Args:
+        value: The value, or None; a struct's as a Row.
+        data_type: Its type.
+    """
+    if value is None:
+        return F.lit(None).cast(data_type)
+    if isinstance(data_type, StructType):
+        fields = [literal(value[each.name], each.dataType).alias(each.name) for each in data_type]
+        return F.struct(*fields)
+    if isinstance(data_type, DateType | TimestampNTZType):
+        return F.lit(value.isoformat()).cast(data_type.simpleString())
+    if isinstance(data_type, TimestampType):
+        return F.timestamp_micros(F.lit(_microseconds(value)))
+    constant = F.lit(value)
+    return constant if isinstance(data_type, _OF_LIT) else constant.cast(data_type.simpleString())
+
+
+def _microseconds(time: datetime) -> int:
+    """A time since 1970, in microseconds; one without a zone is in Python's, as it was collected."""
+    if time.tzinfo is None and 1 < time.year < 9999:
+        # PySpark's own way, below, does not tell the hour before a clock is set back from the next.
+        return int(time.replace(microsecond=0).timestamp()) * 1_000_000 + time.microsecond
+    return int(TimestampType().toInternal(time))

@@ -36,7 +36,7 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from dagster_deltaweave.declaration import table_declaration
 from dagster_deltaweave.history import last_change
 from deltaweave.errors import TableNotFoundError
-from deltaweave.identifiers import RESERVED_PREFIX, quoted
+from deltaweave.identifiers import RESERVED_PREFIX, column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -216,19 +216,17 @@ def _unique_key(
 ) -> dict[str, Finding]:
     from pyspark.sql import functions as F
 
-    null_counts = [
-        F.count_if(F.col(quoted(name)).isNull()).alias(_null_count(name)) for name in nulls
-    ]
-    by_key = table.read(version).groupBy(*(F.col(quoted(name)) for name in key))
+    null_counts = [F.count_if(column(name).isNull()).alias(_null_count(name)) for name in nulls]
+    by_key = table.read(version).groupBy(*(column(name) for name in key))
     keys = by_key.agg(F.count("*").alias(_ROWS), *null_counts)
     is_repeated = F.col(_ROWS) > 1
     for name in key:
-        is_repeated = is_repeated & F.col(quoted(name)).isNotNull()
+        is_repeated = is_repeated & column(name).isNotNull()
     counts = keys.agg(
         F.sum(_ROWS).alias("rows"),
         F.count_if(is_repeated).alias("keys"),
         F.sum(F.when(is_repeated, F.col(_ROWS))).alias("repeated"),
-        *(F.sum(_null_count(name)).alias(_null_count(name)) for name in nulls),
+        *(F.sum(column(_null_count(name))).alias(_null_count(name)) for name in nulls),
     ).first()
     assert counts is not None
     metadata: dict[str, Any] = {
@@ -238,7 +236,7 @@ def _unique_key(
     }
     if counts["keys"]:
         rows_of_key = F.col(_ROWS).alias("number of rows")
-        repeated = keys.where(is_repeated).select(*(F.col(quoted(k)) for k in key), rows_of_key)
+        repeated = keys.where(is_repeated).select(*(column(k) for k in key), rows_of_key)
         metadata["check/sample"] = sample_table(repeated, [*key, "number of rows"])
     found = {
         UNIQUE_KEY: (
@@ -266,7 +264,7 @@ def _no_nulls(table: "Table", version: int, columns: Sequence[str], since: int |
             pass  # the log no longer holds that version
     counts = rows.agg(
         F.count("*").alias("rows"),
-        *(F.count_if(F.col(quoted(name)).isNull()).alias(_null_count(name)) for name in columns),
+        *(F.count_if(column(name).isNull()).alias(_null_count(name)) for name in columns),
     ).first()
     assert counts is not None
     return _null_finding(counts, columns, where)
@@ -340,9 +338,7 @@ def _invalid(key: AssetKey, problem: str) -> DagsterInvalidDefinitionError:
 
 def sample_table(rows: "DataFrame", columns: Sequence[str]) -> MetadataValue:
     """At most 10 rows as a table in the UI; values as Spark shows them."""
-    from pyspark.sql import functions as F
-
-    shown = rows.select(*(F.col(quoted(name)).cast("string").alias(name) for name in columns))
+    shown = rows.select(*(column(name).cast("string").alias(name) for name in columns))
     found = shown.limit(_SAMPLE).collect()
     header = "| " + " | ".join(columns) + " |"
     rule = "| " + " | ".join("---" for _ in columns) + " |"

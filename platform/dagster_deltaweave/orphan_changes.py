@@ -18,7 +18,7 @@ from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from dagster_deltaweave.checks import asset_table, sample_table
 from dagster_deltaweave.merge_checks import runs_of
-from deltaweave.identifiers import RESERVED_PREFIX, quoted
+from deltaweave.identifiers import RESERVED_PREFIX, column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,13 +97,13 @@ def _compared(
 ) -> AssetCheckResult:
     from pyspark.sql import functions as F
 
-    columns = [F.col(quoted(name)) for name in keys]
+    columns = [column(name) for name in keys]
     is_deleted = F.coalesce(F.expr(deleted), F.lit(False)) if deleted else F.lit(False)
     changed = delivered.alias("s").select(*columns, is_deleted.alias(_IS_DELETED)).alias("s")
     there = table.read(version).select(*columns).distinct().withColumn(_IS_THERE, F.lit(True))
     equal = reduce(
         lambda some, more: some & more,
-        [F.col(f"s.{quoted(k)}").eqNullSafe(F.col(f"t.{quoted(k)}")) for k in keys],
+        [column("s", k).eqNullSafe(column("t", k)) for k in keys],
     )
     joined = changed.join(there.alias("t"), equal, "left")
     is_there = F.coalesce(F.col(_IS_THERE), F.lit(False))
@@ -123,7 +123,7 @@ def _compared(
     if orphans:
         rows = joined.where(F.col(_IS_DELETED) == is_there)
         what = F.when(F.col(_IS_DELETED), "deleted, but there").otherwise("not there")
-        shown = rows.select(*(F.col(f"s.{quoted(k)}") for k in keys), what.alias("what"))
+        shown = rows.select(*(column("s", k) for k in keys), what.alias("what"))
         metadata["check/sample"] = sample_table(shown, [*keys, "what"])
     return AssetCheckResult(
         passed=not orphans,

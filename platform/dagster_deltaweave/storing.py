@@ -21,7 +21,7 @@ from dagster_deltaweave.declaration import (
 from dagster_deltaweave.observations import sql_name
 from deltaweave.delta.failures import translated
 from deltaweave.errors import StatementError
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import column, unquoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -165,9 +165,9 @@ def _inserted_rows(table: Table, declaration: MergeDeclaration, changes: DataFra
 def _values(clause: Clause, declaration: MergeDeclaration, changes: DataFrame) -> Sequence[Column]:
     if clause.action == "insert_all":
         names = declaration.table_columns(changes.columns)
-        return [F.col(f"s.{quoted(name)}") for name in names]
+        return [column("s", name) for name in names]
     assignments = clause.assignments or {}
-    return [F.expr(str(value)).alias(name.strip("`")) for name, value in assignments.items()]
+    return [F.expr(str(value)).alias(unquoted(name)) for name, value in assignments.items()]
 
 
 def _check_predicate(table: Table, predicate: str) -> None:

@@ -87,7 +87,8 @@ def build_upkeep_job(
     files that have none; `index_keys` indexes files that other writers added, where the table has a
     key index (`Table.index_keys`); `vacuum` deletes the files that no kept version needs, never
     earlier than the table's own retention says. Each runs only where the table needs it, by the
-    policy, and says so where it does not.
+    policy, and says so where it does not. The first two and the last also keep the table's side
+    tables (remembered deletes and events, key filters), each where it needs it.
 
     Each is one op for each table, after the one before, in the pool of the table's asset: so upkeep
     and merges of one table take turns where Dagster limits the pool. What was done is an

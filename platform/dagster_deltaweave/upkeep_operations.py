@@ -2,15 +2,18 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import wraps
 from typing import TYPE_CHECKING
 
 from dagster import AssetKey, AssetObservation, MetadataValue, OpExecutionContext
 
 from dagster_deltaweave.observations import sql_name
 from dagster_deltaweave.upkeep_policy import UpkeepPolicy, fraction
+from deltaweave.changes.beside import side_tables
 from deltaweave.delta.failures import translated
 from deltaweave.errors import StatementError
 
@@ -32,6 +35,32 @@ class Done:
     numbers: Mapping[str, float]
 
 
+Operation = Callable[["Table", UpkeepPolicy], Done]
+
+# What is told of side tables: what was done to them.
+_COUNTED = ("upkeep/files_removed", "upkeep/files_added", "upkeep/files_deleted")
+
+
+def with_side_tables(keep: Operation) -> Operation:
+    """The operation, done to a table and then to its side tables; these tell their numbers as one.
+
+    VACUUM of a table passes its side tables by, and so does everything else.
+    """
+
+    @wraps(keep)
+    def kept(table: "Table", policy: UpkeepPolicy) -> Done:
+        done = keep(table, policy)
+        total: Counter[str] = Counter()
+        for beside in side_tables(table):
+            for name, value in keep(beside, policy.of_side_tables()).numbers.items():
+                if name in _COUNTED:
+                    total[name.replace("upkeep/", "upkeep/side_tables/")] += int(value)
+        return Done(done.description, {**done.numbers, **total})
+
+    return kept
+
+
+@with_side_tables
 def optimize(table: "Table", policy: UpkeepPolicy) -> Done:
     """Compact small files, by the table's clustering where it has one."""
     layout = table.layout(policy.small_file_bytes)
@@ -39,6 +68,7 @@ def optimize(table: "Table", policy: UpkeepPolicy) -> Done:
     return _rewrite_where(reason, table, layout, "OPTIMIZE {}")
 
 
+@with_side_tables
 def purge(table: "Table", policy: UpkeepPolicy) -> Done:
     """Rewrite the files in which rows are marked deleted."""
     layout = table.layout(policy.small_file_bytes)
@@ -63,6 +93,7 @@ def index_keys(table: "Table", policy: UpkeepPolicy) -> Done:
     return Done(f"Key index of {column}: {indexed} new files", {"upkeep/files_indexed": indexed})
 
 
+@with_side_tables
 def vacuum(table: "Table", policy: UpkeepPolicy) -> Done:
     """Delete files that no kept version needs.
 
@@ -92,7 +123,7 @@ def vacuum(table: "Table", policy: UpkeepPolicy) -> Done:
     return Done(f"VACUUM: {reason}", {**retention, **recorded})
 
 
-OPERATIONS: Mapping[str, Callable[["Table", UpkeepPolicy], Done]] = {
+OPERATIONS: Mapping[str, Operation] = {
     "optimize": optimize,
     "purge": purge,
     "statistics": statistics,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,8 @@ class UpkeepPolicy:
         time_between_vacuums: VACUUM lists all files of the table: so seldom, where the table's
             history tells of it (on some object stores Delta does not record it).
         least_retention: VACUUM is refused where the table keeps removed files for a shorter time:
-            older versions, readers under way and downstream assets still need them.
+            older versions, readers under way and downstream assets still need them. Not of side
+            tables, which keep them for as long as Delta does by default.
     """
 
     small_file_bytes: int = 64 * 1024**2
@@ -51,6 +52,10 @@ class UpkeepPolicy:
         if layout.deleted_rows and deleted >= self.deleted_row_fraction:
             return f"{layout.deleted_rows} of {layout.rows} rows are marked deleted"
         return None
+
+    def of_side_tables(self) -> UpkeepPolicy:
+        """The same for side tables: nobody reads their older versions, so any retention will do."""
+        return replace(self, least_retention=timedelta(0))
 
     def vacuuming(self, last: datetime | None, now: datetime) -> str | None:
         """Why removed files are to be deleted, or None where that was done lately.

@@ -20,6 +20,16 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def unquoted(name: str) -> str:
+    """The name that SQL spells so, with or without back quotes.
+
+    >>> unquoted("`a``b`"), unquoted("a")
+    ('a`b', 'a')
+    """
+    is_quoted = len(name) > 1 and name[0] == name[-1] == "`"
+    return name[1:-1].replace("``", "`") if is_quoted else name
+
+
 def column(*path: str) -> Column:
     """The column of this name, or a field in it by the names down to it, as they are.
 

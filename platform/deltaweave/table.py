@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
@@ -14,17 +13,15 @@ from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_
 
 from deltaweave.delta import builder, table_write
 from deltaweave.delta import snapshot as snapshots
-from deltaweave.delta.failures import letting_go, translated
+from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject, check_is_classic
 from deltaweave.delta.missing_statistics import compute_missing_statistics
 from deltaweave.delta.snapshot import FileLayout
 from deltaweave.delta.table_write import WriteResult
-from deltaweave.delta.unused_table import remove_unused
 from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
 from deltaweave.engine import key_index
 from deltaweave.errors import (
     CommitConflictError,
-    CommitStateUnknownError,
     DeltaweaveError,
     NotADeltaTableError,
     StatementError,
@@ -36,6 +33,10 @@ from deltaweave.merge_builder import MergeBuilder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+
+# Of a table made for a write: the version up to which nothing was committed to it.
+_UNWRITTEN = "deltaweave.unwrittenAtVersion"
 
 
 def _met_another_creator(error: BaseException) -> bool:
@@ -86,6 +87,8 @@ class Table:
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         cluster_by: Sequence[str] = (),
+        *,
+        for_a_write: bool = False,
     ) -> bool:
         """Create an empty table unless there is one; an existing table is left as it is.
 
@@ -96,6 +99,10 @@ class Table:
             partition_by: Its partition columns.
             properties: Its table properties.
             cluster_by: Its clustering columns (liquid clustering); not with partition columns.
+            for_a_write: Whether it is made for a write that follows, and has the columns of its
+                rows. If that write fails, the table stays, empty; as long as nothing was ever
+                committed to it, the next caller with this option and other columns or partitions
+                makes it anew. Another writer's commit at that moment conflicts with it.
 
         Returns:
             Whether there was none; of callers at the same moment more than one may hear so.
@@ -103,46 +110,38 @@ class Table:
         from delta.tables import DeltaTable
         from pyspark.sql.types import StructType
 
-        if self.exists():
-            return False
         wanted = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
         assert isinstance(wanted, StructType)
-        create = DeltaTable.createIfNotExists(self.spark).addColumns(wanted)
+        version = 0
+        create = DeltaTable.createIfNotExists(self.spark)
+        exists = self.exists()
+        if exists:
+            unwritten = self._unwritten_otherwise(wanted, partition_by) if for_a_write else None
+            if unwritten is None:
+                return False
+            version = unwritten + 1
+            create = DeltaTable.replace(self.spark)
+        create = create.addColumns(wanted)
         create = create.location(self._parts[1]) if self._is_path else create.tableName(self._name)
         create = create.partitionedBy(*partition_by) if partition_by else create
         create = create.clusterBy(*cluster_by) if cluster_by else create
-        for key, value in (properties or {}).items():
+        marks = {_UNWRITTEN: str(version)} if for_a_write else {}
+        for key, value in {**(properties or {}), **marks}.items():
             create = create.property(key, value)
         with translated(self.path_or_name, operation="creation", commits=True):
             create.execute()
-        return True
+        return not exists
 
-    @contextmanager
-    def created_for_a_write(
-        self,
-        schema: StructType | str,
-        partition_by: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        cluster_by: Sequence[str] = (),
-    ) -> Iterator[bool]:
-        """As `create_if_missing`, for a block that writes to the table.
-
-        Where the block fails, a table that was made for it goes again, unless anything was
-        committed to it, may have been (`CommitStateUnknownError`), or lies in its directory.
-
-        Yields:
-            Whether there was none.
-        """
-        created = self.create_if_missing(schema, partition_by, properties, cluster_by)
-        table_id = self.id() if created else None
-        try:
-            yield created
-        except Exception as error:
-            if table_id is not None and not isinstance(error, CommitStateUnknownError):
-                with letting_go("the table that was made"):
-                    name = None if self._is_path else self._name
-                    remove_unused(self.spark, self._log(), table_id, name=name)
-            raise
+    def _unwritten_otherwise(self, wanted: StructType, partition_by: Sequence[str]) -> int | None:
+        """The version of a table to which no write was committed, if it is not as wanted."""
+        snapshot = self.snapshot()
+        if snapshot.setting(_UNWRITTEN) != str(snapshot.version):
+            return None
+        columns = [(field.name, field.dataType, field.nullable) for field in snapshot.schema]
+        is_as_wanted = columns == [(f.name, f.dataType, f.nullable) for f in wanted]
+        if is_as_wanted and snapshot.partition_columns == list(partition_by):
+            return None
+        return snapshot.version
 
     def location(self) -> str:
         """Where its data is, e.g. `file:/lake/orders`."""

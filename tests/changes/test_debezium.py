@@ -140,3 +140,112 @@ def test_arguments_that_do_not_fit_are_refused(
     frame = spark.createDataFrame([("{}", 0)], KAFKA)
     with pytest.raises(StatementError, match=problem):
         debezium_changes(frame, **{"schema": "id INT", "connector": "postgresql", **arguments})
+
+
+# Of each connector, `source` of a snapshot's row, as Debezium 3 fills it, and of changes after it.
+SOURCES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "sqlserver": (
+        [
+            {"commit_lsn": "00000027:00000ac0:0002", "change_lsn": None},
+            {"commit_lsn": None, "change_lsn": None, "event_serial_no": None},
+        ],
+        [
+            {
+                "commit_lsn": "00000027:00000ac0:0002",
+                "change_lsn": "00000027:00000ac0:0001",
+                "event_serial_no": 1,
+            },
+        ],
+    ),
+    "postgresql": (
+        [{"lsn": 50, "snapshot": "last"}, {"lsn": None, "snapshot": "incremental"}, {}],
+        # Made before the snapshot was taken, and committed after it.
+        [{"lsn": 40, "sequence": '["60","40"]'}],
+    ),
+    "oracle": (
+        [{"scn": "100", "snapshot": "true"}, {"scn": None, "commit_scn": None}],
+        [{"scn": "90", "commit_scn": "110"}],
+    ),
+    "mongodb": (
+        # The time at which the row was sent.
+        [{"ts_ms": 2_000, "ord": -1, "snapshot": "true"}],
+        [{"ts_ms": 1_000, "ord": 1}],
+    ),
+    "mysql": (
+        [{"file": "binlog.000002", "pos": 10, "row": 0, "snapshot": "incremental"}],
+        [{"file": "binlog.000002", "pos": 20, "row": 0}],
+    ),
+}
+
+
+@pytest.mark.parametrize("connector", SOURCES)
+def test_rows_of_a_snapshot_come_before_the_changes_of_the_log(
+    spark: SparkSession, connector: str
+) -> None:
+    snapshots, changes = SOURCES[connector]
+    envelopes = [
+        *({"op": "u", "after": {"id": 1, "name": "new"}, "source": each} for each in changes),
+        # Sent again, after the change.
+        *({"op": "r", "after": {"id": 1, "name": "old"}, "source": each} for each in snapshots),
+    ]
+    frame = spark.createDataFrame([(json.dumps(e), n) for n, e in enumerate(envelopes)], KAFKA)
+    rows = debezium_changes(frame, schema="id INT, name STRING", connector=connector)  # type: ignore[arg-type]
+    found = rows.orderBy("_cdc_position").select("name", "_cdc_position").collect()
+    assert [row.name for row in found] == ["old"] * len(snapshots) + ["new"] * len(changes)
+    assert all(part is not None for row in found for part in row["_cdc_position"])
+
+
+def test_a_snapshot_of_sql_server_makes_the_table_and_its_changes_go_on_from_there(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    [first, _], [change] = SOURCES["sqlserver"]
+    messages = [
+        {"op": "r", "after": {"id": 1, "name": "a"}, "source": first},
+        {"op": "r", "after": {"id": 2, "name": "a"}, "source": first},
+        {"op": "u", "after": {"id": 1, "name": "b"}, "source": change},
+        # A snapshot that was taken later is newer than the changes that the log has before it.
+        {"op": "r", "after": {"id": 3, "name": "c"}, "source": {"commit_lsn": "00000028:0:0"}},
+        {"op": "u", "after": {"id": 3, "name": "b"}, "source": change},
+    ]
+    frame = spark.createDataFrame([(json.dumps(e), n) for n, e in enumerate(messages)], KAFKA)
+    rows = debezium_changes(frame, schema="id INT, name STRING", connector="sqlserver")
+    path = str(tmp_path / "t")
+    deltaweave.apply_changes(spark, path, rows, keys=["id"], **FROM_DEBEZIUM)
+    found = Table(spark, path).read().select("id", "name").collect()
+    assert sorted(tuple(row) for row in found) == [(1, "b"), (2, "a"), (3, "c")]
+
+
+def test_a_change_without_a_position_is_still_refused(spark: SparkSession, tmp_path: Path) -> None:
+    change = {"op": "u", "after": {"id": 1, "name": "b"}, "source": {"commit_lsn": "1"}}
+    frame = spark.createDataFrame([(json.dumps(change), 0)], KAFKA)
+    rows = debezium_changes(frame, schema="id INT, name STRING", connector="sqlserver")
+    with pytest.raises(SourceError, match="1 of 1 events have no sequence"):
+        deltaweave.apply_changes(spark, str(tmp_path / "t"), rows, keys=["id"], **FROM_DEBEZIUM)
+
+
+def test_a_time_without_zone_is_the_same_in_the_hour_that_comes_twice(spark: SparkSession) -> None:
+    there = spark.newSession()
+    there.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    micros = [1_792_888_200_000_000, 1_792_891_800_000_000, 253_402_300_799_999_999]
+    frame = there.createDataFrame(
+        [(envelope("c", n, after={"id": n, "at": at}), n) for n, at in enumerate(micros)], KAFKA
+    )
+    rows = debezium_changes(frame, schema="id INT, at TIMESTAMP_NTZ", connector="postgresql")
+    assert [row.at for row in rows.selectExpr("string(at) AS at").collect()] == [
+        "2026-10-25 00:30:00",
+        "2026-10-25 01:30:00",
+        "9999-12-31 23:59:59.999999",
+    ]
+
+
+def test_columns_of_a_topic_may_have_any_name_but_those_that_are_taken(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(
+        [(envelope("c", 1, after={"a.b": 7, "_op": 8}), 0, 1, 2)],
+        "`the value` STRING, `off.set` BIGINT, `_op` INT, `x``y` INT",
+    )
+    arguments: dict[str, Any] = {"connector": "postgresql", "value": "the value"}
+    rows = debezium_changes(frame, schema="`a.b` INT, _op INT", offset="off.set", **arguments)
+    [row] = rows.collect()
+    assert (row["a.b"], row["_op"], row["_cdc_op"]) == (7, 8, "c")
+    with pytest.raises(StatementError, match="begin with _cdc_ are taken: _CDC_op"):
+        debezium_changes(frame, schema="_CDC_op INT", offset="off.set", **arguments)

@@ -58,7 +58,7 @@ def test_the_first_batch_that_remembers_anything_commits_one_version(
     assert [row.operation for row in history] == ["MERGE", "CREATE TABLE"]
 
 
-class Dies(Exception):
+class DeathError(Exception):
     """The process ends here."""
 
 
@@ -127,14 +127,14 @@ def test_a_batch_that_ends_between_its_merges_is_done_to_its_end_when_it_comes_a
             apply(delete(1, 5), **arguments)  # which finds nothing to delete
             merge(*given, **options)
             if end == "dies":
-                raise Dies
+                raise DeathError
             raise CommitConflictError("another one was first")
         return merge(*given, **options)
 
     monkeypatch.setattr(owner, "_merge", merged)
     batch = (Event(1, 3, 30), Event(2, 3, 30))
     if end == "dies":
-        with pytest.raises(Dies):
+        with pytest.raises(DeathError):
             apply(*batch, idempotency=("a", 1), **arguments)
     apply(*batch, idempotency=("a", 1), **arguments)
     assert rows(spark, tmp_path) == (

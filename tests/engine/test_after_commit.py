@@ -17,9 +17,11 @@ from pyspark.sql import SparkSession
 from deltaweave import Table, errors
 from deltaweave.delta import jvm
 from deltaweave.delta.committing import committed
+from deltaweave.delta.transaction import Transaction
 from deltaweave.engine import key_index
+from deltaweave.engine.pairs import Pairs
 from tests.builders import frame, write_table
-from tests.oracles import newest_version, rows_as_text
+from tests.oracles import configured, newest_version, rows_as_text
 
 MANIFEST = {"delta.compatibility.symlinkFormatManifest.enabled": "true"}
 
@@ -193,3 +195,44 @@ def test_a_conflict_is_no_unknown_state(table: Table) -> None:
     with pytest.raises(errors.CommitConflictError) as raised:
         committed(table.spark, log, transaction, commit, table="t")
     assert errors.NOTHING_WRITTEN in str(raised.value)
+
+
+def test_a_merge_whose_jobs_are_cancelled_after_its_commit_is_committed(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.index_keys("k")
+    before, commit, context = table.version(), Transaction.commit, table.spark.sparkContext
+
+    def commit_and_cancel(transaction: Transaction, **arguments: Any) -> Any:
+        done = commit(transaction, **arguments)
+        context._jsc.sc().cancelJobGroupAndFutureJobs("cancelled")
+        return done
+
+    monkeypatch.setattr(Transaction, "commit", commit_and_cancel)
+    rows = frame(table.spark, [(2, 20)], "k INT, v INT")
+    merge = table.merge(rows, on="t.k = s.k").when_matched_update_all()
+    context.setJobGroup("cancelled", "cancelled")
+    try:
+        result = merge.when_not_matched_insert_all().execute()
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+    assert result.version == newest_version(table.path_or_name) == before + 1
+    assert ["keeping the key index up failed" in each for each in result.warnings] == [True]
+
+
+def test_the_first_error_is_not_hidden_by_what_is_let_go_of(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the session ends: letting go of things fails, too."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("cannot let go")
+
+    failing = frame(table.spark, [(1, 0)], "k INT, v INT").selectExpr("k", "100 / v AS v")
+    merge = table.merge(failing, on="t.k = s.k").when_matched_update_all()
+    monkeypatch.setattr(Pairs, "unpersist", refuse)
+    evaluated_twice = {"spark.databricks.delta.merge.materializeSource": "none"}
+    with configured(table.spark, evaluated_twice), pytest.raises(errors.DeltaweaveError) as raised:
+        merge.when_not_matched_insert_all().execute()
+    assert raised.value.error_class == "DIVIDE_BY_ZERO"

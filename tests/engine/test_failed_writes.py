@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-import deltaweave
-from deltaweave import MergeResult, Table, errors
+from deltaweave import Table, errors
 from deltaweave.delta.transaction import Transaction
-from deltaweave.delta.unused_table import remove_unused
 from deltaweave.engine.in_place import SETTING
 from tests.builders import frame, write_table
 from tests.oracles import configured, newest_version
@@ -122,95 +120,69 @@ def test_a_merge_that_commits_keeps_its_files(spark: SparkSession, path: Path) -
     assert Table(spark, str(path)).read().count() == 3
 
 
-def write_first(table: Table, write: Callable[[], object], *partition_by: str) -> None:
-    """The first write into a table, which is made for it."""
-    with table.created_for_a_write(SCHEMA, partition_by):
-        write()
-
-
-def fails(spark: SparkSession, table: Table, *partition_by: str) -> None:
-    """A first merge whose source fails when it is read."""
-    with pytest.raises(errors.DeltaweaveError) as raised:
-        write_first(table, lambda: insert_only(spark, table), *partition_by)
-    assert raised.value.error_class == "DIVIDE_BY_ZERO"
-
-
-@pytest.mark.parametrize("partition_by", [(), ("p",)])
-def test_a_table_made_for_a_write_that_fails_is_gone_and_can_be_made_otherwise(
-    spark: SparkSession, tmp_path: Path, partition_by: tuple[str, ...]
-) -> None:
-    table = Table(spark, str(tmp_path / "made"))
-    fails(spark, table, *partition_by)
-    assert not table.exists()
-    assert list(tmp_path.iterdir()) == []
-    with table.created_for_a_write("other STRING"):
-        table.write(frame(spark, [("x",)], "other STRING"), "append")
-    assert [row.other for row in table.read().collect()] == ["x"]
-
-
-def test_a_table_by_name_made_for_a_write_that_fails_is_gone(spark: SparkSession) -> None:
-    table = Table(spark, "made_for_a_write")
-    fails(spark, table)
-    assert not spark.catalog.tableExists("made_for_a_write")
-    fails(spark, table)
-
-
-def test_a_table_that_was_there_stays(spark: SparkSession, tmp_path: Path) -> None:
-    table = Table(spark, str(tmp_path / "there"))
-    table.create_if_missing(SCHEMA)
-    fails(spark, table)
-    assert table.version() == 0
-
-
-def test_a_table_that_another_writer_found_meanwhile_stays(
+def test_a_table_made_for_a_write_that_failed_can_be_made_otherwise(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    table = Table(spark, str(tmp_path / "shared"))
+    table = Table(spark, str(tmp_path / "made"))
+    for schema, partition_by in (("k INT, v INT, p INT", ()), (SCHEMA, ()), (SCHEMA, ("p",))):
+        made = table.create_if_missing(schema, partition_by, for_a_write=True)
+        assert made is (schema != SCHEMA)  # the first alone
+        with pytest.raises(errors.DeltaweaveError):
+            insert_only(spark, table)
+    assert table.partition_columns() == ["p"]
+    before = table.version()
+    table.create_if_missing(SCHEMA, ("p",), for_a_write=True)  # as it is
+    assert table.version() == before
+    table.write(frame(spark, [(1, 10, "a")], SCHEMA), "append")
+    table.delete("true")
 
-    def write_and_fail() -> None:
-        Table(spark, table.path_or_name).write(frame(spark, [(1, 10, "a")], SCHEMA), "append")
-        raise ZeroDivisionError
+    table.create_if_missing("other STRING", for_a_write=True)  # it was written to
 
-    with pytest.raises(ZeroDivisionError):
-        write_first(table, write_and_fail)
-    assert table.read().count() == 1
+    assert table.read().schema.names == ["k", "v", "p"]
 
 
-def test_a_writer_that_read_the_table_before_it_went_cannot_commit(
+def test_a_table_by_name_made_for_a_write_that_failed_can_be_made_otherwise(
+    spark: SparkSession,
+) -> None:
+    table = Table(spark, "made_for_a_write")
+    table.create_if_missing("k STRING", for_a_write=True)
+    table.create_if_missing(SCHEMA, for_a_write=True)
+    table.write(frame(spark, [(1, 10, "a")], SCHEMA), "append")
+    assert spark.table("made_for_a_write").count() == 1
+
+
+@pytest.mark.parametrize("made_for_a_write", [True, False])
+def test_a_table_that_was_made_on_purpose_or_written_to_stays(
+    spark: SparkSession, tmp_path: Path, made_for_a_write: bool
+) -> None:
+    table = Table(spark, str(tmp_path / "there"))
+    table.create_if_missing(SCHEMA, for_a_write=made_for_a_write)
+    if made_for_a_write:
+        frame(spark, [(1, 10, "a")], SCHEMA).write.format("delta").mode("append").save(
+            table.path_or_name
+        )
+    assert not table.create_if_missing("other STRING", for_a_write=True)
+    assert table.read().schema.names == ["k", "v", "p"]
+
+
+def test_a_write_under_way_conflicts_where_its_table_is_made_otherwise(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows would be in no table: it must hear of it, and can try again."""
+    """Its rows would be in a table of other columns: it must hear of it, and can try again."""
     table = Table(spark, str(tmp_path / "shared"))
     commit = Transaction.commit
 
-    def commit_after_it_went(transaction: Transaction, **arguments: Any) -> Any:
+    def commit_after_the_other(transaction: Transaction, **arguments: Any) -> Any:
         monkeypatch.setattr(Transaction, "commit", commit)
         with ThreadPoolExecutor(1) as thread:
-            thread.submit(remove_unused, spark, table._log(), table.id(), name=None).result()
+            other = Table(spark, table.path_or_name).create_if_missing
+            thread.submit(other, "other STRING", for_a_write=True).result()
         return commit(transaction, **arguments)
 
-    table.create_if_missing(SCHEMA)
-    monkeypatch.setattr(Transaction, "commit", commit_after_it_went)
+    table.create_if_missing(SCHEMA, for_a_write=True)
+    monkeypatch.setattr(Transaction, "commit", commit_after_the_other)
     merge = table.merge(frame(spark, [(1, 10, "a")], SCHEMA), on="t.k = s.k")
-    with pytest.raises(errors.DeltaweaveError):
+    with pytest.raises(errors.CommitConflictError):
         merge.when_not_matched_insert_all().execute()
-    assert not Path(table.path_or_name, "_delta_log", f"{1:020}.json").exists()
-
-
-def test_a_first_batch_of_changes_that_fails_leaves_no_table(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "current")
-    events = frame(spark, [(1, 1, "d"), (2, 0, "u")], "k INT, n INT, op STRING")
-
-    def apply(rows: DataFrame) -> MergeResult:
-        return deltaweave.apply_changes(
-            spark, path, rows, keys=["k"], sequence_by="n", apply_as_deletes="op = 'd'"
-        )
-
-    half_a_pair = configured(spark, {"spark.databricks.delta.write.txnAppId": "loader"})
-    with half_a_pair, pytest.raises(errors.StatementError):  # once the deletes are remembered
-        apply(events)
-    assert not Table(spark, path).exists()
-    assert list(tmp_path.iterdir()) == []
-    assert apply(events).version == 1
+    assert table.read().schema.names == ["other"]
+    assert table.read().isEmpty()

@@ -98,7 +98,7 @@ def apply_changes(
         StatementError: Arguments or the table's columns do not fit.
         SourceError: An event lacks its key or sequence, or the events could not be read.
         CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
-        DeltaweaveError: Anything else; the target is as it was, and gone if it was made here.
+        DeltaweaveError: Anything else; the target is as it was, or empty if it was made here.
     """
     table = Table(spark, target)
     rows = spark.table(source) if isinstance(source, str) else source
@@ -131,12 +131,12 @@ def apply_changes(
         kind = histories if keeps_histories else current_rows
         schema = schema_of(events, kind.further_columns(events))
         properties = {"delta.enableDeletionVectors": "true", **needed_properties(schema)}
-        with table.created_for_a_write(schema, properties=properties):
-            check_columns(table, schema)
-            if keeps_histories:
-                remembered = Remembered.of(table, late_by)
-                return _to_histories(Histories(table, events, tracked, remembered), idempotency)
-            return _to_current_rows(table, events, late_by, idempotency)
+        table.create_if_missing(schema, properties=properties, for_a_write=True)
+        check_columns(table, schema)
+        if keeps_histories:
+            remembered = Remembered.of(table, late_by)
+            return _to_histories(Histories(table, events, tracked, remembered), idempotency)
+        return _to_current_rows(table, events, late_by, idempotency)
     finally:
         with letting_go("the events"):
             events.rows.unpersist()

@@ -181,7 +181,8 @@ def _place(connector: Connector) -> list[Column]:
 
 
 Parts = tuple[DataFrame, Sequence[Column], Mapping[str, Column]]
-"""Rows with `_cdc_envelope_op` and `_cdc_envelope_source`; the table's columns; for each, whether it is not present."""
+"""Rows with `_cdc_envelope_op` and `_cdc_envelope_source`; the table's columns; for each, whether
+it is not present."""
 
 
 def _of_json(

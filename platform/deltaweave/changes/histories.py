@@ -245,13 +245,13 @@ class Histories:
         source = after.withColumn(_GONE, F.lit(False)).unionByName(gone)
         same = [f"t.{quoted(name)} = s.{quoted(name)}" for name in versions]
         values: dict[str, str | Column] = {quoted(c): column("s", VALUES, c) for c in shape.columns}
-        values[END] = F.col(f"s.{END}")
+        values[END] = column("s", END)
         keys: dict[str, str | Column] = {quoted(name): column("s", name) for name in versions}
         merge = self.table.merge(source, on=" AND ".join(same), idempotency=idempotency)
         merge = merge.add(
-            clauses.when_matched_delete(condition=F.col(f"s.{_GONE}")),
+            clauses.when_matched_delete(condition=column("s", _GONE)),
             clauses.when_matched_update(values),
-            clauses.when_not_matched_insert({**keys, **values}, condition=~F.col(f"s.{_GONE}")),
+            clauses.when_not_matched_insert({**keys, **values}, condition=~column("s", _GONE)),
         )
         return merge.execute(skip_unchanged_updates=True, computed_from=read)
 

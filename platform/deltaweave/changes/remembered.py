@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
@@ -23,7 +23,7 @@ from deltaweave.changes.beside import (
 )
 from deltaweave.changes.events import OPERATION, SEQUENCE, Events, nullable
 from deltaweave.engine import clauses
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
 
@@ -84,9 +84,11 @@ class Remembered:
         same = [f"t.{key} = s.{key}" for key in keys]
         same += [f"t.{OPERATION} = s.{OPERATION}", f"t.{SEQUENCE}.at = s.{SEQUENCE}.at"]
         noted = newest.withColumn(NOTED, F.current_timestamp())
+        # One by one: Delta makes of * names that it does not quote.
+        every: dict[str, str | Column] = {quoted(c): column("s", c) for c in noted.columns}
         merge = self.kept_in.merge(noted, on=" AND ".join(same)).add(
-            clauses.when_matched_update_all(condition=f"s.{SEQUENCE} > t.{SEQUENCE}"),
-            clauses.when_not_matched_insert_all(),
+            clauses.when_matched_update(every, condition=f"s.{SEQUENCE} > t.{SEQUENCE}"),
+            clauses.when_not_matched_insert(every),
             clauses.when_not_matched_by_source_delete(condition=f"t.{noted_before(self.keep_for)}"),
         )
         return merge.execute().version

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedClause, ResolvedMerge, spark_type
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.statistics import are_bounded
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import column
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 # Rules of Spark's optimizer, each of which leaves a condition's value as it is.
@@ -49,7 +48,7 @@ class Equality:
     @property
     def target(self) -> Column:
         """The column or field, over the target's columns by name."""
-        return F.col(".".join(map(quoted, self.path)))
+        return column(*self.path)
 
 
 def skipping_predicates(merge: ResolvedMerge) -> list[JavaObject]:

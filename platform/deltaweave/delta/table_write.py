@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.after_commit import AfterCommit
@@ -22,7 +21,7 @@ from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.own_files import OwnFiles
 from deltaweave.delta.snapshot import at_version
 from deltaweave.errors import StatementError
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import column
 
 
 @dataclass(frozen=True)
@@ -160,8 +159,8 @@ def _assigned(rows: DataFrame, transaction: JavaObject, with_schema_evolution: b
     may_widen = with_schema_evolution and widening.isDefined() and widening.get() == "true"
     wanted = {field.name().lower(): field.dataType() for field in metadata.schema().fields()}
 
-    def column(field: JavaObject) -> Column:
-        own, name = F.col(quoted(field.name())), field.name()
+    def assigned(field: JavaObject) -> Column:
+        own, name = column(field.name()), field.name()
         given, target = field.dataType(), wanted.get(name.lower())
         if (
             target is None
@@ -174,7 +173,7 @@ def _assigned(rows: DataFrame, transaction: JavaObject, with_schema_evolution: b
         value = expressions.Cast(jvm_.expression_of(spark, own), target, nothing, ansi)
         return jvm_.column_of(spark, value).alias(name)
 
-    return rows.select([column(field) for field in rows._jdf.schema().fields()])
+    return rows.select([assigned(field) for field in rows._jdf.schema().fields()])
 
 
 def _condition(replace_where: str, table: str) -> str:

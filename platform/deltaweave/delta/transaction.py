@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedMerge
@@ -18,7 +17,7 @@ from deltaweave.delta.file_list import FileList, total_size
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.own_files import OwnFiles
 from deltaweave.delta.snapshot import TableSnapshot
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import column
 
 _FEW_FILES = 1_000
 
@@ -221,7 +220,7 @@ class Transaction:
         """
         partition_columns = self.partition_columns
         if partition_columns and self._repartitions_before_write():
-            rows = rows.repartition(*[F.col(quoted(name)) for name in partition_columns])
+            rows = rows.repartition(*[column(name) for name in partition_columns])
         with translated(self.merge.table, version=self.version), self.own_files.named():
             actions = self.transaction.writeFiles(rows._jdf)
         return self._written(actions)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import column
 
 CHANGE_TYPE = "_change_type"
 
@@ -68,7 +68,7 @@ def recorded(
 def recorded_inserts(inserts: DataFrame) -> DataFrame:
     """Inserted rows as the table's rows and as the feed's."""
     names = inserts.columns
-    columns = [F.col(quoted(name)) for name in names]
+    columns = [column(name) for name in names]
     rows = inserts.select(_struct(names, columns).alias(_AFTER))
     return _spread(rows, names, F.array(_entry(_AFTER, None), _entry(_AFTER, "insert")))
 
@@ -83,5 +83,5 @@ def _entry(image: str, change_type: str | None) -> Column:
 
 def _spread(rows: DataFrame, names: Sequence[str], entries: Column) -> DataFrame:
     entry = rows.select(F.explode(entries).alias(_ENTRIES))
-    columns = [F.col(f"{_ENTRIES}.{_ROW}.{quoted(name)}").alias(name) for name in names]
-    return entry.select(*columns, F.col(f"{_ENTRIES}.{CHANGE_TYPE}").alias(CHANGE_TYPE))
+    columns = [column(_ENTRIES, _ROW, name).alias(name) for name in names]
+    return entry.select(*columns, column(_ENTRIES, CHANGE_TYPE).alias(CHANGE_TYPE))

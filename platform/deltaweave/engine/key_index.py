@@ -35,7 +35,7 @@ from deltaweave.delta.file_metadata import file_metadata
 from deltaweave.delta.snapshot import TableSnapshot, delta_log, latest
 from deltaweave.engine import key_filters
 from deltaweave.engine.source_keys import KeyValues, SourceKeys
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import column
 
 if TYPE_CHECKING:
     import numpy
@@ -164,7 +164,7 @@ class KeyIndex:
         rows = self.table.read_files(files.without_vectors() if files.num_vectors else files)
         hashed = rows.select(
             decoded(file_metadata(rows, "file_path")).alias("location"),
-            self._hash(F.col(quoted(self.column))).alias("hash"),
+            self._hash(column(self.column)).alias("hash"),
         )
         filters = hashed.mapInArrow(key_filters.filters_of, key_filters.FILTERS_SCHEMA)
         names = self.table.spark.createDataFrame(files.rows.select(["path", "location"]))

@@ -1,0 +1,124 @@
+"""Sequences of every type, at their extremes and in hours that come twice, order events exactly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import deltaweave
+from deltaweave import MergeOnReadTable, Table
+from deltaweave.changes.events import SEQUENCE, EventShape, read_events
+from deltaweave.errors import SourceError
+
+# Of each type, two values that follow each other: the later one empties the table.
+LATER = {
+    "TINYINT": ("-128", "127"),
+    "BIGINT": ("-9223372036854775808", "9223372036854775807"),
+    "DECIMAL(38,18)": ("-1", "99999999999999999999.999999999999999999"),
+    "FLOAT": ("'-Infinity'", "0.1"),
+    "DOUBLE": ("'Infinity'", "'NaN'"),
+    "STRING": ("'Ünï\"c''ode'", "'Ünï\"c''ode\U0001f600'"),
+    "BINARY": ("X'00'", "X'00FF'"),
+    "BOOLEAN": ("false", "true"),
+    "DATE": ("'0001-01-01'", "'9999-12-31'"),
+    "TIMESTAMP": ("'2026-10-25 00:30:00Z'", "'2026-10-25 01:30:00.000001Z'"),
+    "TIMESTAMP_NTZ": ("'0001-01-01 00:00:00'", "'9999-12-31 23:59:59.999999'"),
+    "STRUCT<a: TIMESTAMP, b: STRUCT<c: TIMESTAMP_NTZ>>": (
+        "named_struct('a', TIMESTAMP '9999-12-31 23:59:59.999999Z', "
+        "'b', named_struct('c', TIMESTAMP_NTZ '2026-10-25 02:30:00'))",
+        "named_struct('a', TIMESTAMP '9999-12-31 23:59:59.999999Z', "
+        "'b', named_struct('c', TIMESTAMP_NTZ '2026-10-25 02:30:00.000001'))",
+    ),
+}
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Python in a zone where, in autumn, the hour from 2 to 3 comes twice."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+@pytest.mark.parametrize("of", LATER)
+def test_the_last_event_that_empties_is_known_exactly(spark: SparkSession, of: str) -> None:
+    one, later = (f"CAST({value} AS {of})" for value in LATER[of])
+    source = spark.sql(f"SELECT 1 AS k, {one} AS at UNION ALL SELECT 1, {later}")
+    shape = EventShape(
+        keys=("k",), sequence_by=F.col("at"), deletes=None, truncates=F.lit(True), columns=()
+    )
+    events = read_events(source, shape, table="t")
+    assert events.truncated is not None
+    at = F.col(SEQUENCE)["at"]
+    found = events.rows.agg(
+        F.count_if(at == events.truncated), F.count_if(at < events.truncated)
+    ).first()
+    events.rows.unpersist()
+    assert found == (1, 1)
+
+
+@pytest.mark.usefixtures("berlin")
+def test_an_emptied_table_loses_what_is_older_also_in_the_hour_that_comes_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    schema = "k INT, at STRING, op STRING, v INT"
+    batches = [
+        # At 1:00 UTC it is 2 for the second time; the table is emptied half an hour later.
+        [(1, "01:00", "", 0), (2, "01:45", "", 0), (None, "01:30", "t", 0)],
+        # A row from before comes late; the table was emptied then, too.
+        [(3, "01:10", "", 0), (4, "01:50", "", 0), (None, "00:40", "t", 0)],
+    ]
+    arguments = {
+        "keys": ["k"],
+        "sequence_by": "to_timestamp(concat('2026-10-25 ', at, ':00Z'))",
+        "apply_as_truncates": "op = 't'",
+        "except_column_list": ["op", "at"],
+    }
+    path = str(tmp_path / "t")
+    orders = MergeOnReadTable(spark, str(tmp_path / "base"), **arguments)  # type: ignore[arg-type]
+    for batch in batches:
+        source = spark.createDataFrame(batch, schema)
+        deltaweave.apply_changes(spark, path, source, **arguments)  # type: ignore[arg-type]
+        orders.append(source)
+    assert {row.k for row in Table(spark, path).read().collect()} == {2, 4}
+    assert {row.k for row in orders.read().collect()} == {2, 4}
+
+
+def test_runs_in_several_zones_agree_on_the_order(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    # By the clock on the wall they would be in the order of k.
+    for zone, v, at in [
+        ("Asia/Tokyo", 3, "2026-07-01 12:00:00Z"),
+        ("America/New_York", 1, "2026-07-01 11:59:59.999999Z"),
+        ("UTC", 2, "2026-07-01 11:00:00Z"),
+    ]:
+        session = spark.newSession()
+        session.conf.set("spark.sql.session.timeZone", zone)
+        source = session.createDataFrame([(1, v, at)], "k INT, v INT, at STRING")
+        deltaweave.apply_changes(
+            session,
+            path,
+            source,
+            keys=["k"],
+            sequence_by="CAST(at AS TIMESTAMP)",
+            except_column_list=["at"],
+        )
+    assert [row.v for row in Table(spark, path).read().collect()] == [3]
+
+
+def test_an_event_that_python_has_no_time_for_is_named_all_the_same(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = spark.sql(
+        "SELECT timestamp_micros(253402300800000000) AS k, CAST(NULL AS INT) AS at, 1 AS v"
+    )
+    with pytest.raises(SourceError, match=r"1 of 1 events have no sequence: k=\+10000-"):
+        deltaweave.apply_changes(spark, str(tmp_path / "t"), source, keys=["k"], sequence_by="at")

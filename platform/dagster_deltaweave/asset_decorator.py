@@ -27,6 +27,7 @@ from dagster_deltaweave.declaration import (
     equi_keys,
     in_metadata,
 )
+from deltaweave.choices import choice_problem
 from deltaweave.engine.clauses import Clause
 
 if TYPE_CHECKING:
@@ -210,8 +211,9 @@ def _problem(
         return f"keys is a list of columns: keys=[{keys!r}]."
     if sum(bool(given) for given in (keys, on, merge_text)) != 1:
         return "give exactly one of keys, on and merge_text."
-    if schema_policy not in get_args(SchemaPolicy):
-        return f"schema_policy is {schema_policy!r}; known are {', '.join(get_args(SchemaPolicy))}."
+    unknown = choice_problem("schema_policy", schema_policy, get_args(SchemaPolicy))
+    if unknown is not None:
+        return unknown
     if merge_text and (clauses or schema_policy != "strict"):
         return "merge_text holds the whole statement: give no clauses and no schema_policy."
     if merge_text and not ("{target}" in merge_text and "{source}" in merge_text):
@@ -231,8 +233,9 @@ def _table_problem(
         return "a table has partition_by or cluster_by, not both."
     if idempotent_by is None:
         return None
-    if idempotent_by not in get_args(IdempotentBy):
-        return f"idempotent_by is {idempotent_by!r}; known are {', '.join(get_args(IdempotentBy))}."
+    unknown = choice_problem("idempotent_by", idempotent_by, get_args(IdempotentBy))
+    if unknown is not None:
+        return unknown
     if idempotent_by == "partition" and partitions_def is None:
         return "idempotent_by='partition' needs a partitions_def."
     if backfill_policy is not None and backfill_policy.max_partitions_per_run != 1:

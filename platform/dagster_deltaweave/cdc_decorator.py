@@ -10,6 +10,7 @@ from dagster import AssetsDefinition, DagsterInvalidDefinitionError, asset
 
 from dagster_deltaweave.asset_decorator import KINDS, default_pool
 from dagster_deltaweave.declaration import ChangesDeclaration, in_metadata
+from deltaweave.choices import choice_problem
 
 
 def cdc_asset(
@@ -71,10 +72,11 @@ def cdc_asset(
 
     def decorate(function: Callable[..., Any]) -> AssetsDefinition:
         asset_name = name or function.__name__
+        problem = choice_problem("stored_as_scd_type", str(stored_as_scd_type), ("1", "2"))
         if isinstance(keys, str) or not keys:
-            raise DagsterInvalidDefinitionError(
-                f"cdc asset {asset_name}: keys is a list of one or more columns."
-            )
+            problem = "keys is a list of one or more columns."
+        if problem is not None:
+            raise DagsterInvalidDefinitionError(f"cdc asset {asset_name}: {problem}")
         declaration = ChangesDeclaration(
             table=table,
             retries=retries,

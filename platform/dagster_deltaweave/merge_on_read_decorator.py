@@ -31,6 +31,7 @@ from dagster_deltaweave.observations import table_metadata
 from dagster_deltaweave.pending_changes import pending_changes
 from dagster_deltaweave.run_mark import marked
 from deltaweave.changes.rematerialization import Strategy
+from deltaweave.choices import choice_problem
 from deltaweave.errors import DeltaweaveError, Transient
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def merge_on_read_asset(
         sequence_by: SQL expression that orders the events of a key.
         apply_as_deletes: SQL condition of events that delete their key's row.
         apply_as_truncates: SQL condition of events that delete all older rows.
-        inserts: SQL condition of events whose key was never in the table.
+        inserts: SQL condition of events that insert; what they promise, `MergeOnReadTable` says.
         ignore_null_updates: Whether nulls leave columns as they are.
         present_columns: Column with the names of the columns that an event speaks of.
         column_list: Columns of the events that are columns of the table.
@@ -158,7 +159,7 @@ def merge_on_read_asset(
 
     def decorate(function: Callable[..., Any]) -> MergeOnReadAssets:
         view_name = name or function.__name__
-        problem = _problem(keys, strategy, table, changes_table)
+        problem = _problem(keys, strategy, idempotent_by, table, changes_table)
         if problem is not None:
             raise DagsterInvalidDefinitionError(f"merge-on-read asset {view_name}: {problem}")
         prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
@@ -283,13 +284,20 @@ def _rematerialize(
 
 
 def _problem(
-    keys: Sequence[str], strategy: str, table: str | None, changes_table: str | None
+    keys: Sequence[str],
+    strategy: str,
+    idempotent_by: str | None,
+    table: str | None,
+    changes_table: str | None,
 ) -> str | None:
     """What is wrong with a declared table, in words for the one who wrote it."""
     if isinstance(keys, str) or not keys:
         return "keys is a list of one or more columns."
-    if strategy not in get_args(Strategy):
-        return f"strategy is {strategy!r}; known are {', '.join(get_args(Strategy))}."
+    unknown = choice_problem("strategy", strategy, get_args(Strategy)) or choice_problem(
+        "idempotent_by", idempotent_by, (None, *get_args(IdempotentBy))
+    )
+    if unknown is not None:
+        return unknown
     for path in (table, changes_table):
         if path is not None and ("/" not in path or "`" in path):
             return f"{path!r} is no path: sensors and checks read the logs of the tables."

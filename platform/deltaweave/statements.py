@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
+from deltaweave.choices import check_choice
 from deltaweave.delta import analyzer
 from deltaweave.delta.builtin import run_builtin_merge
 from deltaweave.delta.failures import translated
@@ -101,6 +102,7 @@ def run(
     skip_unchanged_updates: bool,
 ) -> MergeResult:
     """Run an unresolved MERGE plan on the engine or, where allowed and needed, on Delta's own."""
+    check_choice("fallback", fallback, (None, *get_args(Fallback)), table=table, operation="MERGE")
     if applied_before is not None and idempotency is None:
         raise StatementError(
             "applied_before is the version of an idempotency pair's id, and no pair is given.",

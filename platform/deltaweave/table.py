@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from deltaweave.choices import check_choice
 from deltaweave.delta import builder, table_write
 from deltaweave.delta import snapshot as snapshots
 from deltaweave.delta.failures import translated
@@ -67,6 +68,13 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table({self.path_or_name!r})"
+
+    def named_with(self, ending: str) -> Table:
+        """The table beside it whose path or name is this one's with an ending."""
+        if self._is_path:
+            return Table(self.spark, self._parts[1].rstrip("/") + ending)
+        *catalog, name = self._parts
+        return Table(self.spark, ".".join(map(quoted, [*catalog, name + ending])))
 
     def exists(self) -> bool:
         """Whether there is a Delta table here."""
@@ -213,8 +221,7 @@ class Table:
             application_id: The id of an idempotency pair.
             version: The version of this table to look at; by default the newest.
         """
-        applied = self.snapshot(version).snapshot.transactions().get(application_id)
-        return int(applied.get()) if applied.isDefined() else None
+        return self.snapshot(version).last_applied(application_id)
 
     def touched_rows(self, after: int | None, until: int | None = None) -> TouchedRows:
         """The rows of only those files by which two versions differ.
@@ -280,6 +287,9 @@ class Table:
             DeltaweaveError: Another subclass that says what happened; nothing was committed.
         """
         check_is_classic(rows.sparkSession)
+        check_choice(
+            "mode", mode, ("append", "overwrite"), table=self.path_or_name, operation="writing"
+        )
         if applied_before is not None and not (once and applied):
             raise StatementError(
                 "applied_before goes with once and a pair of applied.", table=self.path_or_name

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from pyspark.sql import SparkSession
 
 import deltaweave
-from deltaweave import MergeOnReadTable, Table
+from deltaweave import MergeOnReadTable
 from deltaweave.changes import current_rows
 from deltaweave.changes.changeset import Changeset
 from deltaweave.delta import table_write
@@ -79,8 +79,8 @@ POINTS = {
     # Its first write is that of the deletes.
     "files of an overwrite written": Point("overwrite", *_WRITTEN, call=2),
     "overwritten": Point("overwrite", table_write, "write", after=True, call=2),
-    "nothing purged": Point("purge", Table, "delete"),
-    "purged": Point("purge", Table, "delete", after=True),
+    "nothing purged": Point("purge", table_write, "write"),
+    "purged": Point("purge", table_write, "write", after=True),
 }
 
 

@@ -22,6 +22,7 @@ from deltaweave.changes.events import Events, EventShape, read_events
 from deltaweave.changes.histories import Histories
 from deltaweave.changes.remembered import Remembered
 from deltaweave.changes.tombstones import Tombstones
+from deltaweave.choices import choice_problem
 from deltaweave.delta.failures import letting_go
 from deltaweave.engine.outcome import MergeResult
 from deltaweave.errors import CommitConflictError
@@ -102,9 +103,10 @@ def apply_changes(
     """
     table = Table(spark, target)
     rows = spark.table(source) if isinstance(source, str) else source
+    problem = choice_problem("stored_as_scd_type", str(stored_as_scd_type), ("1", "2"))
+    if problem is not None:
+        raise wrong(table, problem)
     keeps_histories = str(stored_as_scd_type) == "2"
-    if not keeps_histories and str(stored_as_scd_type) != "1":
-        raise wrong(table, f"stored_as_scd_type is {stored_as_scd_type!r}; known are 1 and 2.")
     if keeps_histories and apply_as_truncates is not None:
         raise wrong(table, "a table of histories is not emptied: apply_as_truncates goes with 1.")
     shape = event_shape(

@@ -40,6 +40,9 @@ INGESTED = f"{PREFIX}ingested_at"
 NUMBERED = "deltaweave/batches"
 """The application id whose version counts the batches of a changeset."""
 
+PURGED = "deltaweave/purged_batch"
+"""The application id whose version, in a changeset, is the newest batch that was purged."""
+
 
 @dataclass(frozen=True)
 class Pending:
@@ -70,12 +73,16 @@ class Batches:
     Attributes:
         after: The number of the batch before them.
         table: The version of the changeset that has them.
+        newest: The number of the changeset's newest batch; 0 where there was none.
+        purged: The number of the newest batch that was purged; 0 where none was.
         files: Their files.
         rows: Their events: columns as `Events.rows`.
     """
 
     after: int
     table: TableSnapshot
+    newest: int
+    purged: int
     files: FileList
     rows: DataFrame
 
@@ -96,21 +103,12 @@ class Changeset:
         """The number of the newest batch; 0 where there was none."""
         return (self.table.last_applied(NUMBERED) or 0) if self.table.exists() else 0
 
-    def append(self, events: Events, applied: tuple[str, int] | None) -> int | None:
-        """Append a batch; its number, or None where the pair says that it was appended before.
-
-        Args:
-            events: The events.
-            applied: Application id and version of the stream's batch, committed with it.
-
-        Raises:
-            DeltaweaveError: Nothing was appended.
-        """
+    def create_if_missing(self, events: Events) -> None:
+        """Make the table, for events such as these."""
         fields = [StructField(each.name, nullable(each.dataType)) for each in events.rows.schema]
         of_batch = [StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
         schema = StructType([*fields, *of_batch])
         self.table.create_if_missing(schema, [BATCH], needed_properties(schema))
-        return self._append(events, applied)
 
     @retry(
         retry=retry_if_exception_type(CommitConflictError),
@@ -118,27 +116,43 @@ class Changeset:
         wait=wait_random_exponential(max=5),
         reraise=True,
     )
-    def _append(self, events: Events, applied: tuple[str, int] | None) -> int | None:
+    def append(
+        self, events: Events, applied: tuple[str, int] | None, merged: int = 0
+    ) -> int | None:
+        """Append a batch; its number, or None where the pair says that it was appended before.
+
+        Args:
+            events: The events.
+            applied: Application id and version of the stream's batch, committed with it.
+            merged: The newest batch in the base. Numbers go on from there where the changeset is
+                a new one: the base takes a batch of a lower number for one that it holds.
+
+        Raises:
+            DeltaweaveError: Nothing was appended.
+        """
+        self.create_if_missing(events)
+        read = self.table.snapshot()
         if applied is not None:
-            before = self.table.last_applied(applied[0])
+            before = read.last_applied(applied[0])
             if before is not None and before >= applied[1]:
                 return None
-        number = self.newest() + 1
+        number = max(read.last_applied(NUMBERED) or 0, merged) + 1
         now = F.current_timestamp()
         rows = events.rows.withColumns({INGESTED: now, BATCH: F.lit(number)})
-        # Of two that take the same number, Delta refuses the later.
+        # The transaction starts at the version that the number is from: of two that take the same
+        # number, Delta refuses the later.
         pairs = {NUMBERED: number, **dict([applied] if applied else [])}
         if events.truncated is not None:
             pairs[EMPTIED] = number
-        self.table.write(rows, "append", applied=pairs)
+        self.table.write(rows, "append", applied=pairs, computed_from=read.version)
         return number
 
     def events(self) -> DataFrame:
         """All events that there are when it is read: columns as `Events.rows`."""
         return self.table.read().drop(BATCH, INGESTED)
 
-    def after(self, batch: int, until: int | None = None) -> Batches:
-        """The batches after one, and up to another.
+    def after(self, batch: int) -> Batches:
+        """The batches after one, of those that are not purged.
 
         Their files are chosen here, by the log: a query of them need not choose them again.
         """
@@ -148,10 +162,15 @@ class Changeset:
         files = snapshot.file_list()
         name = snapshot.physical_names[BATCH]
         numbers = [int(json.loads(each)[name]) for each in files.rows["partition"].to_pylist()]
-        last = max(numbers, default=0) if until is None else until
-        files = files.where(np.array([batch < number <= last for number in numbers], dtype=bool))
-        rows = snapshot.read_files(files).drop(BATCH, INGESTED)
-        return Batches(batch, snapshot, files, rows)
+        files = files.where(np.array([number > batch for number in numbers], dtype=bool))
+        return Batches(
+            batch,
+            snapshot,
+            snapshot.last_applied(NUMBERED) or 0,
+            snapshot.last_applied(PURGED) or 0,
+            files,
+            snapshot.read_files(files).drop(BATCH, INGESTED),
+        )
 
     def truncated(self, batches: Batches) -> Column | None:
         """The sequence (`at`) of the last event among them that empties the table.
@@ -192,5 +211,11 @@ class Changeset:
         )
 
     def purge(self, batch: int) -> None:
-        """Delete the batches up to one, which only takes their files out of the log."""
-        self.table.delete(f"{BATCH} <= {batch}")
+        """Delete the batches up to one, which only takes their files out of the log.
+
+        The same commit says so, for readers of a base that does not hold them.
+        """
+        nothing = self.table.read().where("false")
+        up_to = f"{BATCH} <= {batch}"
+        purged = {PURGED: batch}
+        self.table.write(nothing, "overwrite", replace_where=up_to, applied=purged, once=True)

@@ -18,7 +18,7 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -38,6 +38,7 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.changes.events import PREFIX, PRESENT
+from deltaweave.choices import check_choice
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 
@@ -120,14 +121,12 @@ def debezium_changes(
         (array of strings, null for all).
 
     Raises:
-        StatementError: There is no such connector or column, or a column's name is taken.
+        StatementError: There is no such connector, time unit or column, or a column's name is
+            taken.
     """
-    if connector not in _POSITIONS:
-        raise StatementError(
-            f"{connector!r} is no connector that is known here.",
-            operation="reading changes",
-            hint=f"Known are {', '.join(_POSITIONS)}.",
-        )
+    operation = "reading changes"
+    check_choice("connector", connector, _POSITIONS, table=None, operation=operation)
+    check_choice("time_unit", time_unit, get_args(TimeUnit), table=None, operation=operation)
     wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     assert isinstance(wanted, StructType)
     taken = [name for name in (*wanted.names, *envelopes.columns) if _is_taken(name)]

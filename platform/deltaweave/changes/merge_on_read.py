@@ -15,7 +15,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -37,7 +37,7 @@ from deltaweave.changes.events import (
     read_events,
 )
 from deltaweave.changes.in_order import are_newer
-from deltaweave.changes.merged_view import MergedView, ViewMethod
+from deltaweave.changes.merged_view import METHODS, MergedView, ViewMethod
 from deltaweave.changes.rematerialization import (
     Rematerialized,
     Strategy,
@@ -46,9 +46,10 @@ from deltaweave.changes.rematerialization import (
 )
 from deltaweave.changes.tombstones import Tombstones
 from deltaweave.changes.truncates import rows_left
+from deltaweave.choices import check_choice
 from deltaweave.delta.failures import letting_go, translated
 from deltaweave.delta.snapshot import TableSnapshot
-from deltaweave.errors import StatementError
+from deltaweave.errors import CommitConflictError, SourceError, StatementError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
 
@@ -61,6 +62,7 @@ logger = logging.getLogger(__name__)
 MERGED = "deltaweave/merged_batch"
 """The application id whose version, in the base, is the newest batch that was merged into it."""
 
+_MERGING = "rematerializing"
 _SAMPLED_ROWS = 1_000
 # Of the limit, for files: Parquet makes rows smaller, though seldom so few a hundredfold.
 _SURELY_SMALL_SHARE = 0.01
@@ -81,8 +83,12 @@ class MergeOnReadTable:
         sequence_by: Orders the events of a key.
         apply_as_deletes: Condition of events that delete.
         apply_as_truncates: Condition of events that empty the table.
-        inserts: Condition of events whose key was never in the table: they are read without
-            looking into the base. Such an event must not be appended again once it was merged.
+        inserts: Condition of events that insert; they are read without a look into the base. The
+            events promise that the first one of a key inserts, that no other does, and that it is
+            not appended again once it is merged. Where they break it, views by
+            `left_join_inserts` lack the row, or have it twice, until the next rematerialization,
+            which does not rely on it. Keys with a remembered delete (`late_by`) are looked for in
+            the base, whatever their events say.
         ignore_null_updates: Whether nulls leave columns as they are.
         present_columns: Column with the names of the columns that an event speaks of.
         column_list: Columns of events that are columns of the table.
@@ -117,7 +123,7 @@ class MergeOnReadTable:
     ) -> None:
         self.spark = spark
         self.base = Table(spark, base)
-        self.changes = Table(spark, changes or f"{base.rstrip('/')}_changes")
+        self.changes = Table(spark, changes) if changes else self.base.named_with("_changes")
         self._keys = tuple(keys)
         self._arguments: dict[str, Any] = {
             "keys": self._keys,
@@ -157,9 +163,12 @@ class MergeOnReadTable:
                 return None
             schema = schema_of(events, current_rows.further_columns(events))
             properties = {"delta.enableDeletionVectors": "true", **needed_properties(schema)}
-            self.base.create_if_missing(schema, self._partition_by, properties)
+            changeset = Changeset(self.changes, shape)
+            if not self.base.exists():
+                changeset.create_if_missing(events)  # first: a base is not read without it
+                self.base.create_if_missing(schema, self._partition_by, properties)
             check_columns(self.base, schema)
-            return Changeset(self.changes, shape).append(events, applied)
+            return changeset.append(events, applied, self.merged_batch())
         finally:
             with letting_go("the events"):
                 events.rows.unpersist()
@@ -169,10 +178,12 @@ class MergeOnReadTable:
     ) -> StreamingQuery:
         """Append what a stream brings, each of its batches exactly once.
 
+        A batch is known by its number and the checkpoint's id, which Spark makes with the
+        checkpoint: with a new one, the stream is another, whose batches are all appended.
+
         Args:
             stream: A streaming DataFrame, of Kafka, files or a Delta table.
-            name: The stream's name, by which its batches are known; another stream into this table
-                needs another.
+            name: The stream's name; no other that runs in this session has it.
             checkpoint: Where Spark keeps how far the stream was read.
             every: How often, e.g. `10 seconds`; by default all that there is now, and no more.
 
@@ -181,7 +192,9 @@ class MergeOnReadTable:
         """
 
         def append(batch: DataFrame, number: int) -> None:
-            self.append(batch, applied=(f"deltaweave/stream/{name}", number))
+            # Not of the query that start() returns: the first batch may come before it does.
+            [of_checkpoint] = [q.id for q in stream.sparkSession.streams.active if q.name == name]
+            self.append(batch, applied=(f"deltaweave/stream/{of_checkpoint}", number))
 
         writer = stream.writeStream.queryName(name).option("checkpointLocation", checkpoint)
         trigger = (
@@ -205,8 +218,12 @@ class MergeOnReadTable:
                 may be what makes a row satisfy them, or not.
 
         Raises:
-            StatementError: The method does not fit the events.
+            StatementError: The method is not known, or does not fit the events; or the condition
+                names other columns than keys.
+            SourceError: The base lacks batches that were purged.
         """
+        table = self.base.path_or_name
+        check_choice("method", method, ("auto", *METHODS), table=table, operation="reading")
         view, events = self._view(where, asks_order=method in ("auto", "anti_join"))
         if method == "auto":
             method = view.best
@@ -271,17 +288,22 @@ class MergeOnReadTable:
             What it did; None where nothing is pending, or another one did it meanwhile.
 
         Raises:
-            CommitConflictError: Another one went further meanwhile, and this one can be repeated.
+            StatementError: The strategy is not known.
+            SourceError: The base lacks batches that were purged.
+            CommitConflictError: Another writer changed the base meanwhile. Nothing was committed,
+                and this can be repeated.
             DeltaweaveError: Anything else; the base is as it was.
         """
-        version = self.base.version()
-        merged = self.base.last_applied(MERGED, version) or 0
+        table = self.base.path_or_name
+        check_choice("strategy", strategy, get_args(Strategy), table=table, operation=_MERGING)
         shape = self._shape()
         changeset = Changeset(self.changes, shape)
-        until = changeset.newest()
-        if until <= merged:
+        if not self.changes.exists():
             return None
-        batches = changeset.after(merged, until)
+        snapshot, batches = self._at_one_moment(changeset)
+        until = batches.newest
+        if until <= batches.after:
+            return None
         events = counted(batches.rows, shape)
         chosen = best_strategy(self.base, events.count) if strategy == "auto" else strategy
         if chosen == "replace_where" and events.truncated is not None:
@@ -293,9 +315,13 @@ class MergeOnReadTable:
             done = current_rows.apply_to_current_rows(self.base, events, tombstones, pair)
             written = done.version
         else:
-            snapshot = self.base.snapshot(version)
+            known = tombstones.version()
             view = self._merged(snapshot, snapshot.read_whole(), batches, events, asks_order=True)
-            written = self._overwrite(view, merged, until, chosen)
+            written = self._overwrite(view, snapshot.version, until, chosen)
+            if written is not None and tombstones.version() != known:
+                # Deletes that others remembered meanwhile may be of rows that were written just
+                # now, and changed nothing in the base when these were not there yet.
+                current_rows.apply_to_current_rows(self.base, events, tombstones, None)
         if written is None:
             return None
         logger.info("%s: batches up to %d are in, by %s", self.base, until, chosen)
@@ -334,24 +360,50 @@ class MergeOnReadTable:
 
     def _view(self, where: str | Column | None, *, asks_order: bool) -> tuple[MergedView, Events]:
         """Base and changes at one moment, and the events that these are of."""
-        # The base first: batches that are in it may be purged before the changes are looked at.
-        version = self.base.version()
-        merged = self.base.last_applied(MERGED, version) or 0
         shape = self._shape()
         changeset = Changeset(self.changes, shape)
-        snapshot, batches = self.base.snapshot(version), changeset.after(merged)
+        snapshot, batches = self._at_one_moment(changeset)
         base = snapshot.read_whole()
         rows, truncated = batches.rows, changeset.truncated(batches)
         if where is not None:
             condition = F.expr(where) if isinstance(where, str) else where
             with translated(self.base.path_or_name, operation="reading"):
-                rows.select(*map(quoted, self._keys)).where(condition)  # of keys alone
+                # Of keys alone: Spark looks for other columns below a projection, though not below
+                # an alias.
+                rows.select(*map(quoted, self._keys)).alias("keys").where(condition)
                 base, rows = base.where(condition), rows.where(condition)
         count = batches.files.num_records
         if count is not None and count <= _ROWS_OF_A_TASK:
             rows = rows.coalesce(1)  # the newest of each key are then found without a shuffle
         events = Events(rows, shape, truncated=truncated)
         return self._merged(snapshot, base, batches, events, asks_order=asks_order), events
+
+    def _at_one_moment(self, changeset: Changeset) -> tuple[TableSnapshot, Batches]:
+        """A version of the base, and all batches after the newest that is in it.
+
+        Raises:
+            SourceError: Some of these batches were purged.
+        """
+        while True:
+            # The base first: what is merged meanwhile is read twice, which changes nothing.
+            snapshot = self.base.snapshot()
+            batches = changeset.after(snapshot.last_applied(MERGED) or 0)
+            if batches.purged <= batches.after:
+                return snapshot, batches
+            # They were merged and purged between the two looks, or the base is not the one that
+            # they were merged into.
+            merged = self.merged_batch()
+            if merged < batches.purged:
+                raise SourceError(
+                    f"it holds the batches up to {merged}, and those up to {batches.purged} were "
+                    f"purged from {self.changes.path_or_name}.",
+                    table=self.base.path_or_name,
+                    operation="reading",
+                    version=snapshot.version,
+                    state="Nothing was read or written.",
+                    hint="They were merged into another base, or into one that was replaced since: "
+                    "restore that, or drop both tables and append all events again.",
+                )
 
     def _merged(
         self,
@@ -389,17 +441,22 @@ class MergeOnReadTable:
         names = [name for name in self.base.read().columns if not name.startswith(PREFIX)]
         return rows.select(*map(quoted, names))
 
-    def _overwrite(self, view: MergedView, merged: int, until: int, strategy: str) -> int | None:
+    def _overwrite(self, view: MergedView, version: int, until: int, strategy: str) -> int | None:
+        """Write the rows of a view of that version; None where another one did it meanwhile."""
         predicate, columns = None, view.base.columns
         if strategy == "replace_where":
             predicate = touched_partitions(self.base, view)
             view = replace(view, base=view.base.where(predicate))
-        written = self.base.write(
-            view.rows(view.best_for_all).select(*map(quoted, columns)),
-            "overwrite",
-            replace_where=predicate,
-            applied={MERGED: until},
-            once=True,
-            applied_before=merged or -1,
-        )
+        try:
+            written = self.base.write(
+                view.rows(view.best_for_all).select(*map(quoted, columns)),
+                "overwrite",
+                replace_where=predicate,
+                applied={MERGED: until},
+                computed_from=version,
+            )
+        except CommitConflictError:
+            if self.merged_batch() >= until:
+                return None
+            raise
         return written.version

@@ -6,8 +6,8 @@ The changes are folded to one row for each key first. Then, for each row of the 
 - `full_outer_join`: shuffles the base by its keys, too.
 - `left_join_anti_join`: the base left-joined with the changes, and the changes of other keys: the
   base is not shuffled where the changes can be broadcast, and its keys are read a second time.
-- `left_join_inserts`: the same, where an event says of itself that its key is new: the keys are not
-  read again. Such an event must not come again once it is in the base.
+- `left_join_inserts`: the same, where events say which of them insert: only keys with a known
+  delete are looked for in the base's keys, which are not read where there is no such key.
 - `anti_join`: the base without the changed keys, and the changes in their place, where all changes
   are whole rows and newer than whatever the base holds: nothing but their keys is sent to it.
 
@@ -18,7 +18,7 @@ many to be broadcast.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from pyspark.sql import DataFrame, Window
@@ -96,9 +96,16 @@ class MergedView:
                 operation="reading",
                 hint="Say it with inserts=, or use left_join_anti_join.",
             )
-        others = self.changes.where(~F.col(INSERTED))
-        inserted = self._new(self.changes.where(INSERTED))
-        return self._joined("left", self._sent(others)).unionByName(inserted)
+        # After a delete, no event knows whether it inserts: the base may hold the row still, may
+        # have lost it, or may hold the next one of its key.
+        is_insert = F.col(INSERTED) & F.col(DELETED).isNull()
+        others = self.changes.where(~is_insert)
+        returned = others.where(F.col(DELETED).isNotNull() & F.col(UPSERTED).isNotNull())
+        return (
+            self._joined("left", self._sent(others))
+            .unionByName(self._new(self.changes.where(is_insert)))
+            .unionByName(replace(self, changes=returned)._not_in_base())
+        )
 
     def _sent(self, changes: DataFrame) -> DataFrame:
         return F.broadcast(changes) if self.broadcasts else changes

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from pyspark.sql.types import DataType
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, DataType, TimestampType
 
 from deltaweave.changes.merged_view import MergedView
 from deltaweave.errors import StatementError
-from deltaweave.identifiers import literal, quoted
+from deltaweave.identifiers import quoted
 from deltaweave.table import Table
 
 Strategy = Literal["merge", "overwrite", "replace_where", "auto"]
@@ -73,14 +75,28 @@ def touched_partitions(base: Table, view: MergedView) -> str:
     rows = view.rows("left_join_anti_join")
     after = rows.join(changed, keys, "left_semi").select(*map(quoted, columns))
     touched = before.unionByName(after).distinct()
-    partitions = [
-        " AND ".join(_equals(name, row[name], touched.schema[name].dataType) for name in columns)
-        for row in touched.collect()  # as many as partitions, which a log lists anyway
-    ]
-    return " OR ".join(f"({each})" for each in partitions) or "false"
+    of_each = [_equals(name, touched.schema[name].dataType) for name in columns]
+    conditions = touched.select(F.concat_ws(" AND ", *of_each).alias("condition"))
+    # As many as partitions, which a log lists anyway.
+    return " OR ".join(f"({row.condition})" for row in conditions.collect()) or "false"
 
 
-def _equals(name: str, value: Any, data_type: DataType) -> str:
-    if value is None:
-        return f"{quoted(name)} IS NULL"
-    return f"{quoted(name)} = CAST({literal(str(value))} AS {data_type.simpleString()})"
+def _equals(name: str, data_type: DataType) -> Column:
+    """The SQL condition of the rows with a row's value in this column, as text.
+
+    Spark makes the text: Python has no years beyond 9999, and times in a zone of its own. Times go
+    by their microseconds: a text in a zone with daylight saving means two of them, once a year.
+    """
+    column = F.col(quoted(name))
+    if isinstance(data_type, TimestampType):
+        micros = F.unix_micros(column).cast("string")
+        value = F.concat(F.lit("timestamp_micros("), micros, F.lit(")"))
+    elif isinstance(data_type, BinaryType):
+        value = F.concat(F.lit("X'"), F.hex(column), F.lit("'"))
+    else:
+        escaped = F.replace(column.cast("string"), F.lit("\\"), F.lit("\\\\"))
+        escaped = F.replace(escaped, F.lit("'"), F.lit("\\'"))
+        end = F.lit(f"' AS {data_type.simpleString()})")
+        value = F.concat(F.lit("CAST('"), escaped, end)
+    is_equal = F.concat(F.lit(f"{quoted(name)} = "), value)
+    return F.coalesce(is_equal, F.lit(f"{quoted(name)} IS NULL"))

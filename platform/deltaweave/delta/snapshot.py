@@ -99,6 +99,11 @@ class TableSnapshot:
         value = self.snapshot.metadata().configuration().get(name)
         return str(value.get()) if value.isDefined() else None
 
+    def last_applied(self, application_id: str) -> int | None:
+        """The newest version that was committed with this application id, or None."""
+        applied = self.snapshot.transactions().get(application_id)
+        return int(applied.get()) if applied.isDefined() else None
+
     @property
     def partition_columns(self) -> list[str]:
         """The table's partition columns."""

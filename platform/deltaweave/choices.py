@@ -1,0 +1,36 @@
+"""Arguments that are one of a few known words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from deltaweave.errors import StatementError
+
+
+def choice_problem(name: str, given: object, known: Iterable[object]) -> str | None:
+    """What is wrong with an argument that is none of the known words; None where it is one.
+
+    >>> choice_problem("mode", "apend", ["append", "overwrite"])
+    "mode is 'apend'; known are append, overwrite."
+    """
+    known = list(known)
+    if given in known:
+        return None
+    return f"{name} is {given!r}; known are {', '.join(map(str, known))}."
+
+
+def check_choice(
+    name: str, given: object, known: Iterable[object], *, table: str | None, operation: str
+) -> None:
+    """Raise a StatementError where an argument is none of the known words.
+
+    Args:
+        name: The argument's name.
+        given: Its value.
+        known: The words.
+        table: The table, for the error's words.
+        operation: What was to be done to it.
+    """
+    problem = choice_problem(name, given, known)
+    if problem is not None:
+        raise StatementError(problem, table=table, operation=operation)

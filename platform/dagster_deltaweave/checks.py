@@ -69,6 +69,7 @@ def build_table_checks(
     schema: "StructType | str | None" = None,
     more_columns: bool = False,
     changed_within: timedelta | None = None,
+    sample: bool = True,
     blocking: bool | Iterable[str] = False,
     severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
     io_manager_key: str = "io_manager",
@@ -79,16 +80,19 @@ def build_table_checks(
       a null in one of them are equal to none. It reads these columns of the whole table, always:
       a row written now can have the key of any row that was there.
     - `no_nulls`: no row has a null in one of these columns. It reads only files added since the
-      version at which it last passed for these columns: nulls can be nowhere else, unless a column
-      was dropped and added again. Where it never passed, or the log no longer holds that version,
-      it reads the table.
+      version at which it last passed for these columns: nulls can be nowhere else. Where it never
+      passed, or the log no longer holds that version, it reads the table.
     - `declared_schema`: the table has these columns, of these types. Reads no rows.
     - `changed_recently`: the last commit that changed rows, by whichever writer, is not older than
       `changed_within`. A merge that changes nothing commits nothing: where only Dagster writes, a
-      `FreshnessPolicy` says more. Reads no rows.
+      `FreshnessPolicy` says more. It fails where the log no longer holds that commit, which may be
+      of any age. Reads no rows.
+
+    They look at the newest version, which is what downstream assets of the run read, even where
+    another run or writer committed it; `check/version` says which it was.
 
     The rows are read in one pass, by one aggregation; offending keys, 10 at most, are looked up
-    only where a check fails.
+    only where a check fails and `sample` asks for them.
 
     >>> customers_checks = build_table_checks(customers, unique_key=["id"], blocking=True)
 
@@ -101,6 +105,9 @@ def build_table_checks(
             nullability do not matter.
         more_columns: Whether the table may have more columns than those.
         changed_within: How old the last change may be.
+        sample: Whether `check/sample` shows up to 10 offending keys. Their values are then in
+            Dagster's event log, for all who can open its UI: turn it off where keys are personal
+            data or secrets.
         blocking: Whether a failure keeps downstream assets of the same run from running: of all
             these checks, or of those named.
         severity: Of a failure; a WARN blocks nothing.
@@ -130,15 +137,18 @@ def build_table_checks(
             missing: Finding = (False, f"There is no table at {table.path_or_name} yet.", {})
             yield from check_results(asset, dict.fromkeys(sorted(selected), missing), severity)
             return
-        version = table.version()
+        snapshot = table.snapshot()
+        version = snapshot.version
+        # A column that was dropped and added again has another physical name, and nulls anywhere.
+        columns = sorted(snapshot.physical_names.get(name, name) for name in no_nulls)
         found: dict[str, Finding] = {}
         if UNIQUE_KEY in selected:
             # The pass that groups by key counts the nulls too, so then both read the whole table.
             nulls = no_nulls if NO_NULLS in selected else ()
-            found |= _unique_key(table, version, unique_key, nulls)
+            found |= _unique_key(table, version, unique_key, nulls, sample=sample)
         elif NO_NULLS in selected:
             key = AssetCheckKey(asset.key, NO_NULLS)
-            since = None if whole_table else _passed_at(context.instance, key, table, no_nulls)
+            since = None if whole_table else _passed_at(context.instance, key, table, columns)
             found[NO_NULLS] = _no_nulls(table, version, no_nulls, since)
         if SCHEMA in selected:
             assert schema is not None
@@ -146,7 +156,9 @@ def build_table_checks(
         if FRESH in selected:
             assert changed_within is not None
             found[FRESH] = _fresh(table, changed_within)
-        at: dict[str, Any] = {_VERSION: version, _TABLE_ID: table.id()}
+        if NO_NULLS in found:
+            found[NO_NULLS][2][_COLUMNS] = MetadataValue.json(columns)
+        at: dict[str, Any] = {_VERSION: version, _TABLE_ID: snapshot.id}
         told = {
             name: (passed, text, {**more, **at}) for name, (passed, text, more) in found.items()
         }
@@ -212,7 +224,7 @@ def asset_table(
 
 
 def _unique_key(
-    table: "Table", version: int, key: Sequence[str], nulls: Sequence[str]
+    table: "Table", version: int, key: Sequence[str], nulls: Sequence[str], *, sample: bool = True
 ) -> dict[str, Finding]:
     from pyspark.sql import functions as F
 
@@ -234,7 +246,7 @@ def _unique_key(
         "check/keys_repeated": counts["keys"],
         "check/rows_repeated": counts["repeated"] or 0,
     }
-    if counts["keys"]:
+    if counts["keys"] and sample:
         rows_of_key = F.col(_ROWS).alias("number of rows")
         repeated = keys.where(is_repeated).select(*(column(k) for k in key), rows_of_key)
         metadata["check/sample"] = sample_table(repeated, [*key, "number of rows"])
@@ -279,7 +291,6 @@ def _null_finding(counts: "Row", columns: Sequence[str], where: str) -> Finding:
         {
             "check/rows": counts["rows"] or 0,
             "check/nulls": sum(nulls.values()),
-            _COLUMNS: MetadataValue.json(sorted(columns)),
         },
     )
 
@@ -291,7 +302,7 @@ def _null_count(column: str) -> str:
 def _passed_at(
     instance: DagsterInstance, key: AssetCheckKey, table: "Table", columns: Sequence[str]
 ) -> int | None:
-    """The version of this table at which the check last passed for these columns."""
+    """The version of this table at which the check last passed for these physical columns."""
     passed = instance.event_log_storage.get_asset_check_execution_history(
         key, limit=1, status={AssetCheckExecutionRecordStatus.SUCCEEDED}
     )
@@ -302,7 +313,7 @@ def _passed_at(
         metadata = event.asset_check_evaluation_data.metadata
         values = {name: entry.value for name, entry in metadata.items()}
         version = values.get(_VERSION)
-        same = values.get(_TABLE_ID) == table.id() and values.get(_COLUMNS) == sorted(columns)
+        same = values.get(_TABLE_ID) == table.id() and values.get(_COLUMNS) == columns
         return version if same and isinstance(version, int) else None
     return None
 
@@ -322,6 +333,10 @@ def _schema(table: "Table", schema: "StructType | str", more_columns: bool) -> F
 def _fresh(table: "Table", within: timedelta) -> Finding:
     change = last_change(table)
     age = datetime.now(timezone.utc) - change.committed_at
+    if not change.is_in_log:
+        # How much longer ago it was, nothing tells: what is not known to be fresh does not pass.
+        text = f"No version changed rows since {change.version}, the oldest in the log, {age} ago."
+        return False, text, {"check/log_begins": MetadataValue.timestamp(change.committed_at)}
     return (
         age <= within,
         f"Version {change.version} changed rows last, {age} ago.",

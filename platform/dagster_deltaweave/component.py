@@ -28,13 +28,14 @@ from dagster import (
 from dagster.components.component_scaffolding import scaffold_component
 from dagster.components.lib.executable_component.function_component import ResolvableCallable
 from dagster.components.resolved.core_models import OpSpec
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dagster_deltaweave.asset_decorator import KINDS, merge_asset
 from dagster_deltaweave.declaration import IdempotentBy, SchemaPolicy
 from dagster_deltaweave.run_partitions import partition_keys
 from deltaweave.engine import clauses as when
 from deltaweave.engine.clauses import Action, Clause, Kind
+from deltaweave.locations import refuse_credentials
 
 _SPARK = "spark"
 
@@ -86,6 +87,12 @@ class PathSource(Model, Resolvable):
         str | None, Field(description="The files' schema as DDL; else Spark infers it.")
     ] = None
     options: Annotated[Mapping[str, str], Field(description="Options of Spark's reader.")] = {}
+
+    @field_validator("path")
+    @classmethod
+    def _holds_no_credentials(cls, path: str) -> str:
+        refuse_credentials(path, operation="declaration")
+        return path
 
 
 class SqlSource(Model, Resolvable):

@@ -13,6 +13,7 @@ from deltaweave.engine import clauses as when
 from deltaweave.engine.clauses import Clause
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
+from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -91,6 +92,15 @@ class TableDeclaration:
     idempotent_by: IdempotentBy | None = None
     retries: int = 3
 
+    def __post_init__(self) -> None:
+        """Refuse locations that hold credentials, when the definitions are loaded."""
+        for text in self._locations:
+            refuse_credentials(text, operation="declaration")
+
+    @property
+    def _locations(self) -> list[str]:
+        return [self.table] if self.table else []
+
     @property
     def created_properties(self) -> dict[str, str]:
         """The properties of a created table."""
@@ -127,6 +137,10 @@ class MergeDeclaration(TableDeclaration):
     clauses: tuple[Clause, ...] = ()
     merge_text: str | None = None
     except_columns: tuple[str, ...] = ()
+
+    @property
+    def _locations(self) -> list[str]:
+        return [*super()._locations, *([self.merge_text] if self.merge_text else [])]
 
     def statement(self, target: str, source: str, columns: Sequence[str] = ()) -> str:
         """The MERGE text over a target and a source, both named as SQL names them.
@@ -189,6 +203,11 @@ class MergeOnReadDeclaration(TableDeclaration):
     changes_path: str | None = None
     checkpoint: str | None = None
     arguments: Mapping[str, Any]
+
+    @property
+    def _locations(self) -> list[str]:
+        given = (self.base_path, self.changes_path, self.checkpoint)
+        return [*super()._locations, *(each for each in given if each)]
 
     @property
     def changes(self) -> AssetKey:

@@ -16,7 +16,7 @@ from dagster import (
     ResourceDependency,
     RetryRequested,
 )
-from pydantic import Field
+from pydantic import Field, field_validator
 
 import deltaweave
 from dagster_deltaweave import (
@@ -45,12 +45,17 @@ from dagster_deltaweave.declaration import (
     WriteDeclaration,
     table_declaration,
 )
-from dagster_deltaweave.history import last_change
-from dagster_deltaweave.recording import record_data_version, record_merge, record_write
+from dagster_deltaweave.recording import (
+    record_data_version,
+    record_merge,
+    record_unchanged,
+    record_write,
+)
 from dagster_deltaweave.run_mark import marked
 from dagster_deltaweave.schema_policy import prepare_table
 from dagster_deltaweave.spark import SparkResource
 from deltaweave.errors import DeltaweaveError, SourceError, StatementError, Transient
+from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -94,6 +99,12 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     )
     spark: ResourceDependency[SparkResource]
 
+    @field_validator("root")
+    @classmethod
+    def _holds_no_credentials(cls, root: str) -> str:
+        refuse_credentials(root, operation="configuration")
+        return root
+
     def table(self, key: AssetKey, declaration: TableDeclaration | None = None) -> "Table":
         """The table of an asset: where its declaration says, or under the root at its key."""
         return deltaweave.Table(self.spark.session, self.path_or_name(key, declaration))
@@ -112,7 +123,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             if isinstance(declared, MergeOnReadDeclaration):
                 record_data_version(context, merge_on_read.opened(self, declared).newest_batch())
             elif table.exists():
-                record_data_version(context, last_change(table).version)
+                record_unchanged(context, table)
             return
         declaration = _declared(context)
         changes = self._as_changes(obj, context.asset_key)
@@ -129,7 +140,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
                 raise RetryRequested(declaration.retries, _SECONDS_BEFORE_RETRY) from error
             raise
         if table.exists():  # a first batch without events made none
-            metadata = {**observations.table_metadata(table), **metadata}
+            version = metadata.get(observations.TABLE_VERSION)
+            metadata = {**observations.table_metadata(table, version), **metadata}
         context.add_output_metadata(metadata)
         if run_partitions.lists_partitions(context):
             # Dagster records by itself only a partition or range that its own tags name.

@@ -29,6 +29,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dagster_deltaweave.landing import Delivery, deliveries
 from dagster_deltaweave.run_requests import additions, first_without_a_run
 from dagster_deltaweave.storage import local_path
+from deltaweave.locations import refuse_credentials
 
 _KEPT_NAMES = 1_000
 """How many names of one kind the cursor holds at most; beyond it, names wait for a later tick."""
@@ -174,7 +175,11 @@ def build_partition_sensor(
         minimum_interval_seconds: Least time between two ticks.
         default_status: Whether the sensor starts by itself.
         description: What the UI says of it.
+
+    Raises:
+        StatementError: The directory is a URI that holds credentials.
     """
+    refuse_credentials(directory, operation="looking for new partitions")
 
     @sensor(
         name=name,

@@ -58,14 +58,23 @@ def latencies(instance: DagsterInstance, last: int = 10) -> Iterator[Latency]:
 
 def _of_run(events: Iterable[EventLogEntry]) -> Latency | None:
     at: dict[DagsterEventType, float] = {}
-    committed: dict[str, float] = {}
+    returned: dict[str | None, float] = {}
+    committed: dict[str | None, float] = {}
     for event in events:
         if event.dagster_event is None:
             continue
         at[event.dagster_event.event_type] = event.timestamp
-        if event.asset_observation is not None:
+        # Several steps may run at once, and each may be tried again.
+        step = event.dagster_event.step_key
+        if event.dagster_event.event_type == DagsterEventType.STEP_OUTPUT:
+            returned[step] = event.timestamp
+            committed.pop(step, None)
+        observation = event.asset_observation
+        if observation is not None and any(
+            key.startswith("merge/") for key in observation.metadata
+        ):
             # The first tells of the merge's first phase, as soon as the merge has returned.
-            committed.setdefault(event.asset_observation.asset_key.to_string(), event.timestamp)
+            committed.setdefault(step, event.timestamp)
         materialization = event.asset_materialization
         if materialization is None or _MERGE_SECONDS not in materialization.metadata:
             continue
@@ -73,16 +82,15 @@ def _of_run(events: Iterable[EventLogEntry]) -> Latency | None:
         began = at[DagsterEventType.PIPELINE_START]
         launched = at.get(DagsterEventType.PIPELINE_STARTING, began)
         requested = at.get(DagsterEventType.PIPELINE_ENQUEUED, launched)
-        returned = at[DagsterEventType.STEP_OUTPUT]
-        merged = committed[materialization.asset_key.to_string()]
+        merged = committed[step]
         return Latency(
             run_id=event.run_id,
             asset=materialization.asset_key.to_user_string(),
             queued=launched - requested,
             starting=began - launched,
-            preparing=returned - began,
+            preparing=returned[step] - began,
             merging=merging,
-            storing=merged - returned - merging,
+            storing=merged - returned[step] - merging,
             recording=event.timestamp - merged,
         )
     return None

@@ -30,6 +30,7 @@ from dagster_deltaweave.merge_on_read import locations, opened
 from dagster_deltaweave.observations import table_metadata
 from dagster_deltaweave.pending_changes import pending_changes
 from dagster_deltaweave.run_mark import marked
+from dagster_deltaweave.view_staleness import keep_view_fresh
 from deltaweave.changes.rematerialization import Strategy
 from deltaweave.choices import choice_problem
 from deltaweave.errors import DeltaweaveError, Transient
@@ -277,9 +278,11 @@ def _rematerialize(
     if done is not None:
         metadata["rematerialize/version"] = MetadataValue.int(done.version)
     pending = observe_pending(context, declaration, locations(tables, declaration))
+    merged = str(table.merged_batch())
+    keep_view_fresh(context, declaration, merged, pending)
     return MaterializeResult(
         metadata={**metadata, **pending},
-        data_version=DataVersion(str(table.merged_batch())),
+        data_version=DataVersion(merged),
     )
 
 

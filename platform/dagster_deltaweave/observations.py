@@ -61,6 +61,12 @@ WRITE_COUNTS: Mapping[str, str] = MappingProxyType(
 )
 """Metadata key to Delta's name of a count of a write without a merge."""
 
+TABLE_VERSION = "table/version"
+"""Metadata key of the version that `dagster/row_count` and `dagster/column_schema` describe."""
+
+TABLE_ID = "table/id"
+"""Metadata key of Delta's id of the table: one made anew in the same place has another."""
+
 _ALREADY_APPLIED = "already-applied"
 
 
@@ -75,6 +81,8 @@ def merge_metadata(result: MergeResult) -> dict[str, MetadataValue]:
     - `merge/write_amplification`: rows written for each row changed. 1 where only changed rows
       were written, less where rows were deleted by marking them, more by the rows copied; not
       where no row changed.
+    - `merge/source_rows_unaffected`: source rows for which no row was changed
+      (`MergeResult.num_source_rows_unaffected`), where that is known.
     - `merge/attempts`: how often the merge ran, more than once where executors died.
     - `merge/version`: the version it committed, where it committed one.
     """
@@ -96,6 +104,10 @@ def merge_metadata(result: MergeResult) -> dict[str, MetadataValue]:
     amplification = _write_amplification(result)
     if amplification is not None:
         metadata["merge/write_amplification"] = MetadataValue.float(amplification)
+    if result.num_source_rows_unaffected is not None:
+        metadata["merge/source_rows_unaffected"] = MetadataValue.int(
+            result.num_source_rows_unaffected
+        )
     if result.version is not None:
         metadata["merge/version"] = MetadataValue.int(result.version)
     return metadata
@@ -140,24 +152,31 @@ def touched_metadata(applied: TouchedRows | ChangedRows) -> dict[str, MetadataVa
     return metadata
 
 
-def table_metadata(table: Table) -> dict[str, object]:
-    """Dagster's standard metadata of a table, as it now is."""
+def table_metadata(table: Table, version: int | None = None) -> dict[str, object]:
+    """Dagster's standard metadata of a version of a table, and `table/version` and `table/id`.
+
+    The row count is that of the version's log; it is left out where some file's statistics do not
+    say how many rows there are.
+
+    Args:
+        table: The table.
+        version: The version that is described, by default the newest.
+
+    Raises:
+        DeltaweaveError: There is no such version any more.
+    """
+    snapshot = table.snapshot(version)
     return {
         **TableMetadataSet(
-            row_count=table.row_count(),
-            column_schema=table_schema(table.read().schema),
+            row_count=snapshot.num_records(),
+            column_schema=table_schema(snapshot.schema),
             table_name=sql_name(table.path_or_name),
             storage_kind="deltalake",
         ),
         **UriMetadataSet(uri=table.location()),
+        TABLE_VERSION: MetadataValue.int(snapshot.version),
+        TABLE_ID: MetadataValue.text(snapshot.id),
     }
-
-
-def partition_metadata(result: MergeResult) -> dict[str, object]:
-    """The rows of the partition that was merged; nothing where its merge was skipped."""
-    if result.strategy == _ALREADY_APPLIED:
-        return {}
-    return dict(TableMetadataSet(partition_row_count=result.metrics["numSourceRows"]))
 
 
 def statement_metadata(statement: str) -> dict[str, MetadataValue]:

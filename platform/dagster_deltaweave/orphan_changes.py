@@ -14,10 +14,10 @@ from dagster import (
     AssetsDefinition,
     asset_check,
 )
-from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
-from dagster_deltaweave.checks import asset_table, sample_table
-from dagster_deltaweave.merge_checks import runs_of
+from dagster_deltaweave.checks import Finding, asset_table, sample_table
+from dagster_deltaweave.judged_run import JudgedRun, judged_run
+from dagster_deltaweave.observations import TABLE_ID, TABLE_VERSION
 from deltaweave.identifiers import RESERVED_PREFIX, column
 
 if TYPE_CHECKING:
@@ -37,18 +37,21 @@ def build_orphan_changes_check(
     changes: "Callable[[SparkSession, str | None], DataFrame]",
     keys: Sequence[str],
     deleted: str | None = None,
+    sample: bool = True,
     blocking: bool = False,
     severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
     io_manager_key: str = "io_manager",
 ) -> AssetChecksDefinition:
     """A check, `no_orphan_changes`, that reads the delivered changes again and finds them.
 
-    Every changed key is in the table, and every deleted key is not. The table is read at the
-    version that the last run left, so that the verdict stays the same whatever is merged later.
-    Nulls in keys are equal to each other here, since a row with one was inserted.
+    Every changed key is in the table, and every deleted key is not. The changes are those of the
+    partitions that the check's own run materialized, and the table is read at the version that this
+    run left, so that the verdict stays the same whatever other runs merge meanwhile or later. A
+    check that runs alone judges the newest run that materialized the asset, and says which. Nulls
+    in keys are equal to each other here, since a row with one was inserted.
 
     One job joins the changes with the table's key columns; keys that are not as they should be, 10
-    at most, are looked up only where there are some.
+    at most, are looked up only where there are some and `sample` asks for them.
 
     >>> check = build_orphan_changes_check(orders, changes=read_delivery, keys=["id"])
 
@@ -58,6 +61,7 @@ def build_orphan_changes_check(
             does: without rows that the clauses leave alone.
         keys: The columns that identify a row, of the same names in changes and table.
         deleted: SQL condition over the changes (`s`), true for rows that delete their key.
+        sample: Whether `check/sample` shows up to 10 of those keys, as in `build_table_checks`.
         blocking: Whether a failure keeps downstream assets of the same run from running.
         severity: Of a failure; a WARN blocks nothing.
         io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table.
@@ -71,20 +75,33 @@ def build_orphan_changes_check(
         required_resource_keys={io_manager_key},
     )
     def no_orphan_changes(context: AssetCheckExecutionContext) -> AssetCheckResult:
-        runs = runs_of(context.instance, asset.key)
+        judged = judged_run(context.instance, context.run, asset.key)
         table = asset_table(context, asset, io_manager_key)
-        if not runs or not table.exists():
+        if judged is None or not table.exists():
             return AssetCheckResult(passed=False, description="Nothing was materialized yet.")
-        [last, *_] = runs
-        tag = (last[0].tags or {}).get(DATA_VERSION_TAG, "")
-        version = int(tag) if tag.isdecimal() else table.version()
+        version = _version_left(judged, table)
         delivered = reduce(
             lambda some, more: some.unionByName(more),
-            [changes(table.spark, each.partition) for each in last],
+            [changes(table.spark, each) for each in judged.partitions],
         )
-        return _compared(table, version, delivered, keys, deleted, severity)
+        passed, description, metadata = _compared(table, version, delivered, keys, deleted, sample)
+        return AssetCheckResult(
+            passed=passed,
+            severity=severity,
+            description=description + judged.note,
+            metadata={**metadata, **judged.metadata},
+        )
 
     return no_orphan_changes
+
+
+def _version_left(judged: JudgedRun, table: "Table") -> int:
+    """The version that the run left; the newest where it says none, or one of another table."""
+    values = judged.values
+    if values.get(TABLE_ID) == table.id():
+        return int(values[TABLE_VERSION])
+    tag = judged.data_version or ""
+    return int(tag) if TABLE_ID not in values and tag.isdecimal() else table.version()
 
 
 def _compared(
@@ -93,8 +110,8 @@ def _compared(
     delivered: "DataFrame",
     keys: Sequence[str],
     deleted: str | None,
-    severity: AssetCheckSeverity,
-) -> AssetCheckResult:
+    sample: bool,
+) -> Finding:
     from pyspark.sql import functions as F
 
     columns = [column(name) for name in keys]
@@ -120,15 +137,14 @@ def _compared(
         "check/undone": counts["undone"],
     }
     orphans = counts["lost"] + counts["undone"]
-    if orphans:
+    if orphans and sample:
         rows = joined.where(F.col(_IS_DELETED) == is_there)
         what = F.when(F.col(_IS_DELETED), "deleted, but there").otherwise("not there")
         shown = rows.select(*(column("s", k) for k in keys), what.alias("what"))
         metadata["check/sample"] = sample_table(shown, [*keys, "what"])
-    return AssetCheckResult(
-        passed=not orphans,
-        severity=severity,
-        description=f"Of {counts['changes']:,} changes, {counts['lost']:,} are not in the table "
+    return (
+        not orphans,
+        f"Of {counts['changes']:,} changes, {counts['lost']:,} are not in the table "
         f"and {counts['undone']:,} deleted keys are.",
-        metadata=metadata,
+        metadata,
     )

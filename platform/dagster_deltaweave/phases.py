@@ -41,7 +41,10 @@ def _files(result: MergeResult) -> str:
         metrics.num_target_files_before_skipping,
         metrics.num_target_files_after_skipping,
     )
-    return f"{after:,} of {before:,} files scanned, {len(result.touched_files.removed):,} touched"
+    scanned = f"{after:,} of {before:,} files scanned"
+    if result.strategy == "builtin":  # which does not say which files it touched
+        return scanned
+    return f"{scanned}, {len(result.touched_files.removed):,} touched"
 
 
 def _rows(result: MergeResult) -> str:
@@ -85,6 +88,7 @@ PHASES = (
         "Write changes",
         "merge/rewrite_seconds",
         (
+            "merge/source_rows_unaffected",
             "merge/rows_inserted",
             "merge/rows_updated",
             "merge/rows_deleted",

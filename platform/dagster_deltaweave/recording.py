@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster import AssetObservation, DataVersion, MetadataValue, OutputContext
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.definitions.metadata.metadata_set import TableMetadataSet
 
 from dagster_deltaweave import observations
@@ -53,9 +54,9 @@ def record_merge(
         about_commit.update(observations.touched_metadata(changes.applied))
     for observation in phase_observations(context.asset_key, partition, result, about_commit):
         context.log_event(observation)
-    record_data_version(context, version_of_rows(table, result))
+    described = _record_version(context, table, version_of_changed_rows(result))
     return {
-        **(observations.partition_metadata(result) if partition else {}),
+        observations.TABLE_VERSION: described,
         **(_lineage_metadata(context, tables, table, changes, statement) if statement else {}),
         **observations.merge_metadata(result),
         **about_commit,
@@ -86,7 +87,7 @@ def record_write(
     Returns:
         The metadata of the materialization, beside that of the table.
     """
-    metadata: dict[str, Any] = dict(observations.write_metadata(written, how, predicate))
+    metadata = observations.write_metadata(written, how, predicate)
     context.log_event(
         AssetObservation(
             asset_key=context.asset_key,
@@ -95,19 +96,57 @@ def record_write(
             metadata=metadata,
         )
     )
-    version = last_change(table).version if written.version is None else written.version
-    record_data_version(context, version)
-    return metadata
+    return {
+        observations.TABLE_VERSION: _record_version(context, table, written.version),
+        **metadata,
+    }
 
 
-def version_of_rows(table: Table, result: MergeResult) -> int:
-    """The version of the table that has the rows it now has.
+def version_of_changed_rows(result: MergeResult) -> int | None:
+    """The version that a merge made if it changed rows; it may commit an idempotency pair alone."""
+    metrics = result.metrics
+    changed = (
+        metrics.num_target_rows_inserted
+        or metrics.num_target_rows_updated
+        or metrics.num_target_rows_deleted
+    )
+    return result.version if changed else None
 
-    It stays where a merge changes nothing, also when upkeep made versions meanwhile.
+
+def record_unchanged(context: OutputContext, table: Table) -> int:
+    """Make the version that changed the table's rows last the asset's data version.
+
+    It stays where a run changes nothing, also when upkeep made versions meanwhile, and when the log
+    no longer holds the change: then the data version that was recorded before is kept.
+
+    Returns:
+        A version with these rows, the newest where only upkeep came since.
     """
-    if result.version is not None and result.strategy != "none":
-        return result.version
-    return last_change(table).version
+    change = last_change(table)
+    version = change.version
+    if not change.is_in_log:
+        recorded = _recorded_version(context)
+        version = version if recorded is None else min(recorded, version)
+    record_data_version(context, version)
+    return change.newest
+
+
+def _record_version(context: OutputContext, table: Table, committed: int | None) -> int:
+    """Record the data version; the version of the table with the rows that the run left."""
+    if committed is None:
+        return record_unchanged(context, table)
+    record_data_version(context, committed)
+    return committed
+
+
+def _recorded_version(context: OutputContext) -> int | None:
+    """The data version of the asset's last materialization, if it is a version of a table."""
+    instance = context.step_context.instance
+    event = instance.get_latest_materialization_event(context.asset_key)
+    materialization = event.asset_materialization if event else None
+    tags = (materialization.tags or {}) if materialization else {}
+    recorded = tags.get(DATA_VERSION_TAG, "")
+    return int(recorded) if recorded.isdecimal() else None
 
 
 def record_data_version(context: OutputContext, version: int) -> None:

@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from deltaweave.delta.failures import translated
 from deltaweave.errors import DeltaweaveError, SourceError
+from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +28,9 @@ def read_source_partition(
 
     Raises:
         SourceError: The partition is missing, empty, unreadable, or has another schema.
+        StatementError: The path is a URI that holds credentials.
     """
+    refuse_credentials(path, operation="reading a source partition")
     expected = as_struct(schema)
     try:
         # Spark takes the schema from any one file and fills what others lack with nulls, so each

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
+from deltaweave.locations import refuse_credentials
+
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
@@ -21,7 +23,11 @@ def local_path(location: str | Path) -> Path | None:
 
     A location is a path, or a URI as Delta and Spark write it: `file:/lake/orders` or
     `s3a://bucket/orders`. A local one is percent-decoded only where it is spelt `file:///…`.
+
+    Raises:
+        StatementError: The URI holds credentials.
     """
+    refuse_credentials(location)
     if isinstance(location, Path):
         return location
     if location.startswith("file://"):
@@ -35,9 +41,11 @@ def file_system(location: str | Path) -> tuple[FileSystem, str]:
     """Arrow's file system of a location, and the path in it without a slash at the end.
 
     Credentials and endpoints come from the environment, as the store's own tools read them
-    (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …), or from the URI's query.
+    (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …); the URI's query may say what is no secret, such as
+    the region.
 
     Raises:
+        StatementError: The URI holds credentials.
         ValueError: Arrow knows no such store.
     """
     # Imported where it is used: loading the definitions needs no Arrow.

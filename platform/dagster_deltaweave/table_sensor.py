@@ -27,6 +27,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from dagster_deltaweave.delta_log import Commit, DeltaLog, Position
 from dagster_deltaweave.run_requests import additions, first_without_a_run
+from deltaweave.locations import refuse_credentials
 
 PartitionKeyOf = Callable[[Mapping[str, str | None]], str]
 """From a file's partition values, by column, to the partition key of the asset."""
@@ -121,7 +122,11 @@ def build_table_sensor(
         minimum_interval_seconds: Least time between two ticks.
         default_status: Whether the sensor starts by itself.
         description: What the UI says of it.
+
+    Raises:
+        StatementError: The table is given by a URI that holds credentials.
     """
+    refuse_credentials(table, operation="looking for new versions")
     what = "changed partition" if partitions_def else "new version"
 
     @sensor(

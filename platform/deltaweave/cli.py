@@ -6,6 +6,7 @@ import sys
 from typing import Annotated
 
 from deltaweave.errors import DeltaweaveError
+from deltaweave.locations import refuse_credentials
 
 try:
     import typer
@@ -29,14 +30,20 @@ def explain_merge(
     statement: Annotated[str, typer.Argument(help="A MERGE statement, or - to read one.")],
 ) -> None:
     """Say what a MERGE would do to its target as it is now, and what would help; writes nothing."""
-    import deltaweave
-
     text = sys.stdin.read() if statement == "-" else statement
-    spark = deltaweave.local_session()
     try:
-        print(deltaweave.explain(spark, text))
+        refuse_credentials(text)  # before Spark starts
+        print(_explained(text))
     except DeltaweaveError as error:
         typer.echo(error, err=True)
         raise typer.Exit(1) from error
+
+
+def _explained(statement: str) -> str:
+    import deltaweave
+
+    spark = deltaweave.local_session()
+    try:
+        return str(deltaweave.explain(spark, statement))
     finally:
         spark.stop()

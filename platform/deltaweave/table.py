@@ -29,6 +29,7 @@ from deltaweave.errors import (
     TableNotFoundError,
 )
 from deltaweave.identifiers import literal, quoted
+from deltaweave.locations import refuse_credentials
 from deltaweave.merge_builder import MergeBuilder
 
 if TYPE_CHECKING:
@@ -55,10 +56,14 @@ class Table:
         spark: A Delta-enabled session.
         path_or_name: A path where it holds a slash, else a name, e.g. `"sales.orders"`. A name of
             the form ``delta.`/path` `` is a path too.
+
+    Raises:
+        StatementError: The path is a URI that holds credentials.
     """
 
     def __init__(self, spark: SparkSession, path_or_name: str) -> None:
         check_is_classic(spark)
+        refuse_credentials(path_or_name)
         self.spark = spark
         self.path_or_name = path_or_name
         if "/" in path_or_name and "`" not in path_or_name:
@@ -181,7 +186,7 @@ class Table:
 
     def id(self) -> str:
         """Delta's id of it: a table made anew in the same place has another."""
-        return str(self.snapshot().snapshot.metadata().id())
+        return self.snapshot().id
 
     def read(self, version: int | None = None) -> DataFrame:
         """Its rows, at the newest version or at the one given."""

@@ -18,6 +18,28 @@ Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
+class Names:
+    """What a table calls the columns of an event."""
+
+    k: str = "k"
+    v: str = "v"
+    w: str = "w"
+
+
+PLAIN = Names()
+# The last needs column mapping.
+NAMES = st.sampled_from(
+    [
+        Names("k.1", "v`.`w", "select"),
+        Names("t", "s", "value"),
+        PLAIN,
+        Names("schlüssel's", 'v "1"', "*"),
+        Names("k 1", "new\nline", "w;--"),
+    ]
+)
+
+
+@dataclass(frozen=True)
 class Event:
     """An event as the tests write it; `present` None speaks of all columns."""
 
@@ -28,8 +50,9 @@ class Event:
     op: str = "upsert"
     present: tuple[str, ...] | None = None
 
-    def row(self) -> Row:
-        present = None if self.present is None else list(self.present)
+    def row(self, names: Names | None = None) -> Row:
+        named = [getattr(names or PLAIN, name) for name in self.present or ()]
+        present = None if self.present is None else named
         return (self.k, self.v, self.w, self.seq, self.op, present)
 
 

@@ -11,22 +11,26 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import Table
 from deltaweave.changes import tombstones
 from deltaweave.errors import SourceError, StatementError
+from deltaweave.identifiers import column
 from tests.changes.drawn import (
     DELETES,
     DRAWN,
+    NAMES,
     PARTIAL,
     PARTIAL_UPSERTS,
+    PLAIN,
     SCHEMA,
     TRUNCATES,
     UPSERTS,
     WHOLE,
     Event,
+    Names,
     Row,
     batches_of,
     delete,
@@ -34,25 +38,35 @@ from tests.changes.drawn import (
 )
 
 
+def frame(spark: SparkSession, batch: Sequence[Event], names: Names = PLAIN) -> DataFrame:
+    rows = [event.row(names) for event in batch]
+    return spark.createDataFrame(rows, SCHEMA).toDF(
+        names.k, names.v, names.w, "seq", "op", "present"
+    )
+
+
 @pytest.fixture
 def apply(spark: SparkSession, tmp_path: Path) -> Callable[..., set[Row]]:
     """Applies batches to a table of its own; returns its rows (k, v, w)."""
     numbers = itertools.count()
 
-    def applied(*batches: Sequence[Event], table: str | None = None, **arguments: Any) -> set[Row]:
+    def applied(
+        *batches: Sequence[Event], table: str | None = None, names: Names = PLAIN, **arguments: Any
+    ) -> set[Row]:
         target = table or str(tmp_path / f"table-{next(numbers)}")
         for batch in batches:
             deltaweave.apply_changes(
                 spark,
                 target,
-                spark.createDataFrame([event.row() for event in batch], SCHEMA),
-                keys=["k"],
+                frame(spark, batch, names),
+                keys=[names.k],
                 sequence_by="seq",
                 apply_as_deletes="op = 'delete'",
                 apply_as_truncates="op = 'truncate'",
                 **{**WHOLE, **arguments},
             )
-        rows = [tuple(row) for row in Table(spark, target).read().select("k", "v", "w").collect()]
+        found = Table(spark, target).read().select(*map(column, (names.k, names.v, names.w)))
+        rows = [tuple(row) for row in found.collect()]
         assert len(rows) == len(set(rows))
         return set(rows)
 
@@ -84,19 +98,21 @@ def current_rows(events: Sequence[Event]) -> set[Row]:
 
 
 @DRAWN
-@given(batches=batches_of(UPSERTS, UPSERTS, DELETES, TRUNCATES))
+@given(batches=batches_of(UPSERTS, UPSERTS, DELETES, TRUNCATES), names=NAMES)
 def test_any_order_batches_and_repeats_give_the_same_rows(
-    apply: Callable[..., set[Row]], batches: list[list[Event]]
+    apply: Callable[..., set[Row]], batches: list[list[Event]], names: Names
 ) -> None:
-    assert apply(*batches) == current_rows([event for batch in batches for event in batch])
+    assert apply(*batches, names=names) == current_rows(
+        [event for batch in batches for event in batch]
+    )
 
 
 @DRAWN
-@given(batches=batches_of(PARTIAL_UPSERTS, PARTIAL_UPSERTS, DELETES, TRUNCATES))
+@given(batches=batches_of(PARTIAL_UPSERTS, PARTIAL_UPSERTS, DELETES, TRUNCATES), names=NAMES)
 def test_so_do_events_that_speak_of_some_columns(
-    apply: Callable[..., set[Row]], batches: list[list[Event]]
+    apply: Callable[..., set[Row]], batches: list[list[Event]], names: Names
 ) -> None:
-    rows = apply(*batches, **PARTIAL)
+    rows = apply(*batches, names=names, **PARTIAL)
     assert rows == current_rows([event for batch in batches for event in batch])
 
 

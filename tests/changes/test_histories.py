@@ -11,20 +11,24 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from deltaweave import Table
 from deltaweave.errors import StatementError
+from deltaweave.identifiers import column
 from tests.changes.drawn import (
     DELETES,
     DRAWN,
+    NAMES,
     PARTIAL,
     PARTIAL_UPSERTS,
+    PLAIN,
     SCHEMA,
     UPSERTS,
     WHOLE,
     Event,
+    Names,
     Row,
     batches_of,
     delete,
@@ -34,25 +38,35 @@ from tests.changes.drawn import (
 Apply = Callable[..., set[Row]]
 
 
+def frame(spark: SparkSession, batch: Sequence[Event], names: Names = PLAIN) -> DataFrame:
+    rows = [event.row(names) for event in batch]
+    return spark.createDataFrame(rows, SCHEMA).toDF(
+        names.k, names.v, names.w, "seq", "op", "present"
+    )
+
+
 @pytest.fixture
 def apply(spark: SparkSession, tmp_path: Path) -> Apply:
     """Applies batches to a table of its own; returns its versions."""
     numbers = itertools.count()
 
-    def applied(*batches: Sequence[Event], table: str | None = None, **arguments: Any) -> set[Row]:
+    def applied(
+        *batches: Sequence[Event], table: str | None = None, names: Names = PLAIN, **arguments: Any
+    ) -> set[Row]:
         target = table or str(tmp_path / f"table-{next(numbers)}")
         for batch in batches:
             deltaweave.apply_changes(
                 spark,
                 target,
-                spark.createDataFrame([event.row() for event in batch], SCHEMA),
-                keys=["k"],
+                frame(spark, batch, names),
+                keys=[names.k],
                 sequence_by="seq",
                 apply_as_deletes="op = 'delete'",
                 stored_as_scd_type=2,
                 **{**WHOLE, **arguments},
             )
-        found = Table(spark, target).read().select("k", "v", "w", "__START_AT", "__END_AT")
+        columns = [names.k, names.v, names.w, "__START_AT", "__END_AT"]
+        found = Table(spark, target).read().select(*map(column, columns))
         rows = [tuple(row) for row in found.collect()]
         assert len(rows) == len(set(rows))
         return set(rows)
@@ -91,25 +105,27 @@ def flat(batches: Sequence[Sequence[Event]]) -> list[Event]:
 
 
 @DRAWN
-@given(batches=batches_of(UPSERTS, UPSERTS, DELETES))
+@given(batches=batches_of(UPSERTS, UPSERTS, DELETES), names=NAMES)
 def test_any_order_batches_and_repeats_give_the_same_versions(
-    apply: Apply, batches: list[list[Event]]
+    apply: Apply, batches: list[list[Event]], names: Names
 ) -> None:
-    assert apply(*batches) == versions(flat(batches))
+    assert apply(*batches, names=names) == versions(flat(batches))
 
 
 @DRAWN
-@given(batches=batches_of(PARTIAL_UPSERTS, PARTIAL_UPSERTS, DELETES))
-def test_so_do_events_that_speak_of_some_columns(apply: Apply, batches: list[list[Event]]) -> None:
-    assert apply(*batches, **PARTIAL) == versions(flat(batches))
+@given(batches=batches_of(PARTIAL_UPSERTS, PARTIAL_UPSERTS, DELETES), names=NAMES)
+def test_so_do_events_that_speak_of_some_columns(
+    apply: Apply, batches: list[list[Event]], names: Names
+) -> None:
+    assert apply(*batches, names=names, **PARTIAL) == versions(flat(batches))
 
 
 @DRAWN
-@given(batches=batches_of(UPSERTS, UPSERTS, DELETES))
+@given(batches=batches_of(UPSERTS, UPSERTS, DELETES), names=NAMES)
 def test_so_do_versions_that_begin_with_some_columns_alone(
-    apply: Apply, batches: list[list[Event]]
+    apply: Apply, batches: list[list[Event]], names: Names
 ) -> None:
-    found = apply(*batches, track_history_column_list=["v"])
+    found = apply(*batches, names=names, track_history_column_list=[names.v])
     assert found == versions(flat(batches), tracked=["v"])
 
 

@@ -105,8 +105,7 @@ def test_what_another_remembers_meanwhile_that_changes_nothing_hides_no_result(
     assert result.metrics.num_target_rows_inserted == 1
 
 
-@pytest.mark.parametrize("end", ["dies", "conflicts"])
-@pytest.mark.parametrize("kind", [1, 2])
+@pytest.mark.parametrize(("kind", "end"), [(1, "dies"), (2, "dies"), (1, "conflicts")])
 def test_a_batch_that_ends_between_its_merges_is_done_to_its_end_when_it_comes_again(
     apply: Apply,
     spark: SparkSession,

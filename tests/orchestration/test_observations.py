@@ -58,7 +58,9 @@ def test_a_materialization_holds_dagsters_table_metadata_and_the_merge_metrics(
 
     assert materialization.partition == "tue"
     assert values["dagster/row_count"] == 3
-    assert values["dagster/partition_row_count"] == 2
+    # How many rows of the table are the partition's, nobody counted: the source's are no answer.
+    assert "dagster/partition_row_count" not in values
+    assert (values["table/version"], values["table/id"]) == (target.version(), target.id())
     assert values["dagster/table_name"] == f"delta.`{target.path_or_name}`"
     assert values["dagster/uri"] == target.location()
     assert values["dagster/storage_kind"] == "deltalake"
@@ -171,8 +173,7 @@ def test_a_merge_that_changes_nothing_commits_no_version(spark: SparkSession, ru
 
     assert "merge/version" not in materialization.metadata
     assert materialization.metadata["merge/strategy"].value == "none"
-    # Unpartitioned: no partition's row count.
-    assert "dagster/partition_row_count" not in materialization.metadata
+    assert materialization.metadata["merge/source_rows_unaffected"].value == 0
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.identifiers import RESERVED_PREFIX
+from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
     import numpy
@@ -53,6 +54,19 @@ class ResolvedClause:
     condition: Column | None
     node: JavaObject
     spark: SparkSession
+
+    def condition_unless_it_fails(self) -> Column | None:
+        """The condition, null where evaluating it fails.
+
+        None where there is no condition, or one with a Python function, which Spark runs apart.
+        """
+        condition = self.node.condition()
+        if not condition.isDefined():
+            return None
+        catalyst = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst
+        if condition.get().containsPattern(catalyst.trees.TreePattern.PYTHON_UDF()):
+            return None
+        return jvm_.column_of(self.spark, catalyst.expressions.TryEval(condition.get()))
 
     @cached_property
     def values(self) -> tuple[Column, ...]:
@@ -207,9 +221,10 @@ def parse_statement(spark: SparkSession, text: str) -> tuple[JavaObject, str]:
     """The unresolved plan of a MERGE statement, and what messages call its target.
 
     Raises:
-        StatementError: The text does not parse.
+        StatementError: The text does not parse, or a URI in it holds credentials.
     """
     jvm_.check_is_classic(spark)
+    refuse_credentials(text, operation="MERGE")
     label = _target_in_text(text)
     with translated(label):
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)

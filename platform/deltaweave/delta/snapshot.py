@@ -66,6 +66,11 @@ class TableSnapshot:
         return int(self.snapshot.version())
 
     @property
+    def id(self) -> str:
+        """Delta's id of the table: one made anew in the same place has another."""
+        return str(self.snapshot.metadata().id())
+
+    @property
     def data_path(self) -> str:
         """Where the table's data is."""
         return data_path(self.log)
@@ -138,7 +143,13 @@ class TableSnapshot:
         return listed.get()
 
     def num_records(self) -> int | None:
-        """Rows in the table by its statistics, or None where some file's do not say."""
+        """Rows in the table by its statistics, or None where some file's do not say.
+
+        One job over the file list; none where the checksum lists the files.
+        """
+        listed = self.files_in_checksum()
+        if listed is not None:
+            return FileList(self.spark, listed, self.data_path, have_statistics=True).num_records
         deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
         rows = num_physical_rows_column() - deleted
         known = self.files.select(rows.alias("rows")).agg(

@@ -34,6 +34,7 @@ from deltaweave.engine.metrics import merge_metrics
 from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.source import check_same_source, prepared_source
+from deltaweave.engine.unaffected_rows import num_unaffected
 from deltaweave.engine.write import Changes, write_changes
 from deltaweave.errors import CommitConflictError, SourceLostError
 
@@ -153,11 +154,20 @@ def _attempt(
         phases.times_ms["executionTimeMs"] = round((time.perf_counter() - started) * 1000)
         metrics = merge_metrics(transaction, source, changes, phases)
         touched_files = _touched_files(changes)
+        unaffected = num_unaffected(merge, source, changes.matched_source, metrics)
         committing = time.perf_counter()
         committed = _commit(transaction, changes, metrics, idempotency)
         commit_time_ms = round((time.perf_counter() - committing) * 1000)
     if committed.version is None:
-        return MergeResult(None, metrics, TouchedFiles(), "none", attempt, source.reason)
+        return MergeResult(
+            None,
+            metrics,
+            TouchedFiles(),
+            "none",
+            attempt,
+            source.reason,
+            num_source_rows_unaffected=unaffected,
+        )
     statistics: dict[str, int | str] = {
         **metrics,
         "materializeSourceReason": source.reason,
@@ -172,6 +182,7 @@ def _attempt(
         source.reason,
         commit_time_ms,
         _after_commit(transaction, changes, committed, statistics),
+        unaffected,
     )
 
 

@@ -126,6 +126,12 @@ class MergeResult:
             `"NON_DETERMINISTIC_SOURCE_NON_DELTA"`); empty where no source was read.
         commit_time_ms: Time the commit took; no metric, since Delta's are a part of the commit.
         warnings: What failed after the commit, a sentence each; the commit stands. Empty as a rule.
+        num_source_rows_unaffected: Source rows for which no row was changed: none of the clauses
+            took them, or another source row deleted the row that they match. Together with the rows
+            inserted, and updated and deleted by WHEN MATCHED clauses, they are all source rows,
+            unless one matched several target rows, or was lost. None where it is not known: after
+            Delta's own MERGE, mostly after a merge that only inserts, and where the condition of an
+            insert calls a Python function.
     """
 
     version: int | None
@@ -136,6 +142,7 @@ class MergeResult:
     source_materialization: str = ""
     commit_time_ms: int = 0
     warnings: tuple[str, ...] = ()
+    num_source_rows_unaffected: int | None = None
 
     @property
     def was_applied_before(self) -> bool:
@@ -167,4 +174,5 @@ class MergeResult:
             attempts=self.attempts + later.attempts,
             commit_time_ms=self.commit_time_ms + later.commit_time_ms,
             warnings=warnings,
+            num_source_rows_unaffected=None,
         )

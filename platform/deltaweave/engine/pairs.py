@@ -40,6 +40,7 @@ TARGET_ROW_ID = f"{RESERVED_PREFIX}row_id"
 SOURCE_ROW = f"{RESERVED_PREFIX}source_row"
 CLAUSE = f"{RESERVED_PREFIX}clause"
 MATCHES = f"{RESERVED_PREFIX}matches"
+INSERTABLE = f"{RESERVED_PREFIX}insertable"
 NO_CLAUSE = -1
 
 # With its file's name, a pair takes some 200 bytes on its way to the driver.
@@ -67,7 +68,8 @@ class Pairs:
         computed: The query that gives them: `FILE` (string), `TARGET_ROW_ID` (bigint; the row's
             place in its file, or any number that tells the rows of the scan apart), `SOURCE_ROW`
             (the source row's identity, or 0 if it has none; null where no source row matches),
-            `CLAUSE` (int; -1 where no clause takes the pair).
+            `CLAUSE` (int; -1 where no clause takes the pair) and, where it is asked,
+            `INSERTABLE` (boolean; whether an insert clause would take the source row).
         on_driver: All of them, if they are few.
     """
 
@@ -110,6 +112,8 @@ class Pairs:
     def counts_per_file(self, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
         """Per `FILE`: `pairs`, and rows `matched`, `ambiguous`, `changed`, and by each `clause_i`.
 
+        Where the pairs have `INSERTABLE`, also how many are `insertable`.
+
         A row with several source rows counts once, as ambiguous and for its one clause.
 
         Args:
@@ -125,11 +129,14 @@ class Pairs:
         """How many source rows are in a pair, by their identity; None if that takes a query."""
         if self.on_driver is None:
             return None
-        import pyarrow as pa
+        return _num_source_rows(_with_source_row(self.on_driver))
 
-        matched = _with_source_row(self.on_driver)
-        identity = pa.table({"row": matched[SOURCE_ROW]}).flatten()
-        return int(identity.group_by(identity.column_names).aggregate([]).num_rows)
+    @cached_property
+    def num_insertable_source_rows(self) -> int | None:
+        """How many of them are insertable; None if that takes a query."""
+        if self.on_driver is None or INSERTABLE not in self.on_driver.column_names:
+            return None
+        return _num_source_rows(self.on_driver.filter(self.on_driver[INSERTABLE]))
 
     def unpersist(self) -> None:
         """Let go of what the executors keep."""
@@ -171,6 +178,13 @@ def _is_same_in_arrow(kind: DataType) -> bool:
     return isinstance(kind, _SAME_IN_ARROW) or kind == StringType()
 
 
+def _num_source_rows(pairs: pyarrow.Table) -> int:
+    import pyarrow as pa
+
+    identity = pa.table({"row": pairs[SOURCE_ROW]}).flatten()
+    return int(identity.group_by(identity.column_names).aggregate([]).num_rows)
+
+
 def _with_source_row(pairs: pyarrow.Table) -> pyarrow.Table:
     import pyarrow.compute as pc
 
@@ -178,20 +192,25 @@ def _with_source_row(pairs: pyarrow.Table) -> pyarrow.Table:
 
 
 def _counted(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
+    of_source = {INSERTABLE: F.count_if(INSERTABLE)} if INSERTABLE in pairs.columns else {}
     if one_each:
         # Rows need not be brought together.
         rows = pairs.withColumn(MATCHES, F.col(SOURCE_ROW).isNotNull().cast("int"))
     else:
         # Where a row matches repeatedly and that is allowed, one clause takes all of its pairs.
         rows = pairs.groupBy(FILE, TARGET_ROW_ID).agg(
-            F.count(SOURCE_ROW).alias(MATCHES), F.max(CLAUSE).alias(CLAUSE)
+            F.count(SOURCE_ROW).alias(MATCHES),
+            F.max(CLAUSE).alias(CLAUSE),
+            *[count.alias(name) for name, count in of_source.items()],
         )
+        of_source = {name: F.sum(name) for name in of_source}
     counts = rows.groupBy(FILE).agg(
         F.sum(MATCHES).alias("pairs"),
         F.count_if(F.col(MATCHES) > 0).alias("matched"),
         F.count_if(F.col(MATCHES) > 1).alias("ambiguous"),
         F.count_if(F.col(CLAUSE) != NO_CLAUSE).alias("changed"),
         *[F.count_if(F.col(CLAUSE) == i).alias(f"clause_{i}") for i in range(num_clauses)],
+        *[count.alias("insertable") for count in of_source.values()],
     )
     return counts.toArrow()
 
@@ -201,12 +220,14 @@ def _counted_here(pairs: pyarrow.Table, num_clauses: int, *, one_each: bool) -> 
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    of_source = [INSERTABLE] if INSERTABLE in pairs.column_names else []
     pairs = pairs.append_column(MATCHES, pc.is_valid(pairs[SOURCE_ROW]).cast("int64"))
     if not one_each:
+        sums = [MATCHES, *of_source]
         pairs = (
             pairs.group_by([FILE, TARGET_ROW_ID])
-            .aggregate([(MATCHES, "sum"), (CLAUSE, "max")])
-            .rename_columns({f"{MATCHES}_sum": MATCHES, f"{CLAUSE}_max": CLAUSE})
+            .aggregate([(CLAUSE, "max"), *[(name, "sum") for name in sums]])
+            .rename_columns({f"{CLAUSE}_max": CLAUSE, **{f"{name}_sum": name for name in sums}})
         )
     matches, clause = pairs[MATCHES], pairs[CLAUSE]
     columns = {
@@ -216,6 +237,8 @@ def _counted_here(pairs: pyarrow.Table, num_clauses: int, *, one_each: bool) -> 
         "changed": pc.not_equal(clause, NO_CLAUSE).cast("int64"),
         **{f"clause_{i}": pc.equal(clause, i).cast("int64") for i in range(num_clauses)},
     }
+    if of_source:
+        columns["insertable"] = pairs[INSERTABLE].cast("int64")
     counts = pa.table({FILE: pairs[FILE], **columns}).group_by(FILE)
     summed = counts.aggregate([(name, "sum") for name in columns])
     return summed.rename_columns({f"{name}_sum": name for name in columns})

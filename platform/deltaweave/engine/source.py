@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
@@ -22,6 +22,7 @@ from deltaweave.delta.analyzer import ResolvedMerge
 from deltaweave.delta.checkpoint import materialized
 from deltaweave.delta.failures import delta_error, translated
 from deltaweave.delta.source_plan import reason_to_materialize, with_files_chosen
+from deltaweave.engine.unaffected_rows import insertable
 from deltaweave.errors import SourceError
 from deltaweave.identifiers import RESERVED_PREFIX
 
@@ -53,6 +54,8 @@ class PreparedSource:
         size_in_bytes: Their measured size, or None where they were not materialized.
         reason: Why the source was materialized or not, in Delta's words.
         gives_same_rows: Whether evaluating them again is certain to give the same rows.
+        insertable: Over a row, whether an insert clause takes it if it matches nothing; None where
+            that is not asked (see unaffected_rows).
     """
 
     rows: DataFrame
@@ -60,6 +63,7 @@ class PreparedSource:
     size_in_bytes: int | None
     reason: str
     gives_same_rows: bool
+    insertable: Column | None = None
 
     @cached_property
     def num_rows(self) -> int:
@@ -75,6 +79,20 @@ class PreparedSource:
     def with_num_rows(self, num_rows: int) -> PreparedSource:
         """This source, whose rows were counted on the way."""
         self.__dict__["num_rows"] = num_rows
+        return self
+
+    @cached_property
+    def num_insertable(self) -> int:
+        """How many rows an insert clause takes if they match nothing; counted unless known."""
+        assert self.insertable is not None
+        with translated(self.table, otherwise=SourceError):
+            row = self.rows.agg(F.count_if(self.insertable)).first()
+        assert row is not None
+        return int(row[0])
+
+    def with_num_insertable(self, num_rows: int) -> PreparedSource:
+        """This source, of whose rows the insertable ones were counted on the way."""
+        self.__dict__["num_insertable"] = num_rows
         return self
 
     @property
@@ -110,7 +128,7 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
         same, num_rows = reason == "NOT_MATERIALIZED_AUTO", None
         if same:
             used, num_rows = with_files_chosen(used, merge.node.targetFileIndex().deltaLog())
-        source = PreparedSource(used, merge.table, None, reason, same)
+        source = PreparedSource(used, merge.table, None, reason, same, insertable(merge))
         if not same:
             # Rows that may be others later are counted before they are merged.
             num_rows = source.num_rows
@@ -130,7 +148,9 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
             kept.num_rows,
             kept.size_in_bytes,
         )
-        source = PreparedSource(kept.rows, merge.table, kept.size_in_bytes, reason, True)
+        source = PreparedSource(
+            kept.rows, merge.table, kept.size_in_bytes, reason, True, insertable(merge)
+        )
         yield source.with_num_rows(kept.num_rows)
 
 

@@ -35,6 +35,7 @@ from deltaweave.delta.failures import translated
 from deltaweave.delta.file_list import FileList
 from deltaweave.delta.literals import literal
 from deltaweave.engine.key_ranges import key_ranges
+from deltaweave.engine.pairs import INSERTABLE
 from deltaweave.engine.source import SOURCE_ROW_ID, PreparedSource
 from deltaweave.errors import SourceError
 
@@ -180,6 +181,8 @@ def source_keys(merge: ResolvedMerge, source: PreparedSource, files: FileList) -
     Raises:
         SourceError: The source's rows could not be read or computed.
     """
+    import pyarrow.compute as pc
+
     conjuncts = equalities(merge)
     if not conjuncts or not source.gives_same_rows or not len(files):
         return SourceKeys()
@@ -188,11 +191,17 @@ def source_keys(merge: ResolvedMerge, source: PreparedSource, files: FileList) -
     with translated(merge.table, otherwise=SourceError):
         if source.is_counted and source.num_rows > _max_collected(keys):
             return _ranges(conjuncts, keys, files)
+        asked = keys
+        if source.insertable is not None:
+            asked = source.rows.select(*columns, source.insertable.alias(INSERTABLE))
         # The limit, of a source that is not counted, saves the job that counts it.
-        table = (keys if source.is_counted else keys.limit(MAX_COLLECTED_ROWS + 1)).toArrow()
+        table = (asked if source.is_counted else asked.limit(MAX_COLLECTED_ROWS + 1)).toArrow()
         if not source.is_counted and table.num_rows > MAX_COLLECTED_ROWS:
             return _ranges(conjuncts, keys, files)
     source.with_num_rows(table.num_rows)
+    if source.insertable is not None:
+        source.with_num_insertable(pc.sum(table[INSERTABLE]).as_py() or 0)
+        table = table.drop_columns([INSERTABLE])
     return SourceKeys(tuple(_collected(conjuncts, table)), table)
 
 

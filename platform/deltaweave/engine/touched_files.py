@@ -28,6 +28,7 @@ from deltaweave.engine.evolution import changes_nothing
 from deltaweave.engine.pairs import (
     CLAUSE,
     FILE,
+    INSERTABLE,
     MATCHES,
     MAX_ON_DRIVER,
     NO_CLAUSE,
@@ -38,6 +39,7 @@ from deltaweave.engine.pairs import (
 )
 from deltaweave.engine.source import SOURCE_ROW_PRESENT, PreparedSource
 from deltaweave.engine.source_keys import row_identity, within
+from deltaweave.engine.unaffected_rows import MatchedRows
 from deltaweave.errors import AmbiguousMatchError, MergeFailedError
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class TouchedFilesScan:
         rows_by_clause: Rows taken, by the clause's place in `ResolvedMerge.clauses`.
         num_matched_rows: Target rows that at least one source row matches.
         num_matched_pairs: Pairs of a target row and a source row that matches it.
+        matched_source: The source rows in these pairs.
         num_repeated: Target rows that several source rows match; one clause deletes them all.
         touched_names: The touched files as `FILE` names them, in any order.
         changed_by_file: How many rows of each touched file a clause takes, in their order.
@@ -77,6 +80,7 @@ class TouchedFilesScan:
     rows_by_clause: dict[int, int]
     num_matched_rows: int
     num_matched_pairs: int
+    matched_source: MatchedRows
     num_repeated: int
     touched_names: tuple[str, ...]
     changed_by_file: tuple[int, ...]
@@ -167,6 +171,7 @@ def find_touched_files(
             rows_by_clause={},
             num_matched_rows=0,
             num_matched_pairs=0,
+            matched_source=MatchedRows(),
             num_repeated=0,
             touched_names=(),
             changed_by_file=(),
@@ -205,6 +210,7 @@ def find_touched_files(
             SOURCE_ROW
         ),
         clause_taken(merge).alias(CLAUSE),
+        *_insertable(source),
     )
     if by_source:
         # Rows that neither match nor change: most of a table.
@@ -231,6 +237,7 @@ def find_touched_files(
         rows_by_clause={i: _total(counts, f"clause_{i}") for i in range(len(merge.clauses))},
         num_matched_rows=_total(counts, "matched"),
         num_matched_pairs=_total(counts, "pairs"),
+        matched_source=_matched_source(pairs, counts, has_identity=identity is not None),
         num_repeated=_total(counts, "ambiguous"),
         touched_names=tuple(_names_with(counts, "changed")),
         changed_by_file=changed_by_file,
@@ -249,6 +256,26 @@ def _kept(query: DataFrame, source: PreparedSource, found: Candidates, *, by_sou
     only_file = quote(locations[0], safe="/:") if len(locations) == 1 else None
     pairs = brought_to_driver(query, at_most=at_most, only_file=only_file) if few else None
     return Pairs(query.persist()) if pairs is None else pairs
+
+
+def _insertable(source: PreparedSource) -> list[Column]:
+    """Of a pair, whether an insert clause would take its source row; nothing where none asks."""
+    if source.insertable is None:
+        return []
+    # A row without a source row, for which WHEN NOT MATCHED BY SOURCE clauses look, has none.
+    return [(F.col(SOURCE_ROW_PRESENT).isNotNull() & source.insertable).alias(INSERTABLE)]
+
+
+def _matched_source(pairs: Pairs, counts: pyarrow.Table, *, has_identity: bool) -> MatchedRows:
+    num_pairs = _total(counts, "pairs")
+    num_insertable = _total(counts, "insertable") if "insertable" in counts.column_names else 0
+    rows = pairs.num_source_rows if has_identity else None
+    insertable = pairs.num_insertable_source_rows if has_identity else None
+    return MatchedRows(
+        num_pairs,
+        num_pairs if rows is None else rows,
+        num_insertable if insertable is None else insertable,
+    )
 
 
 def _total(counts: pyarrow.Table, column: str) -> int:

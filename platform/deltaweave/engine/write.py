@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 
 from pyspark.sql import DataFrame
@@ -46,6 +46,7 @@ from deltaweave.engine.source_rows import (
     updates_from_source,
 )
 from deltaweave.engine.touched_files import TouchedFilesScan, find_touched_files
+from deltaweave.engine.unaffected_rows import MatchedRows
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Changes:
         marked: The deletion vectors of touched files that stay, or None.
         rows_by_clause: Rows taken by each clause that looks at target rows.
         num_copied: Unmodified rows of removed files that were written anew.
+        matched_source: The source rows that match; None where that was not found out.
     """
 
     strategy: str
@@ -71,6 +73,7 @@ class Changes:
     marked: MarkedRows | None = None
     rows_by_clause: Mapping[int, int] = field(default_factory=dict)
     num_copied: int = 0
+    matched_source: MatchedRows | None = None
 
 
 def write_changes(transaction: Transaction, source: PreparedSource, phases: Phases) -> Changes:
@@ -88,10 +91,12 @@ def write_changes(transaction: Transaction, source: PreparedSource, phases: Phas
         scan = find_touched_files(transaction, source, candidates, with_row_index=by_place)
     try:
         if not len(scan.touched):
-            return _insert_unmatched(transaction, source, scan, phases)
-        if with_vectors:
-            return _mark_touched_rows(transaction, source, scan, phases)
-        return _rewrite_touched_files(transaction, source, scan, phases, in_place=in_place)
+            changes = _insert_unmatched(transaction, source, scan, phases)
+        elif with_vectors:
+            changes = _mark_touched_rows(transaction, source, scan, phases)
+        else:
+            changes = _rewrite_touched_files(transaction, source, scan, phases, in_place=in_place)
+        return replace(changes, matched_source=scan.matched_source)
     finally:
         with letting_go("the pairs"):
             scan.pairs.unpersist()
@@ -106,7 +111,8 @@ def _insert_only(transaction: Transaction, source: PreparedSource, phases: Phase
         rows, candidates = inserts_only(transaction, source)
         written = transaction.write(rows)
     none = candidates.none()
-    return Changes("insert-only", candidates, none, none, written)
+    matched = None if len(candidates) else MatchedRows()
+    return Changes("insert-only", candidates, none, none, written, matched_source=matched)
 
 
 def _insert_unmatched(

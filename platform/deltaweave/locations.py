@@ -1,0 +1,82 @@
+"""Locations of tables and sources: a path or URI must carry no credentials."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from deltaweave.errors import StatementError
+
+# A URI alone, or quoted in SQL as in delta.`s3://bucket/orders`: scheme, slashes, authority, rest.
+_URI = re.compile(r"(?:^|`)\s*((?:[A-Za-z][A-Za-z0-9+.-]+:)+)(/+)([^/?#`]*)([^`]*)")
+
+# abfss://container@account/…: what stands before the @ is no user.
+_CONTAINER_FIRST = frozenset({"abfs:", "abfss:", "wasb:", "wasbs:"})
+# Names of buckets have no colon, so what follows one is no port.
+_BUCKETS = frozenset({"s3:", "s3a:", "s3n:", "gs:"})
+
+_SECRET_PARAMETER = re.compile(
+    r"key|secret|token|passw|pwd|signature|^sig$|^sas|credential(?!_kind)", re.IGNORECASE
+)
+
+
+def refuse_credentials(location: str | Path, *, operation: str = "opening") -> None:
+    """Refuse a location that holds credentials: descriptions, logs and metadata would show them.
+
+    Refused are user information before a host or bucket (`s3://KEY:SECRET@bucket/orders`) and
+    parameters that are named like a secret (`?sig=…`). A path without a scheme is never refused,
+    nor is the container of `abfss://container@account/orders`.
+
+    Args:
+        location: A path or a URI; or SQL, of which the URIs in back quotes are looked at.
+        operation: What the location is for, for the error's words.
+
+    Raises:
+        StatementError: There are credentials; the error does not repeat them.
+    """
+    for scheme, slashes, authority, rest in _URI.findall(str(location)):
+        if _names_user(scheme.lower(), slashes, authority):
+            what = "user information"
+        elif _has_secret_parameter(rest):
+            what = "a parameter with a secret"
+        else:
+            continue
+        raise StatementError(
+            f"its location holds credentials ({what}), which logs and metadata would show.",
+            table=_without_credentials(scheme, slashes, authority + rest),
+            operation=operation,
+            state="Nothing was read or written.",
+            hint="Leave them out, and give them by the environment or by Spark's configuration "
+            "of the store. Change them where this location was logged or shared.",
+        )
+
+
+def _names_user(scheme: str, slashes: str, authority: str) -> bool:
+    if scheme == "file:" and slashes != "//":
+        return False  # a local path: it has no authority
+    before, at, _ = authority.rpartition("@")
+    if at:
+        # With one slash it is a path, in which an @ alone may be part of a name.
+        return ":" in before or (slashes == "//" and scheme not in _CONTAINER_FIRST)
+    if slashes != "//":
+        return False
+    # A secret may hold a slash, at which the authority seems to end.
+    _, colon, port = authority.partition(":")
+    is_port = port.isdecimal() and scheme not in _BUCKETS
+    return bool(colon) and not is_port and not authority.startswith("[")
+
+
+def _has_secret_parameter(rest: str) -> bool:
+    _, _, query = rest.partition("?")
+    parameters = parse_qsl(query.partition("#")[0], keep_blank_values=True)
+    return any(_SECRET_PARAMETER.search(name) or "@" in value for name, value in parameters)
+
+
+def _without_credentials(scheme: str, slashes: str, rest: str) -> str:
+    path, question_mark, _ = rest.partition("?")
+    # No @ is written as such in a secret.
+    hidden, at, shown = path.rpartition("@")
+    if not at and ":" in path:
+        shown = ""
+    return f"{scheme}{slashes}{'…@' if hidden else ''}{shown or '…'}{'?…' if question_mark else ''}"

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 
 from assets.landing import GROUP, landing_directory, web_returns_landing
 from assets.partitions import web_returns_partitions
-from dagster_deltaweave import SparkResource, merge_asset, read_source_partition
+from dagster_deltaweave import SparkResource, merge_asset, partition_path, read_source_partition
 from deltaweave import clauses
 from deltaweave.bench.tpcds import AMOUNTS, IDENTIFIERS
 
@@ -41,7 +41,7 @@ def web_returns(context: AssetExecutionContext, spark: SparkResource) -> DataFra
     """
     return read_source_partition(
         spark.session,
-        str(landing_directory() / context.partition_key),
+        partition_path(landing_directory(), context.partition_key),
         schema=f"{SCHEMA}, op STRING",
         table="web_returns",
     )

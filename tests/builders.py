@@ -7,6 +7,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from deltaweave.identifiers import quoted
+
 Rows = Sequence[tuple[Any, ...]]
 
 
@@ -49,7 +51,7 @@ def write_table(
         properties: Table properties.
         setup: Statements to run afterwards, with `{target}` for the table.
     """
-    target = f"delta.`{path}`"
+    target = f"delta.{quoted(path)}"
     writer = frame(spark, rows, schema, files=files).write.format("delta")
     if ddl is None and not cluster_by:
         if partition_by:
@@ -72,7 +74,7 @@ def _create(
 ) -> str:
     statement = f"CREATE TABLE {target} ({ddl}) USING delta"
     if partition_by:
-        statement += f" PARTITIONED BY ({', '.join(f'`{name}`' for name in partition_by)})"
+        statement += f" PARTITIONED BY ({', '.join(map(quoted, partition_by))})"
     if cluster_by:
         statement += f" CLUSTER BY ({', '.join(cluster_by)})"
     if properties:

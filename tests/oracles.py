@@ -21,6 +21,7 @@ from deltaweave.bench.tables import session_options as configured
 from deltaweave.delta import file_list, jvm, snapshot
 from deltaweave.engine.clauses import Clause
 from deltaweave.errors import DeltaweaveError
+from deltaweave.identifiers import quoted
 from tests.builders import frame, write_table
 from tests.merge_cases.case import COPY_ON_WRITE, FEED, Layout, MergeCase
 
@@ -92,7 +93,7 @@ class Copy:
             query = self.case.view.format(target=f"delta.`{self.path}`")
             self.spark.sql(f"CREATE OR REPLACE {kind} {self.name} AS {query}")
             return self.name
-        return f"delta.`{self.path}`"
+        return f"delta.{quoted(self.path)}"
 
 
 class Stage:

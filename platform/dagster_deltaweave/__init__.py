@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dagster_deltaweave.component import MergeAssetComponent
     from dagster_deltaweave.declaration import MergeDeclaration
     from dagster_deltaweave.io_manager import SparkDeltaIOManager
+    from dagster_deltaweave.landing import partition_path
     from dagster_deltaweave.landing_sensor import build_partition_sensor
     from dagster_deltaweave.merge_checks import build_merge_checks
     from dagster_deltaweave.merge_on_read_decorator import MergeOnReadAssets, merge_on_read_asset
@@ -75,6 +76,7 @@ __all__ = [
     "merge_asset",
     "merge_on_read_asset",
     "partition_keys",
+    "partition_path",
     "partition_tags",
     "read_source_partition",
 ]
@@ -105,6 +107,7 @@ _HOMES = {
     "merge_asset": "asset_decorator",
     "merge_on_read_asset": "merge_on_read_decorator",
     "partition_keys": "run_partitions",
+    "partition_path": "landing",
     "partition_tags": "run_partitions",
     "read_source_partition": "source_partition",
 }

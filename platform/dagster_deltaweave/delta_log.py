@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ class Position:
 
     Attributes:
         version: The version.
-        timestamp: When it was committed, in ms since 1970, as its commit says.
+        timestamp: When it was committed, in ms since 1970, as its commit says or, where it does
+            not, as the storage of its file does.
     """
 
     version: int
@@ -63,14 +65,22 @@ class Commit:
 
 
 class DeltaLog:
-    """The log of the table at a location, a path or a URI."""
+    """The log of the table at a location, a path or a URI.
+
+    Its methods raise an OSError where the storage cannot be read, and a ValueError where it holds
+    what is no commit.
+    """
 
     def __init__(self, location: str | Path) -> None:
         self._store, base = file_system(location)
         self._directory = f"{base}/_delta_log"
 
-    def after(self, position: Position) -> list[Commit] | None:
+    def after(self, position: Position, limit: int | None = None) -> list[Commit] | None:
         """The commits after a position, oldest first.
+
+        Args:
+            position: Of a commit that was seen before.
+            limit: How many at most; the others are not read, but for a few at a time.
 
         Returns:
             None where the log does not lead on from there: the table was made anew, or has lost
@@ -79,14 +89,14 @@ class DeltaLog:
         at = self.commit(position.version)
         if at is not None and at.position != position:
             return None
-        commits = list(self._from(position.version + 1))
+        commits = list(islice(self._from(position.version + 1), limit))
         # Delta never cleans the newest commit up: one that is gone has successors.
         return None if at is None and not commits else commits
 
-    def all(self) -> list[Commit]:
+    def all(self, limit: int | None = None) -> list[Commit]:
         """The commits that the log still holds, oldest first; none where there is no table."""
         versions = self._versions()
-        return list(self._from(versions[0])) if versions else []
+        return list(islice(self._from(versions[0]), limit)) if versions else []
 
     def newest_first(self) -> Iterator[Commit]:
         """The commits that the log still holds, newest first."""
@@ -97,8 +107,17 @@ class DeltaLog:
 
     def commit(self, version: int) -> Commit | None:
         """The commit of a version, or None where the log does not hold it."""
-        text = self._read(f"{version:020}.json")
-        return None if text is None else _commit(version, text)
+        name = f"{version:020}.json"
+        text = self._read(name)
+        if text is None:
+            return None
+        try:
+            commit = _commit(version, text)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{name} holds no commit ({type(error).__name__}: {error})") from None
+        return (
+            commit if commit.position.timestamp else replace(commit, position=self._dated(commit))
+        )
 
     def _from(self, version: int) -> Iterator[Commit]:
         """The commits from a version on, several read at a time."""
@@ -112,6 +131,12 @@ class DeltaLog:
                     yield commit
                     version += 1
                 commits = list(readers.map(self.commit, range(version, version + _AT_ONCE)))
+
+    def _dated(self, commit: Commit) -> Position:
+        """The position of a commit whose writer gave no time, by the time of its file."""
+        path = f"{self._directory}/{commit.version:020}.json"
+        [info] = self._store.get_file_info([path])
+        return Position(commit.version, (info.mtime_ns or 0) // 1_000_000)
 
     def _versions(self) -> list[int]:
         """The versions whose commits are there, in order and without a gap up to the newest."""

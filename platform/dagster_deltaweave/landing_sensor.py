@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from dagster import (
@@ -13,10 +15,10 @@ from dagster import (
     AssetMaterialization,
     AssetSelection,
     DefaultSensorStatus,
-    DynamicPartitionsDefinition,
     JobDefinition,
     MetadataValue,
     PartitionsDefinition,
+    RunRecord,
     RunRequest,
     SensorDefinition,
     SensorEvaluationContext,
@@ -25,14 +27,28 @@ from dagster import (
 )
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.storage.tags import RUN_KEY_TAG
 
-from dagster_deltaweave.landing import Delivery, deliveries
-from dagster_deltaweave.run_requests import additions, first_without_a_run
-from dagster_deltaweave.storage import local_path
+from dagster_deltaweave.landing import Delivery, deliveries, hive_value
+from dagster_deltaweave.run_partitions import DELIVERY
+from dagster_deltaweave.run_requests import (
+    PastRuns,
+    additions,
+    first_to_request,
+    known_partitions,
+    was_launched,
+)
+from dagster_deltaweave.storage import local_path, same_place, without_query
 from deltaweave.locations import refuse_credentials
 
+IDENTITY = "deltaweave/fingerprint"
+"""Run tag that tells the delivery from the partition's others."""
+
 _KEPT_NAMES = 1_000
-"""How many names of one kind the cursor holds at most; beyond it, names wait for a later tick."""
+"""Beyond so many names of one kind, the cursor packs them, or lets them wait for a later tick."""
+
+_SECOND = 1_000_000_000
+_CLOCKS_DIFFER = 60 * _SECOND
 
 
 @dataclass(frozen=True)
@@ -48,9 +64,11 @@ class Watermark:
         until: The backlog's end. A backlog is worked off by name, so that a table which is filled
             from partitions landed together merges them in order.
         after: The last name of the backlog that was requested.
-        recent: Partition to fingerprint of what was requested after `until`, or ahead of it.
+        recent: Partition to identity of what was requested after `until`, or ahead of it.
         unsettled: Partition to fingerprint of what may still grow, as last seen.
-        unknown: Partitions that the partitions definition did not know when they landed.
+        unknown: Directories that could not be requested when they landed: the partitions
+            definition did not know them, or they could not be read.
+        place: The landing directory, with links followed: one in its place is looked at anew.
     """
 
     through: int = 0
@@ -59,22 +77,38 @@ class Watermark:
     recent: Mapping[str, str] = field(default_factory=dict)
     unsettled: Mapping[str, str] = field(default_factory=dict)
     unknown: Sequence[str] = ()
+    place: str = ""
 
     @classmethod
     def of(cls, cursor: str | None) -> Watermark | None:
-        """The watermark that a cursor holds; None where it was reset, or is of another make."""
+        """The watermark that a cursor holds; None where it was reset, or cannot be read."""
         try:
-            return cls(**json.loads(cursor)) if cursor else None
-        except (TypeError, ValueError):
+            values = json.loads(cursor or "null")
+            watermark = cls(**{**values, "unknown": _unpacked(values["unknown"])})
+        except (KeyError, TypeError, ValueError, zlib.error):
             return None
+        return watermark if watermark._is_sound() else None
 
     def to_cursor(self) -> str:
         """The watermark as a cursor."""
-        return json.dumps(asdict(self))
+        values = asdict(self)
+        return json.dumps({**values, "unknown": _packed(self.unknown)})
+
+    def _is_sound(self) -> bool:
+        """Whether the values are of their types, which a cursor from elsewhere need not hold."""
+        named: list[object] = [self.recent, self.unsettled]
+        if not all(isinstance(each, dict) for each in named):
+            return False
+        texts: list[object] = [self.after, self.place, *self.unknown]
+        texts += [*self.recent.values(), *self.unsettled.values()]
+        times: list[object] = [self.through, self.until]
+        return all(isinstance(each, int) for each in times) and all(
+            isinstance(each, str) for each in texts
+        )
 
     def covers(self, delivery: Delivery) -> bool:
         """Whether the delivery was requested."""
-        return self.recent.get(delivery.partition) == delivery.fingerprint or self._passed(delivery)
+        return self.recent.get(delivery.partition) == delivery.identity or self._passed(delivery)
 
     def _passed(self, delivery: Delivery) -> bool:
         return delivery.changed_at <= self.through or (
@@ -91,12 +125,13 @@ class Watermark:
             waiting: What is left of it.
             horizon: The time up to which nothing can come into view any more, in ns since 1970.
         """
-        recent = {each.partition: each.fingerprint or "" for each in requested}
+        recent = {**self.recent, **{each.partition: each.identity or "" for each in requested}}
         if any(each.changed_at <= self.until for each in waiting):
             backlog = [each.partition for each in requested if each.changed_at <= self.until]
             after = max([self.after, *backlog])
-            return Watermark(self.through, self.until, after, {**self.recent, **recent})
-        return Watermark(self.until, max(horizon, self.until), "", {**self.recent, **recent})
+            return replace(self, after=after, recent=recent)
+        until = max(horizon, self.until)
+        return replace(self, through=self.until, until=until, after="", recent=recent)
 
     def keeping(
         self,
@@ -106,13 +141,13 @@ class Watermark:
     ) -> Watermark:
         """The watermark without recent deliveries that it covers anyway, or that are gone."""
         recent = {
-            each.partition: each.fingerprint
+            each.partition: each.identity
             for each in found
-            if each.fingerprint is not None
-            and self.recent.get(each.partition) == each.fingerprint
+            if each.identity is not None
+            and self.recent.get(each.partition) == each.identity
             and not self._passed(each)
         }
-        return Watermark(self.through, self.until, self.after, recent, unsettled, unknown)
+        return replace(self, recent=recent, unsettled=unsettled, unknown=unknown)
 
 
 @dataclass(frozen=True)
@@ -125,7 +160,8 @@ class Landed:
         covered: How many were requested before.
         incomplete: Partitions whose delivery goes on.
         unsettled: Of these, without a marker, the fingerprints that may still change.
-        unknown: Partitions that a fixed partitions definition does not know.
+        unknown: Directories that a fixed partitions definition does not know.
+        problems: Why others cannot be requested, by directory.
     """
 
     new: Sequence[Delivery]
@@ -133,6 +169,7 @@ class Landed:
     incomplete: Sequence[str]
     unsettled: Mapping[str, str]
     unknown: Sequence[str]
+    problems: Mapping[str, str]
 
 
 def build_partition_sensor(
@@ -152,9 +189,19 @@ def build_partition_sensor(
     """A sensor over a directory in which each source partition lands as a directory.
 
     A partition is complete when its marker file is there or, without a marker, when names, sizes
-    and times of its files are those of the tick before. One that is delivered again is merged
-    again: the run key holds the partition and the delivery's fingerprint, which is the marker's
-    time of modification or the digest of those names, sizes and times.
+    and times of its files are those of the tick before. The marker has to be written last: where a
+    whole directory is copied, copy it under a name that begins with `.` or `_`, then rename it.
+
+    One that is delivered again is merged again: the run key holds the partition and the delivery's
+    fingerprint, which is the marker's time of modification or the digest of those names, sizes and
+    times. A marker that keeps its time (`cp -a`) is told by the time at which the disk last saw it
+    change; whatever else changes it, such as `chmod`, is a delivery too. Without a marker, files
+    with the names, sizes and times that were requested last are the same delivery.
+
+    A directory's name is its partition key. Where fixed partitions do not have it but have what
+    follows `=` in it, as in Hive's `day=2024-01-01`, that is the key; `partition_path` finds the
+    directory. What cannot be a key, or cannot be read, is skipped with a reason, and the others go
+    on.
 
     The cursor is a watermark (`Watermark`), not a list of all that was ever requested. Where it is
     lost, the run keys of earlier runs say what was requested, and no run is doubled as long as
@@ -180,51 +227,56 @@ def build_partition_sensor(
         StatementError: The directory is a URI that holds credentials.
     """
     refuse_credentials(directory, operation="looking for new partitions")
+    shown = without_query(directory)
 
     @sensor(
         name=name,
         target=target,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description=description or f"Requests one run for each partition landed in {directory}.",
+        description=description or f"Requests one run for each partition landed in {shown}.",
     )
     def partition_sensor(context: SensorEvaluationContext) -> SensorResult:
         found = deliveries(directory, marker)
         if found is None:
             return SensorResult(
-                skip_reason=f"The landing directory is missing: {directory}", cursor=context.cursor
+                skip_reason=f"The landing directory is missing: {shown}", cursor=context.cursor
             )
-        horizon = time.time_ns() - max_lateness_seconds * 1_000_000_000
-        watermark = Watermark.of(context.cursor)
-        if watermark is None:
-            if context.cursor:
-                context.log.warning("The cursor cannot be read: the runs say what was requested.")
-            watermark = Watermark(until=horizon)
-        landed = look(found, watermark, horizon, marker, _known_partitions(partitions_def))
-        now, passed = first_without_a_run(
-            context, name, landed.new, run_key=_run_key, limit=max_requests_per_tick
+        known = known_partitions(context, partitions_def)
+        found = list(_with_keys(found, known))
+        now = time.time_ns()
+        horizon = _horizon(found, now - max_lateness_seconds * _SECOND)
+        watermark = _watermark(context, same_place(directory), horizon)
+        landed = look(found, watermark, horizon, marker, known, now)
+        runs = PastRuns(context, name)
+        chosen, passed = first_to_request(
+            landed.new,
+            unused_key=lambda delivery: _unused_key(runs, delivery),
+            limit=max_requests_per_tick,
         )
-        dealt_with = landed.new[: len(now) + len(passed)]
+        dealt_with = landed.new[: len(chosen) + len(passed)]
         waiting = landed.new[len(dealt_with) :]
-        later = {each.partition for each in waiting}.intersection(watermark.unknown)
+        later = {each.name for each in waiting}.intersection(watermark.unknown)
         cursor = (
             watermark.moved_by(dealt_with, waiting, horizon)
-            .keeping(found, landed.unsettled, [*landed.unknown, *sorted(later)])
+            .keeping(found, landed.unsettled, sorted({*landed.unknown, *landed.problems, *later}))
             .to_cursor()
         )
-        if not now:
-            reason = _skip_reason(directory, landed, len(passed), len(waiting))
+        if not chosen:
+            reason = _skip_reason(shown, landed, len(passed), len(waiting))
             return SensorResult(skip_reason=reason, cursor=cursor)
         context.log.info(
-            f"Requesting {len(now)} of {len(landed.new) - len(passed)} new partitions in "
-            f"{directory}."
+            f"Requesting {len(chosen)} of {len(landed.new) - len(passed)} new partitions in "
+            f"{shown}."
         )
+        if landed.problems:
+            context.log.warning(f"In {shown} are skipped {_listed_problems(landed.problems)}.")
         return SensorResult(
-            run_requests=[_run_request(each) for each in now],
+            run_requests=[_run_request(each, run_key) for each, run_key in chosen],
             dynamic_partitions_requests=additions(
-                context, partitions_def, [each.partition for each in now]
+                context, partitions_def, [each.partition for each, _ in chosen]
             ),
-            asset_events=[_arrival(landing_asset, directory, each) for each in now]
+            asset_events=[_arrival(landing_asset, directory, each) for each, _ in chosen]
             if landing_asset
             else [],
             cursor=cursor,
@@ -239,6 +291,7 @@ def look(
     horizon: int,
     marker: str | None,
     known: frozenset[str] | None,
+    now: int | None = None,
 ) -> Landed:
     """What is new, and what is not complete or not known, from where the watermark stands.
 
@@ -248,18 +301,24 @@ def look(
         horizon: Deliveries up to this time have settled, in ns since 1970.
         marker: Name of the marker file, or None where sizes settle.
         known: The partitions there can be, or None when there can be any.
+        now: The time, in ns since 1970, where a delivery in a second that has not ended is to wait.
     """
     new, incomplete, unknown = [], [], []
+    problems: dict[str, str] = {}
     unsettled: dict[str, str] = {}
     settled_before, once_unknown = max(horizon, watermark.until), frozenset(watermark.unknown)
     for delivery in found:
         partition, fingerprint = delivery.partition, delivery.fingerprint
-        if known is not None and partition not in known:
-            unknown.append(partition)
+        if delivery.problem is not None:
+            problems[delivery.name] = delivery.problem
+        elif known is not None and partition not in known:
+            unknown.append(delivery.name)
         elif fingerprint is None:
             incomplete.append(partition)
-        elif watermark.covers(delivery) and partition not in once_unknown:
+        elif watermark.covers(delivery) and delivery.name not in once_unknown:
             continue
+        elif now is not None and _may_be_rewritten(delivery, now):
+            incomplete.append(partition)
         elif (
             marker is None
             and delivery.changed_at > settled_before
@@ -271,21 +330,78 @@ def look(
             new.append(delivery)
     return Landed(
         new=sorted(new, key=lambda each: (each.changed_at > watermark.until, each.partition)),
-        covered=len(found) - len(new) - len(incomplete) - len(unknown),
+        covered=len(found) - len(new) - len(incomplete) - len(unknown) - len(problems),
         incomplete=sorted(incomplete),
         # Beyond that number they wait until the horizon has passed them.
         unsettled=dict(sorted(unsettled.items())[:_KEPT_NAMES]),
-        unknown=sorted(unknown)[:_KEPT_NAMES],
+        unknown=sorted(unknown),
+        problems=dict(sorted(problems.items())),
     )
 
 
-def _known_partitions(partitions_def: PartitionsDefinition[str]) -> frozenset[str] | None:
-    if isinstance(partitions_def, DynamicPartitionsDefinition):
-        return None
-    return frozenset(partitions_def.get_partition_keys())
+def _watermark(context: SensorEvaluationContext, place: str, horizon: int) -> Watermark:
+    """Where the last tick left it; one that begins anew where that is not known."""
+    watermark = Watermark.of(context.cursor)
+    if context.cursor and watermark is None:
+        context.log.warning("The cursor cannot be read: the runs say what was requested.")
+    elif watermark is not None and watermark.place not in ("", place):
+        context.log.info(f"{place} was not looked at before: the runs say what was requested.")
+        watermark = None
+    return replace(watermark or Watermark(until=horizon), place=place)
 
 
-def _skip_reason(directory: str | Path, landed: Landed, passed: int, waiting: int) -> str:
+def _horizon(found: Iterable[Delivery], settled: int) -> int:
+    """The time up to which nothing can come into view any more, in ns since 1970.
+
+    Never later than the newest time that the storage has told: its clock may be behind.
+    """
+    newest = max((each.changed_at for each in found), default=settled)
+    return min(settled, newest - _SECOND if _is_in_seconds(newest) else newest)
+
+
+def _is_in_seconds(moment: int) -> bool:
+    return moment % _SECOND == 0
+
+
+def _may_be_rewritten(delivery: Delivery, now: int) -> bool:
+    """Whether the storage, which tells no parts of a second, may give its successor this time."""
+    return _is_in_seconds(delivery.changed_at) and 0 <= now - delivery.changed_at < _SECOND
+
+
+def _with_keys(found: Iterable[Delivery], known: frozenset[str] | None) -> Iterable[Delivery]:
+    """The deliveries by their partition keys, which are not the names of Hive's directories."""
+    if known is None:
+        return found
+    named = sorted(found, key=lambda each: (each.partition not in known, each.partition))
+    taken: set[str] = set()
+    return [_with_key(each, known, taken) for each in named]
+
+
+def _with_key(delivery: Delivery, known: frozenset[str], taken: set[str]) -> Delivery:
+    """The delivery by its partition key, which is taken then."""
+    name = delivery.partition
+    value = hive_value(name)
+    if name not in known and value in known and value not in taken:
+        delivery = replace(delivery, partition=value, directory=name)
+    taken.add(delivery.partition)
+    return delivery
+
+
+def _packed(names: Sequence[str]) -> Sequence[str] | str:
+    """Names for the cursor, which is stored with every tick: many as a compressed text."""
+    if len(names) <= _KEPT_NAMES:
+        return names
+    return base64.b85encode(zlib.compress(json.dumps(names).encode())).decode()
+
+
+def _unpacked(packed: Sequence[str] | str) -> Sequence[str]:
+    if not isinstance(packed, str):
+        return packed
+    names: list[str] = json.loads(zlib.decompress(base64.b85decode(packed)))
+    return names
+
+
+def _skip_reason(directory: str, landed: Landed, passed: int, waiting: int) -> str:
     reason = f"No new partition in {directory}: {landed.covered + passed} requested before"
     if passed:
         reason += f" ({passed} by runs that the cursor did not know of)"
@@ -295,19 +411,50 @@ def _skip_reason(directory: str | Path, landed: Landed, passed: int, waiting: in
         reason += f", {len(landed.incomplete)} incomplete ({', '.join(landed.incomplete[:5])})"
     if landed.unknown:
         reason += f", {len(landed.unknown)} unknown ({', '.join(landed.unknown[:5])})"
+    if landed.problems:
+        reason += f", skipped {_listed_problems(landed.problems)}"
     return reason + "."
 
 
-def _run_key(delivery: Delivery) -> str:
-    return f"{delivery.partition}@{delivery.fingerprint}"
+def _listed_problems(problems: Mapping[str, str]) -> str:
+    first = "; ".join(f"{name!a}: {problem}" for name, problem in list(problems.items())[:5])
+    return f"{len(problems)} ({first})"
 
 
-def _run_request(delivery: Delivery) -> RunRequest:
+def _unused_key(runs: PastRuns, delivery: Delivery) -> str | None:
+    """The run key for a delivery; None where the partition's newest run is for it."""
+    run_key = f"{delivery.partition}@{delivery.fingerprint}"
+    same = runs.with_key(run_key)
+    if same is None:
+        return run_key
+    newest = runs.newest_of(delivery.partition) or same
+    if _is_for(newest, delivery, run_key):
+        return None if was_launched(newest) else newest.dagster_run.tags[RUN_KEY_TAG]
+    return f"{run_key}@{delivery.changed_at}"
+
+
+def _is_for(record: RunRecord, delivery: Delivery, run_key: str) -> bool:
+    tags = record.dagster_run.tags
+    if IDENTITY in tags:
+        return tags[IDENTITY] == delivery.identity
+    # A run of an older release, which told deliveries by their fingerprints alone.
+    created_at = int(record.create_timestamp.timestamp() * _SECOND)
+    return tags.get(RUN_KEY_TAG) == run_key and created_at > delivery.marked_at - _CLOCKS_DIFFER
+
+
+def _run_request(delivery: Delivery, run_key: str) -> RunRequest:
     return RunRequest(
-        run_key=_run_key(delivery),
+        run_key=run_key,
         partition_key=delivery.partition,
-        tags={"deltaweave/delivery": str(delivery.fingerprint)},
+        tags={DELIVERY: _version(delivery), IDENTITY: str(delivery.identity)},
     )
+
+
+def _version(delivery: Delivery) -> str:
+    """What no other delivery of the partition has; times count up from one to the next."""
+    fingerprint, changed_at = delivery.fingerprint, str(delivery.changed_at)
+    is_marked = delivery.marked_at or fingerprint == changed_at
+    return changed_at if is_marked else f"{fingerprint}.{changed_at}"
 
 
 def _arrival(
@@ -315,13 +462,13 @@ def _arrival(
 ) -> AssetMaterialization:
     path = local_path(directory)
     if path is None:
-        uri = f"{str(directory).partition('?')[0].rstrip('/')}/{delivery.partition}"
+        uri = f"{without_query(directory)}/{delivery.name}"
     else:
-        uri = (path / delivery.partition).absolute().as_uri()
+        uri = (path / delivery.name).absolute().as_uri()
     return AssetMaterialization(
         asset_key=landing_asset,
         partition=delivery.partition,
         description="A complete delivery was found.",
         metadata={"dagster/uri": MetadataValue.text(uri)},
-        tags={DATA_VERSION_TAG: str(delivery.fingerprint)},
+        tags={DATA_VERSION_TAG: _version(delivery)},
     )

@@ -271,7 +271,7 @@ def _rematerialize(
             raise RetryRequested(declaration.retries, _SECONDS_BEFORE_RETRY) from error
         raise
     metadata: dict[str, Any] = {
-        **table_metadata(table.base),
+        **table_metadata(table.base, done.version if done else None),
         "rematerialize/strategy": MetadataValue.text(done.strategy if done else "none"),
         "rematerialize/purged_batch": MetadataValue.int(purged),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +18,18 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
 _HADOOP_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """What Hadoop calls a store, and what Arrow calls it."""
 
+_GLOB = re.compile(r"[*?\[\]{}\\]")
+
+_SECRET = re.compile(r"key|secret|token|passw|credential|signature", re.IGNORECASE)
+_LEAST_SECRET = 8
+_IN_URI = re.compile(r"(?<=://)[^\s/@]+:[^\s@]+(?=@)|(?<=\?)[^\s'\"]+")
+
 
 def local_path(location: str | Path) -> Path | None:
     """The local path that a location means, or None where it is on an object store.
 
     A location is a path, or a URI as Delta and Spark write it: `file:/lake/orders` or
-    `s3a://bucket/orders`. A local one is percent-decoded only where it is spelt `file:///…`.
+    `s3a://bucket/orders`. Only one that is spelt `file:///…` is percent-decoded.
 
     Raises:
         StatementError: The URI holds credentials.
@@ -56,6 +63,44 @@ def file_system(location: str | Path) -> tuple[FileSystem, str]:
         return fs.LocalFileSystem(), str(path.absolute())
     scheme, rest = str(location).split(":", 1)
     uri, _, query = rest.partition("?")
-    encoded = quote(uri, safe="/:@%=+,") + (f"?{query}" if query else "")
+    # Also a percent sign: as in Hadoop, it escapes nothing.
+    encoded = quote(uri, safe="/:@=+,") + (f"?{query}" if query else "")
     store, base = fs.FileSystem.from_uri(f"{_HADOOP_SCHEMES.get(scheme, scheme)}:{encoded}")
     return store, base.rstrip("/")
+
+
+def same_place(location: str | Path) -> str:
+    """A name of the place that a location means: the same however it is spelt, links followed."""
+    path = local_path(location)
+    if path is not None:
+        return os.path.realpath(path)
+    scheme, _, rest = without_query(location).partition(":")
+    return f"{_HADOOP_SCHEMES.get(scheme, scheme)}:{rest}"
+
+
+def without_query(location: str | Path) -> str:
+    """A location for people: of a store's URI without its query and a slash at its end."""
+    path = local_path(location)
+    return str(location) if path is not None else str(location).partition("?")[0].rstrip("/")
+
+
+def literal_path(path: str) -> str:
+    r"""A path by which Hadoop means this one, where it would take it for a pattern.
+
+    >>> print(literal_path("/lake/a*b"))
+    /lake/a\*b
+    """
+    return _GLOB.sub(r"\\\g<0>", path)
+
+
+def redacted(error: object) -> str:
+    """An error's words without the secrets that a store may repeat in them.
+
+    Left out are user information and queries of URIs, and the values of environment variables that
+    are named like secrets.
+    """
+    text = _IN_URI.sub("…", str(error))
+    for name, value in os.environ.items():
+        if _SECRET.search(name) and len(value) >= _LEAST_SECRET:
+            text = text.replace(value, "…")
+    return text

@@ -12,7 +12,6 @@ from dagster import (
     AssetMaterialization,
     AssetSelection,
     DefaultSensorStatus,
-    DynamicPartitionsDefinition,
     JobDefinition,
     MetadataValue,
     PartitionsDefinition,
@@ -26,7 +25,14 @@ from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from dagster_deltaweave.delta_log import Commit, DeltaLog, Position
-from dagster_deltaweave.run_requests import additions, first_without_a_run
+from dagster_deltaweave.run_requests import (
+    additions,
+    first_without_a_run,
+    is_key,
+    known_partitions,
+)
+from dagster_deltaweave.storage import redacted, without_query
+from deltaweave.errors import SourceError
 from deltaweave.locations import refuse_credentials
 
 PartitionKeyOf = Callable[[Mapping[str, str | None]], str]
@@ -44,21 +50,42 @@ class Progress:
         until: While more partitions changed than a tick requests: the version up to which.
         after: The last partition of these that was requested; they are requested by name.
         unknown: Partition to version for those that the partitions definition did not know.
+        until_timestamp: When the version `until` was committed, in ms since 1970; None where an
+            older release did not keep it.
     """
 
     seen: Position
     until: int | None = None
     after: str = ""
     unknown: Mapping[str, str] = field(default_factory=dict)
+    until_timestamp: int | None = None
 
     @classmethod
     def of(cls, cursor: str | None) -> Progress | None:
-        """The progress that a cursor holds; None where it was reset, or is of another make."""
+        """The progress that a cursor holds; None where it was reset, or cannot be read."""
         try:
-            values = json.loads(cursor) if cursor else None
-            return cls(**{**values, "seen": Position(**values["seen"])}) if values else None
+            values = json.loads(cursor or "null")
+            progress = cls(**{**values, "seen": Position(**values["seen"])})
         except (KeyError, TypeError, ValueError):
             return None
+        return progress if progress._is_sound() else None
+
+    def _is_sound(self) -> bool:
+        """Whether the values are of their types, which a cursor from elsewhere need not hold."""
+        numbers: list[object] = [self.seen.version, self.seen.timestamp]
+        numbers += [each for each in (self.until, self.until_timestamp) if each is not None]
+        unknown: object = self.unknown
+        return (
+            all(isinstance(each, int) for each in numbers)
+            and isinstance(unknown, dict)
+            and all(isinstance(each, str) for each in [self.after, *unknown.values()])
+        )
+
+    def leads_to(self, commits: Sequence[Commit]) -> bool:
+        """Whether these commits after `seen` have the one up to which partitions are requested."""
+        if self.until is None or self.until_timestamp is None:
+            return True
+        return Position(self.until, self.until_timestamp) in [each.position for each in commits]
 
     def to_cursor(self) -> str:
         """The progress as a cursor."""
@@ -128,35 +155,44 @@ def build_table_sensor(
     """
     refuse_credentials(table, operation="looking for new versions")
     what = "changed partition" if partitions_def else "new version"
+    shown = without_query(table)
 
     @sensor(
         name=name,
         target=target,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description=description or f"Requests one run for each {what} of {table}.",
+        description=description or f"Requests one run for each {what} of {shown}.",
     )
     def table_sensor(context: SensorEvaluationContext) -> SensorResult:
-        log = DeltaLog(table)
-        progress = Progress.of(context.cursor)
-        commits = log.after(progress.seen) if progress else None
-        if commits is None:
-            if progress:
-                context.log.warning(
-                    f"The log of {table} does not lead on from version {progress.seen.version}: "
-                    "the table was made anew, or commits were cleaned up unseen."
-                )
-            commits = log.all() if partitions_def else _newest_change(log)
-            progress = None
-        if not commits and progress is None:
+        before = Progress.of(context.cursor)
+        if context.cursor and before is None:
+            context.log.warning("The cursor cannot be read: the runs say what was requested.")
+        try:
+            looked = _look(DeltaLog(table), before, by_partition=partitions_def is not None)
+        except (OSError, ValueError) as error:
+            raise SourceError(
+                f"its log cannot be read: {redacted(error)}",
+                table=shown,
+                operation="looking for new versions",
+                state="Nothing was requested; the next tick looks again.",
+            ) from None
+        if looked is None:
             return SensorResult(
-                skip_reason=f"There is no Delta table at {table} yet.", cursor=context.cursor
+                skip_reason=f"There is no Delta table at {shown} yet.", cursor=context.cursor
             )
-        progress = progress or Progress(Position(commits[0].version - 1, 0))
-        if progress.until is not None:
-            commits = [each for each in commits if each.version <= progress.until]
-        known = _known_partitions(partitions_def)
+        progress, commits = looked
+        if before and progress.seen != before.seen:
+            context.log.warning(
+                f"The log of {shown} does not lead on from version {before.seen.version}: "
+                "the table was made anew, or commits were cleaned up unseen."
+            )
+        known = known_partitions(context, partitions_def)
         changes, unknown = _changes(commits, progress, known, partitions_def, partition_key)
+        no_keys = [] if partitions_def is None else [c for c in changes if not is_key(c.partition)]
+        if no_keys:
+            context.log.warning(f"{shown} has partitions that Dagster takes for no keys: {no_keys}")
+            changes = [each for each in changes if each not in no_keys]
         now, passed = first_without_a_run(
             context,
             name,
@@ -166,21 +202,38 @@ def build_table_sensor(
         )
         cursor = _moved(progress, commits, changes, len(now) + len(passed), unknown).to_cursor()
         if not now:
-            reason = _skip_reason(table, progress, commits, len(passed), unknown)
+            reason = _skip_reason(shown, progress, commits, len(passed), unknown)
             return SensorResult(skip_reason=reason, cursor=cursor)
-        context.log.info(f"Requesting {len(now)} of {len(changes) - len(passed)} runs for {table}.")
+        context.log.info(f"Requesting {len(now)} of {len(changes) - len(passed)} runs for {shown}.")
         return SensorResult(
             run_requests=[_run_request(each) for each in now],
             dynamic_partitions_requests=additions(
                 context, partitions_def, [each.partition for each in now]
             ),
-            asset_events=[_arrival(source_asset, table, each) for each in commits[-1:]]
+            asset_events=[_arrival(source_asset, shown, each) for each in commits[-1:]]
             if source_asset
             else [],
             cursor=cursor,
         )
 
     return table_sensor
+
+
+def _look(
+    log: DeltaLog, progress: Progress | None, *, by_partition: bool
+) -> tuple[Progress, list[Commit]] | None:
+    """From where on the table is looked at, and its commits from there; None without a table."""
+    commits = log.after(progress.seen) if progress else None
+    if progress is not None and commits is not None and progress.leads_to(commits):
+        until = progress.until
+        return progress, [each for each in commits if until is None or each.version <= until]
+    commits = log.all() if by_partition else _newest_change(log)
+    if not commits:
+        return None
+    begin = Position(commits[0].version - 1, 0)
+    # What was not known is remembered as long as the table can be the one in which it changed.
+    is_cleaned_up = progress is not None and begin.version >= progress.seen.version
+    return Progress(begin, unknown=progress.unknown if progress and is_cleaned_up else {}), commits
 
 
 def _newest_change(log: DeltaLog) -> list[Commit]:
@@ -192,12 +245,6 @@ def _newest_change(log: DeltaLog) -> list[Commit]:
             # What was committed since is in the cursor's version, and in no run key.
             return [commit] if commit is newest else [commit, newest]
     return [newest] if newest else []
-
-
-def _known_partitions(partitions_def: PartitionsDefinition[str] | None) -> frozenset[str] | None:
-    if partitions_def is None or isinstance(partitions_def, DynamicPartitionsDefinition):
-        return None
-    return frozenset(partitions_def.get_partition_keys())
 
 
 def _changes(
@@ -257,11 +304,13 @@ def _moved(
             if each.partition not in progress.unknown
         ]
     )
-    return Progress(progress.seen, newest.version, after, {**unknown, **still})
+    return Progress(
+        progress.seen, newest.version, after, {**unknown, **still}, until_timestamp=newest.timestamp
+    )
 
 
 def _skip_reason(
-    table: str | Path,
+    table: str,
     progress: Progress,
     commits: Sequence[Commit],
     passed: int,
@@ -293,14 +342,14 @@ def _run_request(change: Change) -> RunRequest:
     )
 
 
-def _arrival(source_asset: AssetKey, table: str | Path, commit: Commit) -> AssetMaterialization:
+def _arrival(source_asset: AssetKey, table: str, commit: Commit) -> AssetMaterialization:
     return AssetMaterialization(
         asset_key=source_asset,
         description=f"A new version was found: {commit.operation or 'a commit'}.",
         metadata={
             "commit/version": MetadataValue.int(commit.version),
             "commit/operation": MetadataValue.text(commit.operation),
-            "dagster/uri": MetadataValue.text(str(table)),
+            "dagster/uri": MetadataValue.text(table),
         },
         tags={DATA_VERSION_TAG: str(commit.version)},
     )

@@ -42,7 +42,7 @@ def scans(read: DataFrame) -> int:
     return str(read._jdf.queryExecution().optimizedPlan().toString()).count("Relation [")
 
 
-# Of these, logs say exactly from where to where a file's values reach, or nearly.
+# Of these, logs say from where to where a file's values reach, exactly or nearly.
 @pytest.mark.parametrize(
     ("at_type", "first", "later"),
     [
@@ -51,6 +51,9 @@ def scans(read: DataFrame) -> int:
         ("DATE", "2026-01-01", "2026-01-02"),
         ("TIMESTAMP", "2026-01-01 00:00:00.0001", "2026-01-01 00:00:00.0021"),
         ("DECIMAL(38,0)", "1", "99999999999999999999"),
+        ("DECIMAL(38,0)", "20240101000000000001", "20240101000000000002"),
+        ("DECIMAL(10,2)", "1", "2"),
+        ("STRING", "2026-01-01 00:00", "2026-01-02 00:00"),
     ],
 )
 def test_newer_changes_take_the_place_of_rows(
@@ -85,8 +88,9 @@ def test_newer_changes_take_the_place_of_rows(
         ("INT", "2", "2", "one of the same time may be the newer"),
         ("INT", "2", "1", "the change is older"),
         ("TIMESTAMP", "2026-01-01 00:00:00.0002", "2026-01-01 00:00:00.0004", "cut off alike"),
-        ("STRING", "1", "2", "bounds of strings are cut off"),
-        ("DECIMAL(10,2)", "1", "2", "not told exactly"),
+        ("STRING", "a" * 40 + "1", "a" * 40 + "2", "bounds of strings are cut off"),
+        ("DECIMAL(38,0)", "20240101000000001", "20240101000000002", "may have been doubles"),
+        ("DOUBLE", "1", "2", "NaN is in no bounds"),
     ],
 )
 def test_others_are_compared_row_by_row(

@@ -1,4 +1,4 @@
-"""A column named `_metadata`, as Spark names what it knows of a row's file, shadows none of that."""
+"""A column named `_metadata` does not shadow Spark's own, which knows of each row's file."""
 
 from __future__ import annotations
 

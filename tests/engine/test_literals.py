@@ -61,7 +61,7 @@ def test_a_collected_value_is_the_same_as_a_literal(spark: SparkSession, zone: s
 
 def test_a_collected_struct_is_the_same_as_a_literal(spark: SparkSession) -> None:
     rows = spark.sql(
-        "SELECT struct(DATE'0001-01-01' AS `a.b`, struct(1BD AS c, CAST(NULL AS INT) AS d) AS e) AS v"
+        "SELECT struct(DATE'0001-01-01' AS `a.b`, struct(1BD AS c, INT(NULL) AS d) AS e) AS v"
     )
     [row] = rows.collect()
     again = literal(row["v"], rows.schema["v"].dataType)

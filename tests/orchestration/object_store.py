@@ -17,10 +17,15 @@ _PAGE = 1_000
 
 @dataclass
 class ObjectStore:
-    """Objects by `bucket/key`, each with its content and the time at which it was put."""
+    """Objects by `bucket/key`, each with its content and the time at which it was put.
+
+    With a `refusal`, it answers every request with an error of these words.
+    """
 
     objects: dict[str, tuple[bytes, datetime]] = field(default_factory=dict)
     listings: int = 0
+    reads: int = 0
+    refusal: str | None = None
 
     def put(self, path: str, content: bytes = b"") -> None:
         self.objects[path] = (content, datetime.now(timezone.utc))
@@ -76,9 +81,13 @@ def object_store() -> Iterator[tuple[ObjectStore, str]]:
         def _answer(self, body: bool) -> None:
             url = urlsplit(self.path)
             path, query = unquote(url.path).strip("/"), parse_qs(url.query)
-            if "list-type" in query:
+            if store.refusal is not None:
+                text = f"<Error><Code>AccessDenied</Code><Message>{store.refusal}</Message></Error>"
+                self._send(403, text.encode(), body)
+            elif "list-type" in query:
                 self._send(200, store.listing(path, query).encode(), body)
             elif path in store.objects:
+                store.reads += body
                 content, put_at = store.objects[path]
                 headers = {"Last-Modified": format_datetime(put_at, usegmt=True), "ETag": '"1"'}
                 asked = self.headers.get("Range")

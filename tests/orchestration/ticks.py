@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dagster import DagsterInstance, Definitions, build_sensor_context
 from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.storage.dagster_run import DagsterRunStatus
+from dagster._core.storage.tags import PARTITION_NAME_TAG, RUN_KEY_TAG, SENSOR_NAME_TAG
+from dagster._core.test_utils import create_run_for_test
 
 
 def tick(
@@ -24,3 +27,17 @@ def requested(data: SensorExecutionData) -> list[str | None]:
 
 def run_keys(data: SensorExecutionData) -> list[str | None]:
     return [request.run_key for request in data.run_requests or []]
+
+
+def launch(
+    instance: DagsterInstance,
+    sensor: str,
+    data: SensorExecutionData,
+    status: DagsterRunStatus = DagsterRunStatus.SUCCESS,
+) -> None:
+    """Let the requested runs be in the instance, as after the daemon launched them."""
+    for request in data.run_requests or []:
+        tags = {RUN_KEY_TAG: str(request.run_key), SENSOR_NAME_TAG: sensor, **request.tags}
+        if request.partition_key:
+            tags[PARTITION_NAME_TAG] = request.partition_key
+        create_run_for_test(instance, tags=tags, status=status)

@@ -45,14 +45,14 @@ INT = Type(
 )
 BIGINT = Type(
     "BIGINT",
-    (1, 2, 3, 2**63 - 1, -(2**31) - 1, None),
+    (1, 2, 3, 2**63 - 1, -(2**63), -(2**31) - 1, 2**53, 2**53 + 1, None),
     ("0", "9223372036854775807"),
     ("{} % 10", "coalesce({}, 9)"),
     ("{} > 1", "{} = 2", "{} BETWEEN 1 AND 2", *_NULL_TESTS),
 )
 DOUBLE = Type(
     "DOUBLE",
-    (1.5, 0.0, -0.0, float("nan"), float("inf"), 2.0, -1e300, None),
+    (1.5, 0.0, -0.0, float("nan"), float("inf"), 2.0, 2.0**53, float("-inf"), -1e300, None),
     ("0D", "-0D", "CAST('NaN' AS DOUBLE)", "1.5D"),
     ("-{}", "{} * 0", "coalesce({}, 2D)"),
     ("{} > 0", "{} = 0", "{} <= 1.5", "isnan({})", "NOT isnan({})", *_NULL_TESTS),
@@ -64,9 +64,69 @@ DECIMAL = Type(
     ("{} / 2", "-{}", "coalesce({}, 1)"),
     ("{} > 0", "{} = 1.5", "{} < 2", *_NULL_TESTS),
 )
+FLOAT = Type(
+    "FLOAT",
+    (1.5, 0.0, -0.0, float("nan"), float("-inf"), 2.0, 0.1, 3.4e38, 2.0**24, None),
+    ("0F", "CAST(0.1 AS FLOAT)", "CAST('Infinity' AS FLOAT)"),
+    ("-{}", "coalesce({}, 2F)"),
+    ("{} > 0", "{} = 0", "{} <= 1.5", "isnan({})", *_NULL_TESTS),
+)
+DECIMAL_OF_CENTS = Type(
+    "DECIMAL(10, 2)",
+    (Decimal("99999999.99"), Decimal("-99999999.99"), Decimal("0.01"), Decimal(0), None),
+    ("-0.01", "CAST(0 AS DECIMAL(10, 2))"),
+    ("-{}", "coalesce({}, 1)"),
+    ("{} > 0", "{} = 0.01", *_NULL_TESTS),
+)
+# 17 digits and more are no double, nor are they exact in Python without care.
+DECIMAL_OF_38_DIGITS = Type(
+    "DECIMAL(38, 0)",
+    (
+        Decimal("9" * 38),
+        Decimal("9" * 37 + "8"),
+        Decimal("-" + "9" * 38),
+        Decimal(2**53 + 1),
+        Decimal(2**53),
+        Decimal(1),
+        None,
+    ),
+    ("CAST(1 AS DECIMAL(38, 0))", "99999999999999999999999999999999999997"),
+    ("-{}", "coalesce({}, 1)"),
+    ("{} > 9007199254740992", "{} = 1", *_NULL_TESTS),
+)
+DECIMAL_OF_38_DIGITS_IN_ALL = Type(
+    "DECIMAL(38, 10)",
+    (
+        Decimal("9" * 28 + "." + "9" * 10),
+        Decimal("9" * 28 + "." + "9" * 9 + "8"),
+        Decimal("-" + "9" * 28 + "." + "9" * 10),
+        Decimal("1234567.0123456789"),
+        Decimal("1234567.0123456788"),
+        Decimal(0),
+        None,
+    ),
+    ("CAST(0 AS DECIMAL(38, 10))", "1234567.0123456789"),
+    ("-{}", "coalesce({}, 1)"),
+    ("{} > 1234567.0123456788", "{} = 0", *_NULL_TESTS),
+)
+# Statistics keep the first 32 characters of a string, and writers order them by their UTF-8.
 STRING = Type(
     "STRING",
-    ("a", "b", "", "A", "ü", "日本 %/=:", "it's", None),
+    (
+        "a",
+        "b",
+        "",
+        "A",
+        "ü",
+        "日本 %/=:",
+        "it's",
+        "x" * 40,
+        "x" * 32 + "b",
+        "x" * 31 + "\ufb01" + "x" * 8,
+        "x" * 31 + "\U0001f600" + "x" * 8,
+        "\U0010ffff" * 3,
+        None,
+    ),
     ("''", "'a'", "'ß\\n'"),
     ("{} || '!'", "upper({})", "coalesce({}, '')"),
     ("{} > 'a'", "{} = ''", "{} LIKE 'a%'", "{} <> 'b'", *_NULL_TESTS),
@@ -78,11 +138,20 @@ BOOLEAN = Type(
     ("NOT {}", "coalesce({}, true)"),
     ("{}", "NOT {}", *_NULL_TESTS),
 )
+# No term leads out of the years that Python has.
 DATE = Type(
     "DATE",
-    (dt.date(2024, 2, 29), dt.date(1970, 1, 1), dt.date(1582, 10, 4), dt.date(2024, 3, 1), None),
+    (
+        dt.date(2024, 2, 29),
+        dt.date(1970, 1, 1),
+        dt.date(1582, 10, 4),
+        dt.date(2024, 3, 1),
+        dt.date(1, 1, 1),
+        dt.date(9999, 12, 31),
+        None,
+    ),
     ("DATE'2024-02-29'", "DATE'1969-12-31'"),
-    ("date_add({}, 1)", "coalesce({}, DATE'1970-01-01')"),
+    ("date_add(trunc({}, 'MM'), 1)", "coalesce({}, DATE'1970-01-01')"),
     ("{} > DATE'2000-01-01'", "{} = DATE'1970-01-01'", *_NULL_TESTS),
 )
 TIMESTAMP = Type(
@@ -91,11 +160,27 @@ TIMESTAMP = Type(
         dt.datetime(2024, 3, 31, 2, 30, 0, 1),
         dt.datetime(1969, 12, 31, 23, 59, 59, 999999),
         dt.datetime(2024, 1, 1),
+        dt.datetime(2024, 1, 1, 0, 0, 0, 999),
+        dt.datetime(1, 1, 3, 0, 0, 0, 1),
+        dt.datetime(9999, 12, 30, 23, 59, 59, 999999),
         None,
     ),
     ("TIMESTAMP'2024-01-01 00:00:00'", "TIMESTAMP'2024-01-01 00:00:00.000001Z'"),
     ("{} + INTERVAL 1 MICROSECOND", "date_trunc('DAY', {})"),
     ("{} > TIMESTAMP'2000-01-01 00:00:00'", "year({}) = 2024", *_NULL_TESTS),
+)
+TIMESTAMP_NTZ = Type(
+    "TIMESTAMP_NTZ",
+    (
+        dt.datetime(2024, 3, 10, 2, 30, 0, 1),  # which no clock in New York shows
+        dt.datetime(2024, 3, 10, 2, 30),
+        dt.datetime(1, 1, 1),
+        dt.datetime(9999, 12, 31, 23, 59, 59, 999999),
+        None,
+    ),
+    ("TIMESTAMP_NTZ'2024-03-10 02:30:00'", "TIMESTAMP_NTZ'1969-12-31 23:59:59.999999'"),
+    ("coalesce({}, TIMESTAMP_NTZ'2024-03-10 02:30:00')",),
+    ("{} > TIMESTAMP_NTZ'2000-01-01 00:00:00'", "year({}) = 2024", *_NULL_TESTS),
 )
 BINARY = Type(
     "BINARY",
@@ -139,13 +224,33 @@ MAP = Type(
     partitions=False,
 )
 
-KEYS = (INT, INT, STRING, DATE, DECIMAL, DOUBLE)
+KEYS = (
+    INT,
+    INT,
+    STRING,
+    STRING,
+    DATE,
+    DECIMAL,
+    DECIMAL_OF_CENTS,
+    DECIMAL_OF_38_DIGITS,
+    DECIMAL_OF_38_DIGITS_IN_ALL,
+    DOUBLE,
+    FLOAT,
+    BIGINT,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    BOOLEAN,
+    BINARY,
+)
 ALL = (
     INT,
     STRING,
     BIGINT,
     DOUBLE,
+    FLOAT,
     DECIMAL,
+    DECIMAL_OF_38_DIGITS_IN_ALL,
+    TIMESTAMP_NTZ,
     BOOLEAN,
     DATE,
     TIMESTAMP,
@@ -157,12 +262,16 @@ ALL = (
 # Other types of which some values can be stored as the type.
 STORED_AS: dict[Type, tuple[Type, ...]] = {
     INT: (BIGINT, STRING),
-    BIGINT: (INT,),
-    DOUBLE: (INT, DECIMAL),
+    BIGINT: (INT, DOUBLE),
+    DOUBLE: (INT, DECIMAL, BIGINT),
+    FLOAT: (INT, DOUBLE),
+    DECIMAL_OF_38_DIGITS: (BIGINT, DECIMAL_OF_CENTS),
+    DECIMAL_OF_38_DIGITS_IN_ALL: (BIGINT, DECIMAL_OF_CENTS),
     DECIMAL: (INT, DOUBLE),
     STRING: (INT, DATE),
     DATE: (TIMESTAMP,),
     TIMESTAMP: (DATE,),
+    TIMESTAMP_NTZ: (DATE,),
     STRUCT: (REORDERED_STRUCT,),
 }
 # A field of a struct that can be assigned by itself, and its type.

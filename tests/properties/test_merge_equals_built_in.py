@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from deltaweave.engine.in_place import SETTING as REWRITE_IN_PLACE
 from deltaweave.errors import DeltaweaveError
+from deltaweave.identifiers import quoted
 from tests.big_source import collect_no_keys, keep_pairs_on_executors
 from tests.merge_cases.case import AMBIGUOUS, MergeCase
 from tests.oracles import Outcome, Stage, assert_same_metrics, configured, rows_as_text
@@ -95,7 +96,7 @@ def compare_in_place(spark: SparkSession, case: MergeCase) -> None:
             return
         if not case.properties:  # delta-rs knows no column mapping
             assert rows_by_delta_rs(ours.path) == rows_by_delta_rs(theirs.path)
-        spark.sql(f"OPTIMIZE delta.`{ours.path}`")
+        spark.sql(f"OPTIMIZE delta.{quoted(ours.path)}")
         assert rows_as_text(spark.read.format("delta").load(ours.path).collect()) == ours.rows
 
 
@@ -217,7 +218,7 @@ def reproduction(case: MergeCase) -> str:
     """The case as text: the table, the source, and the statement."""
     lines = [f"CREATE TABLE target ({case.target_schema}) USING delta"]
     if case.partition_by:
-        lines.append(f"PARTITIONED BY ({', '.join(case.partition_by)})")
+        lines.append(f"PARTITIONED BY ({', '.join(map(quoted, case.partition_by))})")
     if case.properties:
         lines.append(f"TBLPROPERTIES {dict(case.properties)}")
     lines.append(f"rows in {case.files} file(s):")

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType, StructType
 
 from deltaweave import errors
@@ -66,7 +67,12 @@ class ResolvedClause:
         catalyst = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst
         if condition.get().containsPattern(catalyst.trees.TreePattern.PYTHON_UDF()):
             return None
-        return jvm_.column_of(self.spark, catalyst.expressions.TryEval(condition.get()))
+        column = jvm_.column_of(self.spark, condition.get())
+        # In a lambda it is computed by itself: what it has in common with other expressions would
+        # be computed once for all of them, and fail outside of TryEval.
+        apart = F.exists(F.array(F.lit(True)), lambda _: column)
+        guarded = catalyst.expressions.TryEval(jvm_.expression_of(self.spark, apart))
+        return jvm_.column_of(self.spark, guarded)
 
     @cached_property
     def values(self) -> tuple[Column, ...]:

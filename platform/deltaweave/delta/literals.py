@@ -47,8 +47,8 @@ def literal(value: Any, data_type: DataType) -> Column:
 
 
 def _microseconds(time: datetime) -> int:
-    """A time since 1970, in microseconds; one without a zone is in Python's, as it was collected."""
+    """A time since 1970, in microseconds; one without a zone is in Python's, as if collected."""
     if time.tzinfo is None and 1 < time.year < 9999:
-        # PySpark's own way, below, does not tell the hour before a clock is set back from the next.
+        # PySpark's own way, below, mixes up the hours before and after a clock is set back.
         return int(time.replace(microsecond=0).timestamp()) * 1_000_000 + time.microsecond
     return int(TimestampType().toInternal(time))

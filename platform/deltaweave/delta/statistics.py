@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from decimal import Context, Decimal
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any
@@ -383,7 +383,7 @@ _TIME = re.compile(
     r"(\.(?P<fraction>[0-9]+))?"
     r"(?P<zone>Z|(?P<sign>[+-])(?P<h>[0-9]{2}):(?P<m>[0-9]{2})(:(?P<s>[0-9]{2}))?)?"
 )
-_MICROSECOND = timedelta(microseconds=1)
+_YEAR_1970 = datetime(1970, 1, 1)
 
 
 def _date(value: Any) -> date | None:
@@ -397,11 +397,11 @@ def _moment(value: Any) -> int | None:
     found = _TIME.fullmatch(value) if isinstance(value, str) else None
     if found is None or found["zone"] is None:
         return None
-    offset = timedelta(0)
-    if found["sign"]:
-        hours, minutes, seconds = (int(found[part] or 0) for part in "hms")
-        offset = timedelta(hours=hours, minutes=minutes, seconds=seconds)
-    return _micros(found) - (offset // _MICROSECOND) * (-1 if found["sign"] == "-" else 1)
+    if found["sign"] is None:
+        return _micros(found)
+    hours, minutes, seconds = (int(found[part] or 0) for part in "hms")
+    offset = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000
+    return _micros(found) - (-offset if found["sign"] == "-" else offset)
 
 
 def _local_time(value: Any) -> int | None:
@@ -413,8 +413,10 @@ def _local_time(value: Any) -> int | None:
 
 
 def _micros(found: re.Match[str]) -> int:
-    second = datetime.fromisoformat(found["second"]) - datetime(1970, 1, 1)
-    return second // _MICROSECOND + int((found["fraction"] or "")[:6].ljust(6, "0"))
+    second = datetime.fromisoformat(found["second"]) - _YEAR_1970
+    micros = (second.days * 86_400 + second.seconds) * 1_000_000
+    fraction = found["fraction"]
+    return micros + int(fraction[:6].ljust(6, "0")) if fraction else micros
 
 
 # delta-rs writes decimals as doubles, of up to 17 digits, which several roundings have led to.

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,9 @@ _MAX_RANGES = 4_096
 # Types whose values mean the same in Python, whatever the session's time zone.
 _PUSHED = (ByteType, ShortType, IntegerType, LongType, DecimalType, StringType, DateType)
 _NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
+# The days that the change of the calendar left out are days to Spark, but none to java.sql.Date, by
+# which it tells Parquet: it then finds no row of them.
+_LOST_DAYS = frozenset(date(1582, 10, day) for day in range(5, 15))
 # Spark tells Parquet up to so many values one by one, and of more the lowest and the highest.
 _MAX_PUSHED_VALUES = 10
 
@@ -136,7 +140,7 @@ def within(keys: SourceKeys) -> Column | None:
         and not isinstance(key.equality.compared_as, DoubleType)
     ]
     whole = [_whole_within(key) for key in keys.columns if _is_whole_as_double(key)]
-    pushed = [*known, *whole]
+    pushed = [each for each in (*known, *whole) if each is not None]
     return reduce(Column.__and__, pushed) if pushed else None
 
 
@@ -157,19 +161,20 @@ def _whole_within(key: KeyValues) -> Column:
     return possible | column.isNull() if key.equality.null_safe and key.has_null else possible
 
 
-def _within(key: KeyValues) -> Column:
+def _within(key: KeyValues) -> Column | None:
     column = key.equality.target
-    if not key.values:
+    are_few = not key.are_ranges and len(key.values) <= _MAX_PUSHED_VALUES
+    values = key.values if are_few else (*key.values[:1], *key.values[-1:])
+    if any(value in _LOST_DAYS for value in values):
+        return None
+    literals = [literal(value, key.equality.compared_as) for value in values]
+    if not values:
         possible: Column = F.lit(False)
-    elif key.are_ranges or len(key.values) > _MAX_PUSHED_VALUES:
-        possible = column.between(*_literals(key, [key.values[0], key.values[-1]]))
+    elif are_few:
+        possible = column.isin(literals)
     else:
-        possible = column.isin(_literals(key, key.values))
+        possible = column.between(*literals)
     return possible | column.isNull() if key.equality.null_safe and key.has_null else possible
-
-
-def _literals(key: KeyValues, values: Sequence[Any]) -> list[Column]:
-    return [literal(value, key.equality.compared_as) for value in values]
 
 
 def source_keys(merge: ResolvedMerge, source: PreparedSource, files: FileList) -> SourceKeys:

@@ -1,0 +1,92 @@
+"""What Dagster's event log says of the commits to an asset's table: those of runs, and observed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Protocol
+
+from dagster import (
+    AssetKey,
+    AssetRecordsFilter,
+    DagsterInstance,
+    DagsterRunStatus,
+    EventLogRecord,
+    EventRecordsResult,
+    MetadataValue,
+    RunsFilter,
+)
+
+from dagster_deltaweave.delta_log import Position
+
+VERSION = "commit/version"
+TIMESTAMP = "commit/timestamp"
+
+_BY_RUNS = ("merge/version", "write/version", "rematerialize/version")
+_GOING_ON = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
+_PAGE = 1_000
+_SEARCHED = 10
+"""How many pages of observations are searched for one of a commit; merges have some each."""
+
+
+class _Fetch(Protocol):
+    def __call__(
+        self, records_filter: AssetRecordsFilter, limit: int, cursor: str | None
+    ) -> EventRecordsResult: ...
+
+
+def position_metadata(position: Position) -> dict[str, MetadataValue]:
+    """A commit's version and time as metadata, of which `position_in` makes its position."""
+    return {
+        VERSION: MetadataValue.int(position.version),
+        TIMESTAMP: MetadataValue.timestamp(position.timestamp / 1000),
+    }
+
+
+def position_in(metadata: Mapping[str, Any]) -> Position | None:
+    """The position of the commit that metadata tells of, or None."""
+    version, timestamp = metadata.get(VERSION), metadata.get(TIMESTAMP)
+    if version is None or timestamp is None:
+        return None
+    return Position(int(version.value), round(timestamp.value * 1000))
+
+
+def last_observed(instance: DagsterInstance, key: AssetKey) -> Position | None:
+    """The newest commit that was observed; None where none is among the newest observations."""
+    records = _newest_first(instance.fetch_observations, AssetRecordsFilter(key), _SEARCHED)
+    observations = (record.event_log_entry.asset_observation for record in records)
+    positions = (position_in(each.metadata) for each in observations if each)
+    return next((each for each in positions if each), None)
+
+
+def versions_of_runs(
+    instance: DagsterInstance, key: AssetKey, versions: Collection[int], since: int
+) -> set[int]:
+    """Those of these versions that materializations recorded since a time, in ms since 1970."""
+    found: set[int] = set()
+    wanted = AssetRecordsFilter(key, after_timestamp=since / 1000)
+    for record in _newest_first(instance.fetch_materializations, wanted):
+        if record.asset_materialization:
+            metadata = record.asset_materialization.metadata
+            recorded = {int(str(metadata[each].value)) for each in _BY_RUNS if each in metadata}
+            found |= recorded.intersection(versions)
+        if len(found) == len(versions):
+            break
+    return found
+
+
+def a_run_goes_on(instance: DagsterInstance, key: AssetKey) -> bool:
+    """Whether a run goes on that may yet record a version of the asset's table."""
+    runs = instance.get_runs(RunsFilter(statuses=_GOING_ON))
+    return any(run.asset_selection is None or key in run.asset_selection for run in runs)
+
+
+def _newest_first(
+    fetch: _Fetch, wanted: AssetRecordsFilter, pages: int | None = None
+) -> Iterator[EventLogRecord]:
+    cursor, read = None, 0
+    while pages is None or read < pages:
+        page = fetch(wanted, _PAGE, cursor)
+        yield from page.records
+        if not page.has_more:
+            return
+        cursor, read = page.cursor, read + 1

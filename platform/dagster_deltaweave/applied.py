@@ -6,19 +6,34 @@ without a pool. What it does not: that the same changes are not merged again by 
 rows computed before an earlier one. For that, a mark: a transaction identifier of the Delta
 protocol, an application id with a version, in the same commit as the rows. The commit path reads it
 in its own transaction, and Delta refuses the commit if another one of the same id won since then.
+
+| what is applied | application id | version |
+| --- | --- | --- |
+| a partition | `<asset>#<partition>` | 0 |
+| a delivery named by a time | `<asset>#<partition>` | the time |
+| a delivery of another name | `<asset>#<partition>@<delivery>` | 0 |
+| versions of an upstream table | `<upstream>→<asset>@<id of that table>` | the newest |
+| rows that a run appends | `deltaweave/run/<run>/<asset>` | 0 |
+
+Earlier releases left the upstream table's id out; their marks count where the table is older than
+they are. An asset that changes from `idempotent_by="partition"` to `"delivery"` applies the
+deliveries of its partitions once more: the marks of partitions do not say which they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dagster import AssetKey
 
 from dagster_deltaweave.changes import Changes, application_id
-from dagster_deltaweave.declaration import TableDeclaration
-from dagster_deltaweave.run_partitions import DELIVERY
+from dagster_deltaweave.declaration import TableDeclaration, WriteDeclaration
+from dagster_deltaweave.run_partitions import DELIVERY, FULL_REFRESH
+from deltaweave import Table
 from deltaweave.errors import SourceError, StatementError
+
+_GREATEST_LONG = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -44,30 +59,39 @@ def marks_of_run(
     declaration: TableDeclaration,
     changes: Changes,
     *,
+    table: Table,
     upstreams: Sequence[AssetKey],
     partitions: Sequence[str],
     tags: Mapping[str, str],
+    first_attempt: Callable[[], str],
 ) -> Marks:
     """The marks of a run that adds to its table.
 
     Args:
         asset: The asset.
-        declaration: Its table.
+        declaration: Its table, as declared.
         changes: What its function returned.
+        table: Its table.
         upstreams: The upstreams of which it reads only touched or changed rows: at most one.
         partitions: The run's partitions.
         tags: The run's tags.
+        first_attempt: Gives the id of the run that first tried what this run does.
 
     Raises:
         SourceError: The function did not hand back the touched rows that it applied.
         StatementError: The declared idempotency cannot be kept by this run.
     """
-    of_upstream = _of_upstream(asset, changes, upstreams)
-    if declaration.idempotent_by is None:
-        return of_upstream
+    of_upstream = _of_upstream(asset, changes, upstreams, table)
+    if declaration.idempotent_by is not None:
+        if of_upstream.pairs:
+            raise _not_idempotent(asset, "touched or changed rows are applied once by themselves.")
+        return Marks(dict([_pair(asset, declaration, partitions, tags)]))
     if of_upstream.pairs:
-        raise _not_idempotent(asset, "touched or changed rows are applied once by themselves.")
-    return Marks(dict([_pair(asset, declaration, partitions, tags)]))
+        return of_upstream
+    if isinstance(declaration, WriteDeclaration) and declaration.mode == "append":
+        # A run that was killed after its commit and is executed again appends nothing twice.
+        return Marks({f"deltaweave/run/{first_attempt()}/{asset.to_user_string()}": 0})
+    return Marks()
 
 
 def marks_of_refresh(
@@ -75,6 +99,7 @@ def marks_of_refresh(
     declaration: TableDeclaration,
     changes: Changes,
     *,
+    table: Table,
     upstreams: Sequence[AssetKey],
     partitions: Sequence[str],
 ) -> Marks:
@@ -91,13 +116,60 @@ def marks_of_refresh(
             "Declare idempotent_by='partition' to rebuild it, or rebuild it into a new table.",
         )
     if declaration.idempotent_by is None:
-        return _of_upstream(asset, changes, upstreams)
+        return _of_upstream(asset, changes, upstreams, table)
     if not partitions:
         raise _not_idempotent(asset, "the full refresh names no partition.")
     return Marks({_partition_id(asset, partition): 0 for partition in partitions})
 
 
-def _of_upstream(asset: AssetKey, changes: Changes, upstreams: Sequence[AssetKey]) -> Marks:
+def applied_version(
+    upstream: AssetKey, upstream_table: Table, asset: AssetKey, table: Table
+) -> int | None:
+    """The version of an upstream table up to which an asset's table has applied it; None for none.
+
+    Args:
+        upstream: The upstream asset.
+        upstream_table: Its table.
+        asset: The asset that applies it.
+        table: Its table; it may be missing.
+
+    Raises:
+        SourceError: What was applied is of another table, which this one took the place of.
+    """
+    if not table.exists():
+        return None
+    source, target = upstream_table.snapshot(), table.snapshot()
+    applied = target.last_applied(application_id(upstream, asset, source.id))
+    if applied is not None:
+        return applied
+    earlier = application_id(upstream, asset)
+    if any(each.startswith(f"{earlier}@") for each in target.application_ids()):
+        raise _made_anew(upstream, upstream_table, asset)
+    applied = target.last_applied(earlier)
+    if applied is None:
+        return None
+    marked, created = target.applied_at_ms(earlier), source.created_at_ms
+    if applied > source.version or (marked and created and created > marked):
+        raise _made_anew(upstream, upstream_table, asset)
+    return applied
+
+
+def _made_anew(upstream: AssetKey, table: Table, asset: AssetKey) -> SourceError:
+    name, of = asset.to_user_string(), upstream.to_user_string()
+    return SourceError(
+        f"the table of {of} was made anew since {name} applied its versions: what {name} holds of "
+        "the former table's rows cannot be told, so neither skipping nor adding the rows of this "
+        "one is right.",
+        table=table.path_or_name,
+        operation="READ",
+        state=f"Nothing was read, and {name} is as it was.",
+        hint=f"Rebuild {name} from the new table: run it with the tag {FULL_REFRESH}: true.",
+    )
+
+
+def _of_upstream(
+    asset: AssetKey, changes: Changes, upstreams: Sequence[AssetKey], table: Table
+) -> Marks:
     """The mark that makes applying touched rows exactly-once; none for all other changes."""
     applied = changes.applied
     if not upstreams and applied is None:
@@ -110,8 +182,11 @@ def _of_upstream(asset: AssetKey, changes: Changes, upstreams: Sequence[AssetKey
             table=asset.to_user_string(),
             hint="Return Changes(rows, applied=<the touched rows that the input gave>).",
         )
-    before = -1 if applied.after is None else applied.after
-    return Marks({application_id(upstreams[0], asset): applied.until}, before)
+    mark = application_id(upstreams[0], asset, applied.table_id)
+    # Where the mark that says `after` is an earlier release's, there is none of this id yet.
+    goes_on = applied.after is not None and table.exists() and table.last_applied(mark) is not None
+    before = applied.after if goes_on else -1
+    return Marks({mark: applied.until}, before)
 
 
 def _pair(
@@ -139,7 +214,16 @@ def _pair(
         )
     of_what = _partition_id(asset, partitions[0]) if partitions else asset.to_user_string()
     # Times count up: an older delivery than the one applied is over. Other names only differ.
-    return (of_what, int(delivery)) if delivery.isdecimal() else (f"{of_what}@{delivery}", 0)
+    return (of_what, int(delivery)) if _is_time(delivery) else (f"{of_what}@{delivery}", 0)
+
+
+def _is_time(delivery: str) -> bool:
+    """Whether it is a number as times are spelt, not a digest that happens to have no letter.
+
+    A digest has 20 characters, and the greatest Long, which is the greatest mark, has 19.
+    """
+    is_number = delivery.isascii() and delivery.isdecimal() and len(delivery) < 20
+    return is_number and str(int(delivery)) == delivery and int(delivery) <= _GREATEST_LONG
 
 
 def _partition_id(asset: AssetKey, partition: str) -> str:

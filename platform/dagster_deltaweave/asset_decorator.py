@@ -27,6 +27,7 @@ from dagster_deltaweave.declaration import (
     equi_keys,
     in_metadata,
 )
+from dagster_deltaweave.table_paths import problem_of_key
 from deltaweave.choices import choice_problem
 from deltaweave.engine.clauses import Clause
 
@@ -169,8 +170,12 @@ def merge_asset(
         return definition
 
     def _declaration(asset_name: str) -> MergeDeclaration:
-        problem = _problem(keys, on, clauses, merge_text, schema_policy) or _table_problem(
-            partition_by, cluster_by, idempotent_by, partitions_def, backfill_policy
+        problem = (
+            _problem(keys, on, clauses, merge_text, schema_policy)
+            or _table_problem(
+                partition_by, cluster_by, idempotent_by, partitions_def, backfill_policy
+            )
+            or (None if table else problem_of_key(asset_key(key_prefix, asset_name)))
         )
         if problem is not None:
             raise DagsterInvalidDefinitionError(f"merge asset {asset_name}: {problem}")
@@ -193,10 +198,15 @@ def merge_asset(
     return decorate
 
 
+def asset_key(key_prefix: str | Sequence[str] | None, name: str) -> AssetKey:
+    """The key that Dagster gives an asset of this prefix and name."""
+    prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
+    return AssetKey([*prefix, name])
+
+
 def default_pool(key_prefix: str | Sequence[str] | None, name: str) -> str:
     """The pool of an asset that names none: its table's."""
-    prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
-    return "/".join(["merge", *prefix, name])
+    return "/".join(["merge", *asset_key(key_prefix, name).path])
 
 
 def _problem(

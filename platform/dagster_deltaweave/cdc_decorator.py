@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from dagster import AssetsDefinition, DagsterInvalidDefinitionError, asset
 
-from dagster_deltaweave.asset_decorator import KINDS, default_pool
+from dagster_deltaweave.asset_decorator import KINDS, asset_key, default_pool
 from dagster_deltaweave.declaration import ChangesDeclaration, in_metadata
+from dagster_deltaweave.table_paths import problem_of_key
 from deltaweave.choices import choice_problem
 
 
@@ -75,6 +76,8 @@ def cdc_asset(
         problem = choice_problem("stored_as_scd_type", str(stored_as_scd_type), ("1", "2"))
         if isinstance(keys, str) or not keys:
             problem = "keys is a list of one or more columns."
+        if problem is None and not table:
+            problem = problem_of_key(asset_key(key_prefix, asset_name))
         if problem is not None:
             raise DagsterInvalidDefinitionError(f"cdc asset {asset_name}: {problem}")
         declaration = ChangesDeclaration(

@@ -37,9 +37,16 @@ class Changes:
     applied: TouchedRows | ChangedRows | None = None
 
 
-def application_id(upstream: AssetKey, downstream: AssetKey) -> str:
-    """The idempotency id under which `downstream` commits the versions of `upstream` it applied."""
-    return f"{upstream.to_user_string()}→{downstream.to_user_string()}"
+def application_id(upstream: AssetKey, downstream: AssetKey, table_id: str | None = None) -> str:
+    """The idempotency id under which `downstream` commits the versions of `upstream` it applied.
+
+    Args:
+        upstream: The upstream asset.
+        downstream: The asset that applies it.
+        table_id: Delta's id of the upstream's table; without it, the id that earlier releases used.
+    """
+    pair = f"{upstream.to_user_string()}→{downstream.to_user_string()}"
+    return pair if table_id is None else f"{pair}@{table_id}"
 
 
 def touched_upstreams(definition: AssetsDefinition) -> list[AssetKey]:

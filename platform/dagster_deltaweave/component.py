@@ -33,8 +33,10 @@ from pydantic import Field, field_validator, model_validator
 from dagster_deltaweave.asset_decorator import KINDS, merge_asset
 from dagster_deltaweave.declaration import IdempotentBy, SchemaPolicy
 from dagster_deltaweave.run_partitions import partition_keys
+from dagster_deltaweave.source_partition import literal_path
 from deltaweave.engine import clauses as when
 from deltaweave.engine.clauses import Action, Clause, Kind
+from deltaweave.errors import SourceError
 from deltaweave.locations import refuse_credentials
 
 _SPARK = "spark"
@@ -284,10 +286,26 @@ def _files(source: PathSource) -> Callable[..., Any]:
         reader = reader.schema(source.columns) if source.columns else reader
         if "{partition}" not in source.path:
             return reader.load(source.path)
-        paths = [source.path.replace("{partition}", key) for key in partition_keys(context)]
-        return reader.load(paths)
+        return reader.load([path_of_partition(source.path, key) for key in partition_keys(context)])
 
     return changes
+
+
+def path_of_partition(path: str, key: str) -> str:
+    """The path with a partition's key in the place of `{partition}`, whatever the key holds.
+
+    Raises:
+        SourceError: The key leads to another directory.
+    """
+    if not {"", ".", ".."}.isdisjoint(key.split("/")):
+        raise SourceError(
+            f"the key {key!r} leads to another directory.",
+            table=path,
+            operation="reading a source partition",
+            hint="Give the partition a key that is a name.",
+        )
+    # As a pattern, the key `*` would read the files of all partitions.
+    return path.replace("{partition}", literal_path(key))
 
 
 def _query(source: SqlSource) -> Callable[..., Any]:

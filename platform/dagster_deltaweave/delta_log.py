@@ -19,6 +19,9 @@ from dagster_deltaweave.storage import file_system
 
 _AT_ONCE = 16
 
+_MAPPED = "col-"
+"""How the physical names begin that Delta gives mapped columns; an older column keeps its name."""
+
 
 @dataclass(frozen=True)
 class Position:
@@ -47,7 +50,8 @@ class Commit:
         changes_data: Whether rows came or went. A commit that only rearranges them, such as
             OPTIMIZE, or that touches no file does not.
         partitions: Partition values of the files with which rows came or went, by column. For a
-            table with column mapping, columns have their physical names.
+            table with column mapping, columns have their physical names; see
+            `DeltaLog.with_column_names`.
     """
 
     position: Position
@@ -119,6 +123,60 @@ class DeltaLog:
             commit if commit.position.timestamp else replace(commit, position=self._dated(commit))
         )
 
+    def with_column_names(self, commits: list[Commit]) -> list[Commit]:
+        """The commits with partition values by the columns' names instead of their physical ones.
+
+        The log's newest schema tells the names. It is looked up where a physical name is one that
+        Delta made up: a column that was there before the table was mapped has its first name.
+        """
+        mapped = any(
+            name.startswith(_MAPPED)
+            for commit in commits
+            for values in commit.partitions
+            for name, _ in values
+        )
+        names = self._column_names() if mapped else {}
+        return [_renamed(each, names) for each in commits] if names else commits
+
+    def _column_names(self) -> dict[str, str]:
+        """Physical name to name of the columns, by the newest schema in the log."""
+        metadata = self._newest_metadata()
+        fields = json.loads(metadata["schemaString"])["fields"] if metadata else ()
+        physical = "delta.columnMapping.physicalName"
+        return {field["metadata"].get(physical, field["name"]): field["name"] for field in fields}
+
+    def _newest_metadata(self) -> Mapping[str, Any] | None:
+        """The newest `metaData` action: of the commits since the checkpoint, else of it."""
+        checkpoint, names = self._newest_checkpoint()
+        since = [each for each in self._versions() if each > checkpoint]
+        with ThreadPoolExecutor(_AT_ONCE) as readers:
+            texts = readers.map(self._read, [f"{each:020}.json" for each in reversed(since)])
+            found = [_metadata(text) for text in texts if text is not None]
+        found += [self._metadata_in(name) for name in names]
+        return next((each for each in found if each is not None), None)
+
+    def _newest_checkpoint(self) -> tuple[int, list[str]]:
+        """The version of the newest checkpoint and its files' names; -1 and none without one."""
+        from pyarrow.fs import FileSelector
+
+        infos = self._store.get_file_info(FileSelector(self._directory, allow_not_found=True))
+        found = [info.base_name for info in infos if ".checkpoint." in info.base_name]
+        newest = max((int(name[:20]) for name in found), default=-1)
+        return newest, sorted(name for name in found if int(name[:20]) == newest)
+
+    def _metadata_in(self, checkpoint: str) -> Mapping[str, Any] | None:
+        if checkpoint.endswith(".json"):
+            text = self._read(checkpoint)
+            return None if text is None else _metadata(text)
+        from pyarrow import parquet
+
+        with self._store.open_input_file(f"{self._directory}/{checkpoint}") as file:
+            actions = parquet.ParquetFile(file)
+            if "metaData" not in actions.schema_arrow.names:
+                return None
+            column = actions.read(columns=["metaData.schemaString"])["metaData"]
+            return next((each for each in column.drop_null().to_pylist()), None)
+
     def _from(self, version: int) -> Iterator[Commit]:
         """The commits from a version on, several read at a time."""
         with ThreadPoolExecutor(_AT_ONCE) as readers:
@@ -162,6 +220,25 @@ class DeltaLog:
                 return content
         except FileNotFoundError:
             return None
+
+
+def _renamed(commit: Commit, names: Mapping[str, str]) -> Commit:
+    renamed = (
+        tuple(sorted((names.get(name, name), value) for name, value in values))
+        for values in commit.partitions
+    )
+    return replace(commit, partitions=frozenset(renamed))
+
+
+def _metadata(text: bytes) -> Mapping[str, Any] | None:
+    """The `metaData` action among the actions of a commit or checkpoint."""
+    for line in text.split(b"\n"):
+        if b'"metaData"' in line:
+            action: Mapping[str, Any] = json.loads(line)
+            if "metaData" in action:
+                found: Mapping[str, Any] = action["metaData"]
+                return found
+    return None
 
 
 def _commit(version: int, text: bytes) -> Commit:

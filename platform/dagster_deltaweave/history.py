@@ -1,13 +1,14 @@
-"""Which commit last changed a table's rows: upkeep makes versions too, and changes none."""
+"""Which commits changed a table's rows: upkeep makes versions too, and changes none."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from dagster_deltaweave.observations import sql_name
+from deltaweave.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -35,6 +36,7 @@ SAME_ROWS = frozenset(
 )
 """Operations of Delta's history after which a table has the rows it had before."""
 
+_CREATED_EMPTY = "CREATE TABLE"
 _CHANGED = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
 _AT_FIRST = 100
 """How many commits are looked at first; each is a file of the log."""
@@ -65,14 +67,66 @@ def last_change(table: Table) -> Change:
         DeltaweaveError: There is no table.
     """
     table.version()  # names the table in the error where there is none
-    limit = _AT_FIRST
-    while True:
-        commits = _newest_commits(table, limit)
+    for commits, is_all in _further_and_further_back(table):
         for commit in commits:
             if not _left_rows(commit.operation, commit.operationMetrics):
                 return _change(commit, commits, is_in_log=True)
-        if len(commits) < limit:
+        if is_all:
             return _change(commits[-1], commits, is_in_log=False)
+    raise AssertionError("the last commits are all of them")
+
+
+def version_with_rows_of(table: Table, time_ms: int) -> int:
+    """The newest version that has the rows which the table had at a time.
+
+    It is later than the version of that time where the commits since then left the rows as they
+    were. It costs no job where the newest version is not later than the time.
+
+    Args:
+        table: The table.
+        time_ms: The time, in ms since 1970.
+
+    Raises:
+        CommitConflictError: There was no table then, and the commit that made it brought rows.
+        DeltaweaveError: There is no table.
+    """
+    newest = table.snapshot()
+    if newest.committed_at_ms <= time_ms:
+        return newest.version
+    commits: list[Row] = []
+    for commits, _ in _further_and_further_back(table):
+        if commits[-1].ms <= time_ms:
+            break
+    since = [each for each in commits if each.ms > time_ms]
+    seen: int = since[-1].version - 1 if since else newest.version
+    for commit in reversed(since):
+        if seen == -1 and commit.operation != _CREATED_EMPTY:
+            raise _made_meanwhile(table, commit)
+        if seen != -1 and not _left_rows(commit.operation, commit.operationMetrics):
+            break
+        seen = commit.version
+    return seen
+
+
+def _made_meanwhile(table: Table, commit: Row) -> CommitConflictError:
+    return CommitConflictError(
+        f"another writer made the table with rows meanwhile, by {commit.operation}.",
+        table=table.path_or_name,
+        operation="writing",
+        version=commit.version,
+        hint="Run it again: it will see these rows.",
+    )
+
+
+def _further_and_further_back(table: Table) -> Iterator[tuple[list[Row], bool]]:
+    """The newest commits, ever more of them, and whether they are all that the log holds."""
+    limit = _AT_FIRST
+    while True:
+        commits = _newest_commits(table, limit)
+        is_all = len(commits) < limit
+        yield commits, is_all
+        if is_all:
+            return
         limit *= 10  # so that all that is read again is little beside what is read last
 
 

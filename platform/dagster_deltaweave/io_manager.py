@@ -2,7 +2,8 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `spark` as a class.
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
@@ -12,6 +13,7 @@ from dagster import (
     ConfigurableIOManager,
     DagsterInvariantViolationError,
     InputContext,
+    MetadataValue,
     OutputContext,
     ResourceDependency,
     RetryRequested,
@@ -27,13 +29,12 @@ from dagster_deltaweave import (
     run_partitions,
     storing,
 )
-from dagster_deltaweave.applied import Marks, marks_of_refresh, marks_of_run
+from dagster_deltaweave.applied import applied_version, marks_of_refresh, marks_of_run
 from dagster_deltaweave.changes import (
     CHANGED,
     READ,
     TOUCHED,
     Changes,
-    application_id,
     touched_upstreams,
 )
 from dagster_deltaweave.declaration import (
@@ -45,6 +46,8 @@ from dagster_deltaweave.declaration import (
     WriteDeclaration,
     table_declaration,
 )
+from dagster_deltaweave.partition_predicate import NO_ROW, partition_predicate
+from dagster_deltaweave.read_delivery import rows_of_delivery
 from dagster_deltaweave.recording import (
     record_data_version,
     record_merge,
@@ -52,15 +55,17 @@ from dagster_deltaweave.recording import (
     record_write,
 )
 from dagster_deltaweave.run_mark import marked
-from dagster_deltaweave.schema_policy import prepare_table
+from dagster_deltaweave.schema_policy import prepare_table, rows_of_table
 from dagster_deltaweave.spark import SparkResource
+from dagster_deltaweave.start_version import start_of_write
+from dagster_deltaweave.table_paths import check_parents, check_places, path_under, problem_of_key
 from deltaweave.errors import DeltaweaveError, SourceError, StatementError, Transient
 from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from deltaweave import ChangedRows, Table, TouchedRows
+    from deltaweave import ChangedRows, MergePlan, MergeResult, Table, TouchedRows, WriteResult
 
 _SECONDS_BEFORE_RETRY = 5
 
@@ -73,8 +78,13 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     the metadata `deltaweave/write` says how it is written: `append`, `overwrite`, `replace_where`
     or `merge`. Where an asset is partitioned, the last three write the run's partitions alone, by
     `partition_expr`; without it they are refused, never widened to the whole table. A table that
-    does not exist is created first. An output of None is stored as nothing. On any error the
-    table is as it was.
+    does not exist is created first. An output of None is stored as nothing, which the log and the
+    metadata say; of a full refresh it is refused. On any error the table is as it was. Once the
+    rows are committed nothing fails the run: what could not be recorded is a warning in its log and
+    in the metadata `deltaweave/warnings`.
+
+    A write that replaces rows fails with a conflict, and the run tries again, where another commit
+    changed those rows since the asset's function began.
 
     As an input, an asset is its table, as the type that the input is annotated with: without an
     annotation a lazy Spark DataFrame. Where the upstream has `partition_expr`, it is only the
@@ -112,41 +122,78 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     def path_or_name(self, key: AssetKey, declaration: TableDeclaration | None = None) -> str:
         """Where the table of an asset is; asks for no session."""
         declared = declaration.table if declaration else None
-        return declared or "/".join([self.root.rstrip("/"), *key.path])
+        return declared or path_under(self.root, key)
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Store what the asset function returned, and record what storing it did."""
         if obj is None:
-            context.log.info("The asset returned None: nothing is written.")
-            declared = _declaration_in(context.definition_metadata, context.asset_key)
-            table = self.table(context.asset_key, declared)
-            if isinstance(declared, MergeOnReadDeclaration):
-                record_data_version(context, merge_on_read.opened(self, declared).newest_batch())
-            elif table.exists():
-                record_unchanged(context, table)
+            self._store_nothing(context)
             return
         declaration = _declared(context)
         changes = self._as_changes(obj, context.asset_key)
         table = self.table(context.asset_key, declaration)
+        self._check_place(context, table, declaration)
         partitions = run_partitions.output_partition_keys(context)
         try:
             with marked(table.spark, context.run_id):
                 if run_partitions.output_is_full_refresh(context):
-                    metadata = _rebuild(context, table, declaration, changes, partitions)
+                    stored = _rebuild(context, table, declaration, changes, partitions)
                 else:
-                    metadata = _add(context, self, table, declaration, changes, partitions)
+                    stored = _add(context, self, table, declaration, changes, partitions)
         except DeltaweaveError as error:
             if isinstance(error, Transient) and declaration.retries:
                 raise RetryRequested(declaration.retries, _SECONDS_BEFORE_RETRY) from error
             raise
-        if table.exists():  # a first batch without events made none
-            version = metadata.get(observations.TABLE_VERSION)
-            metadata = {**observations.table_metadata(table, version), **metadata}
-        context.add_output_metadata(metadata)
-        if run_partitions.lists_partitions(context):
-            # Dagster records by itself only a partition or range that its own tags name.
-            for partition in partitions:
-                context.log_event(AssetMaterialization(context.asset_key, partition=partition))
+        after = _AfterCommit(context, list(stored.warnings))
+        after.attempt("the data version", lambda: stored.record_version(context))
+        metadata = after.attempt("what was recorded of it", stored.record)
+        of_table = after.attempt("the table's metadata", lambda: _table_metadata(table, metadata))
+        after.add_metadata({**of_table, **metadata})
+        _record_listed_partitions(context, partitions)
+
+    def _check_place(
+        self, context: OutputContext, table: "Table", declaration: TableDeclaration
+    ) -> None:
+        """Refuse a table in a place where another one's data is.
+
+        Raises:
+            StatementError: It lies in another's, around it, or is to be made there.
+        """
+        is_made = table.exists()
+        check_places(context, self.path_or_name, is_made=is_made)
+        if not is_made and declaration.table is None:
+            check_parents(
+                self.root,
+                context.asset_key,
+                lambda path: deltaweave.Table(table.spark, path).exists(),
+            )
+
+    def _store_nothing(self, context: OutputContext) -> None:
+        """Record that there was nothing to store, for each of the run's partitions.
+
+        Raises:
+            StatementError: The run is a full refresh: a table without rows is not meant.
+        """
+        declared = _declaration_in(context.definition_metadata, context.asset_key)
+        if declared is not None and run_partitions.output_is_full_refresh(context):
+            raise StatementError(
+                "the asset returned None, of which no table can be rebuilt.",
+                table=self.path_or_name(context.asset_key, declared),
+                operation="full refresh",
+                hint="Return all rows, or a DataFrame without rows to empty the table; or run it "
+                f"without the tag {run_partitions.FULL_REFRESH}.",
+            )
+        context.log.info("The asset returned None: nothing is written.")
+        if isinstance(declared, MergeOnReadDeclaration):
+            record_data_version(context, merge_on_read.opened(self, declared).newest_batch())
+        elif declared is not None or problem_of_key(context.asset_key) is None:
+            table = self.table(context.asset_key, declared)
+            if table.exists():
+                record_unchanged(context, table)
+        if declared is not None:
+            nothing = MetadataValue.text("nothing: the asset returned None")
+            context.add_output_metadata({"write/mode": nothing})
+            _record_listed_partitions(context, run_partitions.output_partition_keys(context))
 
     def load_input(self, context: InputContext) -> Any:
         """The upstream asset's table, its partitions, or what changed, as the input asks."""
@@ -189,8 +236,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         if not run_partitions.is_refresh(context.step_context.dagster_run.tags):
             declaration = _declaration_in(definition.metadata_by_key[key], key)
             downstream = self.table(key, declaration)
-            if downstream.exists():
-                after = downstream.last_applied(application_id(context.asset_key, key))
+            after = applied_version(context.asset_key, table, key, downstream)
         what = table.touched_rows(after) if read == TOUCHED else table.changed_rows(after)
         context.log.info(
             f"{key.to_user_string()} has applied {context.asset_key.to_user_string()} up to "
@@ -248,14 +294,88 @@ def _partitions_of(context: InputContext, table: "Table", expression: Any) -> "D
     downstream = _downstream(context)
     if downstream is not None and downstream.partitions_def is None:
         return rows
-    predicate = run_partitions.partition_predicate(
+    keys = context.asset_partition_keys
+    if not keys:
+        # None are mapped to the run's, as of the first partition where the mapping has an offset.
+        context.log.info(f"Reads no row of {context.asset_key.to_user_string()}: no partition.")
+        return rows.where(NO_ROW)
+    predicate = partition_predicate(
         context.asset_partitions_def,
-        context.asset_partition_keys,
+        keys,
         getattr(expression, "value", expression),
         table=table.path_or_name,
+        rows=rows,
     )
     context.log.info(f"Reads {context.asset_key.to_user_string()} where {predicate}.")
     return rows.where(predicate)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What was committed, and how it is recorded.
+
+    Attributes:
+        version: The version that was committed; None where none was, or it is not known.
+        record: Records it; gives the metadata of the materialization.
+        warnings: What failed after the commit already.
+    """
+
+    version: int | None
+    record: Callable[[], Mapping[str, Any]]
+    warnings: Sequence[str] = ()
+
+    def record_version(self, context: OutputContext) -> dict[str, Any]:
+        """Make the version the data version, which recording all else may do better."""
+        if self.version is not None:
+            record_data_version(context, self.version)
+        return {}
+
+
+@dataclass(frozen=True)
+class _AfterCommit:
+    """What is done once rows are committed: no error of it fails the run, which would apply again.
+
+    Attributes:
+        context: The context of the asset's output.
+        warnings: What failed so far, a sentence each.
+    """
+
+    context: OutputContext
+    warnings: list[str] = field(default_factory=list)
+
+    def attempt(self, what: str, recorded: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """What this gives, or nothing where it fails."""
+        try:
+            return recorded()
+        except Exception as error:
+            self.warnings.append(f"{what} is left out: {error}")
+            return {}
+
+    def add_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Add the metadata, and the warnings to it and to the run's log."""
+        shown = dict(metadata)
+        if self.warnings:
+            shown["deltaweave/warnings"] = MetadataValue.text("\n".join(self.warnings))
+        try:
+            self.context.add_output_metadata(shown)
+        except Exception as error:
+            self.warnings.append(f"the metadata is left out: {error}")
+        for warning in self.warnings:
+            self.context.log.warning(f"The rows are committed, but {warning}")
+
+
+def _table_metadata(table: "Table", recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metadata of the version that was recorded; of the newest where none was."""
+    if not table.exists():  # a first batch without events made none
+        return {}
+    return observations.table_metadata(table, recorded.get(observations.TABLE_VERSION))
+
+
+def _record_listed_partitions(context: OutputContext, partitions: Sequence[str]) -> None:
+    if run_partitions.lists_partitions(context):
+        # Dagster records by itself only a partition or range that its own tags name.
+        for partition in partitions:
+            context.log_event(AssetMaterialization(context.asset_key, partition=partition))
 
 
 def _add(
@@ -265,36 +385,49 @@ def _add(
     declaration: TableDeclaration,
     changes: Changes,
     partitions: Sequence[str],
-) -> dict[str, Any]:
-    """Merge or write the changes; the metadata of what that did."""
+) -> _Stored:
+    """Merge or write the changes."""
+    step = context.step_context
+    tags = step.dagster_run.tags
     marks = marks_of_run(
         context.asset_key,
         declaration,
         changes,
+        table=table,
         upstreams=_upstreams(context),
         partitions=partitions,
-        tags=context.step_context.dagster_run.tags,
+        tags=tags,
+        first_attempt=lambda: ingestion.first_attempt(
+            step.instance, step.dagster_run, context.asset_key
+        ),
     )
+    rows = changes.rows
+    if declaration.idempotent_by == "delivery" and len(partitions) == 1:
+        rows = rows_of_delivery(rows, partitions[0], tags, table=table.path_or_name)
     if isinstance(declaration, MergeDeclaration):
-        prepare_table(table, declaration, changes.rows)
+        prepare_table(table, declaration, rows)
         for link in observations.spark_ui_metadata(table.spark).values():
             context.log.info(f"The merge's jobs are in the Spark UI: {link.value}")
-        plan = storing.explain(table, declaration, changes.rows) if tables.explain else None
+        plan = storing.explain(table, declaration, rows) if tables.explain else None
         if plan is not None:
             context.log.info(f"Before the merge:\n{plan}")
-        result = storing.merge(table, declaration, changes.rows, marks)
-        statement = storing.statement_over(table, declaration, changes.rows)
-        return record_merge(context, tables, table, changes, partitions, statement, result, plan)
+        result = storing.merge(table, declaration, rows, marks)
+        statement = storing.statement_over(table, declaration, rows)
+        return _merged(context, tables, table, changes, partitions, statement, result, plan)
     if isinstance(declaration, ChangesDeclaration):
-        result = storing.apply(table, declaration, changes.rows, marks)
-        return record_merge(context, tables, table, changes, partitions, None, result)
+        result = storing.apply(table, declaration, rows, marks)
+        return _merged(context, tables, table, changes, partitions, None, result)
     if isinstance(declaration, MergeOnReadDeclaration):
-        return ingestion.ingest(context, tables, declaration, changes.rows, marks.pair)
+        metadata = ingestion.ingest(context, tables, declaration, rows, marks.pair)
+        return _Stored(None, lambda: metadata)
     assert isinstance(declaration, WriteDeclaration)
-    predicate = _replaced(context, table, declaration, partitions)
-    prepare_table(table, declaration, changes.rows)
-    written = storing.write(table, declaration, changes.rows, predicate, marks)
-    return record_write(context, table, written, declaration.mode, predicate, partitions)
+    predicate = _replaced(context, table, declaration, changes, partitions)
+    prepare_table(table, declaration, rows)
+    start = start_of_write(
+        context, table, adds_only=declaration.mode == "append", predicate=predicate
+    )
+    written = storing.write(table, declaration, rows, predicate, marks, start)
+    return _written(context, table, written, declaration.mode, predicate, partitions)
 
 
 def _rebuild(
@@ -303,23 +436,57 @@ def _rebuild(
     declaration: TableDeclaration,
     changes: Changes,
     partitions: Sequence[str],
-) -> dict[str, Any]:
+) -> _Stored:
     """Rebuild the table, or those of its rows that are the run's partitions."""
     storing.check_can_be_rebuilt(table, declaration)
-    marks: Marks = marks_of_refresh(
+    marks = marks_of_refresh(
         context.asset_key,
         declaration,
         changes,
+        table=table,
         upstreams=_upstreams(context),
         partitions=partitions,
     )
     predicate = None
     if not run_partitions.covers_all(context, partitions):
         # Without an expression this is an error: the other partitions' rows would be lost.
-        predicate = _predicate(context, table, declaration, partitions)
+        predicate = _predicate(context, table, declaration, changes, partitions)
     prepare_table(table, declaration, changes.rows)
-    written = storing.rebuild(table, declaration, changes.rows, predicate, marks)
-    return record_write(context, table, written, "full refresh", predicate, partitions)
+    start = start_of_write(context, table, predicate=predicate)
+    written = storing.rebuild(table, declaration, changes.rows, predicate, marks, start)
+    return _written(context, table, written, "full refresh", predicate, partitions)
+
+
+def _merged(
+    context: OutputContext,
+    tables: SparkDeltaIOManager,
+    table: "Table",
+    changes: Changes,
+    partitions: Sequence[str],
+    statement: Callable[[str], str] | None,
+    result: "MergeResult",
+    plan: "MergePlan | None" = None,
+) -> _Stored:
+    return _Stored(
+        result.version,
+        lambda: record_merge(context, tables, table, changes, partitions, statement, result, plan),
+        result.warnings,
+    )
+
+
+def _written(
+    context: OutputContext,
+    table: "Table",
+    written: "WriteResult",
+    how: str,
+    predicate: str | None,
+    partitions: Sequence[str],
+) -> _Stored:
+    return _Stored(
+        written.version,
+        lambda: record_write(context, table, written, how, predicate, partitions),
+        written.warnings,
+    )
 
 
 def _upstreams(context: OutputContext) -> list[AssetKey]:
@@ -331,6 +498,7 @@ def _replaced(
     context: OutputContext,
     table: "Table",
     declaration: WriteDeclaration,
+    changes: Changes,
     partitions: Sequence[str],
 ) -> str | None:
     """The predicate of the rows that a write replaces; None for all rows of the table or none."""
@@ -340,18 +508,21 @@ def _replaced(
         return declaration.replace_where
     if declaration.mode == "overwrite" and context.asset_spec.partitions_def is None:
         return None
-    return _predicate(context, table, declaration, partitions)
+    return _predicate(context, table, declaration, changes, partitions)
 
 
 def _predicate(
     context: OutputContext,
     table: "Table",
     declaration: TableDeclaration,
+    changes: Changes,
     partitions: Sequence[str],
 ) -> str:
-    return run_partitions.partition_predicate(
+    return partition_predicate(
         context.asset_spec.partitions_def,
         partitions,
         declaration.partition_expr,
         table=table.path_or_name,
+        # Before a table is made: of columns that it will have.
+        rows=table.read() if table.exists() else rows_of_table(declaration, changes.rows),
     )

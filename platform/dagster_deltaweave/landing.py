@@ -165,6 +165,45 @@ class _File(NamedTuple):
     mtime_ns: int
 
 
+def delivery(directory: str | Path, partition: str, marker: str | None) -> Delivery | None:
+    """One source partition as it now lies in a landing directory; None if it is not there.
+
+    Args:
+        directory: A path or a URI.
+        partition: The partition.
+        marker: Name of the file that is written last, or None for the digest of all files.
+
+    Raises:
+        SourceError: The directory cannot be listed.
+    """
+    try:
+        return _one(directory, _directory_name(directory, partition), marker)
+    except (OSError, ValueError) as error:
+        raise SourceError(
+            f"it cannot be listed: {redacted(error)}",
+            table=without_query(directory),
+            operation="looking for a delivery",
+            state="Nothing was read.",
+        ) from None
+
+
+def _one(directory: str | Path, name: str, marker: str | None) -> Delivery | None:
+    """The delivery in the directory of this name, without a look at the others."""
+    path = local_path(directory)
+    if path is None:
+        uri, mark, query = str(directory).partition("?")
+        files = _in_store(f"{uri.rstrip('/')}/{name}{mark}{query}")
+        listed = [file._replace(path=f"{name}/{file.path}") for file in files]
+        return next(iter(_landed(listed, marker)), None)
+    if not path.is_dir():
+        return None
+    with os.scandir(path) as entries:
+        entry = next((each for each in entries if each.name == name and each.is_dir()), None)
+        if entry is None:
+            return None
+        return _measured(entry) if marker is None else _marked(entry, marker)
+
+
 def _is_partition(name: str) -> bool:
     return not name.startswith((".", "_")) and name != ""
 

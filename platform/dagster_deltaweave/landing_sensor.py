@@ -30,6 +30,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dagster._core.storage.tags import RUN_KEY_TAG
 
 from dagster_deltaweave.landing import Delivery, deliveries, hive_value
+from dagster_deltaweave.read_delivery import landing_tag
 from dagster_deltaweave.run_partitions import DELIVERY
 from dagster_deltaweave.run_requests import (
     PastRuns,
@@ -272,7 +273,10 @@ def build_partition_sensor(
         if landed.problems:
             context.log.warning(f"In {shown} are skipped {_listed_problems(landed.problems)}.")
         return SensorResult(
-            run_requests=[_run_request(each, run_key) for each, run_key in chosen],
+            run_requests=[
+                _run_request(each, run_key, landing_tag(directory, marker, each))
+                for each, run_key in chosen
+            ],
             dynamic_partitions_requests=additions(
                 context, partitions_def, [each.partition for each, _ in chosen]
             ),
@@ -442,11 +446,11 @@ def _is_for(record: RunRecord, delivery: Delivery, run_key: str) -> bool:
     return tags.get(RUN_KEY_TAG) == run_key and created_at > delivery.marked_at - _CLOCKS_DIFFER
 
 
-def _run_request(delivery: Delivery, run_key: str) -> RunRequest:
+def _run_request(delivery: Delivery, run_key: str, landing: dict[str, str]) -> RunRequest:
     return RunRequest(
         run_key=run_key,
         partition_key=delivery.partition,
-        tags={DELIVERY: _version(delivery), IDENTITY: str(delivery.identity)},
+        tags={DELIVERY: _version(delivery), IDENTITY: str(delivery.identity), **landing},
     )
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from dagster import (
     AssetExecutionContext,
-    AssetKey,
     AssetsDefinition,
     DagsterInvalidDefinitionError,
     DataVersion,
@@ -18,7 +17,7 @@ from dagster import (
     asset,
 )
 
-from dagster_deltaweave.asset_decorator import KINDS, default_pool
+from dagster_deltaweave.asset_decorator import KINDS, asset_key, default_pool
 from dagster_deltaweave.declaration import (
     IdempotentBy,
     MergeOnReadDeclaration,
@@ -30,6 +29,7 @@ from dagster_deltaweave.merge_on_read import locations, opened
 from dagster_deltaweave.observations import table_metadata
 from dagster_deltaweave.pending_changes import pending_changes
 from dagster_deltaweave.run_mark import marked
+from dagster_deltaweave.table_paths import problem_of_key
 from dagster_deltaweave.view_staleness import keep_view_fresh
 from deltaweave.changes.rematerialization import Strategy
 from deltaweave.choices import choice_problem
@@ -160,11 +160,11 @@ def merge_on_read_asset(
 
     def decorate(function: Callable[..., Any]) -> MergeOnReadAssets:
         view_name = name or function.__name__
+        view_key = asset_key(key_prefix, view_name)
         problem = _problem(keys, strategy, idempotent_by, table, changes_table)
+        problem = problem or problem_of_key(view_key)
         if problem is not None:
             raise DagsterInvalidDefinitionError(f"merge-on-read asset {view_name}: {problem}")
-        prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
-        view_key = AssetKey([*prefix, view_name])
         changes_path = changes_table or (f"{table.rstrip('/')}_changes" if table else None)
         declared: dict[str, Any] = {
             "view": view_key,

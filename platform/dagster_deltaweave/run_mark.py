@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_logger = logging.getLogger(__name__)
 
 RUN_ID = "dagster/run_id"
 
@@ -30,7 +33,10 @@ def marked(spark: SparkSession, run_id: str) -> Iterator[None]:
     try:
         yield
     finally:
-        spark.conf.unset(_USER_METADATA)
+        try:
+            spark.conf.unset(_USER_METADATA)
+        except Exception:  # the session is gone: what was committed by it stands
+            _logger.warning("Spark's setting %s stays", _USER_METADATA, exc_info=True)
 
 
 def run_id_in(user_metadata: str | None) -> str | None:

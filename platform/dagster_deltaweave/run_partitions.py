@@ -1,4 +1,4 @@
-"""Which partitions a run is for, whether it rebuilds, and where they are in a table.
+"""Which partitions a run is for, and whether it rebuilds.
 
 Dagster's tags of a run name one partition or a range; `deltaweave/partitions` names any:
 
@@ -9,23 +9,18 @@ Dagster's tags of a run name one partition or a range; `deltaweave/partitions` n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dagster import (
     AssetExecutionContext,
     AssetKey,
     DagsterInstance,
-    MultiPartitionKey,
-    MultiPartitionsDefinition,
     OutputContext,
     PartitionsDefinition,
-    TimeWindowPartitionsDefinition,
 )
 
 from deltaweave.errors import StatementError
-from deltaweave.identifiers import literal
 
 PARTITIONS = "deltaweave/partitions"
 """Run tag that lists partitions, adjacent or not: `a,c,f`, or a JSON list of strings."""
@@ -98,107 +93,6 @@ def covers_all(context: OutputContext, keys: Sequence[str]) -> bool:
     store = context.step_context.instance
     known = context.asset_partitions_def.get_partition_keys(dynamic_partitions_store=store)
     return bool(keys) and set(known) <= set(keys)
-
-
-def partition_predicate(
-    definition: PartitionsDefinition[str] | None,
-    keys: Sequence[str],
-    expression: str | Mapping[str, str] | None,
-    *,
-    table: str,
-) -> str:
-    """The SQL predicate of the rows of these partitions.
-
-    Time windows are compared as their dates or, where they begin within a day, as wall-clock times
-    of the partitions' time zone; other keys as strings.
-
-    Args:
-        definition: The asset's partitions, None if it has none.
-        keys: The partitions, at least one.
-        expression: SQL that gives a row's partition, one for each dimension of multi-partitions.
-        table: The table, for the error's words.
-
-    Raises:
-        StatementError: There is no expression, or none for a dimension, or no partition.
-    """
-    if definition is None or not keys:
-        raise _no_predicate("the run names none of the asset's partitions.", table)
-    if isinstance(definition, MultiPartitionsDefinition):
-        return _multi_predicate(definition, keys, expression, table)
-    if not isinstance(expression, str) or not expression.strip():
-        raise _no_predicate("nothing says which rows a partition has.", table)
-    return _predicate(definition, keys, expression)
-
-
-def _multi_predicate(
-    definition: MultiPartitionsDefinition,
-    keys: Sequence[str],
-    expression: str | Mapping[str, str] | None,
-    table: str,
-) -> str:
-    of_dimension = expression if isinstance(expression, Mapping) else {}
-    lacking = [each.name for each in definition.partitions_defs if not of_dimension.get(each.name)]
-    if lacking:
-        raise _no_predicate(
-            f"nothing says which rows a partition has, by {', '.join(lacking)}.", table
-        )
-    one_by_one = []
-    for key in keys:
-        parts = _by_dimension(definition, key)
-        terms = [
-            _predicate(each.partitions_def, [parts[each.name]], of_dimension[each.name])
-            for each in definition.partitions_defs
-        ]
-        one_by_one.append(f"({' AND '.join(terms)})")
-    return " OR ".join(one_by_one)
-
-
-def _by_dimension(definition: MultiPartitionsDefinition, key: str) -> Mapping[str, str]:
-    known = (
-        key if isinstance(key, MultiPartitionKey) else definition.get_partition_key_from_str(key)
-    )
-    return known.keys_by_dimension
-
-
-def _predicate(definition: PartitionsDefinition[str], keys: Sequence[str], expression: str) -> str:
-    if isinstance(definition, TimeWindowPartitionsDefinition):
-        windows = (
-            f"(({expression}) >= {literal(_moment(start))} AND ({expression}) < "
-            f"{literal(_moment(end))})"
-            for start, end in _windows(definition, keys)
-        )
-        return f"({' OR '.join(windows)})"
-    return f"({expression}) IN ({', '.join(map(literal, keys))})"
-
-
-def _windows(
-    definition: TimeWindowPartitionsDefinition, keys: Sequence[str]
-) -> Iterator[tuple[datetime, datetime]]:
-    """The partitions' time windows, adjacent ones joined."""
-    windows = sorted(
-        (window.start, window.end) for window in map(definition.time_window_for_partition_key, keys)
-    )
-    start, end = windows[0]
-    for next_start, next_end in windows[1:]:
-        if next_start > end:
-            yield start, end
-            start = next_start
-        end = max(end, next_end)
-    yield start, end
-
-
-def _moment(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d}" if moment.time() == time() else f"{moment:%Y-%m-%d %H:%M:%S}"
-
-
-def _no_predicate(problem: str, table: str) -> StatementError:
-    return StatementError(
-        problem,
-        table=table,
-        operation="choosing partitions",
-        hint="Give the asset partition_expr, the SQL expression of a row's partition (one for "
-        "each dimension), and run it for partitions.",
-    )
 
 
 def _listed(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from pyspark.sql.types import StructType
 
@@ -13,6 +15,14 @@ from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_PATTERN = re.compile(r"[\\*?\[\]{},]")
+
+
+def literal_path(path: str) -> str:
+    """The path as Spark takes it for itself: unescaped, `*` and the like make it a pattern."""
+    return _PATTERN.sub(r"\\\g<0>", path)
 
 
 def read_source_partition(
@@ -36,8 +46,9 @@ def read_source_partition(
         # Spark takes the schema from any one file and fills what others lack with nulls, so each
         # file is asked for its own.
         with translated(table, otherwise=SourceError):
-            files = sorted(spark.read.schema(expected).parquet(path).inputFiles())
-            schemas = {file: spark.read.parquet(file).schema for file in files}
+            rows = spark.read.schema(expected).parquet(literal_path(path))
+            files = sorted(map(unquote, rows.inputFiles()))  # which Spark gives as URIs
+            schemas = {file: spark.read.parquet(literal_path(file)).schema for file in files}
     except DeltaweaveError as error:
         raise _error(
             path, table, f"cannot be read: {error.problem.strip().splitlines()[0]}"
@@ -49,7 +60,7 @@ def read_source_partition(
         if differences:
             name = file.rsplit("/", 1)[-1]
             raise _error(path, table, f"has a wrong schema in {name}: {'; '.join(differences)}.")
-    return spark.read.schema(expected).parquet(path)
+    return rows
 
 
 def as_struct(schema: StructType | str) -> StructType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -26,8 +27,11 @@ from deltaweave.identifiers import column, unquoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from dagster_deltaweave.start_version import Start
     from deltaweave import MergePlan, MergeResult, Table, WriteResult
     from deltaweave.engine.clauses import Clause
+
+_logger = logging.getLogger(__name__)
 
 
 def statement_over(
@@ -78,7 +82,10 @@ def _view(changes: DataFrame) -> Iterator[str]:
     try:
         yield view
     finally:
-        changes.sparkSession.catalog.dropTempView(view)
+        try:
+            changes.sparkSession.catalog.dropTempView(view)
+        except Exception:  # the session is gone: what was committed by it stands
+            _logger.warning("The view %s stays", view, exc_info=True)
 
 
 def write(
@@ -87,6 +94,7 @@ def write(
     rows: DataFrame,
     predicate: str | None,
     marks: Marks,
+    start: Start,
 ) -> WriteResult:
     """Append the rows, or put them in the place of all rows or of those of the predicate."""
     if predicate is not None:
@@ -99,6 +107,8 @@ def write(
         applied=marks.pairs,
         once=True,
         applied_before=marks.before,
+        computed_from=start.version,
+        reads_all=start.reads_all,
     )
 
 
@@ -119,6 +129,7 @@ def rebuild(
     changes: DataFrame,
     predicate: str | None,
     marks: Marks,
+    start: Start,
 ) -> WriteResult:
     """Put in the place of all rows, or of those of the predicate, what an empty table would get."""
     if predicate is not None:
@@ -132,6 +143,8 @@ def rebuild(
         replace_where=predicate,
         with_schema_evolution=declaration.schema_policy != "strict",
         applied=marks.pairs,
+        computed_from=start.version,
+        reads_all=start.reads_all,
     )
 
 

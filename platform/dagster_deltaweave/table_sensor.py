@@ -169,7 +169,10 @@ def build_table_sensor(
         if context.cursor and before is None:
             context.log.warning("The cursor cannot be read: the runs say what was requested.")
         try:
-            looked = _look(DeltaLog(table), before, by_partition=partitions_def is not None)
+            log = DeltaLog(table)
+            looked = _look(log, before, by_partition=partitions_def is not None)
+            if looked is not None and partitions_def is not None:
+                looked = looked[0], log.with_column_names(looked[1])
         except (OSError, ValueError) as error:
             raise SourceError(
                 f"its log cannot be read: {redacted(error)}",

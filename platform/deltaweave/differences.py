@@ -30,6 +30,7 @@ class TouchedRows:
         until: The newer version.
         added_files: How many files `added` reads.
         removed_files: How many files `removed` reads.
+        table_id: Delta's id of the table, which a table made anew in its place does not have.
     """
 
     added: DataFrame
@@ -38,6 +39,7 @@ class TouchedRows:
     until: int
     added_files: int
     removed_files: int
+    table_id: str
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,13 @@ class ChangedRows:
             `_commit_timestamp`. Where `after` is None, every row of `until` as an insert.
         after: The older version, or None for the state before the first.
         until: The newer version.
+        table_id: Delta's id of the table, which a table made anew in its place does not have.
     """
 
     rows: DataFrame
     after: int | None
     until: int
+    table_id: str
 
 
 def touched_rows(older: TableSnapshot | None, newer: TableSnapshot) -> TouchedRows:
@@ -62,7 +66,7 @@ def touched_rows(older: TableSnapshot | None, newer: TableSnapshot) -> TouchedRo
     if older is None:
         everything = newer.read()
         files = int(newer.snapshot.numOfFiles())
-        return TouchedRows(everything, everything.limit(0), None, newer.version, files, 0)
+        return TouchedRows(everything, everything.limit(0), None, newer.version, files, 0, newer.id)
     added, removed = newer.files_not_in(older), older.files_not_in(newer)
     return TouchedRows(
         added=newer.read_files(added),
@@ -71,6 +75,7 @@ def touched_rows(older: TableSnapshot | None, newer: TableSnapshot) -> TouchedRo
         until=newer.version,
         added_files=len(added),
         removed_files=len(removed),
+        table_id=newer.id,
     )
 
 
@@ -91,9 +96,9 @@ def changed_rows(after: int | None, newer: TableSnapshot, *, table: str) -> Chan
             F.lit(newer.version).cast("long").alias("_commit_version"),
             F.current_timestamp().alias("_commit_timestamp"),
         )
-        return ChangedRows(rows, None, newer.version)
+        return ChangedRows(rows, None, newer.version, newer.id)
     with translated(table, operation="READ", version=newer.version, otherwise=SourceError):
         # Delta refuses a range that begins after the newest version.
         rows = newer.read_change_feed(min(after + 1, newer.version))
         rows = rows if after < newer.version else rows.limit(0)
-    return ChangedRows(rows, after, newer.version)
+    return ChangedRows(rows, after, newer.version, newer.id)

@@ -46,7 +46,11 @@ def column(*path: str) -> Column:
 def literal(text: str) -> str:
     r"""A string as a constant.
 
+    A dollar sign before a brace is spelt by its number: Spark puts the value of a setting in the
+    place of `${…}` before it parses any text.
+
     >>> print(literal("it's"))
     'it\'s'
     """
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return "'" + escaped.replace("${", "\\u0024{") + "'"

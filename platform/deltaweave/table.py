@@ -264,6 +264,7 @@ class Table:
         once: bool = False,
         applied_before: int | None = None,
         computed_from: int | None = None,
+        reads_all: bool = True,
     ) -> WriteResult:
         """Write rows as they are into this existing table, in one commit.
 
@@ -280,6 +281,9 @@ class Table:
                 transaction reads all of that version, so a commit after it that adds or removes a
                 file, or changes the schema, fails this write. None for rows that were computed
                 from nothing of this table.
+            reads_all: With `computed_from`, whether the rows were computed from all of that
+                version, or only from what they replace. Then only commits after it that change
+                rows of the predicate, as far as partition columns tell, fail this write.
 
         Returns:
             What was committed; an error after the commit is in its `warnings`.
@@ -313,6 +317,7 @@ class Table:
             once=once,
             applied_before=applied_before,
             computed_from=computed_from,
+            reads_all=reads_all,
         )
 
     def compute_missing_statistics(self) -> int:

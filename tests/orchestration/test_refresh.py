@@ -188,16 +188,18 @@ def test_a_delivery_is_applied_once_and_a_later_one_again(
     assert rows(table("counts")) == [("x", 3)]
 
 
-def test_deliveries_with_names_that_are_no_times_are_marks_of_their_own() -> None:
+def test_deliveries_with_names_that_are_no_times_are_marks_of_their_own(table: AssetTable) -> None:
     key, declaration = AssetKey("counts"), MergeDeclaration(idempotent_by="delivery")
     marks = [
         marks_of_run(
             key,
             declaration,
             Changes(None),
+            table=table("counts"),
             upstreams=[],
             partitions=partitions,
             tags={"deltaweave/delivery": delivery},
+            first_attempt=lambda: "run",
         ).pairs
         for partitions, delivery in ((["a"], "100"), (["a"], "sha-1"), ([], "100"))
     ]

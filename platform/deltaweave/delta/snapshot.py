@@ -24,6 +24,7 @@ from deltaweave.delta.statistics import num_physical_rows_column
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_BETWEEN_IDS = "\n\0\n"
 _FILES_IN_CHECKSUM = "spark.databricks.delta.allFilesInCrc.enabled"
 
 
@@ -66,9 +67,37 @@ class TableSnapshot:
         return int(self.snapshot.version())
 
     @property
+    def committed_at_ms(self) -> int:
+        """When the version was committed, in ms since 1970, as the log says."""
+        return int(self.snapshot.timestamp())
+
+    @property
     def id(self) -> str:
         """Delta's id of the table: one made anew in the same place has another."""
         return str(self.snapshot.metadata().id())
+
+    @property
+    def created_at_ms(self) -> int | None:
+        """When the table with this id was created, in ms since 1970, if its log says so."""
+        created = self.snapshot.metadata().createdTime()
+        return int(created.get()) if created.isDefined() else None
+
+    def last_applied(self, application_id: str) -> int | None:
+        """The newest version that was committed with this application id, or None."""
+        applied = self.snapshot.transactions().get(application_id)
+        return int(applied.get()) if applied.isDefined() else None
+
+    def application_ids(self) -> list[str]:
+        """All application ids that something was committed with."""
+        ids = str(self.snapshot.transactions().keys().mkString(_BETWEEN_IDS))
+        return ids.split(_BETWEEN_IDS) if ids else []
+
+    def applied_at_ms(self, application_id: str) -> int | None:
+        """When something was last committed with this id, in ms since 1970; None if unknown."""
+        for each in jvm_.iterate(self.snapshot.setTransactions()):
+            if each.appId() == application_id and each.lastUpdated().isDefined():
+                return int(each.lastUpdated().get())
+        return None
 
     @property
     def data_path(self) -> str:
@@ -103,11 +132,6 @@ class TableSnapshot:
         """A table property's value, if it is set."""
         value = self.snapshot.metadata().configuration().get(name)
         return str(value.get()) if value.isDefined() else None
-
-    def last_applied(self, application_id: str) -> int | None:
-        """The newest version that was committed with this application id, or None."""
-        applied = self.snapshot.transactions().get(application_id)
-        return int(applied.get()) if applied.isDefined() else None
 
     @property
     def partition_columns(self) -> list[str]:

@@ -51,6 +51,7 @@ def write(
     once: bool,
     applied_before: int | None,
     computed_from: int | None,
+    reads_all: bool,
 ) -> WriteResult:
     """Write rows into an existing table; see `Table.write`."""
     spark = rows.sparkSession
@@ -67,7 +68,7 @@ def write(
     if replace_where is not None:
         options["replaceWhere"] = _condition(replace_where, table)
     with translated(table, operation=operation, version=computed_from):
-        transaction = _begun(rows, log, computed_from)
+        transaction = _begun(rows, log, computed_from, reads_all)
         read = int(transaction.snapshot().version())
         is_known = [
             is_applied(
@@ -130,16 +131,18 @@ def write(
     return WriteResult(done.version, metrics, tuple(afterwards.warnings))
 
 
-def _begun(rows: DataFrame, log: JavaObject, computed_from: int | None) -> JavaObject:
+def _begun(
+    rows: DataFrame, log: JavaObject, computed_from: int | None, reads_all: bool
+) -> JavaObject:
     """A transaction at the newest version, or at the version that the rows were computed from."""
     nothing = jvm_.option(jvm_.jvm(rows.sparkSession), None)
     if computed_from is None:
         return log.startTransaction(nothing, nothing)
     snapshot = at_version(rows.sparkSession, log, computed_from).snapshot
     transaction = log.startTransaction(nothing, jvm_.option(jvm_.jvm(rows.sparkSession), snapshot))
-    # All of it was read: without this, Delta takes appends for blind, and replacing some rows for
-    # reading only these.
-    transaction.readWholeTable()
+    if reads_all:
+        # Without this, Delta takes appends for blind, and replacing some rows for reading these.
+        transaction.readWholeTable()
     return transaction
 
 

@@ -37,6 +37,7 @@ def prepare_table(table: Table, declaration: TableDeclaration, changes: DataFram
         declaration.partition_by,
         declaration.created_properties,
         declaration.cluster_by,
+        for_a_write=True,
     )
     if declaration.schema_policy == "strict":
         # A MERGE text says by itself which columns of its source go where.

@@ -12,12 +12,13 @@ from pyspark.sql import functions as F
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from deltaweave.choices import check_choice
-from deltaweave.delta import builder, table_write
+from deltaweave.delta import builder, table_creation, table_write
 from deltaweave.delta import snapshot as snapshots
 from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import JavaObject, check_is_classic
 from deltaweave.delta.missing_statistics import compute_missing_statistics
 from deltaweave.delta.snapshot import FileLayout
+from deltaweave.delta.table_creation import WantedTable
 from deltaweave.delta.table_write import WriteResult
 from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
 from deltaweave.engine import key_index
@@ -35,10 +36,6 @@ from deltaweave.merge_builder import MergeBuilder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
-
-
-# Of a table made for a write: the version up to which nothing was committed to it.
-_UNWRITTEN = "deltaweave.unwrittenAtVersion"
 
 
 def _met_another_creator(error: BaseException) -> bool:
@@ -115,46 +112,27 @@ class Table:
             for_a_write: Whether it is made for a write that follows, and has the columns of its
                 rows. If that write fails, the table stays, empty; as long as nothing was ever
                 committed to it, the next caller with this option and other columns or partitions
-                makes it anew. Another writer's commit at that moment conflicts with it.
+                makes it anew. Another writer's commit at that moment conflicts with it, whichever
+                comes first. A clustered table is not made anew.
 
         Returns:
             Whether there was none; of callers at the same moment more than one may hear so.
         """
-        from delta.tables import DeltaTable
         from pyspark.sql.types import StructType
 
-        wanted = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
-        assert isinstance(wanted, StructType)
-        version = 0
-        create = DeltaTable.createIfNotExists(self.spark)
-        exists = self.exists()
-        if exists:
-            unwritten = self._unwritten_otherwise(wanted, partition_by) if for_a_write else None
-            if unwritten is None:
-                return False
-            version = unwritten + 1
-            create = DeltaTable.replace(self.spark)
-        create = create.addColumns(wanted)
-        create = create.location(self._parts[1]) if self._is_path else create.tableName(self._name)
-        create = create.partitionedBy(*partition_by) if partition_by else create
-        create = create.clusterBy(*cluster_by) if cluster_by else create
-        marks = {_UNWRITTEN: str(version)} if for_a_write else {}
-        for key, value in {**(properties or {}), **marks}.items():
-            create = create.property(key, value)
-        with translated(self.path_or_name, operation="creation", commits=True):
-            create.execute()
-        return not exists
-
-    def _unwritten_otherwise(self, wanted: StructType, partition_by: Sequence[str]) -> int | None:
-        """The version of a table to which no write was committed, if it is not as wanted."""
-        snapshot = self.snapshot()
-        if snapshot.setting(_UNWRITTEN) != str(snapshot.version):
-            return None
-        columns = [(field.name, field.dataType, field.nullable) for field in snapshot.schema]
-        is_as_wanted = columns == [(f.name, f.dataType, f.nullable) for f in wanted]
-        if is_as_wanted and snapshot.partition_columns == list(partition_by):
-            return None
-        return snapshot.version
+        columns = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
+        assert isinstance(columns, StructType)
+        wanted = WantedTable(columns, partition_by, properties or {}, cluster_by, for_a_write)
+        if not self.exists():
+            with translated(self.path_or_name, operation="creation", commits=True):
+                path = self._parts[1] if self._is_path else None
+                table_creation.create(self.spark, wanted, path=path, name=self._name)
+            return True
+        there = self.snapshot()
+        if table_creation.is_unwritten_otherwise(there, wanted):
+            with translated(self.path_or_name, operation="creation", commits=True):
+                table_creation.make_anew(there, wanted)
+        return False
 
     def location(self) -> str:
         """Where its data is, e.g. `file:/lake/orders`."""

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave import Table, errors
+from deltaweave.delta import table_creation
 from deltaweave.delta.transaction import Transaction
 from deltaweave.engine.in_place import SETTING
 from tests.builders import frame, write_table
@@ -186,3 +187,21 @@ def test_a_write_under_way_conflicts_where_its_table_is_made_otherwise(
         merge.when_not_matched_insert_all().execute()
     assert table.read().schema.names == ["other"]
     assert table.read().isEmpty()
+
+
+def test_rows_that_come_just_before_a_table_is_made_otherwise_stay(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the table, to which nothing was written, and its making anew."""
+    table = Table(spark, str(tmp_path / "shared"))
+    table.create_if_missing(SCHEMA, for_a_write=True)
+    make_anew = table_creation.make_anew
+
+    def append_first(*arguments: Any) -> None:
+        monkeypatch.setattr(table_creation, "make_anew", make_anew)
+        Table(spark, table.path_or_name).write(frame(spark, [(1, 10, "a")], SCHEMA), "append")
+        make_anew(*arguments)
+
+    monkeypatch.setattr(table_creation, "make_anew", append_first)
+    assert not table.create_if_missing("other STRING", for_a_write=True)
+    assert [tuple(row) for row in table.read().collect()] == [(1, 10, "a")]

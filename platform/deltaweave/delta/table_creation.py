@@ -1,0 +1,112 @@
+"""Tables that are created: empty, or anew where the write that one was made for failed.
+
+A table that was made for a write which then failed stays, empty, with the columns of the rows that
+failed. It cannot be removed safely: a writer may have found it meanwhile. It is made anew instead,
+by a transaction that reads the version to which nothing was committed, so that Delta's conflict
+check sees whoever commits to the table at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.snapshot import TableSnapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_UNWRITTEN = "deltaweave.unwrittenAtVersion"
+
+
+@dataclass(frozen=True)
+class WantedTable:
+    """A table that is to be there.
+
+    Attributes:
+        schema: Its columns.
+        partition_by: Its partition columns.
+        properties: Its table properties.
+        cluster_by: Its clustering columns.
+        for_a_write: Whether it is made for a write that follows.
+    """
+
+    schema: StructType
+    partition_by: Sequence[str]
+    properties: Mapping[str, str]
+    cluster_by: Sequence[str]
+    for_a_write: bool
+
+    def properties_at(self, version: int) -> dict[str, str]:
+        """Its properties where a version makes it: one says that nothing was committed since."""
+        marks = {_UNWRITTEN: str(version)} if self.for_a_write else {}
+        return {**self.properties, **marks}
+
+
+def create(spark: SparkSession, wanted: WantedTable, *, path: str | None, name: str) -> None:
+    """Create a table unless there is one.
+
+    Args:
+        spark: The session.
+        wanted: The table.
+        path: Where it is to lie; None for a table of the catalog.
+        name: Its quoted name in the catalog, where it has no path.
+    """
+    from delta.tables import DeltaTable
+
+    created = DeltaTable.createIfNotExists(spark).addColumns(wanted.schema)
+    created = created.location(path) if path is not None else created.tableName(name)
+    if wanted.partition_by:
+        created = created.partitionedBy(*wanted.partition_by)
+    if wanted.cluster_by:
+        created = created.clusterBy(*wanted.cluster_by)
+    for key, value in wanted.properties_at(0).items():
+        created = created.property(key, value)
+    created.execute()
+
+
+def is_unwritten_otherwise(table: TableSnapshot, wanted: WantedTable) -> bool:
+    """Whether it was made for a write, nothing was committed to it, and it is not as wanted.
+
+    Not where either has clustering columns: such a table is left as it is.
+    """
+    if not wanted.for_a_write or table.setting(_UNWRITTEN) != str(table.version):
+        return False
+    if wanted.cluster_by or table.is_clustered():
+        return False
+    there = [(field.name, field.dataType, field.nullable) for field in table.schema]
+    columns = [(field.name, field.dataType, field.nullable) for field in wanted.schema]
+    return there != columns or table.partition_columns != list(wanted.partition_by)
+
+
+def make_anew(table: TableSnapshot, wanted: WantedTable) -> None:
+    """Give a version of a table, to which nothing was committed, the wanted columns.
+
+    Raises:
+        Py4JJavaError: Another writer committed to it meanwhile, and Delta says so: a conflict.
+    """
+    view = jvm_.jvm(table.spark)
+    delta = view.org.apache.spark.sql.delta
+    none = jvm_.option(view, None)
+    transaction = table.log.startTransaction(none, jvm_.option(view, table.snapshot))
+    transaction.readWholeTable()
+    before = transaction.metadata()
+    metadata = delta.actions.Metadata(
+        before.id(),
+        before.name(),
+        before.description(),
+        before.format(),
+        wanted.schema.json(),
+        jvm_.seq(view, list(wanted.partition_by)),
+        jvm_.scala_map(view, wanted.properties_at(table.version + 1)),
+        before.createdTime(),
+    )
+    transaction.updateMetadataForNewTableInReplace(metadata)
+    operation = delta.DeltaOperations.ReplaceTable(
+        metadata, False, False, False, none, none, none, none, none, none, none
+    )
+    transaction.commit(jvm_.seq(view, []), operation, jvm_.scala_map(view, {}))

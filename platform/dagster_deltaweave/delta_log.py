@@ -160,7 +160,9 @@ class DeltaLog:
         from pyarrow.fs import FileSelector
 
         infos = self._store.get_file_info(FileSelector(self._directory, allow_not_found=True))
-        found = [info.base_name for info in infos if ".checkpoint." in info.base_name]
+        names = (info.base_name for info in infos)
+        # Beside `<version>.checkpoint.…` a disk may have the hidden sums that Hadoop writes.
+        found = [name for name in names if name[:20].isdigit() and name[20:32] == ".checkpoint."]
         newest = max((int(name[:20]) for name in found), default=-1)
         return newest, sorted(name for name in found if int(name[:20]) == newest)
 

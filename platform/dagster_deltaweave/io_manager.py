@@ -2,13 +2,11 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `spark` as a class.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
     AssetKey,
-    AssetMaterialization,
     AssetsDefinition,
     ConfigurableIOManager,
     DagsterInvariantViolationError,
@@ -23,41 +21,35 @@ from pydantic import Field, field_validator
 import deltaweave
 from dagster_deltaweave import (
     frames,
-    ingestion,
     merge_on_read,
-    observations,
     run_partitions,
-    storing,
 )
-from dagster_deltaweave.applied import applied_version, marks_of_refresh, marks_of_run
+from dagster_deltaweave.after_commit import (
+    AfterCommit,
+    record_listed_partitions,
+    table_metadata,
+)
+from dagster_deltaweave.applied import applied_version
 from dagster_deltaweave.changes import (
     CHANGED,
     READ,
     TOUCHED,
     Changes,
-    touched_upstreams,
 )
 from dagster_deltaweave.declaration import (
     PARTITION_EXPR,
-    ChangesDeclaration,
-    MergeDeclaration,
     MergeOnReadDeclaration,
     TableDeclaration,
-    WriteDeclaration,
     table_declaration,
 )
+from dagster_deltaweave.output_storage import add_output, rebuild_with_output
 from dagster_deltaweave.partition_predicate import NO_ROW, partition_predicate
-from dagster_deltaweave.read_delivery import rows_of_delivery
 from dagster_deltaweave.recording import (
     record_data_version,
-    record_merge,
     record_unchanged,
-    record_write,
 )
 from dagster_deltaweave.run_mark import marked
-from dagster_deltaweave.schema_policy import prepare_table, rows_of_table
 from dagster_deltaweave.spark import SparkResource
-from dagster_deltaweave.start_version import start_of_write
 from dagster_deltaweave.table_paths import check_parents, check_places, path_under, problem_of_key
 from deltaweave.errors import DeltaweaveError, SourceError, StatementError, Transient
 from deltaweave.locations import refuse_credentials
@@ -65,7 +57,7 @@ from deltaweave.locations import refuse_credentials
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from deltaweave import ChangedRows, MergePlan, MergeResult, Table, TouchedRows, WriteResult
+    from deltaweave import ChangedRows, Table, TouchedRows
 
 _SECONDS_BEFORE_RETRY = 5
 
@@ -137,19 +129,19 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         try:
             with marked(table.spark, context.run_id):
                 if run_partitions.output_is_full_refresh(context):
-                    stored = _rebuild(context, table, declaration, changes, partitions)
+                    stored = rebuild_with_output(context, table, declaration, changes, partitions)
                 else:
-                    stored = _add(context, self, table, declaration, changes, partitions)
+                    stored = add_output(context, self, table, declaration, changes, partitions)
         except DeltaweaveError as error:
             if isinstance(error, Transient) and declaration.retries:
                 raise RetryRequested(declaration.retries, _SECONDS_BEFORE_RETRY) from error
             raise
-        after = _AfterCommit(context, list(stored.warnings))
+        after = AfterCommit(context, list(stored.warnings))
         after.attempt("the data version", lambda: stored.record_version(context))
         metadata = after.attempt("what was recorded of it", stored.record)
-        of_table = after.attempt("the table's metadata", lambda: _table_metadata(table, metadata))
+        of_table = after.attempt("the table's metadata", lambda: table_metadata(table, metadata))
         after.add_metadata({**of_table, **metadata})
-        _record_listed_partitions(context, partitions)
+        record_listed_partitions(context, partitions)
 
     def _check_place(
         self, context: OutputContext, table: "Table", declaration: TableDeclaration
@@ -193,7 +185,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         if declared is not None:
             nothing = MetadataValue.text("nothing: the asset returned None")
             context.add_output_metadata({"write/mode": nothing})
-            _record_listed_partitions(context, run_partitions.output_partition_keys(context))
+            record_listed_partitions(context, run_partitions.output_partition_keys(context))
 
     def load_input(self, context: InputContext) -> Any:
         """The upstream asset's table, its partitions, or what changed, as the input asks."""
@@ -308,221 +300,3 @@ def _partitions_of(context: InputContext, table: "Table", expression: Any) -> "D
     )
     context.log.info(f"Reads {context.asset_key.to_user_string()} where {predicate}.")
     return rows.where(predicate)
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """What was committed, and how it is recorded.
-
-    Attributes:
-        version: The version that was committed; None where none was, or it is not known.
-        record: Records it; gives the metadata of the materialization.
-        warnings: What failed after the commit already.
-    """
-
-    version: int | None
-    record: Callable[[], Mapping[str, Any]]
-    warnings: Sequence[str] = ()
-
-    def record_version(self, context: OutputContext) -> dict[str, Any]:
-        """Make the version the data version, which recording all else may do better."""
-        if self.version is not None:
-            record_data_version(context, self.version)
-        return {}
-
-
-@dataclass(frozen=True)
-class _AfterCommit:
-    """What is done once rows are committed: no error of it fails the run, which would apply again.
-
-    Attributes:
-        context: The context of the asset's output.
-        warnings: What failed so far, a sentence each.
-    """
-
-    context: OutputContext
-    warnings: list[str] = field(default_factory=list)
-
-    def attempt(self, what: str, recorded: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-        """What this gives, or nothing where it fails."""
-        try:
-            return recorded()
-        except Exception as error:
-            self.warnings.append(f"{what} is left out: {error}")
-            return {}
-
-    def add_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Add the metadata, and the warnings to it and to the run's log."""
-        shown = dict(metadata)
-        if self.warnings:
-            shown["deltaweave/warnings"] = MetadataValue.text("\n".join(self.warnings))
-        try:
-            self.context.add_output_metadata(shown)
-        except Exception as error:
-            self.warnings.append(f"the metadata is left out: {error}")
-        for warning in self.warnings:
-            self.context.log.warning(f"The rows are committed, but {warning}")
-
-
-def _table_metadata(table: "Table", recorded: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The metadata of the version that was recorded; of the newest where none was."""
-    if not table.exists():  # a first batch without events made none
-        return {}
-    return observations.table_metadata(table, recorded.get(observations.TABLE_VERSION))
-
-
-def _record_listed_partitions(context: OutputContext, partitions: Sequence[str]) -> None:
-    if run_partitions.lists_partitions(context):
-        # Dagster records by itself only a partition or range that its own tags name.
-        for partition in partitions:
-            context.log_event(AssetMaterialization(context.asset_key, partition=partition))
-
-
-def _add(
-    context: OutputContext,
-    tables: SparkDeltaIOManager,
-    table: "Table",
-    declaration: TableDeclaration,
-    changes: Changes,
-    partitions: Sequence[str],
-) -> _Stored:
-    """Merge or write the changes."""
-    step = context.step_context
-    tags = step.dagster_run.tags
-    marks = marks_of_run(
-        context.asset_key,
-        declaration,
-        changes,
-        table=table,
-        upstreams=_upstreams(context),
-        partitions=partitions,
-        tags=tags,
-        first_attempt=lambda: ingestion.first_attempt(
-            step.instance, step.dagster_run, context.asset_key
-        ),
-    )
-    rows = changes.rows
-    if declaration.idempotent_by == "delivery" and len(partitions) == 1:
-        rows = rows_of_delivery(rows, partitions[0], tags, table=table.path_or_name)
-    if isinstance(declaration, MergeDeclaration):
-        prepare_table(table, declaration, rows)
-        for link in observations.spark_ui_metadata(table.spark).values():
-            context.log.info(f"The merge's jobs are in the Spark UI: {link.value}")
-        plan = storing.explain(table, declaration, rows) if tables.explain else None
-        if plan is not None:
-            context.log.info(f"Before the merge:\n{plan}")
-        result = storing.merge(table, declaration, rows, marks)
-        statement = storing.statement_over(table, declaration, rows)
-        return _merged(context, tables, table, changes, partitions, statement, result, plan)
-    if isinstance(declaration, ChangesDeclaration):
-        result = storing.apply(table, declaration, rows, marks)
-        return _merged(context, tables, table, changes, partitions, None, result)
-    if isinstance(declaration, MergeOnReadDeclaration):
-        metadata = ingestion.ingest(context, tables, declaration, rows, marks.pair)
-        return _Stored(None, lambda: metadata)
-    assert isinstance(declaration, WriteDeclaration)
-    predicate = _replaced(context, table, declaration, changes, partitions)
-    prepare_table(table, declaration, rows)
-    start = start_of_write(
-        context, table, adds_only=declaration.mode == "append", predicate=predicate
-    )
-    written = storing.write(table, declaration, rows, predicate, marks, start)
-    return _written(context, table, written, declaration.mode, predicate, partitions)
-
-
-def _rebuild(
-    context: OutputContext,
-    table: "Table",
-    declaration: TableDeclaration,
-    changes: Changes,
-    partitions: Sequence[str],
-) -> _Stored:
-    """Rebuild the table, or those of its rows that are the run's partitions."""
-    storing.check_can_be_rebuilt(table, declaration)
-    marks = marks_of_refresh(
-        context.asset_key,
-        declaration,
-        changes,
-        table=table,
-        upstreams=_upstreams(context),
-        partitions=partitions,
-    )
-    predicate = None
-    if not run_partitions.covers_all(context, partitions):
-        # Without an expression this is an error: the other partitions' rows would be lost.
-        predicate = _predicate(context, table, declaration, changes, partitions)
-    prepare_table(table, declaration, changes.rows)
-    start = start_of_write(context, table, predicate=predicate)
-    written = storing.rebuild(table, declaration, changes.rows, predicate, marks, start)
-    return _written(context, table, written, "full refresh", predicate, partitions)
-
-
-def _merged(
-    context: OutputContext,
-    tables: SparkDeltaIOManager,
-    table: "Table",
-    changes: Changes,
-    partitions: Sequence[str],
-    statement: Callable[[str], str] | None,
-    result: "MergeResult",
-    plan: "MergePlan | None" = None,
-) -> _Stored:
-    return _Stored(
-        result.version,
-        lambda: record_merge(context, tables, table, changes, partitions, statement, result, plan),
-        result.warnings,
-    )
-
-
-def _written(
-    context: OutputContext,
-    table: "Table",
-    written: "WriteResult",
-    how: str,
-    predicate: str | None,
-    partitions: Sequence[str],
-) -> _Stored:
-    return _Stored(
-        written.version,
-        lambda: record_write(context, table, written, how, predicate, partitions),
-        written.warnings,
-    )
-
-
-def _upstreams(context: OutputContext) -> list[AssetKey]:
-    definition = context.step_context.assets_def
-    return touched_upstreams(definition) if definition else []
-
-
-def _replaced(
-    context: OutputContext,
-    table: "Table",
-    declaration: WriteDeclaration,
-    changes: Changes,
-    partitions: Sequence[str],
-) -> str | None:
-    """The predicate of the rows that a write replaces; None for all rows of the table or none."""
-    if declaration.mode == "append":
-        return None
-    if declaration.replace_where is not None:
-        return declaration.replace_where
-    if declaration.mode == "overwrite" and context.asset_spec.partitions_def is None:
-        return None
-    return _predicate(context, table, declaration, changes, partitions)
-
-
-def _predicate(
-    context: OutputContext,
-    table: "Table",
-    declaration: TableDeclaration,
-    changes: Changes,
-    partitions: Sequence[str],
-) -> str:
-    return partition_predicate(
-        context.asset_spec.partitions_def,
-        partitions,
-        declaration.partition_expr,
-        table=table.path_or_name,
-        # Before a table is made: of columns that it will have.
-        rows=table.read() if table.exists() else rows_of_table(declaration, changes.rows),
-    )

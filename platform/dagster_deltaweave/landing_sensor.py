@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import time
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from dagster import (
@@ -30,6 +27,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dagster._core.storage.tags import RUN_KEY_TAG
 
 from dagster_deltaweave.landing import Delivery, deliveries, hive_value
+from dagster_deltaweave.landing_watermark import SECOND, Landed, Watermark, is_in_seconds, look
 from dagster_deltaweave.read_delivery import landing_tag
 from dagster_deltaweave.run_partitions import DELIVERY
 from dagster_deltaweave.run_requests import (
@@ -45,132 +43,7 @@ from deltaweave.locations import refuse_credentials
 IDENTITY = "deltaweave/fingerprint"
 """Run tag that tells the delivery from the partition's others."""
 
-_KEPT_NAMES = 1_000
-"""Beyond so many names of one kind, the cursor packs them, or lets them wait for a later tick."""
-
-_SECOND = 1_000_000_000
-_CLOCKS_DIFFER = 60 * _SECOND
-
-
-@dataclass(frozen=True)
-class Watermark:
-    """Which deliveries were requested: the sensor's cursor, small however many there were.
-
-    Requested are all deliveries that the storage saw up to the time `through`; of those up to the
-    time `until`, the backlog, the ones up to the name `after`; and those in `recent`. Times are in
-    ns since 1970.
-
-    Attributes:
-        through: Up to this time everything was requested.
-        until: The backlog's end. A backlog is worked off by name, so that a table which is filled
-            from partitions landed together merges them in order.
-        after: The last name of the backlog that was requested.
-        recent: Partition to identity of what was requested after `until`, or ahead of it.
-        unsettled: Partition to fingerprint of what may still grow, as last seen.
-        unknown: Directories that could not be requested when they landed: the partitions
-            definition did not know them, or they could not be read.
-        place: The landing directory, with links followed: one in its place is looked at anew.
-    """
-
-    through: int = 0
-    until: int = 0
-    after: str = ""
-    recent: Mapping[str, str] = field(default_factory=dict)
-    unsettled: Mapping[str, str] = field(default_factory=dict)
-    unknown: Sequence[str] = ()
-    place: str = ""
-
-    @classmethod
-    def of(cls, cursor: str | None) -> Watermark | None:
-        """The watermark that a cursor holds; None where it was reset, or cannot be read."""
-        try:
-            values = json.loads(cursor or "null")
-            watermark = cls(**{**values, "unknown": _unpacked(values["unknown"])})
-        except (KeyError, TypeError, ValueError, zlib.error):
-            return None
-        return watermark if watermark._is_sound() else None
-
-    def to_cursor(self) -> str:
-        """The watermark as a cursor."""
-        values = asdict(self)
-        return json.dumps({**values, "unknown": _packed(self.unknown)})
-
-    def _is_sound(self) -> bool:
-        """Whether the values are of their types, which a cursor from elsewhere need not hold."""
-        named: list[object] = [self.recent, self.unsettled]
-        if not all(isinstance(each, dict) for each in named):
-            return False
-        texts: list[object] = [self.after, self.place, *self.unknown]
-        texts += [*self.recent.values(), *self.unsettled.values()]
-        times: list[object] = [self.through, self.until]
-        return all(isinstance(each, int) for each in times) and all(
-            isinstance(each, str) for each in texts
-        )
-
-    def covers(self, delivery: Delivery) -> bool:
-        """Whether the delivery was requested."""
-        return self.recent.get(delivery.partition) == delivery.identity or self._passed(delivery)
-
-    def _passed(self, delivery: Delivery) -> bool:
-        return delivery.changed_at <= self.through or (
-            delivery.changed_at <= self.until and delivery.partition <= self.after
-        )
-
-    def moved_by(
-        self, requested: Sequence[Delivery], waiting: Iterable[Delivery], horizon: int
-    ) -> Watermark:
-        """The watermark after one more tick.
-
-        Args:
-            requested: What the tick requested, in the order of `Landed.new`.
-            waiting: What is left of it.
-            horizon: The time up to which nothing can come into view any more, in ns since 1970.
-        """
-        recent = {**self.recent, **{each.partition: each.identity or "" for each in requested}}
-        if any(each.changed_at <= self.until for each in waiting):
-            backlog = [each.partition for each in requested if each.changed_at <= self.until]
-            after = max([self.after, *backlog])
-            return replace(self, after=after, recent=recent)
-        until = max(horizon, self.until)
-        return replace(self, through=self.until, until=until, after="", recent=recent)
-
-    def keeping(
-        self,
-        found: Iterable[Delivery],
-        unsettled: Mapping[str, str],
-        unknown: Sequence[str],
-    ) -> Watermark:
-        """The watermark without recent deliveries that it covers anyway, or that are gone."""
-        recent = {
-            each.partition: each.identity
-            for each in found
-            if each.identity is not None
-            and self.recent.get(each.partition) == each.identity
-            and not self._passed(each)
-        }
-        return replace(self, recent=recent, unsettled=unsettled, unknown=unknown)
-
-
-@dataclass(frozen=True)
-class Landed:
-    """What one look at a landing directory found, seen from a watermark.
-
-    Attributes:
-        new: Complete deliveries that were not requested: the backlog by name, then what came
-            after it by name.
-        covered: How many were requested before.
-        incomplete: Partitions whose delivery goes on.
-        unsettled: Of these, without a marker, the fingerprints that may still change.
-        unknown: Directories that a fixed partitions definition does not know.
-        problems: Why others cannot be requested, by directory.
-    """
-
-    new: Sequence[Delivery]
-    covered: int
-    incomplete: Sequence[str]
-    unsettled: Mapping[str, str]
-    unknown: Sequence[str]
-    problems: Mapping[str, str]
+_CLOCKS_DIFFER = 60 * SECOND
 
 
 def build_partition_sensor(
@@ -246,7 +119,7 @@ def build_partition_sensor(
         known = known_partitions(context, partitions_def)
         found = list(_with_keys(found, known))
         now = time.time_ns()
-        horizon = _horizon(found, now - max_lateness_seconds * _SECOND)
+        horizon = _horizon(found, now - max_lateness_seconds * SECOND)
         watermark = _watermark(context, same_place(directory), horizon)
         landed = look(found, watermark, horizon, marker, known, now)
         runs = PastRuns(context, name)
@@ -289,60 +162,6 @@ def build_partition_sensor(
     return partition_sensor
 
 
-def look(
-    found: Sequence[Delivery],
-    watermark: Watermark,
-    horizon: int,
-    marker: str | None,
-    known: frozenset[str] | None,
-    now: int | None = None,
-) -> Landed:
-    """What is new, and what is not complete or not known, from where the watermark stands.
-
-    Args:
-        found: All that is in the landing directory.
-        watermark: Where the last tick left it.
-        horizon: Deliveries up to this time have settled, in ns since 1970.
-        marker: Name of the marker file, or None where sizes settle.
-        known: The partitions there can be, or None when there can be any.
-        now: The time, in ns since 1970, where a delivery in a second that has not ended is to wait.
-    """
-    new, incomplete, unknown = [], [], []
-    problems: dict[str, str] = {}
-    unsettled: dict[str, str] = {}
-    settled_before, once_unknown = max(horizon, watermark.until), frozenset(watermark.unknown)
-    for delivery in found:
-        partition, fingerprint = delivery.partition, delivery.fingerprint
-        if delivery.problem is not None:
-            problems[delivery.name] = delivery.problem
-        elif known is not None and partition not in known:
-            unknown.append(delivery.name)
-        elif fingerprint is None:
-            incomplete.append(partition)
-        elif watermark.covers(delivery) and delivery.name not in once_unknown:
-            continue
-        elif now is not None and _may_be_rewritten(delivery, now):
-            incomplete.append(partition)
-        elif (
-            marker is None
-            and delivery.changed_at > settled_before
-            and watermark.unsettled.get(partition) != fingerprint
-        ):
-            incomplete.append(partition)
-            unsettled[partition] = fingerprint
-        else:
-            new.append(delivery)
-    return Landed(
-        new=sorted(new, key=lambda each: (each.changed_at > watermark.until, each.partition)),
-        covered=len(found) - len(new) - len(incomplete) - len(unknown) - len(problems),
-        incomplete=sorted(incomplete),
-        # Beyond that number they wait until the horizon has passed them.
-        unsettled=dict(sorted(unsettled.items())[:_KEPT_NAMES]),
-        unknown=sorted(unknown),
-        problems=dict(sorted(problems.items())),
-    )
-
-
 def _watermark(context: SensorEvaluationContext, place: str, horizon: int) -> Watermark:
     """Where the last tick left it; one that begins anew where that is not known."""
     watermark = Watermark.of(context.cursor)
@@ -360,16 +179,7 @@ def _horizon(found: Iterable[Delivery], settled: int) -> int:
     Never later than the newest time that the storage has told: its clock may be behind.
     """
     newest = max((each.changed_at for each in found), default=settled)
-    return min(settled, newest - _SECOND if _is_in_seconds(newest) else newest)
-
-
-def _is_in_seconds(moment: int) -> bool:
-    return moment % _SECOND == 0
-
-
-def _may_be_rewritten(delivery: Delivery, now: int) -> bool:
-    """Whether the storage, which tells no parts of a second, may give its successor this time."""
-    return _is_in_seconds(delivery.changed_at) and 0 <= now - delivery.changed_at < _SECOND
+    return min(settled, newest - SECOND if is_in_seconds(newest) else newest)
 
 
 def _with_keys(found: Iterable[Delivery], known: frozenset[str] | None) -> Iterable[Delivery]:
@@ -389,20 +199,6 @@ def _with_key(delivery: Delivery, known: frozenset[str], taken: set[str]) -> Del
         delivery = replace(delivery, partition=value, directory=name)
     taken.add(delivery.partition)
     return delivery
-
-
-def _packed(names: Sequence[str]) -> Sequence[str] | str:
-    """Names for the cursor, which is stored with every tick: many as a compressed text."""
-    if len(names) <= _KEPT_NAMES:
-        return names
-    return base64.b85encode(zlib.compress(json.dumps(names).encode())).decode()
-
-
-def _unpacked(packed: Sequence[str] | str) -> Sequence[str]:
-    if not isinstance(packed, str):
-        return packed
-    names: list[str] = json.loads(zlib.decompress(base64.b85decode(packed)))
-    return names
 
 
 def _skip_reason(directory: str, landed: Landed, passed: int, waiting: int) -> str:
@@ -442,7 +238,7 @@ def _is_for(record: RunRecord, delivery: Delivery, run_key: str) -> bool:
     if IDENTITY in tags:
         return tags[IDENTITY] == delivery.identity
     # A run of an older release, which told deliveries by their fingerprints alone.
-    created_at = int(record.create_timestamp.timestamp() * _SECOND)
+    created_at = int(record.create_timestamp.timestamp() * SECOND)
     return tags.get(RUN_KEY_TAG) == run_key and created_at > delivery.marked_at - _CLOCKS_DIFFER
 
 

@@ -16,8 +16,8 @@ from dagster import MetadataValue
 
 from dagster_deltaweave.merge_on_read import Locations
 from dagster_deltaweave.storage import local_path
+from deltaweave.changes.base_and_batches import MERGED
 from deltaweave.changes.changeset import BATCH, NUMBERED, Pending
-from deltaweave.changes.merge_on_read import MERGED
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from deltaweave.choices import check_choice
@@ -23,8 +22,6 @@ from deltaweave.delta.table_write import WriteResult
 from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
 from deltaweave.engine import key_index
 from deltaweave.errors import (
-    CommitConflictError,
-    DeltaweaveError,
     NotADeltaTableError,
     StatementError,
     TableNotFoundError,
@@ -36,14 +33,6 @@ from deltaweave.merge_builder import MergeBuilder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
-
-
-def _met_another_creator(error: BaseException) -> bool:
-    """Whether it is what Delta says while another creator's log has no commit in it yet, or now."""
-    return isinstance(error, (CommitConflictError, NotADeltaTableError)) or (
-        isinstance(error, DeltaweaveError)
-        and error.error_class == "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
-    )
 
 
 class Table:
@@ -86,7 +75,7 @@ class Table:
             return False
 
     @retry(
-        retry=retry_if_exception(_met_another_creator),
+        retry=retry_if_exception(table_creation.met_another_creator),
         stop=stop_after_attempt(5),
         wait=wait_random_exponential(multiplier=0.1, max=2),
         reraise=True,
@@ -118,11 +107,7 @@ class Table:
         Returns:
             Whether there was none; of callers at the same moment more than one may hear so.
         """
-        from pyspark.sql.types import StructType
-
-        columns = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
-        assert isinstance(columns, StructType)
-        wanted = WantedTable(columns, partition_by, properties or {}, cluster_by, for_a_write)
+        wanted = WantedTable(schema, partition_by, properties or {}, cluster_by, for_a_write)
         if not self.exists():
             with translated(self.path_or_name, operation="creation", commits=True):
                 path = self._parts[1] if self._is_path else None
@@ -149,10 +134,7 @@ class Table:
             time: With its time zone.
         """
         self.snapshot()  # names the table in the error where there is none
-        history = self.spark.sql(f"DESCRIBE HISTORY {self._name}")
-        row = history.where(F.col("timestamp") <= F.lit(time)).agg(F.max("version")).first()
-        assert row is not None
-        return None if row[0] is None else int(row[0])
+        return snapshots.version_at(self.spark, self._name, time)
 
     def setting(self, name: str) -> str | None:
         """A table property's value, if it is set."""
@@ -334,13 +316,7 @@ class Table:
             StatementError: There is no such column, or its type cannot be indexed.
         """
         column = column or self.indexed_column() or ""
-        index = key_index.index_of(self.snapshot(), column)
-        if index is None:
-            raise StatementError(
-                f"it has no column {column!r} of whole numbers, strings or dates.",
-                table=self.path_or_name,
-                operation="indexing keys",
-            )
+        index = key_index.wanted_index(self.snapshot(), column, self.path_or_name)
         with translated(self.path_or_name, operation="indexing keys", commits=True):
             if index.table.setting(key_index.PROPERTY) != column:
                 self.spark.sql(

@@ -70,7 +70,7 @@ def scans_of_base(read: DataFrame) -> int:
     execution.executedPlan().executeCollect()
     plan = execution.executedPlan().finalPhysicalPlan().toString()
     scans = [line for line in plan.splitlines() if "FileScan" in line]
-    return sum("_cdc_values" not in line for line in scans)
+    return sum("_cdc_operation" not in line for line in scans)
 
 
 STEPS = st.sampled_from([None, None, "merge", "overwrite"])

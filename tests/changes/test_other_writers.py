@@ -38,9 +38,8 @@ def opened(spark: SparkSession, folder: Path, **arguments: Any) -> MergeOnReadTa
     return MergeOnReadTable(
         spark,
         str(folder / "base"),
-        apply_as_truncates="op = 'truncate'",
         keep_merged_for=timedelta(0),
-        **{**EVENTS, **arguments},
+        **{"apply_as_truncates": "op = 'truncate'", **EVENTS, **arguments},
     )
 
 

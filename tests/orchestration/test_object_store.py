@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,16 +18,17 @@ from dagster import (
     DynamicPartitionsDefinition,
     asset,
 )
+from dagster._core.definitions.sensor_definition import SensorExecutionData
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from dagster_deltaweave import build_partition_sensor
+from dagster_deltaweave import build_partition_sensor, build_table_sensor, partition_path
 from dagster_deltaweave.delta_log import DeltaLog
 from dagster_deltaweave.landing import deliveries
 from dagster_deltaweave.merge_on_read import Locations
 from dagster_deltaweave.pending_changes import pending_changes
 from deltaweave.errors import SourceError
 from tests.orchestration.object_store import ObjectStore, object_store
-from tests.orchestration.ticks import requested, run_keys, tick
+from tests.orchestration.ticks import launch, requested, run_keys, tick
 
 DYNAMIC = DynamicPartitionsDefinition(name="orders_partitions")
 
@@ -134,3 +137,100 @@ def test_pending_changes_are_told_by_logs_on_an_object_store(
 def test_a_landing_directory_that_cannot_be_listed_is_named() -> None:
     with pytest.raises(SourceError, match="new partitions of tape://lake/orders failed: it cannot"):
         deliveries("tape://lake/orders", "_SUCCESS")
+
+
+@pytest.mark.parametrize("root", ["with space", "100%", "a%20b", "c#1", "größe", "a+b"])
+def test_names_with_anything_in_them_land_on_an_object_store(
+    store: ObjectStore, instance: DagsterInstance, root: str
+) -> None:
+    names = ["with space", "50%", "d%20e", "c#2", "ü", "k=v", "x+y", "2024-01-01T00:00"]
+    for name in names:
+        store.put(f"lake/{root}/{name}/_SUCCESS")
+    store.put(f"lake/{root}/what?/_SUCCESS")
+    store.put(f"lake/{root}/many*/_SUCCESS")
+    data = tick(orders_landed(f"s3://lake/{root}"), instance)
+    quiet = tick(orders_landed(f"s3://lake/{root}/"), instance, data.cursor)
+
+    assert sorted(map(str, requested(data))) == sorted(names)
+    assert "skipped 2 ('many*': '*' cannot be in a partition key" in (quiet.skip_message or "")
+    [path, hive] = (partition_path(f"s3://lake/{root}", each) for each in ("d%20e", "v"))
+    assert path == f"s3://lake/{root}/d%20e"
+    assert hive == f"s3://lake/{root}/k=v"
+
+
+def test_a_delivery_in_a_second_that_has_not_ended_waits_where_times_are_in_seconds(
+    store: ObjectStore, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sensor = orders_landed()
+    second = datetime.now(timezone.utc).replace(microsecond=0)
+    marker, now = "lake/landing/orders/2000-03/_SUCCESS", int(second.timestamp()) * 10**9
+
+    def ticked(cursor: str | None, at: float) -> SensorExecutionData:
+        monkeypatch.setattr(time, "time_ns", lambda: now + int(at * 10**9))
+        return tick(sensor, instance, cursor)
+
+    store.objects[marker] = (b"", second)
+    within = ticked(None, 0.5)
+    store.objects[marker] = (b"", second)  # again, at 0.8, with the same time
+    after = ticked(within.cursor, 1.5)
+
+    assert (requested(within), requested(after)) == ([], ["2000-03"])
+    assert "1 incomplete (2000-03)" in (within.skip_message or "")
+
+
+def test_a_partition_deleted_and_landed_again_on_an_object_store_is_requested_again(
+    store: ObjectStore, instance: DagsterInstance
+) -> None:
+    sensor, cursor, seen = orders_landed(), None, []
+    for there in (True, False, True, True):
+        if there:
+            store.put("lake/landing/orders/2000-03/_SUCCESS")
+        else:
+            store.objects.clear()
+        time.sleep(0.01)
+        data = tick(sensor, instance, cursor)
+        launch(instance, "orders_landed", data)
+        cursor = data.cursor
+        seen.append(requested(data))
+
+    assert seen == [["2000-03"], [], ["2000-03"], ["2000-03"]]
+
+
+def test_what_a_store_says_is_told_without_its_secrets(
+    store: ObjectStore, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush/hush/hush")
+    store.refusal = "AKIAEXAMPLE with hush/hush/hush may not, nor s3://AKIAEXAMPLE:hush@lake"
+    with pytest.raises(SourceError, match="may not, nor") as listing:
+        deliveries("s3://lake/landing/orders", "_SUCCESS")
+
+    @asset
+    def merged() -> None: ...
+
+    changed = build_table_sensor(
+        name="changed", target=AssetSelection.assets(merged), table="s3://lake/t"
+    )
+    with pytest.raises(SourceError, match="its log cannot be read") as log:
+        tick(Definitions(assets=[merged], sensors=[changed]), instance)
+
+    for error in (listing.value, log.value):
+        assert "hush" not in str(error)
+        assert "AKIAEXAMPLE" not in str(error)
+        # A causing error would be shown with its own words.
+        assert error.__suppress_context__
+
+
+def test_a_sensor_shows_no_query_of_its_directory(
+    store: ObjectStore, instance: DagsterInstance
+) -> None:
+    sensor = orders_landed("s3://lake/landing/orders?region=us-east-1")
+    store.put("lake/landing/orders/2000-03/_SUCCESS")
+    data = tick(sensor, instance)
+    quiet = tick(sensor, instance, data.cursor)
+
+    [arrival] = data.asset_events
+    assert arrival.metadata["dagster/uri"].value == "s3://lake/landing/orders/2000-03"
+    assert quiet.skip_message == "No new partition in s3://lake/landing/orders: 1 requested before."
+    [definition] = sensor.sensors or []
+    assert "region" not in str(definition.description)

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 
 from dagster_deltaweave import build_partition_sensor
 from dagster_deltaweave.landing import Delivery
-from dagster_deltaweave.landing_sensor import Watermark, look
+from dagster_deltaweave.landing_watermark import Watermark, look
 from tests.orchestration.ticks import requested, run_keys, tick
 
 DYNAMIC = DynamicPartitionsDefinition(name="orders_partitions")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import deltalake
+import pyarrow
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
 from pyspark.sql import SparkSession
@@ -95,13 +96,23 @@ def compare_in_place(spark: SparkSession, case: MergeCase) -> None:
         if ours.version is None:
             return
         if not case.properties:  # delta-rs knows no column mapping
-            assert rows_by_delta_rs(ours.path) == rows_by_delta_rs(theirs.path)
+            by_delta_rs = rows_by_delta_rs(theirs.path)
+            assert by_delta_rs is None or rows_by_delta_rs(ours.path) == by_delta_rs
         spark.sql(f"OPTIMIZE delta.{quoted(ours.path)}")
         assert rows_as_text(spark.read.format("delta").load(ours.path).collect()) == ours.rows
 
 
-def rows_by_delta_rs(path: str) -> list[str]:
-    return sorted(map(repr, deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()))
+def rows_by_delta_rs(path: str) -> list[str] | None:
+    """The rows as delta-rs reads them; None where it cannot.
+
+    Spark stores times in a form that Arrow reads as nanoseconds, of the years 1678 to 2261 alone.
+    """
+    try:
+        return sorted(map(repr, deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()))
+    except pyarrow.ArrowInvalid as error:
+        if "would lose data" not in str(error):
+            raise
+        return None
 
 
 def loses_inserts(case: MergeCase) -> bool:

@@ -10,9 +10,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape
+from deltaweave.delta.failures import translated
 from deltaweave.delta.jvm import check_is_classic
 from deltaweave.errors import StatementError
-from deltaweave.identifiers import RESERVED_PREFIX
+from deltaweave.identifiers import RESERVED_PREFIX, quoted
 from deltaweave.table import Table
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def schema_of(events: Events, further: Sequence[StructField]) -> StructType:
     values = events.rows.schema[VALUES].dataType
     assert isinstance(values, StructType)
     keys = [StructField(key, events.rows.schema[key].dataType) for key in events.shape.keys]
-    of_values = [StructField(field.name, field.dataType) for field in values]
+    of_values = [StructField(name, values[name].dataType) for name in events.shape.columns]
     return StructType([*keys, *of_values, *further])
 
 
@@ -146,3 +147,25 @@ def _needs_mapping(data_type: DataType) -> bool:
 def wrong(table: Table, problem: str, hint: str | None = None) -> StatementError:
     """The error of arguments that do not fit."""
     return StatementError(problem, table=table.path_or_name, operation=_OPERATION, hint=hint)
+
+
+def condition_of_keys(
+    where: str | Column, rows: DataFrame, keys: Sequence[str], table: Table
+) -> Column:
+    """A condition of key columns.
+
+    Args:
+        where: The condition.
+        rows: Rows that have the keys.
+        keys: The key columns.
+        table: The table, for the error's words.
+
+    Raises:
+        StatementError: It names other columns.
+    """
+    condition = F.expr(where) if isinstance(where, str) else where
+    with translated(table.path_or_name, operation="reading"):
+        # Not of a projection of the rows: Spark looks for other columns below it.
+        alone = rows.select(*map(quoted, keys)).schema
+        rows.sparkSession.createDataFrame([], alone).where(condition)
+    return condition

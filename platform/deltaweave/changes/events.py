@@ -47,6 +47,7 @@ INSERTED = "_cdc_inserted"
 UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
 
 _LAST = 2**63 - 1
+_NO_COLUMN = "_cdc_no_column"
 _SHOWN = 10
 
 _NARROW = (ByteType, ShortType, IntegerType)
@@ -91,7 +92,8 @@ class Events:
 
     Attributes:
         rows: The keys by their names; `_cdc_operation` (string); `_cdc_sequence` (struct of `at`,
-            of the sequence's type, and `tie`, bigint); `_cdc_values` (struct of the other columns);
+            of the sequence's type, and `tie`, bigint); `_cdc_values` (struct of the other columns,
+            or of a null where there are none);
             `_cdc_present` (array of strings, null for all), where upserts may leave columns out;
             `_cdc_inserted` (boolean), where events tell inserts.
         shape: How they were read.
@@ -202,7 +204,7 @@ def _shaped(source: DataFrame, shape: EventShape, table: str) -> DataFrame:
     deletes = F.coalesce(shape.deletes, false) if shape.deletes is not None else false
     truncates = F.coalesce(shape.truncates, false) if shape.truncates is not None else false
     operation = F.when(truncates, TRUNCATE).when(deletes, DELETE).otherwise(UPSERT)
-    values = F.struct(*[column(name).alias(name) for name in shape.columns])
+    values = values_of(shape.columns)
     present = [] if shape.present is None else [column(shape.present).alias(PRESENT)]
     if shape.inserts is not None:
         present.append(F.coalesce(shape.inserts, false).alias(INSERTED))
@@ -225,6 +227,12 @@ def _shaped(source: DataFrame, shape: EventShape, table: str) -> DataFrame:
     tie = F.when(F.col(OPERATION) == UPSERT, digest(rows, shape)).otherwise(_LAST)
     sequence = F.struct(F.col("_cdc_at").alias("at"), tie.cast("bigint").alias("tie"))
     return rows.withColumn(SEQUENCE, sequence).drop("_cdc_at")
+
+
+def values_of(columns: Sequence[str]) -> Column:
+    """Columns as one struct, which has a field also where there are none: Parquet wants one."""
+    fields = [column(name).alias(name) for name in columns]
+    return F.struct(*(fields or [F.lit(None).cast("boolean").alias(_NO_COLUMN)]))
 
 
 def digest(rows: DataFrame, shape: EventShape) -> Column:

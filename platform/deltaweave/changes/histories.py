@@ -31,6 +31,7 @@ from deltaweave.changes.events import (
     comparable,
     digest,
     speaks_of,
+    values_of,
 )
 from deltaweave.changes.remembered import Remembered
 from deltaweave.delta.failures import letting_go
@@ -102,11 +103,11 @@ class Histories:
         """The versions of the batch's keys: keys, start, end, and the values as a struct."""
         keys = [quoted(key) for key in self.events.shape.keys]
         touched = self.events.rows.select(*keys).distinct()
-        values = [column(c).alias(c) for c in self.events.shape.columns]
+        values = values_of(self.events.shape.columns)
         return (
             self.table.read(version)
             .join(touched, list(self.events.shape.keys), "left_semi")
-            .select(*keys, START, END, F.struct(*values).alias(VALUES))
+            .select(*keys, START, END, values.alias(VALUES))
         )
 
     def _known(self, versions: DataFrame, beside: int, others: DataFrame) -> DataFrame:

@@ -13,7 +13,8 @@ from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 from deltaweave.changes.changeset import Batches
 from deltaweave.changes.events import SEQUENCE
 from deltaweave.delta.snapshot import TableSnapshot
-from deltaweave.delta.statistics import are_bounded, bounds
+from deltaweave.delta.statistic_values import are_bounded
+from deltaweave.delta.statistics import bounds
 
 
 def are_newer(changes: Batches, base: TableSnapshot, sequence: StructType) -> bool:

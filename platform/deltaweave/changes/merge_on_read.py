@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -23,33 +22,34 @@ from pyspark.sql import functions as F
 from deltaweave.changes import current_rows
 from deltaweave.changes.arguments import (
     check_columns,
+    condition_of_keys,
     event_shape,
     needed_properties,
     schema_of,
 )
-from deltaweave.changes.changeset import Batches, Changeset, Pending
-from deltaweave.changes.events import (
-    PREFIX,
-    SEQUENCE,
-    Events,
-    EventShape,
-    counted,
-    read_events,
+from deltaweave.changes.base_and_batches import (
+    MERGED,
+    at_one_moment,
+    fit_into_a_broadcast,
+    merged_batch,
 )
+from deltaweave.changes.changeset import Batches, Changeset, Pending
+from deltaweave.changes.events import PREFIX, SEQUENCE, Events, EventShape, counted, read_events
 from deltaweave.changes.in_order import are_newer
 from deltaweave.changes.merged_view import METHODS, MergedView, ViewMethod
 from deltaweave.changes.rematerialization import (
     Rematerialized,
     Strategy,
     best_strategy,
-    touched_partitions,
+    check_strategy,
+    write_anew,
 )
 from deltaweave.changes.tombstones import Tombstones
 from deltaweave.changes.truncates import rows_left
 from deltaweave.choices import check_choice
-from deltaweave.delta.failures import letting_go, translated
+from deltaweave.delta.failures import letting_go
 from deltaweave.delta.snapshot import TableSnapshot
-from deltaweave.errors import CommitConflictError, SourceError, StatementError
+from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
 
@@ -59,14 +59,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MERGED = "deltaweave/merged_batch"
-"""The application id whose version, in the base, is the newest batch that was merged into it."""
-
-_MERGING = "rematerializing"
-_SAMPLED_ROWS = 1_000
-# Of the limit, for files: Parquet makes rows smaller, though seldom so few a hundredfold.
-_SURELY_SMALL_SHARE = 0.01
-_SURELY_FEW_ROWS = 500_000
 # Which a task folds in less time than Spark takes for another stage.
 _ROWS_OF_A_TASK = 100_000
 
@@ -265,7 +257,7 @@ class MergeOnReadTable:
 
     def merged_batch(self) -> int:
         """The newest batch that is in the base; 0 for none."""
-        return self.base.last_applied(MERGED) or 0
+        return merged_batch(self.base)
 
     def newest_batch(self) -> int:
         """The newest batch that was appended; 0 for none."""
@@ -294,13 +286,12 @@ class MergeOnReadTable:
                 and this can be repeated.
             DeltaweaveError: Anything else; the base is as it was.
         """
-        table = self.base.path_or_name
-        check_choice("strategy", strategy, get_args(Strategy), table=table, operation=_MERGING)
+        check_strategy(strategy, self.base)
         shape = self._shape()
         changeset = Changeset(self.changes, shape)
         if not self.changes.exists():
             return None
-        snapshot, batches = self._at_one_moment(changeset)
+        snapshot, batches = at_one_moment(self.base, changeset)
         until = batches.newest
         if until <= batches.after:
             return None
@@ -317,7 +308,7 @@ class MergeOnReadTable:
         else:
             known = tombstones.version()
             view = self._merged(snapshot, snapshot.read_whole(), batches, events, asks_order=True)
-            written = self._overwrite(view, snapshot.version, until, chosen)
+            written = write_anew(self.base, view, snapshot.version, until, chosen)
             if written is not None and tombstones.version() != known:
                 # Deletes that others remembered meanwhile may be of rows that were written just
                 # now, and changed nothing in the base when these were not there yet.
@@ -362,48 +353,17 @@ class MergeOnReadTable:
         """Base and changes at one moment, and the events that these are of."""
         shape = self._shape()
         changeset = Changeset(self.changes, shape)
-        snapshot, batches = self._at_one_moment(changeset)
+        snapshot, batches = at_one_moment(self.base, changeset)
         base = snapshot.read_whole()
         rows, truncated = batches.rows, changeset.truncated(batches)
         if where is not None:
-            condition = F.expr(where) if isinstance(where, str) else where
-            with translated(self.base.path_or_name, operation="reading"):
-                # Of keys alone: Spark looks for other columns below a projection, though not below
-                # an alias.
-                rows.select(*map(quoted, self._keys)).alias("keys").where(condition)
-                base, rows = base.where(condition), rows.where(condition)
+            condition = condition_of_keys(where, rows, self._keys, self.base)
+            base, rows = base.where(condition), rows.where(condition)
         count = batches.files.num_records
         if count is not None and count <= _ROWS_OF_A_TASK:
             rows = rows.coalesce(1)  # the newest of each key are then found without a shuffle
         events = Events(rows, shape, truncated=truncated)
         return self._merged(snapshot, base, batches, events, asks_order=asks_order), events
-
-    def _at_one_moment(self, changeset: Changeset) -> tuple[TableSnapshot, Batches]:
-        """A version of the base, and all batches after the newest that is in it.
-
-        Raises:
-            SourceError: Some of these batches were purged.
-        """
-        while True:
-            # The base first: what is merged meanwhile is read twice, which changes nothing.
-            snapshot = self.base.snapshot()
-            batches = changeset.after(snapshot.last_applied(MERGED) or 0)
-            if batches.purged <= batches.after:
-                return snapshot, batches
-            # They were merged and purged between the two looks, or the base is not the one that
-            # they were merged into.
-            merged = self.merged_batch()
-            if merged < batches.purged:
-                raise SourceError(
-                    f"it holds the batches up to {merged}, and those up to {batches.purged} were "
-                    f"purged from {self.changes.path_or_name}.",
-                    table=self.base.path_or_name,
-                    operation="reading",
-                    version=snapshot.version,
-                    state="Nothing was read or written.",
-                    hint="They were merged into another base, or into one that was replaced since: "
-                    "restore that, or drop both tables and append all events again.",
-                )
 
     def _merged(
         self,
@@ -422,41 +382,13 @@ class MergeOnReadTable:
         asks_order = asks_order and not events.shape.is_partial
         sequence = events.sequence_type
         is_newer = asks_order and are_newer(batches, snapshot, sequence)
-        left, fits = rows_left(base, events), self._fits(batches)
+        left, fits = (
+            rows_left(base, events),
+            fit_into_a_broadcast(batches, self._broadcast_limit_bytes),
+        )
         return MergedView(left, changes, events.shape, fits, is_newer)
-
-    def _fits(self, batches: Batches) -> bool:
-        """Whether the changes can be sent to every task, by their number and measured size."""
-        files, limit = batches.files, self._broadcast_limit_bytes
-        count = files.num_records
-        is_small = files.size_in_bytes <= _SURELY_SMALL_SHARE * limit
-        if is_small and count is not None and count <= _SURELY_FEW_ROWS:
-            return True
-        sample = batches.rows.limit(_SAMPLED_ROWS).toArrow()
-        bytes_per_row = sample.nbytes / max(sample.num_rows, 1)
-        return bool(bytes_per_row * (batches.rows.count() if count is None else count) <= limit)
 
     def _visible(self, rows: DataFrame) -> DataFrame:
         """The rows with the columns that are the user's, in the base's order."""
         names = [name for name in self.base.read().columns if not name.startswith(PREFIX)]
         return rows.select(*map(quoted, names))
-
-    def _overwrite(self, view: MergedView, version: int, until: int, strategy: str) -> int | None:
-        """Write the rows of a view of that version; None where another one did it meanwhile."""
-        predicate, columns = None, view.base.columns
-        if strategy == "replace_where":
-            predicate = touched_partitions(self.base, view)
-            view = replace(view, base=view.base.where(predicate))
-        try:
-            written = self.base.write(
-                view.rows(view.best_for_all).select(*map(quoted, columns)),
-                "overwrite",
-                replace_where=predicate,
-                applied={MERGED: until},
-                computed_from=version,
-            )
-        except CommitConflictError:
-            if self.merged_batch() >= until:
-                return None
-            raise
-        return written.version

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, TimestampType
 
+from deltaweave.changes.base_and_batches import MERGED, merged_batch
 from deltaweave.changes.merged_view import MergedView
-from deltaweave.errors import StatementError
+from deltaweave.choices import check_choice
+from deltaweave.errors import CommitConflictError, StatementError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
 
@@ -35,6 +37,12 @@ class Rematerialized:
     version: int
     batch: int
     strategy: str
+
+
+def check_strategy(strategy: str, base: Table) -> None:
+    """Raise a StatementError where a strategy is not known."""
+    known = get_args(Strategy)
+    check_choice("strategy", strategy, known, table=base.path_or_name, operation="rematerializing")
 
 
 def best_strategy(base: Table, num_changes: int) -> Strategy:
@@ -100,3 +108,40 @@ def _equals(name: str, data_type: DataType) -> Column:
         value = F.concat(F.lit("CAST('"), escaped, end)
     is_equal = F.concat(F.lit(f"{quoted(name)} = "), value)
     return F.coalesce(is_equal, F.lit(f"{quoted(name)} IS NULL"))
+
+
+def write_anew(
+    base: Table, view: MergedView, version: int, until: int, strategy: str
+) -> int | None:
+    """Write the rows of a view of a version of the base, or of the partitions that it changes.
+
+    Args:
+        base: The base.
+        view: The view of that version and of the batches up to `until`.
+        version: The version.
+        until: The newest batch in the view.
+        strategy: `overwrite` or `replace_where`.
+
+    Returns:
+        The version that it made; None where another one brought the batches in meanwhile.
+
+    Raises:
+        CommitConflictError: Another writer changed the base since that version.
+    """
+    predicate, columns = None, view.base.columns
+    if strategy == "replace_where":
+        predicate = touched_partitions(base, view)
+        view = replace(view, base=view.base.where(predicate))
+    try:
+        written = base.write(
+            view.rows(view.best_for_all).select(*map(quoted, columns)),
+            "overwrite",
+            replace_where=predicate,
+            applied={MERGED: until},
+            computed_from=version,
+        )
+    except CommitConflictError:
+        if merged_batch(base) >= until:
+            return None
+        raise
+    return written.version

@@ -12,7 +12,7 @@ from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.analyzer import ResolvedClause, ResolvedMerge, spark_type
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.statistics import are_bounded
+from deltaweave.delta.statistic_values import are_bounded
 from deltaweave.identifiers import column
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -335,3 +335,17 @@ def at_version(spark: SparkSession, log: JavaObject, version: int) -> TableSnaps
 def data_path(log: JavaObject) -> str:
     """Where the table's data is, e.g. `file:/lake/orders`, not percent-encoded."""
     return str(log.dataPath().toString())
+
+
+def version_at(spark: SparkSession, name: str, time: datetime) -> int | None:
+    """The newest version that was committed at a time or before; None where none is known.
+
+    Args:
+        spark: The session.
+        name: The table's quoted name.
+        time: The time, with its time zone.
+    """
+    history = spark.sql(f"DESCRIBE HISTORY {name}")
+    row = history.where(F.col("timestamp") <= F.lit(time)).agg(F.max("version")).first()
+    assert row is not None
+    return None if row[0] is None else int(row[0])

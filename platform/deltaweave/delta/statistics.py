@@ -11,12 +11,9 @@ and times off at milliseconds, and delta-rs writes decimals as doubles.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Context, Decimal
-from struct import pack, unpack
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column
@@ -24,7 +21,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ByteType,
     DataType,
-    DateType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -34,11 +30,11 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
-    TimestampNTZType,
     TimestampType,
 )
 
 from deltaweave.delta.arrow_values import python_values
+from deltaweave.delta.statistic_values import MEANINGS, Meaning, bound, itself, whole
 
 if TYPE_CHECKING:
     import pyarrow
@@ -67,13 +63,6 @@ class Bounds:
     highs: list[Any]
     may_be_null: list[bool]
     are_null: list[bool]
-
-
-def are_bounded(data_type: DataType) -> bool:
-    """Whether statistics bound values of a type, which Python and Spark order alike."""
-    if isinstance(data_type, StringType):
-        return data_type.simpleString() == "string"  # bytes compared, not by another collation
-    return type(data_type) in _MEANINGS
 
 
 def bounds(
@@ -111,7 +100,7 @@ def parsed(text: str | None) -> Statistics:
 
 def num_physical_rows(statistics: Statistics) -> int | None:
     """The rows that a file holds, marked deleted or not; None where statistics do not say."""
-    return _whole(statistics.get("numRecords"))
+    return whole(statistics.get("numRecords"))
 
 
 def num_physical_rows_column() -> Column:
@@ -150,10 +139,10 @@ class _KnownColumn:
     was_single: bool
 
     @property
-    def meaning(self) -> _Meaning:
+    def meaning(self) -> Meaning:
         if self.is_partition:
-            return _Meaning(_MEANINGS[type(self.data_type)].read)  # of exact values
-        return _MEANINGS[FloatType if self.was_single else type(self.data_type)]
+            return Meaning(MEANINGS[type(self.data_type)].read)  # of exact values
+        return MEANINGS[FloatType if self.was_single else type(self.data_type)]
 
     @property
     def is_cast_by_spark(self) -> bool:
@@ -164,9 +153,9 @@ class _KnownColumn:
         """What the log says, as values that bound the column's."""
         read, below, above = self.meaning.read, self.meaning.below, self.meaning.above
         if self.is_cast_by_spark:
-            read = _itself
-        lows = [_value(low, read, below) for low in raw.lows]
-        highs = [_value(high, read, above) for high in raw.highs]
+            read = itself
+        lows = [bound(low, read, below) for low in raw.lows]
+        highs = [bound(high, read, above) for high in raw.highs]
         # Of a field, not all writers count the nulls of structs that are null.
         is_field = len(self.path) > 1
         return Bounds(
@@ -303,198 +292,3 @@ def _field(column: pyarrow.ChunkedArray, path: Sequence[str]) -> pyarrow.Chunked
         # By its place: Arrow reads names that begin with a dot or a bracket as paths.
         column = pc.struct_field(column, column.type.get_field_index(name))
     return column
-
-
-def _value(raw: Any, read: Callable[[Any], Any], widened: Callable[[Any], Any] | None) -> Any:
-    """A bound, None where it is not known."""
-    try:
-        value = None if raw is None else read(raw)
-        if value is not None and widened is not None:
-            value = widened(value)
-    except (ValueError, ArithmeticError):
-        return None
-    return value if value == value else None  # not NaN
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
-@dataclass(frozen=True)
-class _Meaning:
-    """What bounds of a type mean.
-
-    Attributes:
-        read: The value that is written; None, or a ValueError or ArithmeticError, where it is not
-            understood.
-        below: Of a low, what no value is below that may have been written so; None if itself.
-        above: Of a high, what no value is above that may have been written so; None if itself.
-    """
-
-    read: Callable[[Any], Any]
-    below: Callable[[Any], Any] | None = None
-    above: Callable[[Any], Any] | None = None
-
-
-_WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
-_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,4})?")
-_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
-
-
-def _whole(value: Any) -> int | None:
-    if type(value) is int:
-        return value
-    return int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else None
-
-
-def _decimal(value: Any) -> Decimal | None:
-    if isinstance(value, Decimal):
-        return value if value.is_finite() else None
-    if type(value) is int or (isinstance(value, str) and _NUMBER.fullmatch(value)):
-        return Decimal(value)
-    return None
-
-
-def _double(value: Any) -> float | None:
-    if isinstance(value, float):
-        return value
-    if isinstance(value, str) and value in _NOT_FINITE:
-        return float(value)
-    exact = _decimal(value)
-    return None if exact is None else float(exact)
-
-
-def _single(value: Any) -> float | None:
-    """The number of 4 bytes that is the nearest."""
-    double = _double(value)
-    try:
-        return None if double is None else float(unpack("f", pack("f", double))[0])
-    except OverflowError:
-        return None
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_TIME = re.compile(
-    r"(?P<second>[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2})"
-    r"(\.(?P<fraction>[0-9]+))?"
-    r"(?P<zone>Z|(?P<sign>[+-])(?P<h>[0-9]{2}):(?P<m>[0-9]{2})(:(?P<s>[0-9]{2}))?)?"
-)
-_YEAR_1970 = datetime(1970, 1, 1)
-
-
-def _date(value: Any) -> date | None:
-    """A day of the years 1 to 9999: Python has no others."""
-    is_date = isinstance(value, str) and _DATE.fullmatch(value)
-    return date.fromisoformat(value) if is_date else None
-
-
-def _moment(value: Any) -> int | None:
-    """A time with a time zone, as microseconds since 1970; of the same years as written."""
-    found = _TIME.fullmatch(value) if isinstance(value, str) else None
-    if found is None or found["zone"] is None:
-        return None
-    if found["sign"] is None:
-        return _micros(found)
-    hours, minutes, seconds = (int(found[part] or 0) for part in "hms")
-    offset = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000
-    return _micros(found) - (-offset if found["sign"] == "-" else offset)
-
-
-def _local_time(value: Any) -> int | None:
-    """The same without a time zone, as written, and of a date that was widened to a time."""
-    if isinstance(value, str) and _DATE.fullmatch(value):
-        value = f"{value} 00:00:00"
-    found = _TIME.fullmatch(value) if isinstance(value, str) else None
-    return None if found is None or found["zone"] else _micros(found)
-
-
-def _micros(found: re.Match[str]) -> int:
-    second = datetime.fromisoformat(found["second"]) - _YEAR_1970
-    micros = (second.days * 86_400 + second.seconds) * 1_000_000
-    fraction = found["fraction"]
-    return micros + int(fraction[:6].ljust(6, "0")) if fraction else micros
-
-
-# delta-rs writes decimals as doubles, of up to 17 digits, which several roundings have led to.
-_DIGITS_OF_DOUBLES = 17
-_ROUNDED_BY = Decimal("1e-14")
-_EXACT = Context(prec=100)
-
-
-def _rounding(value: Decimal) -> Decimal:
-    """How far from a decimal the one may be that was written so."""
-    digits = "".join(map(str, value.as_tuple().digits)).strip("0")
-    is_exact = len(digits) > _DIGITS_OF_DOUBLES
-    return Decimal(0) if is_exact else _EXACT.multiply(value.copy_abs(), _ROUNDED_BY)
-
-
-def _below_decimal(value: Decimal) -> Decimal:
-    return _EXACT.subtract(value, _rounding(value))
-
-
-def _above_decimal(value: Decimal) -> Decimal:
-    return _EXACT.add(value, _rounding(value))
-
-
-def _below_single(value: float) -> float:
-    # A number of 4 bytes has 24 binary digits, the smallest is 2^-149.
-    return value - abs(value) * 2**-22 - 2**-148
-
-
-def _above_single(value: float) -> float:
-    return value + abs(value) * 2**-22 + 2**-148
-
-
-_MILLISECOND, _MINUTE = 1_000, 60_000_000  # microseconds
-# Since then all time zones are whole minutes from UTC: some writers leave the seconds out. Nor do
-# all writers round times before 1970 down.
-_YEAR_1973 = 94_694_400_000_000
-
-
-def _below_time(value: int) -> int:
-    return value - _MINUTE if value < _YEAR_1973 else value
-
-
-def _above_time(value: int) -> int:
-    return value + (_MINUTE if value < _YEAR_1973 else _MILLISECOND)
-
-
-_UNCUT = 8  # characters that no writer cuts off
-_LAST_CHARACTER = "\U0010ffff"
-_SURROGATES = range(0xD800, 0xE000)  # no characters
-
-
-def _above_text(value: str) -> str | None:
-    """A string above all of which this may be the beginning; None where there is none.
-
-    Writers cut long strings off, and may or may not put a character behind to make up for that; of
-    older ones it may be too low, and stand behind half a character. So two at the end are not
-    trusted.
-    """
-    if len(value) < _UNCUT:
-        return value
-    beginning = value[:-2].rstrip(_LAST_CHARACTER)
-    if not beginning:
-        return None
-    following = ord(beginning[-1]) + 1
-    return beginning[:-1] + chr(_SURROGATES.stop if following in _SURROGATES else following)
-
-
-_OF_WHOLE = _Meaning(_whole)
-_MEANINGS: dict[type[DataType], _Meaning] = {
-    ByteType: _OF_WHOLE,
-    ShortType: _OF_WHOLE,
-    IntegerType: _OF_WHOLE,
-    LongType: _OF_WHOLE,
-    DecimalType: _Meaning(_decimal, _below_decimal, _above_decimal),
-    FloatType: _Meaning(_single, _below_single, _above_single),
-    DoubleType: _Meaning(_double),
-    StringType: _Meaning(_text, None, _above_text),
-    DateType: _Meaning(_date),
-    TimestampType: _Meaning(_moment, _below_time, _above_time),
-    TimestampNTZType: _Meaning(_local_time, _below_time, _above_time),
-}

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.snapshot import TableSnapshot
+from deltaweave.errors import CommitConflictError, DeltaweaveError, NotADeltaTableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,18 +30,27 @@ class WantedTable:
     """A table that is to be there.
 
     Attributes:
-        schema: Its columns.
+        columns: Its columns, as a StructType or as DDL.
         partition_by: Its partition columns.
         properties: Its table properties.
         cluster_by: Its clustering columns.
         for_a_write: Whether it is made for a write that follows.
     """
 
-    schema: StructType
+    columns: StructType | str
     partition_by: Sequence[str]
     properties: Mapping[str, str]
     cluster_by: Sequence[str]
     for_a_write: bool
+
+    @cached_property
+    def schema(self) -> StructType:
+        """Its columns."""
+        if isinstance(self.columns, StructType):
+            return self.columns
+        schema = StructType.fromDDL(self.columns)
+        assert isinstance(schema, StructType)  # it is annotated with the wider DataType
+        return schema
 
     def properties_at(self, version: int) -> dict[str, str]:
         """Its properties where a version makes it: one says that nothing was committed since."""
@@ -110,3 +121,11 @@ def make_anew(table: TableSnapshot, wanted: WantedTable) -> None:
         metadata, False, False, False, none, none, none, none, none, none, none
     )
     transaction.commit(jvm_.seq(view, []), operation, jvm_.scala_map(view, {}))
+
+
+def met_another_creator(error: BaseException) -> bool:
+    """Whether it is what Delta says while another creator's log has no commit in it yet, or now."""
+    return isinstance(error, (CommitConflictError, NotADeltaTableError)) or (
+        isinstance(error, DeltaweaveError)
+        and error.error_class == "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
+    )

@@ -35,6 +35,7 @@ from deltaweave.delta.file_metadata import file_metadata
 from deltaweave.delta.snapshot import TableSnapshot, delta_log, latest
 from deltaweave.engine import key_filters
 from deltaweave.engine.source_keys import KeyValues, SourceKeys
+from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 
 if TYPE_CHECKING:
@@ -202,6 +203,22 @@ def index_of(table: TableSnapshot, column: str) -> KeyIndex | None:
     limited = _OF_LIMITED_LENGTH in (field.metadata or {})
     hashed_as = None if limited else _hashed_as(field.dataType)
     return None if hashed_as is None else KeyIndex(table, column, hashed_as)
+
+
+def wanted_index(table: TableSnapshot, column: str, name: str) -> KeyIndex:
+    """The index of a column that the caller asks for.
+
+    Raises:
+        StatementError: There is no such column, or its type cannot be indexed.
+    """
+    index = index_of(table, column)
+    if index is None:
+        raise StatementError(
+            f"it has no column {column!r} of whole numbers, strings or dates.",
+            table=name,
+            operation="indexing keys",
+        )
+    return index
 
 
 def index_new_files(table: TableSnapshot, written: FileList, name: str) -> None:

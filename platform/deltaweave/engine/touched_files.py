@@ -335,9 +335,13 @@ def _ambiguity(
         .filter(F.col(MATCHES) > 1)
         .limit(10)
     )
+    try:
+        found = repeated.collect()
+    except (OverflowError, ValueError):  # dates and times of years that Python does not have
+        found = repeated.select(*[F.col(x).cast("string") for x in labels], MATCHES).collect()
     keys = [
         {**{name: row[x] for name, x in zip(shown, labels, strict=True)}, "matches": row[MATCHES]}
-        for row in repeated.collect()
+        for row in found
     ]
     message, error_class, sql_state = transaction.ambiguous_match()
     return AmbiguousMatchError(

@@ -1,0 +1,61 @@
+"""A version of a merge-on-read base and the batches beside it, looked at as of one moment."""
+
+from __future__ import annotations
+
+from deltaweave.changes.changeset import Batches, Changeset
+from deltaweave.delta.snapshot import TableSnapshot
+from deltaweave.errors import SourceError
+from deltaweave.table import Table
+
+MERGED = "deltaweave/merged_batch"
+"""The application id whose version, in the base, is the newest batch that was merged into it."""
+
+_SAMPLED_ROWS = 1_000
+# Of the limit, for files: Parquet makes rows smaller, though seldom so few a hundredfold.
+_SURELY_SMALL_SHARE = 0.01
+_SURELY_FEW_ROWS = 500_000
+
+
+def merged_batch(base: Table) -> int:
+    """The newest batch that is in the base; 0 for none."""
+    return base.last_applied(MERGED) or 0
+
+
+def at_one_moment(base: Table, changeset: Changeset) -> tuple[TableSnapshot, Batches]:
+    """A version of the base, and all batches after the newest that is in it.
+
+    Raises:
+        SourceError: Some of these batches were purged.
+    """
+    while True:
+        # The base first: what is merged meanwhile is read twice, which changes nothing.
+        snapshot = base.snapshot()
+        batches = changeset.after(snapshot.last_applied(MERGED) or 0)
+        if batches.purged <= batches.after:
+            return snapshot, batches
+        # They were merged and purged between the two looks, or the base is not the one that
+        # they were merged into.
+        merged = merged_batch(base)
+        if merged < batches.purged:
+            raise SourceError(
+                f"it holds the batches up to {merged}, and those up to {batches.purged} were "
+                f"purged from {changeset.table.path_or_name}.",
+                table=base.path_or_name,
+                operation="reading",
+                version=snapshot.version,
+                state="Nothing was read or written.",
+                hint="They were merged into another base, or into one that was replaced since: "
+                "restore that, or drop both tables and append all events again.",
+            )
+
+
+def fit_into_a_broadcast(batches: Batches, limit_bytes: int) -> bool:
+    """Whether the changes can be sent to every task, by their number and measured size."""
+    files = batches.files
+    count = files.num_records
+    is_small = files.size_in_bytes <= _SURELY_SMALL_SHARE * limit_bytes
+    if is_small and count is not None and count <= _SURELY_FEW_ROWS:
+        return True
+    sample = batches.rows.limit(_SAMPLED_ROWS).toArrow()
+    bytes_per_row = sample.nbytes / max(sample.num_rows, 1)
+    return bool(bytes_per_row * (batches.rows.count() if count is None else count) <= limit_bytes)

@@ -13,6 +13,7 @@ import pytest
 from dagster import (
     AssetObservation,
     AssetsDefinition,
+    AssetSelection,
     DagsterInstance,
     Definitions,
     ExecuteInProcessResult,
@@ -214,7 +215,9 @@ def test_a_dropped_column_that_is_added_again_is_looked_at_in_all_files(
     spark.sql(f"ALTER TABLE delta.`{path}` DROP COLUMN name")
     spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (name STRING)")
 
-    [after] = run(customers, check, selection=[check]).get_asset_check_evaluations()
+    [after] = run(
+        customers, check, selection=AssetSelection.checks(check)
+    ).get_asset_check_evaluations()
 
     assert (before.passed, after.passed) == (True, False)
 

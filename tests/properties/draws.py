@@ -31,7 +31,7 @@ HOSTILE_NAMES = (
     "a.b",
     "a`b",
     "it's",
-    'say "no"',
+    'say_"no"',
     "50%",
     "\\n",
     "select",

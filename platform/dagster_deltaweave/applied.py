@@ -102,8 +102,18 @@ def marks_of_refresh(
     table: Table,
     upstreams: Sequence[AssetKey],
     partitions: Sequence[str],
+    is_of_all: bool,
 ) -> Marks:
     """The marks of a run that rebuilds its table: every partition in it counts as applied.
+
+    Args:
+        asset: The asset.
+        declaration: Its table, as declared.
+        changes: What its function returned.
+        table: Its table.
+        upstreams: The upstreams of which it reads only touched or changed rows: at most one.
+        partitions: The run's partitions.
+        is_of_all: Whether these are all that the asset has, or it has none.
 
     Raises:
         SourceError: The function did not hand back the touched rows that it applied.
@@ -114,6 +124,16 @@ def marks_of_refresh(
             asset,
             "a full refresh cannot know which deliveries its function read.",
             "Declare idempotent_by='partition' to rebuild it, or rebuild it into a new table.",
+        )
+    if upstreams and not is_of_all:
+        raise StatementError(
+            "a full refresh of some partitions cannot be marked: the mark of "
+            f"{upstreams[0].to_user_string()} counts for all partitions, and what its table "
+            "changed since the last run would never reach the others.",
+            table=table.path_or_name,
+            operation="full refresh",
+            state="Nothing was written.",
+            hint="Refresh all partitions in one run.",
         )
     if declaration.idempotent_by is None:
         return _of_upstream(asset, changes, upstreams, table)

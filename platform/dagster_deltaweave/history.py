@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from dagster_deltaweave.observations import sql_name
+from deltaweave.delta.table_creation import made_unwritten
 from deltaweave.errors import CommitConflictError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def last_change(table: Table) -> Change:
     table.version()  # names the table in the error where there is none
     for commits, is_all in _further_and_further_back(table):
         for commit in commits:
-            if not _left_rows(commit.operation, commit.operationMetrics):
+            if not _left_rows(commit):
                 return _change(commit, commits, is_in_log=True)
         if is_all:
             return _change(commits[-1], commits, is_in_log=False)
@@ -80,7 +81,8 @@ def version_with_rows_of(table: Table, time_ms: int) -> int:
     """The newest version that has the rows which the table had at a time.
 
     It is later than the version of that time where the commits since then left the rows as they
-    were. It costs no job where the newest version is not later than the time.
+    were. It costs no job where the newest version is not later than the time. A commit counts as
+    later where the storage may have rounded its time down to the second.
 
     Args:
         table: The table.
@@ -91,21 +93,26 @@ def version_with_rows_of(table: Table, time_ms: int) -> int:
         DeltaweaveError: There is no table.
     """
     newest = table.snapshot()
-    if newest.committed_at_ms <= time_ms:
+    if _latest(newest.committed_at_ms) <= time_ms:
         return newest.version
     commits: list[Row] = []
     for commits, _ in _further_and_further_back(table):
-        if commits[-1].ms <= time_ms:
+        if _latest(commits[-1].ms) <= time_ms:
             break
-    since = [each for each in commits if each.ms > time_ms]
+    since = [each for each in commits if _latest(each.ms) > time_ms]
     seen: int = since[-1].version - 1 if since else newest.version
     for commit in reversed(since):
         if seen == -1 and commit.operation != _CREATED_EMPTY:
             raise _made_meanwhile(table, commit)
-        if seen != -1 and not _left_rows(commit.operation, commit.operationMetrics):
+        if seen != -1 and not _left_rows(commit):
             break
         seen = commit.version
     return seen
+
+
+def _latest(ms: int) -> int:
+    """The latest moment that a commit's time may stand for: object stores keep whole seconds."""
+    return ms + 999 if ms % 1000 == 0 else ms
 
 
 def _made_meanwhile(table: Table, commit: Row) -> CommitConflictError:
@@ -134,7 +141,9 @@ def _newest_commits(table: Table, limit: int) -> list[Row]:
     history = table.spark.sql(f"DESCRIBE HISTORY {sql_name(table.path_or_name)} LIMIT {limit}")
     # The moment itself: Spark hands out timestamps in local time, of which an hour comes twice.
     moment = "unix_millis(timestamp) AS ms"
-    return history.selectExpr("version", moment, "operation", "operationMetrics").collect()
+    properties = "operationParameters['properties'] AS properties"
+    columns = ("version", moment, "operation", "operationMetrics", properties)
+    return history.selectExpr(*columns).collect()
 
 
 def _change(commit: Row, commits: list[Row], *, is_in_log: bool) -> Change:
@@ -142,8 +151,11 @@ def _change(commit: Row, commits: list[Row], *, is_in_log: bool) -> Change:
     return Change(commit.version, committed_at, is_in_log, commits[0].version)
 
 
-def _left_rows(operation: str, metrics: Mapping[str, str] | None) -> bool:
+def _left_rows(commit: Row) -> bool:
     """Whether a commit left the rows as they were; a merge may commit an idempotency pair alone."""
-    if operation == "MERGE":
-        return all((metrics or {}).get(name) == "0" for name in _CHANGED)
-    return operation in SAME_ROWS
+    if commit.operation == "MERGE":
+        metrics: Mapping[str, str] = commit.operationMetrics or {}
+        return all(metrics.get(name) == "0" for name in _CHANGED)
+    return commit.operation in SAME_ROWS or made_unwritten(
+        commit.version, commit.operation, commit.properties
+    )

@@ -82,21 +82,33 @@ def ingest(
 def first_attempt(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> str:
     """The id of the run that was the first to try what this run does.
 
-    What a run executed again brings is new where the run before had materialized the asset.
+    What a run executed again brings is new where the step that materialized the asset succeeded in
+    the run before. A step that failed after it, by another output or a kill, is tried again whole.
     """
     run_id = run.run_id
     while parent := run.tags.get(PARENT_RUN_ID_TAG):
-        done = instance.get_records_for_run(
-            parent, of_type=DagsterEventType.ASSET_MATERIALIZATION
-        ).records
-        made = (each.event_log_entry.asset_materialization for each in done)
-        if any(each is not None and each.asset_key == key for each in made):
+        if _steps_that_made(instance, parent, key) & _steps_that_succeeded(instance, parent):
             break
         run_id, before = parent, instance.get_run_by_id(parent)
         if before is None:
             break
         run = before
     return run_id
+
+
+def _steps_that_made(instance: DagsterInstance, run_id: str, key: AssetKey) -> set[str | None]:
+    made = instance.get_records_for_run(run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION)
+    entries = [record.event_log_entry for record in made.records]
+    return {
+        entry.step_key
+        for entry in entries
+        if entry.asset_materialization and entry.asset_materialization.asset_key == key
+    }
+
+
+def _steps_that_succeeded(instance: DagsterInstance, run_id: str) -> set[str | None]:
+    done = instance.get_records_for_run(run_id, of_type=DagsterEventType.STEP_SUCCESS)
+    return {record.event_log_entry.step_key for record in done.records}
 
 
 def observe_pending(

@@ -23,6 +23,7 @@ from dagster_deltaweave.read_delivery import rows_of_delivery
 from dagster_deltaweave.recording import record_data_version, record_merge, record_write
 from dagster_deltaweave.schema_policy import prepare_table, rows_of_table
 from dagster_deltaweave.start_version import start_of_write
+from deltaweave.delta.table_creation import is_unwritten
 
 if TYPE_CHECKING:
     from dagster_deltaweave.io_manager import SparkDeltaIOManager
@@ -111,6 +112,7 @@ def rebuild_with_output(
 ) -> Stored:
     """Rebuild the table, or those of its rows that are the run's partitions."""
     storing.check_can_be_rebuilt(table, declaration)
+    is_of_all = run_partitions.covers_all(context, partitions)
     marks = marks_of_refresh(
         context.asset_key,
         declaration,
@@ -118,9 +120,10 @@ def rebuild_with_output(
         table=table,
         upstreams=_upstreams(context),
         partitions=partitions,
+        is_of_all=is_of_all,
     )
     predicate = None
-    if not run_partitions.covers_all(context, partitions):
+    if not is_of_all:
         # Without an expression this is an error: the other partitions' rows would be lost.
         predicate = _predicate(context, table, declaration, changes, partitions)
     prepare_table(table, declaration, changes.rows)
@@ -195,6 +198,10 @@ def _predicate(
         partitions,
         declaration.partition_expr,
         table=table.path_or_name,
-        # Before a table is made: of columns that it will have.
-        rows=table.read() if table.exists() else rows_of_table(declaration, changes.rows),
+        # Before a table is made, or made anew: of columns that it will have.
+        rows=table.read() if _is_written(table) else rows_of_table(declaration, changes.rows),
     )
+
+
+def _is_written(table: Table) -> bool:
+    return table.exists() and not is_unwritten(table.snapshot())

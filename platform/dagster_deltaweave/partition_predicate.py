@@ -7,11 +7,12 @@ What the expression is compared with depends on its type:
 | TIMESTAMP | between its instants, whatever the time zones of session and partitions | |
 | TIMESTAMP_NTZ | between its wall-clock times in the partitions' time zone | |
 | DATE | of the days from its first to before its last | |
-| STRING | equal to its key, or text of a wall-clock time of it | equal to its key |
+| STRING | equal to its key, or text of a date or wall-clock time of it | equal to its key |
 | other | equal to its key | equal to its key |
 
 Where clocks are set back, an hour comes twice: a TIMESTAMP and a key tell the two apart, a
-wall-clock time does not, and is refused for a window that begins or ends between them.
+wall-clock time does not, and is refused for a window that begins or ends between them. STRINGs are
+looked through for such a window: texts of its times are refused, keys alone are not.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ NO_ROW = "false"
 _SAMPLE = datetime(2033, 11, 22, 13, 14, 15)
 _DATE_TEXT = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")
 _SHORTEST_DAY = timedelta(hours=23)
+_HOUR = timedelta(hours=1)
+_COMES_TWICE = "wall-clock times, and one of the partition's comes twice"
 _Window = tuple[datetime, datetime]
 
 
@@ -60,7 +63,8 @@ def partition_predicate(
 
     Raises:
         StatementError: There is no expression, or none for a dimension, or no partition; or its
-            type does not tell the rows of these partitions from others.
+            type, or texts of times that are among the rows, do not tell the rows of these
+            partitions from others.
     """
     if definition is None or not keys:
         raise _no_predicate("the run names none of the asset's partitions.", table)
@@ -114,7 +118,7 @@ def _predicate(
     with translated(table, operation="choosing partitions", otherwise=StatementError):
         kind = rows.selectExpr(f"({expression}) AS partition").schema[0].dataType
     if isinstance(definition, TimeWindows):
-        return _of_windows(definition, keys, expression, kind, table)
+        return _of_windows(definition, keys, expression, kind, table, rows)
     return _of_keys(keys, expression)
 
 
@@ -123,19 +127,29 @@ def _of_keys(keys: Sequence[str], expression: str) -> str:
 
 
 def _of_windows(
-    definition: TimeWindows, keys: Sequence[str], expression: str, kind: DataType, table: str
+    definition: TimeWindows,
+    keys: Sequence[str],
+    expression: str,
+    kind: DataType,
+    table: str,
+    rows: DataFrame,
 ) -> str:
     windows = _windows(definition, keys)
     if isinstance(kind, TimestampType):
         return _between(expression, windows, _instant)
     if isinstance(kind, TimestampNTZType):
-        _check_wall_clock(windows, kind, table)
+        if _begin_or_end_between_two(windows):
+            raise _not_told(windows, _COMES_TWICE, kind, table)
         return _between(expression, windows, lambda moment: f"TIMESTAMP_NTZ{_clock(moment)}")
     if isinstance(kind, DateType):
         if not _are_days(definition, keys, windows):
             raise _not_told(windows, "days, and a partition is a part of one", kind, table)
         return _between(expression, windows, lambda moment: f"DATE{_date(moment)}")
     if isinstance(kind, StringType):
+        if _begin_or_end_between_two(windows):
+            if _has_times(rows, expression, windows, table):
+                raise _not_told(windows, _COMES_TWICE, kind, table)
+            return _of_keys(keys, expression)
         return _of_texts(definition, keys, expression, windows)
     return _of_keys(keys, expression)
 
@@ -150,12 +164,31 @@ def _of_texts(
         return _between(expression, windows, _date)  # a key is the first date of its window
     of_keys = _of_keys(keys, expression)
     is_other_date = _DATE_TEXT.match(sample) and not sample.startswith(f"{_SAMPLE:%Y-%m-%d}")
-    if is_other_date or any(_comes_twice(moment) for window in windows for moment in window):
+    if is_other_date:
         return of_keys
     # Keys of hours begin with dates too, so that of hours only texts with a time count.
-    form, text = ("____-__-__%", _date) if days else ("____-__-__ %", _clock)
-    texts = _between(expression, windows, text)
-    return f"({of_keys} OR (({expression}) LIKE {literal(form)} AND {texts}))"
+    texts = _of_dates(expression, windows) if days else _of_times(expression, windows)
+    return f"({of_keys} OR {texts})"
+
+
+def _of_dates(expression: str, windows: Sequence[_Window]) -> str:
+    """Texts that begin with a date of the windows."""
+    return f"(({expression}) LIKE '____-__-__%' AND {_between(expression, windows, _date)})"
+
+
+def _of_times(expression: str, windows: Sequence[_Window]) -> str:
+    """Texts of wall-clock times in the windows."""
+    return f"(({expression}) LIKE '____-__-__ %' AND {_between(expression, windows, _text)})"
+
+
+def _has_times(
+    rows: DataFrame, expression: str, windows: Sequence[_Window], table: str
+) -> bool:
+    """Whether texts of the windows' wall-clock times are among the rows: a job, twice a year."""
+    # The clock went on for up to an hour before it was set back to what the window ends with.
+    shown = [(start, end + _HOUR if _comes_twice(end) else end) for start, end in windows]
+    with translated(table, operation="choosing partitions"):
+        return not rows.where(_of_times(expression, shown)).isEmpty()
 
 
 def _between(expression: str, windows: Sequence[_Window], spelt: Callable[[datetime], str]) -> str:
@@ -206,11 +239,9 @@ def _comes_twice(moment: datetime) -> bool:
     return moment.fold == 1 and earlier != moment.astimezone(timezone.utc)
 
 
-def _check_wall_clock(windows: Sequence[_Window], kind: DataType, table: str) -> None:
-    if any(_comes_twice(moment) for window in windows for moment in window):
-        raise _not_told(
-            windows, "wall-clock times, and one of the partition's comes twice", kind, table
-        )
+def _begin_or_end_between_two(windows: Sequence[_Window]) -> bool:
+    """Whether a window begins or ends between two hours of one name."""
+    return any(_comes_twice(moment) for window in windows for moment in window)
 
 
 def _instant(moment: datetime) -> str:
@@ -219,6 +250,11 @@ def _instant(moment: datetime) -> str:
 
 def _clock(moment: datetime) -> str:
     return f"'{moment:%Y-%m-%d %H:%M:%S}'"
+
+
+def _text(moment: datetime) -> str:
+    # Without seconds of zero: texts may lack them, and sort before those that have them.
+    return literal(f"{moment:%Y-%m-%d %H:%M:%S}".removesuffix(":00"))
 
 
 def _date(moment: datetime) -> str:

@@ -1,9 +1,10 @@
 """That a run applies the delivery which its tag names, and no other that took its place.
 
-The landing sensor tags a run with the delivery that it found, and with where it looked. Until the
-run reads it, another delivery may have landed in its place; applied under the tag of the first, it
-would be applied again by the run of its own. So its rows are read to their end, and kept, between
-two looks at the landing directory; what is there must be the tagged delivery both times.
+The landing sensor tags a run with the delivery that it found, its files, and where it looked. Until
+the run reads it, another delivery may have landed in its place, or a half of one beside the marker
+of the first; applied under the tag of the first, it would be applied again by the run of its own.
+So its rows are read to their end, and kept, between two looks at the landing directory; what is
+there must be the tagged delivery both times.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LANDING = "deltaweave/landing"
-"""Run tag with its delivery as JSON: the `directory`, the `marker`, and its `identity`."""
+"""Run tag with its delivery as JSON: the `directory`, the `marker`, its `identity`, and `files`.
+
+`files` is the digest of all its files. It is left out where they could not be listed, without a
+marker, where the identity is that digest, and by earlier releases.
+"""
 
 
 def landing_tag(directory: str | Path, marker: str | None, found: Delivery) -> dict[str, str]:
@@ -31,7 +36,16 @@ def landing_tag(directory: str | Path, marker: str | None, found: Delivery) -> d
     path = local_path(directory)
     where = str(directory) if path is None else str(path.absolute())
     tag = {"directory": where, "marker": marker, "identity": found.identity}
-    return {LANDING: json.dumps(tag)}
+    files = None if marker is None else _files(directory, found.name)
+    return {LANDING: json.dumps(tag if files is None else {**tag, "files": files})}
+
+
+def _files(directory: str | Path, name: str) -> str | None:
+    try:
+        found = delivery(directory, name, None)
+    except SourceError:
+        return None  # one directory that cannot be listed must not stop the sensor's other runs
+    return found.fingerprint if found else None
 
 
 def rows_of_delivery(
@@ -70,8 +84,11 @@ def _look(partition: str, tags: Mapping[str, str], table: str) -> str | None:
         raise _error(partition, tags, table, f"is no longer in {directory}")
     if found.identity != landing["identity"]:
         raise _error(partition, tags, table, "was delivered anew since this run was requested")
-    files = delivery(directory, partition, None)
-    return files.fingerprint if files else None
+    all_files = delivery(directory, partition, None)
+    files = all_files.fingerprint if all_files else None
+    if files != landing.get("files", files):
+        raise _error(partition, tags, table, "has other files than when this run was requested")
+    return files
 
 
 def _error(partition: str, tags: Mapping[str, str], table: str, problem: str) -> SourceError:
@@ -79,6 +96,7 @@ def _error(partition: str, tags: Mapping[str, str], table: str, problem: str) ->
         f"the source partition {partition} of delivery {tags[DELIVERY]} {problem}.",
         table=table,
         operation="reading a delivery",
-        hint="The sensor requests a run for the delivery that is there once it is complete: leave "
-        "this run as it is. Where no sensor looks, tag a new run with that delivery.",
+        hint="The sensor requests a run for the delivery that is there once its marker is written "
+        "or its sizes have settled: leave this run as it is. Where no sensor looks, tag a new run "
+        "with that delivery.",
     )

@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -248,8 +249,35 @@ def test_a_delivery_replaced_while_its_run_reads_it_is_not_merged(
             next((landing.directory / "a").glob("*.parquet")), landing.directory / "a/more.parquet"
         )
     )
-    landing.merge(tags)
-    assert rows(table("counts")) == [("x", 1)]  # what had been listed before
+    with pytest.raises(SourceError, match="has other files than when this run was requested"):
+        landing.merge(tags)
+    assert not table("counts").exists()
+
+
+def test_a_delivery_that_is_half_there_beside_the_marker_of_the_one_before_is_not_merged(
+    landing: Landing, table: AssetTable
+) -> None:
+    landing.land(1)
+    first = landing.requested()
+    marker = (landing.directory / "a/_SUCCESS").stat()
+    [part] = (landing.directory / "a").glob("*.parquet")
+    landing.spark.range(1).selectExpr("'x' AS who", "10 AS n").toPandas().to_parquet(part)
+
+    assert (landing.directory / "a/_SUCCESS").stat() == marker
+    with pytest.raises(SourceError, match="has other files than when this run was requested"):
+        landing.merge(first)
+    assert not table("counts").exists()
+
+
+def test_a_run_that_an_earlier_release_tagged_without_its_files_is_merged(
+    landing: Landing, table: AssetTable
+) -> None:
+    landing.land(1)
+    tags = landing.requested()
+    tag = json.loads(tags["deltaweave/landing"])
+    assert tag.pop("files")
+    landing.merge({**tags, "deltaweave/landing": json.dumps(tag)})
+    assert rows(table("counts")) == [("x", 1)]
 
 
 def test_files_that_change_between_the_looks_at_a_delivery_fail_its_run(

@@ -2,7 +2,8 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,18 +12,22 @@ from dagster import (
     AssetExecutionContext,
     AssetIn,
     AssetKey,
+    AssetOut,
     DagsterInstance,
     DailyPartitionsDefinition,
     ExecuteInProcessResult,
+    Output,
     RetryPolicy,
     StaticPartitionsDefinition,
     TimeWindowPartitionMapping,
     asset,
+    multi_asset,
 )
 from dagster._core.storage.tags import PARENT_RUN_ID_TAG, ROOT_RUN_ID_TAG
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset, partition_tags, storing
+from dagster_deltaweave.history import version_with_rows_of
 from deltaweave import Table
 from deltaweave.errors import CommitConflictError
 from tests.orchestration.conftest import Run, failure_messages, rows
@@ -314,3 +319,51 @@ def test_warnings_of_a_merge_are_in_the_log_and_the_metadata_of_its_run(
     assert materialized(result, "orders")["deltaweave/warnings"].value == (
         "the key index lacks two files."
     )
+
+
+def test_an_append_whose_step_fails_by_another_output_is_not_appended_again(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    fails = [True]
+
+    @multi_asset(
+        outs={
+            "first": AssetOut(metadata={"deltaweave/write": "append"}),
+            "second": AssetOut(metadata={"deltaweave/write": "append"}),
+        }
+    )
+    def both() -> Iterator[Any]:
+        yield Output(spark.createDataFrame([(1, "a")], SCHEMA), "first")
+        if fails:
+            fails.clear()
+            raise OSError("the second cannot be had")
+        yield Output(spark.createDataFrame([(2, "b")], SCHEMA), "second")
+
+    before = run(both, raise_on_error=False)
+    assert [each.is_step_failure for each in before.all_events].count(True) == 1
+    assert rows(table("first")) == [(1, "a")]
+    for times in (1, 2):  # what follows a step that succeeded is new
+        tags = {PARENT_RUN_ID_TAG: before.run_id, ROOT_RUN_ID_TAG: before.run_id}
+        before = run(both, tags=tags)
+        assert rows(table("first")) == [(1, "a")] * times
+        assert rows(table("second")) == [(2, "b")] * times
+
+
+@pytest.mark.parametrize(
+    ("part_of_second", "later", "seen"),
+    [
+        (0, 500, 0),  # the storage may have rounded it down from after the function began
+        (0, 999, 1),
+        (1, 500, 1),  # its times have parts of a second
+    ],
+)
+def test_a_commit_in_the_second_in_which_a_function_began_counts_as_later(
+    spark: SparkSession, table: AssetTable, part_of_second: int, later: int, seen: int
+) -> None:
+    target, second = made(table("orders"), (1, "a")), 1_700_000_000_000
+    for version, ms in ((0, second - 5000), (1, second + part_of_second)):
+        log = f"{target.path_or_name}/_delta_log/{version:020}.json"
+        os.utime(log, ns=(ms * 10**6, ms * 10**6))
+    spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+    assert version_with_rows_of(target, second + later) == seen

@@ -154,11 +154,14 @@ def test_strings_are_keys_or_texts_of_times_and_never_those_of_other_partitions(
     months = MonthlyPartitionsDefinition("2024-01", fmt="%Y-%m")
     days_first = DailyPartitionsDefinition("2024-01-01", fmt="%Y-%d-%m")
     daily = ["2024-05-01", "2024-05-01 13:00:00", "2024-05-02"]
+    minutes = ["2024-10-27 05:00", "2024-10-27 05:00:00", "2024-10-27 05:59", "2024-10-27 06:00"]
     for definition, key, values, expected in (
         (AUTUMN, "2024-10-26-23:00", hours, [1, 5]),  # a text of that day has a greater key
         (AUTUMN, "2024-10-27-00:00", hours, [2, 6]),
         (AUTUMN, "2024-10-27-02:00", hours, [3]),
         (AUTUMN, "2024-10-27-02:00+0100", hours, [4]),
+        (AUTUMN, "2024-10-27-05:00", minutes, [0, 1, 2]),
+        (AUTUMN, "2024-10-27-06:00", minutes, [3]),
         (DAILY, "2024-05-01", daily, [0, 1]),
         (AT_SIX, "2024-05-01", [*daily, "2024-05-02 05:00:00"], [0, 1, 3]),
         (months, "2024-05", ["2024-05", "2024-05-17", "2024-06", "2024-06-01"], [0, 1]),
@@ -166,6 +169,16 @@ def test_strings_are_keys_or_texts_of_times_and_never_those_of_other_partitions(
     ):  # fmt: skip
         found = chosen(spark, definition, [key], "STRING", values)
         assert found == [values[place] for place in expected], (key, found)
+
+
+@pytest.mark.parametrize("key", ["2024-10-27-02:00", "2024-10-27-02:00+0100"])
+def test_texts_of_a_time_that_comes_twice_are_refused_and_keys_alone_are_not(
+    spark: SparkSession, key: str
+) -> None:
+    keys = ["2024-10-27-02:00", "2024-10-27-02:00+0100", "2024-10-27 01:59:59"]
+    assert chosen(spark, AUTUMN, [key], "STRING", [*keys, "2024-10-27 03:00"]) == [key]
+    with pytest.raises(StatementError, match="one of the partition's comes twice"):
+        chosen(spark, AUTUMN, [key], "STRING", [*keys, "2024-10-27 02:30"])
 
 
 def test_other_types_are_compared_with_the_keys(spark: SparkSession) -> None:

@@ -15,6 +15,7 @@ from dagster import (
     StaticPartitionsDefinition,
 )
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import deltaweave
 from dagster_deltaweave import Changes, is_full_refresh, merge_asset, partition_keys, partition_tags
@@ -308,3 +309,35 @@ def test_a_full_refresh_is_refused_where_it_cannot_be_told(
 
     assert "a full refresh cannot be told from a MERGE text" in failure_messages(result)
     assert rows(table("customers")) == [(1,)]
+
+
+def test_touched_rows_are_not_refreshed_for_some_partitions_alone(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    @merge_asset(keys=["id"])
+    def customers():  # type: ignore[no-untyped-def]
+        return spark.createDataFrame([(1, "a"), (2, "b")], "id INT, letter STRING")
+
+    @merge_asset(
+        keys=["id"],
+        schema="id INT, letter STRING",
+        partitions_def=LETTERS,
+        partition_expr="letter",
+        ins={"customers": AssetIn(metadata={"deltaweave/read": "touched"})},
+    )
+    def by_letter(context: AssetExecutionContext, customers):  # type: ignore[no-untyped-def]
+        wanted = customers.added.where(F.col("letter").isin(partition_keys(context)))
+        return Changes(wanted, applied=customers)
+
+    run(customers)
+    every = partition_range("a", "c")
+    run(customers, by_letter, selection=[by_letter], tags=every)
+    run(customers)
+    before = table("by_letter").version()
+
+    # Marked as applied with a alone, what is new of b would never come.
+    with pytest.raises(StatementError, match="a full refresh of some partitions cannot be marked"):
+        run(customers, by_letter, selection=[by_letter], partition="a", tags=REFRESH)
+    assert table("by_letter").version() == before
+    run(customers, by_letter, selection=[by_letter], tags={**REFRESH, **every})
+    assert rows(table("by_letter")) == [(1, "a"), (2, "b")]

@@ -245,3 +245,20 @@ def test_columns_that_the_table_lacks_are_refused_added_or_widened_by_policy(
         assert rows(table(policy)) == [(1, 7, (1, 2), "x")]
         schema = table(policy).read().schema.simpleString()
         assert schema == f"struct<{types.format(type_of_n)}>"
+
+
+def test_a_table_made_for_a_write_that_failed_hinders_no_corrected_asset(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    table("sales").create_if_missing("dya DATE, n INT", for_a_write=True)
+
+    @asset(
+        partitions_def=DAYS,
+        metadata={**OVERWRITE, "partition_expr": "day", "deltaweave/retries": 0},
+    )
+    def sales(context: AssetExecutionContext) -> DataFrame:
+        return spark.sql(f"SELECT DATE'{context.partition_key}' AS day, 1 AS n")
+
+    # That the table is made anew, after the function began, is no change that it did not see.
+    run(sales, partition="2026-01-01")
+    assert [(str(day), n) for day, n in rows(table("sales"))] == [("2026-01-01", 1)]

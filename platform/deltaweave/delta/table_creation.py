@@ -8,6 +8,7 @@ check sees whoever commits to the table at that moment.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,12 +81,29 @@ def create(spark: SparkSession, wanted: WantedTable, *, path: str | None, name: 
     created.execute()
 
 
+def is_unwritten(table: TableSnapshot) -> bool:
+    """Whether it was made for a write, and nothing was committed to it since."""
+    return table.setting(_UNWRITTEN) == str(table.version)
+
+
+def made_unwritten(version: int, operation: str, properties: str | None) -> bool:
+    """Whether a commit made a table anew for a write: it had no rows before, and has none after.
+
+    Args:
+        version: The version that the commit made.
+        operation: Its operation in Delta's history, e.g. `REPLACE TABLE`.
+        properties: The table properties among the operation's parameters, as JSON.
+    """
+    is_replaced = operation == "REPLACE TABLE" and properties is not None
+    return is_replaced and json.loads(properties or "{}").get(_UNWRITTEN) == str(version)
+
+
 def is_unwritten_otherwise(table: TableSnapshot, wanted: WantedTable) -> bool:
     """Whether it was made for a write, nothing was committed to it, and it is not as wanted.
 
     Not where either has clustering columns: such a table is left as it is.
     """
-    if not wanted.for_a_write or table.setting(_UNWRITTEN) != str(table.version):
+    if not wanted.for_a_write or not is_unwritten(table):
         return False
     if wanted.cluster_by or table.is_clustered():
         return False

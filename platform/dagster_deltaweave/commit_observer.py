@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,7 +27,7 @@ from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster_deltaweave.declaration import table_declaration
 from dagster_deltaweave.delta_log import Commit, DeltaLog, Position
 from dagster_deltaweave.recorded_commits import (
-    a_run_goes_on,
+    first_run_going_on,
     last_observed,
     position_in,
     position_metadata,
@@ -78,7 +79,8 @@ def build_commit_observer(
 
     Commits of runs are told by the run's id in their user metadata (`run_mark`) or, where the user
     sets metadata of their own, by the version that a materialization recorded. A commit with
-    metadata of others is therefore judged, as all after it, once no run goes on that may record it.
+    metadata of others is therefore judged, as all after it, once no run goes on that began before
+    it and materializes the asset.
 
     Dagster looks at no observation of an asset that it can materialize when it says what is
     downstream of a change. So commits of others that changed rows are also recorded as one
@@ -251,20 +253,21 @@ def _judged(
     if not unmarked:
         return commits, []
     # Asked before the versions: a run that ends in between has recorded its version then.
-    goes_on = any(each.user_metadata for each in unmarked) and a_run_goes_on(instance, key)
+    asks = any(each.user_metadata for each in unmarked)
+    began = first_run_going_on(instance, key) if asks else math.inf
     oldest = min(each.position.timestamp for each in unmarked)
     of_runs = versions_of_runs(instance, key, {each.version for each in unmarked}, oldest)
     others = [each for each in unmarked if each.version not in of_runs]
-    if goes_on:
-        unclear = next((each.version for each in others if each.user_metadata), None)
-        if unclear is not None:
-            commits = [each for each in commits if each.version < unclear]
-            others = [each for each in others if each.version < unclear]
+    # A run that began after a commit did not make it.
+    unclear = (e.version for e in others if e.user_metadata and began <= e.position.timestamp)
+    first = next(unclear, None)
+    if first is not None:
+        commits = [each for each in commits if each.version < first]
+        others = [each for each in others if each.version < first]
     # A tick that was killed before its cursor was saved may have recorded some.
     observed = last_observed(instance, key) if others else None
-    at = log.commit(observed.version) if observed else None
-    if at is not None and at.position == observed:
-        others = [each for each in others if each.version > at.version]
+    if observed is not None and log.holds(observed):
+        others = [each for each in others if each.version > observed.version]
     return commits, others
 
 

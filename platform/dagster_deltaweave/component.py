@@ -286,13 +286,19 @@ def _files(source: PathSource) -> Callable[..., Any]:
         reader = reader.schema(source.columns) if source.columns else reader
         if "{partition}" not in source.path:
             return reader.load(source.path)
-        return reader.load([path_of_partition(source.path, key) for key in partition_keys(context)])
+        keys, is_pattern = partition_keys(context), source.format.lower() != "delta"
+        return reader.load([path_of_partition(source.path, each, is_pattern) for each in keys])
 
     return changes
 
 
-def path_of_partition(path: str, key: str) -> str:
+def path_of_partition(path: str, key: str, is_pattern: bool = True) -> str:
     """The path with a partition's key in the place of `{partition}`, whatever the key holds.
+
+    Args:
+        path: The path.
+        key: The partition's key.
+        is_pattern: Whether the reader takes paths for patterns, as Delta's does not.
 
     Raises:
         SourceError: The key leads to another directory.
@@ -305,7 +311,7 @@ def path_of_partition(path: str, key: str) -> str:
             hint="Give the partition a key that is a name.",
         )
     # As a pattern, the key `*` would read the files of all partitions.
-    return path.replace("{partition}", literal_path(key))
+    return path.replace("{partition}", literal_path(key) if is_pattern else key)
 
 
 def _query(source: SqlSource) -> Callable[..., Any]:

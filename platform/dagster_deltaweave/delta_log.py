@@ -90,12 +90,20 @@ class DeltaLog:
             None where the log does not lead on from there: the table was made anew, or has lost
             the commits in between to its log retention.
         """
-        at = self.commit(position.version)
-        if at is not None and at.position != position:
+        holds = self.holds(position)
+        if holds is False:
             return None
         commits = list(islice(self._from(position.version + 1), limit))
         # Delta never cleans the newest commit up: one that is gone has successors.
-        return None if at is None and not commits else commits
+        return None if holds is None and not commits else commits
+
+    def holds(self, position: Position) -> bool | None:
+        """Whether the commit of its version is the one at a position; None where there is none."""
+        commit = self._as_written(position.version)
+        if commit is None:
+            return None
+        # Earlier releases kept the time 0 of a commit that says none.
+        return position in (commit.position, self._dated(commit))
 
     def all(self, limit: int | None = None) -> list[Commit]:
         """The commits that the log still holds, oldest first; none where there is no table."""
@@ -111,17 +119,19 @@ class DeltaLog:
 
     def commit(self, version: int) -> Commit | None:
         """The commit of a version, or None where the log does not hold it."""
+        commit = self._as_written(version)
+        return None if commit is None else replace(commit, position=self._dated(commit))
+
+    def _as_written(self, version: int) -> Commit | None:
+        """The commit of a version, whose time is 0 where its writer gave none."""
         name = f"{version:020}.json"
         text = self._read(name)
         if text is None:
             return None
         try:
-            commit = _commit(version, text)
+            return _commit(version, text)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{name} holds no commit ({type(error).__name__}: {error})") from None
-        return (
-            commit if commit.position.timestamp else replace(commit, position=self._dated(commit))
-        )
 
     def with_column_names(self, commits: list[Commit]) -> list[Commit]:
         """The commits with partition values by the columns' names instead of their physical ones.
@@ -193,7 +203,9 @@ class DeltaLog:
                 commits = list(readers.map(self.commit, range(version, version + _AT_ONCE)))
 
     def _dated(self, commit: Commit) -> Position:
-        """The position of a commit whose writer gave no time, by the time of its file."""
+        """The position of a commit; the time of its file stands in for one that is not given."""
+        if commit.position.timestamp:
+            return commit.position
         path = f"{self._directory}/{commit.version:020}.json"
         [info] = self._store.get_file_info([path])
         return Position(commit.version, (info.mtime_ns or 0) // 1_000_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dagster import AssetKey, AssetObservation, DagsterEventType, DagsterInstance, DagsterRun
@@ -38,7 +39,7 @@ def ingest(
     declaration: MergeOnReadDeclaration,
     events: DataFrame,
     mark: tuple[str, int] | None,
-) -> dict[str, Any]:
+) -> Callable[[], dict[str, Any]]:
     """Append the events; a stream's all that there are now, or for as long as the run's tag says.
 
     Args:
@@ -50,7 +51,8 @@ def ingest(
             run's, so that a run that is tried again appends nothing that its first attempt did.
 
     Returns:
-        The metadata of the materialization, beside that of the table.
+        What records the appended: it gives the metadata of the materialization, beside that of the
+        table.
     """
     table, at = opened(tables, declaration), locations(tables, declaration)
     before = table.newest_batch()
@@ -75,8 +77,12 @@ def ingest(
         run_id = first_attempt(step.instance, step.dagster_run, context.asset_key)
         if table.append(events, applied=mark or (f"deltaweave/run/{run_id}", 0)) is None:
             context.log.info("Nothing is appended: there is no event, or the batch was before.")
-    record_data_version(context, table.newest_batch())
-    return {**_appended(context, at, before), **observe_pending(context, declaration, at)}
+
+    def record() -> dict[str, Any]:
+        record_data_version(context, table.newest_batch())
+        return {**_appended(context, at, before), **observe_pending(context, declaration, at)}
+
+    return record
 
 
 def first_attempt(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> str:

@@ -91,8 +91,7 @@ def add_output(
         result = storing.apply(table, declaration, rows, marks)
         return _merged(context, tables, table, changes, partitions, None, result)
     if isinstance(declaration, MergeOnReadDeclaration):
-        metadata = ingestion.ingest(context, tables, declaration, rows, marks.pair)
-        return Stored(None, lambda: metadata)
+        return Stored(None, ingestion.ingest(context, tables, declaration, rows, marks.pair))
     assert isinstance(declaration, WriteDeclaration)
     predicate = _replaced(context, table, declaration, changes, partitions)
     prepare_table(table, declaration, rows)

@@ -181,9 +181,7 @@ def _of_times(expression: str, windows: Sequence[_Window]) -> str:
     return f"(({expression}) LIKE '____-__-__ %' AND {_between(expression, windows, _text)})"
 
 
-def _has_times(
-    rows: DataFrame, expression: str, windows: Sequence[_Window], table: str
-) -> bool:
+def _has_times(rows: DataFrame, expression: str, windows: Sequence[_Window], table: str) -> bool:
     """Whether texts of the windows' wall-clock times are among the rows: a job, twice a year."""
     # The clock went on for up to an hour before it was set back to what the window ends with.
     shown = [(start, end + _HOUR if _comes_twice(end) else end) for start, end in windows]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dagster import MetadataValue
 
 from dagster_deltaweave.merge_on_read import Locations
-from dagster_deltaweave.storage import local_path
+from dagster_deltaweave.storage import local_path, redacted
 from deltaweave.changes.base_and_batches import MERGED
 from deltaweave.changes.changeset import BATCH, NUMBERED, Pending
 from deltaweave.errors import SourceError
@@ -146,11 +146,11 @@ def _table(location: str) -> DeltaTable | None:
         return None
     except (DeltaError, OSError) as error:
         raise SourceError(
-            f"its log cannot be read: {error}",
+            f"its log cannot be read: {redacted(error)}",
             table=location,
             operation="looking for pending changes",
             state="Nothing was read or written.",
-        ) from error
+        ) from None
 
 
 def _files(table: DeltaTable) -> list[dict[str, Any]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from dagster import (
     AssetKey,
     AssetRecordsFilter,
+    DagsterEventType,
     DagsterInstance,
+    DagsterRun,
     DagsterRunStatus,
     EventLogRecord,
     EventRecordsResult,
@@ -23,6 +26,9 @@ TIMESTAMP = "commit/timestamp"
 
 _BY_RUNS = ("merge/version", "write/version", "rematerialize/version")
 _GOING_ON = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
+_CLOCKS_DIFFER = 60_000
+"""How much later than its commits' times a run may begin by Dagster's clock, in ms."""
+
 _PAGE = 1_000
 _SEARCHED = 10
 """How many pages of observations are searched for one of a commit; merges have some each."""
@@ -74,10 +80,28 @@ def versions_of_runs(
     return found
 
 
-def a_run_goes_on(instance: DagsterInstance, key: AssetKey) -> bool:
-    """Whether a run goes on that may yet record a version of the asset's table."""
-    runs = instance.get_runs(RunsFilter(statuses=_GOING_ON))
-    return any(run.asset_selection is None or key in run.asset_selection for run in runs)
+def first_run_going_on(instance: DagsterInstance, key: AssetKey) -> float:
+    """When the first run began that goes on and may yet record a version of the asset's table.
+
+    Returns:
+        In ms since 1970, earlier by what clocks may differ; infinity where no such run goes on.
+    """
+    began = (
+        (record.start_time or record.create_timestamp.timestamp()) * 1000 - _CLOCKS_DIFFER
+        for record in instance.get_run_records(RunsFilter(statuses=_GOING_ON))
+        if _materializes(instance, record.dagster_run, key)
+    )
+    return min(began, default=math.inf)
+
+
+def _materializes(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> bool:
+    """Whether it is one of the assets that the run is to materialize."""
+    if run.asset_selection is not None:
+        return key in run.asset_selection
+    # That of a whole job names none: what it is to materialize was recorded when it was made.
+    planned = DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+    events = instance.get_records_for_run(run.run_id, of_type=planned).records
+    return any(each.asset_key == key for each in events)
 
 
 def _newest_first(

@@ -18,8 +18,6 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
 _HADOOP_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """What Hadoop calls a store, and what Arrow calls it."""
 
-_GLOB = re.compile(r"[*?\[\]{}\\]")
-
 _SECRET = re.compile(r"key|secret|token|passw|credential|signature", re.IGNORECASE)
 _LEAST_SECRET = 8
 _IN_URI = re.compile(r"(?<=://)[^\s/@]+:[^\s@]+(?=@)|(?<=\?)[^\s'\"]+")
@@ -82,15 +80,6 @@ def without_query(location: str | Path) -> str:
     """A location for people: of a store's URI without its query and a slash at its end."""
     path = local_path(location)
     return str(location) if path is not None else str(location).partition("?")[0].rstrip("/")
-
-
-def literal_path(path: str) -> str:
-    r"""A path by which Hadoop means this one, where it would take it for a pattern.
-
-    >>> print(literal_path("/lake/a*b"))
-    /lake/a\*b
-    """
-    return _GLOB.sub(r"\\\g<0>", path)
 
 
 def redacted(error: object) -> str:

@@ -83,17 +83,20 @@ class _Place:
         path: The directory, normalized; names of a catalog are none.
         is_declared: Whether its user said so: two assets may share a table on purpose, though
             none that of a merge-on-read asset.
+        is_merged_on_read: Whether the asset is part of a merge-on-read table.
     """
 
     asset: AssetKey
     path: str
     is_declared: bool
+    is_merged_on_read: bool
 
 
 def check_places(context: OutputContext, path_of: PathOf, *, is_made: bool) -> None:
     """Refuse a table that lies in another asset's, around it, or in its place.
 
-    A table that was made in such a place by an earlier release is written on: a warning says so.
+    A table that was made in such a place by an earlier release is written on, and so is one that
+    two assets write: a warning says so.
 
     Args:
         context: The context of the asset's output.
@@ -104,21 +107,34 @@ def check_places(context: OutputContext, path_of: PathOf, *, is_made: bool) -> N
         StatementError: There is another asset's data in its place.
     """
     graph = _graph(context)
-    own = [each for each in _places(graph, context, path_of) if each.asset == context.asset_key]
-    if not own:
-        return
-    for other in _places(graph, context, path_of):
-        if other.asset == context.asset_key:
-            continue
+    made = _made_by(graph, context.asset_key)
+    places = list(_places(graph, context, path_of))
+    own = [each for each in places if each.asset in made]
+    others = [each for each in places if each.asset not in made]
+    for other in others:
         for place in own:
             problem = _problem(place, other)
             if problem is None:
                 continue
             name = other.asset.to_user_string()
             error = _misplaced(f"{problem} {name},", place.path, other.path)
-            if not is_made or _is_same(place.path, other.path):
+            if not is_made or (_is_same(place.path, other.path) and not _is_shared(place, other)):
                 raise error
             context.log.warning(f"{error}\nIts table is there already, so it is written.")
+
+
+def _made_by(graph: AssetGraph, key: AssetKey) -> set[AssetKey]:
+    """The assets whose tables a run of this one makes: one that appends makes the base, too."""
+    declaration = _declaration(graph.get(key).metadata, key)
+    if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "changes":
+        return {key, declaration.base}
+    return {key}
+
+
+def _is_shared(place: _Place, other: _Place) -> bool:
+    """Whether two assets write rows into one table, which neither keeps as its own."""
+    is_merged_on_read = place.is_merged_on_read or other.is_merged_on_read
+    return place.path == other.path and not is_merged_on_read
 
 
 def _misplaced(problem: str, path: str, other: str) -> StatementError:
@@ -166,7 +182,8 @@ def _places(graph: AssetGraph, context: OutputContext, path_of: PathOf) -> Itera
         for path, is_declared in _paths(key, declaration, path_of if is_ours else None):
             # A name of a catalog says nothing of where the table lies.
             if "/" in path and "`" not in path:
-                yield _Place(key, _normalized(path), is_declared)
+                is_merged_on_read = isinstance(declaration, MergeOnReadDeclaration)
+                yield _Place(key, _normalized(path), is_declared, is_merged_on_read)
 
 
 def _paths(

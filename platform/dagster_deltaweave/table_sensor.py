@@ -50,8 +50,8 @@ class Progress:
         until: While more partitions changed than a tick requests: the version up to which.
         after: The last partition of these that was requested; they are requested by name.
         unknown: Partition to version for those that the partitions definition did not know.
-        until_timestamp: When the version `until` was committed, in ms since 1970; None where an
-            older release did not keep it.
+        until_timestamp: When the version `until` was committed, in ms since 1970; None or 0 where
+            an older release did not keep it.
     """
 
     seen: Position
@@ -83,7 +83,7 @@ class Progress:
 
     def leads_to(self, commits: Sequence[Commit]) -> bool:
         """Whether these commits after `seen` have the one up to which partitions are requested."""
-        if self.until is None or self.until_timestamp is None:
+        if self.until is None or not self.until_timestamp:
             return True
         return Position(self.until, self.until_timestamp) in [each.position for each in commits]
 

@@ -15,6 +15,7 @@ from dagster import (
     StaticPartitionsDefinition,
     evaluate_automation_conditions,
 )
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from dagster_deltaweave import merge_asset
 
@@ -27,6 +28,38 @@ DAYS = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-04")
 def materialize(instance: DagsterInstance, key: str, *partitions: str) -> None:
     for partition in partitions:
         instance.report_runless_asset_event(AssetMaterialization(key, partition=partition))
+
+
+def test_what_reads_a_view_runs_for_new_rows_alone_by_the_condition_on_data_versions(
+    instance: DagsterInstance,
+) -> None:
+    new_rows: AutomationCondition[AssetKey] = AutomationCondition.eager().replace(
+        AutomationCondition.newly_updated(), AutomationCondition.data_version_changed()
+    )
+
+    def reader(name: str, condition: AutomationCondition[AssetKey]):  # type: ignore[no-untyped-def]
+        @merge_asset(keys=["id"], name=name, deps=["orders"], automation_condition=condition)
+        def of_orders() -> None: ...
+
+        return of_orders
+
+    eager, patient = reader("eager", AutomationCondition.eager()), reader("patient", new_rows)
+    defs = Definitions(assets=[AssetSpec("orders"), eager, patient])
+
+    def record_view(batch: int) -> None:
+        tags = {DATA_VERSION_TAG: str(batch)}
+        instance.report_runless_asset_event(AssetMaterialization("orders", tags=tags))
+
+    record_view(1)
+    cursor = evaluate_automation_conditions(defs, instance).cursor
+    requested = []
+    for batch in (2, 2):  # an append; then the base was rematerialized, the rows are the same
+        record_view(batch)
+        result = evaluate_automation_conditions(defs, instance, cursor=cursor)
+        cursor = result.cursor
+        requested.append([result.get_num_requested(each.key) for each in (eager, patient)])
+
+    assert requested == [[1, 1], [1, 0]]
 
 
 def test_an_eager_merge_asset_merges_what_its_upstreams_partitions_map_to(

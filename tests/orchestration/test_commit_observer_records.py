@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,14 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from dagster import (
+    AssetKey,
     AssetMaterialization,
     AssetObservation,
+    DagsterEvent,
     DagsterInstance,
     DagsterRunStatus,
     Definitions,
     asset,
 )
 from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.events import AssetMaterializationPlannedData
 from dagster._core.test_utils import create_run_for_test
 from deltalake import CommitProperties, write_deltalake
 from pyspark.sql import SparkSession
@@ -66,6 +70,12 @@ def materialized(data: SensorExecutionData) -> list[int]:
     ]
 
 
+def write_labelled(path: Path) -> None:
+    rows = pa.table({"id": pa.array([9], pa.int64())})
+    labelled = CommitProperties(custom_metadata={"userMetadata": "release 7"})
+    write_deltalake(path, rows, mode="append", commit_properties=labelled)
+
+
 @pytest.fixture
 def user_metadata(spark: SparkSession) -> Iterator[str]:
     spark.conf.set(USER_METADATA, "release 7")
@@ -110,9 +120,7 @@ def test_a_commit_with_metadata_waits_for_the_runs_that_may_have_made_it(
     ticks = [tick(defs, instance)]
     report(instance, ticks[0])
     write(path, commits=1)  # without metadata: of another writer at once
-    rows = pa.table({"id": pa.array([9], pa.int64())})
-    labelled = CommitProperties(custom_metadata={"userMetadata": "release 7"})
-    write_deltalake(path, rows, mode="append", commit_properties=labelled)
+    write_labelled(path)
     log = path / "_delta_log" / f"{2:020}.json"
     assert "release 7" in log.read_text()
     made = create_run_for_test(
@@ -132,6 +140,38 @@ def test_a_commit_with_metadata_waits_for_the_runs_that_may_have_made_it(
         f"No commit of others: version 2 of {path} waits for the runs going on."
     )
     assert "all of runs" in (ticks[3].skip_message or "")
+
+
+def test_a_commit_with_metadata_waits_for_no_run_of_other_assets_or_that_began_later(
+    path: Path, instance: DagsterInstance
+) -> None:
+    defs = observer_of(path)
+    write(path, commits=1)
+    first = tick(defs, instance)
+    report(instance, first)
+    write_labelled(path)
+
+    def start_run_of_job(key: AssetKey) -> None:
+        """A run of a whole job, which has no selection but a plan."""
+        run = create_run_for_test(instance, job_name="a_job", status=DagsterRunStatus.STARTED)
+        planned = DagsterEvent.build_asset_materialization_planned_event(
+            "a_job", "a_step", AssetMaterializationPlannedData(key)
+        )
+        instance.report_dagster_event(planned, run.run_id)
+
+    create_run_for_test(instance, status=DagsterRunStatus.STARTED)  # of no asset
+    start_run_of_job(AssetKey("of_others"))
+    assert others(tick(defs, instance, first.cursor)) == [1]
+
+    start_run_of_job(CUSTOMERS)
+    assert others(tick(defs, instance, first.cursor)) == []
+
+    log = path / "_delta_log" / f"{1:020}.json"  # committed an hour before that run began
+    earlier = re.sub(
+        r'("timestamp":)(\d+)', lambda m: f"{m[1]}{int(m[2]) - 3_600_000}", log.read_text()
+    )
+    log.write_text(earlier)
+    assert others(tick(defs, instance, first.cursor)) == [1]
 
 
 LOST = [

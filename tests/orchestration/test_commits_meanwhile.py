@@ -26,7 +26,7 @@ from dagster import (
 from dagster._core.storage.tags import PARENT_RUN_ID_TAG, ROOT_RUN_ID_TAG
 from pyspark.sql import DataFrame, SparkSession
 
-from dagster_deltaweave import merge_asset, partition_tags, storing
+from dagster_deltaweave import merge_asset, merge_on_read_asset, partition_tags, storing
 from dagster_deltaweave.history import version_with_rows_of
 from deltaweave import Table
 from deltaweave.errors import CommitConflictError
@@ -367,3 +367,23 @@ def test_a_commit_in_the_second_in_which_a_function_began_counts_as_later(
     spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
     assert version_with_rows_of(target, second + later) == seen
+
+
+def test_nothing_that_fails_after_events_are_appended_fails_the_run(
+    spark: SparkSession, run: Run, table: AssetTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*args: Any, **kwargs: Any) -> None:
+        raise CommitConflictError("the log is gone.")  # an error after which a run tries again
+
+    monkeypatch.setattr("dagster_deltaweave.ingestion.record_data_version", breaks)
+
+    @merge_on_read_asset(keys=["id"], sequence_by="v")
+    def orders() -> DataFrame:
+        return spark.createDataFrame([(1, 1)], "id INT, v INT")
+
+    result = run(orders.changes)
+
+    assert result.success
+    assert table("orders_changes").read().count() == 1
+    warned = materialized(result, "orders_changes")["deltaweave/warnings"].value
+    assert "the log is gone" in warned

@@ -309,3 +309,13 @@ def test_a_path_with_a_partition_in_it_is_no_pattern(
 def test_a_key_that_leads_out_of_the_source_is_refused(key: str) -> None:
     with pytest.raises(SourceError, match="leads to another directory"):
         path_of_partition("/landing/{partition}", key)
+
+
+def test_a_key_is_no_pattern_to_a_component_that_reads_delta_tables(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for name in ("a*b", "axb"):
+        spark.range(len(name)).write.format("delta").save(str(tmp_path / name))
+    path = path_of_partition(f"{tmp_path}/{{partition}}", "a*b", is_pattern=False)
+    assert path == f"{tmp_path}/a*b"
+    assert spark.read.format("delta").load([path]).count() == 3

@@ -28,8 +28,9 @@ from dagster_deltaweave import (
     merge_on_read_asset,
 )
 from dagster_deltaweave.merge_on_read import Locations
-from dagster_deltaweave.pending_changes import PendingChanges, pending_changes
+from dagster_deltaweave.pending_changes import PendingChanges, batches_after, pending_changes
 from deltaweave import MergeOnReadTable
+from deltaweave.errors import SourceError
 from tests.orchestration.ticks import run_keys
 
 SCHEMA = "id INT, pieces INT, version INT"
@@ -206,6 +207,44 @@ def test_a_log_that_cannot_be_read_is_named(
     assert skipped.skip_message
     assert "its log cannot be read" in skipped.skip_message
     assert "orders_base" in skipped.skip_message
+
+
+def test_an_error_of_a_log_that_cannot_be_read_holds_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE_SECRET", "hush-hush-hush")
+    log = tmp_path / "hush-hush-hush" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("no JSON: hush-hush-hush")
+
+    with pytest.raises(SourceError) as raised:
+        pending_changes(Locations(str(log.parent), str(log.parent), ""))
+    assert raised.value.__cause__ is None
+    assert "hush" not in raised.value.problem
+
+
+def test_what_is_pending_is_read_where_columns_are_mapped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = MergeOnReadTable(
+        spark,
+        str(tmp_path / "base"),
+        changes=str(tmp_path / "changes"),
+        keys=["order id"],
+        sequence_by="version",
+    )
+    at = Locations(table.base.path_or_name, table.changes.path_or_name, "")
+    for version in (1, 2):
+        table.append(spark.createDataFrame([(1, version)], "`order id` INT, version INT"))
+    found = pending_changes(at)
+
+    assert found is not None
+    assert (found.batches, found.rows, found.newest_batch) == (2, 2, 2)
+    assert batches_after(at, 1).rows == 1
+    table.rematerialize()
+    merged = pending_changes(at)
+    assert merged is not None
+    assert (merged.batches, merged.merged_batch) == (0, 2)
 
 
 def test_the_schedule_requests_what_is_pending(

@@ -113,3 +113,46 @@ def test_names_that_differ_in_case_alone_are_refused_where_they_are_one_director
     (tmp_path / "tables" / "merged").symlink_to(tmp_path / "tables" / "Merged")  # as on such a disk
     with pytest.raises(StatementError, match="where case is no difference"):
         run(merged, numbers(spark, "merged"))
+
+
+def test_a_base_is_not_made_in_another_assets_table_by_a_run_of_its_changes(
+    spark: SparkSession, run: Run, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    outer = numbers(spark, "outer", table=str(lake / "outer"))
+    run(outer)
+
+    @merge_on_read_asset(
+        keys=["id"],
+        sequence_by="v",
+        table=str(lake / "outer" / "base"),
+        changes_table=str(lake / "elsewhere"),
+    )
+    def orders():  # type: ignore[no-untyped-def]
+        return spark.createDataFrame([(1, 1)], "id INT, v INT")
+
+    with pytest.raises(StatementError, match="its table would lie in that of outer"):
+        run(outer, orders.changes, orders.base, selection=[orders.changes])
+    assert not (lake / "outer" / "base").exists()
+    assert not (lake / "elsewhere").exists()
+
+
+def test_two_assets_that_write_one_table_which_is_there_go_on_with_a_warning(
+    spark: SparkSession,
+    run: Run,
+    table: AssetTable,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own, other = (
+        numbers(spark, "shared"),
+        numbers(spark, "other", table=str(tmp_path / "tables" / "shared")),
+    )
+    with pytest.raises(StatementError, match="would lie where there is that of"):
+        run(own, other)
+
+    table("shared").create_if_missing("id INT")
+    run(own, other)
+
+    assert rows(table("shared")) == [(1,)]
+    assert "Its table is there already, so it is written." in capsys.readouterr().err

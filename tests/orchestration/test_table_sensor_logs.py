@@ -11,7 +11,7 @@ import pytest
 from dagster import DagsterInstance, StaticPartitionsDefinition
 from deltalake import DeltaTable
 
-from dagster_deltaweave.delta_log import DeltaLog
+from dagster_deltaweave.delta_log import DeltaLog, Position
 from deltaweave.errors import SourceError
 from tests.orchestration.test_table_sensor import DAYS, append, run, sensor_on, versions
 from tests.orchestration.ticks import requested, run_keys, tick
@@ -68,6 +68,31 @@ def test_versions_without_a_time_of_their_own_are_told_by_their_files(
         seen.append(data)
 
     assert [run_keys(each) for each in seen] == [["0@1000000000000"], ["0@2000000000000"]]
+
+
+def test_a_cursor_of_an_earlier_release_that_kept_no_time_goes_on_where_it_was(
+    events: Path, instance: DagsterInstance
+) -> None:
+    sensor = sensor_on(events, DAYS)
+    log = events / "_delta_log"
+    log.mkdir(parents=True)
+
+    def commit(version: int, day: str) -> None:
+        add = {"path": "f", "partitionValues": {"day": day}, "dataChange": True}
+        (log / f"{version:020}.json").write_text(json.dumps({"add": add}))
+
+    commit(0, "mon")
+    kept = {"seen": {"version": 0, "timestamp": 0}, "until": None, "after": "", "unknown": {}}
+    same = tick(sensor, instance, json.dumps(kept))
+    commit(1, "tue")
+    more = tick(sensor, instance, json.dumps(kept))
+    # Of a table whose commits have times, it is of another table.
+    append(events.parent / "dated", ("mon", 1))
+
+    assert (requested(same), requested(more)) == ([], ["tue"])
+    assert DeltaLog(events).holds(Position(0, 0))
+    assert not DeltaLog(events).holds(Position(0, 1))
+    assert not DeltaLog(events.parent / "dated").holds(Position(0, 0))
 
 
 def test_a_partition_that_is_no_key_is_left_out_and_the_others_go_on(

@@ -16,7 +16,7 @@ from dagster import MetadataValue
 
 from dagster_deltaweave.merge_on_read import Locations
 from dagster_deltaweave.storage import local_path, redacted
-from deltaweave.changes.base_and_batches import MERGED
+from deltaweave.changes.base_and_batches import MERGED, merged_mark
 from deltaweave.changes.changeset import BATCH, NUMBERED, Pending
 from deltaweave.errors import SourceError
 
@@ -87,13 +87,16 @@ def pending_changes(at: Locations) -> PendingChanges | None:
     base, changes = _table(at.base), _table(at.changes)
     if base is None or changes is None:
         return None
-    merged = base.transaction_version(MERGED) or 0
+    base_id = str(base.metadata().id)
+    merged = base.transaction_version(merged_mark(base_id))
+    if merged is None:  # a rematerialization of an earlier release, or none
+        merged = base.transaction_version(MERGED) or 0
     files = _files(changes)
     return PendingChanges(
         **asdict(_batches(file for file in files if file[_BATCH] > merged)),
         newest=max(map(_time, files), default=None),
         base_bytes=sum(file["size_bytes"] for file in _files(base)),
-        base_id=str(base.metadata().id),
+        base_id=base_id,
         merged_batch=merged,
         newest_batch=changes.transaction_version(NUMBERED) or 0,
     )

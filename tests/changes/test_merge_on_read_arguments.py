@@ -132,7 +132,7 @@ PARTITIONS = {
     ),
     "DATE": ("DATE'2026-10-25'", "DATE'0001-01-01'"),
     "BINARY": ("X'4127'", "X'41'"),
-    "STRING": (r"'it\'s a \\ or \\\'n'", "'a/b=c'"),
+    "STRING": (r"'it\'s a \\ or \\\'n of \u0024{spark.app.name}'", "'a/b=c'"),
     "DOUBLE": ("double('NaN')", "1e-5D"),
     "DECIMAL(20, 3)": ("12345678901234567.125", "-0.001"),
     "BOOLEAN": ("true", "false"),

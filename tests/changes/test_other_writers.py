@@ -12,6 +12,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from deltaweave import MergeOnReadTable, Table, apply_changes
@@ -226,14 +227,21 @@ def test_a_reader_whose_batches_were_merged_and_purged_meanwhile_reads_the_newer
     assert rows(table.read()) == {(1, 10, None)}
 
 
+@pytest.mark.parametrize("how", ["removed", "replaced"])
 def test_a_base_made_anew_does_not_pass_for_one_with_the_purged_batches(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, how: str
 ) -> None:
+    def make_anew() -> None:
+        if how == "removed":
+            forget(tmp_path / "base", spark)
+        else:
+            replace_by_an_empty_one(table.base)
+
     table = opened(spark, tmp_path)
     append(table, Event(1, 1, 10))
     table.rematerialize()
     append(table, Event(2, 1, 20))
-    forget(tmp_path / "base", spark)
+    make_anew()
     append(table, Event(3, 1, 30))
     # Nothing was purged: the changeset tells all.
     expected = {(1, 10, None), (2, 20, None), (3, 30, None)}
@@ -241,8 +249,9 @@ def test_a_base_made_anew_does_not_pass_for_one_with_the_purged_batches(
     table.rematerialize()
     table.purge()
     assert rows(table.read()) == expected
-    forget(tmp_path / "base", spark)
+    make_anew()
     append(table, Event(4, 1, 40))
+    assert table.purge() == 0
     for step in (table.read, table.rematerialize):
         with pytest.raises(SourceError, match="up to 3 were purged") as raised:
             step()
@@ -264,6 +273,27 @@ def test_a_changeset_made_anew_begins_after_the_batches_in_the_base(
     done = table.rematerialize()
     assert done is not None
     assert (done.batch, rows(table.read_optimized())) == (4, rows(table.read()))
+
+
+def test_the_mark_of_an_earlier_release_counts_until_the_base_has_one_of_its_own(
+    table: MergeOnReadTable,
+) -> None:
+    append(table, Event(1, 1, 10))
+    table.base.write(table.base.read(), "append", applied={"deltaweave/merged_batch": 1})
+    assert (table.merged_batch(), table.purge()) == (1, 1)
+    append(table, Event(2, 1, 20))
+    table.rematerialize("merge")
+    assert table.merged_batch() == 2
+    assert table.base.last_applied("deltaweave/merged_batch") == 0  # for readers by delta-rs
+    assert rows(table.read()) == {(2, 20, None)}  # the base never held 1, and its batch is purged
+    replace_by_an_empty_one(table.base)
+    assert table.merged_batch() == 0
+
+
+def replace_by_an_empty_one(table: Table) -> None:
+    """Make a table anew in its place, as `CREATE OR REPLACE` does: its log goes on."""
+    anew = DeltaTable.createOrReplace(table.spark).location(table.path_or_name)
+    anew.addColumns(table.read().schema).execute()
 
 
 def forget(folder: Path, spark: SparkSession) -> None:
@@ -366,3 +396,18 @@ def test_rows_that_were_deleted_come_back_whatever_their_events_say_of_inserting
     assert seen(table, methods) == [after] * 4
     table.rematerialize("overwrite")
     assert rows(table.read_optimized()) == after
+
+
+def test_events_that_do_not_tell_whether_they_insert_are_read_beside_those_that_do(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    telling = opened(spark, tmp_path, inserts="op = 'insert'", apply_as_truncates=None)
+    append(telling, Event(1, 1, 10, op="insert"), Event(2, 1, 20, op="insert"))
+    telling.rematerialize()
+    append(telling, Event(3, 1, 30, op="insert"), Event(2, 2, 21))
+    silent = opened(spark, tmp_path, apply_as_truncates=None)
+    append(silent, Event(1, 2, 11), Event(4, 1, 40))
+    append(telling, Event(4, 2, 41))  # whose insert was not told
+    expected = {(1, 11, None), (2, 21, None), (3, 30, None), (4, 41, None)}
+    methods = ("auto", "left_join_inserts", "left_join_anti_join")
+    assert seen(telling, methods) == seen(silent, methods) == [expected] * 3

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Table, errors
+from deltaweave.delta import builtin
 from tests.builders import frame, write_table
 from tests.oracles import newest_version, rows_as_text
 
@@ -55,6 +56,32 @@ def test_the_fallback_runs_deltas_own_merge_and_says_so(
     assert "icebergCompatV2" in warned.getMessage()
     rows = Table(spark, refused).read().collect()
     assert rows_as_text(rows) == ["(1, 10)", "(2, 200)", "(3, 300)"]
+
+
+def test_the_fallback_takes_no_other_merge_for_its_own(
+    spark: SparkSession, refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statement = UPSERT.format(target=f"delta.`{refused}`", source="options_source")
+    run = builtin.jvm_.data_frame_of_plan
+    meanwhile: list[str] = []
+
+    def another_merges_after_it(session: SparkSession, plan: Any) -> Any:
+        done = run(session, plan)
+        other = spark.newSession()
+        frame(other, [(4, 400)], "k INT, v INT").createOrReplaceTempView("options_source")
+        other.sql(statement).collect()
+        for each in meanwhile:
+            session.sql(each)
+        return done
+
+    monkeypatch.setattr(builtin.jvm_, "data_frame_of_plan", another_merges_after_it)
+    result = deltaweave.merge(spark, statement, fallback="builtin")
+    assert (result.version, result.metrics["numTargetRowsInserted"]) == (1, 1)  # 2 is the other's
+    # As when another thread of the session commits to another table at that moment.
+    meanwhile.append(f"CREATE TABLE delta.`{tmp_path / 'elsewhere'}` (k INT) USING delta")
+    result = deltaweave.merge(spark, statement, fallback="builtin")
+    assert (result.version, result.metrics) == (None, {})
+    assert "its version is not known" in result.warnings[0]
 
 
 def test_the_fallback_of_the_builder(spark: SparkSession, refused: str) -> None:

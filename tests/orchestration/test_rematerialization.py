@@ -18,6 +18,7 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.storage.dagster_run import DagsterRunStatus
 from dagster._core.storage.tags import RUN_KEY_TAG, SENSOR_NAME_TAG
 from dagster._core.test_utils import create_run_for_test
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from dagster_deltaweave import (
@@ -79,6 +80,9 @@ def test_what_is_pending_is_read_without_spark_as_spark_reads_it(orders: MergeOn
     append(orders, (3, 30, 3))
     later = same()
     assert (later.rows, later.merged_batch, later.newest_batch) == (1, 2, 3)
+    anew = DeltaTable.createOrReplace(orders.spark).location(orders.base.path_or_name)
+    anew.addColumns(orders.base.read().schema).execute()
+    assert same().merged_batch == 0
     assert later.read_amplification == 1 + later.size_in_bytes / later.base_bytes
     orders.rematerialize()
     orders.purge()

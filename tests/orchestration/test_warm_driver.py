@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from dagster_deltaweave import SparkResource
 from deltaweave.warm_driver.address import WarmDriverError, address, fingerprint
+from deltaweave.warm_driver.keeper import Keeper
 from tests.conftest import TINY_DATA
 
 # A process that attaches and then runs, line by line, the code it is sent; it answers `answer`.
@@ -398,3 +402,30 @@ def test_a_run_that_cannot_attach_says_why_and_goes_on(
     assert session.sparkContext is spark.sparkContext
     assert "Could not attach to a warm Spark driver" in caplog.text
     assert "must be a directory that you own" in caplog.text
+
+
+class Departed(io.StringIO):
+    """What a client sends before it leaves; what it is answered is dropped."""
+
+    def write(self, text: str) -> int:
+        self.answer = json.loads(text)
+        return len(text)
+
+
+def test_what_cannot_be_taken_back_from_a_process_keeps_nothing_else(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broadcasts = tmp_path / "broadcasts"
+    broadcasts.mkdir()
+
+    def fails(self: Keeper, name: str) -> None:
+        raise Py4JError("an error of the cache manager")
+
+    monkeypatch.setattr(Keeper, "_uncache", fails)
+    client = Departed(f"{broadcasts}\n")
+    with socket.socket() as listener, ThreadPoolExecutor(1) as thread:
+        keeper = Keeper(spark, listener, 60, 60, clients=2)
+        thread.submit(keeper._serve_client, "departed", client).result()
+    assert not broadcasts.exists()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", client.answer["port"])).close()

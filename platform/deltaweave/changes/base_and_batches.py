@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from deltaweave.changes.changeset import Batches, Changeset
+from deltaweave.delta.failures import letting_go
 from deltaweave.delta.snapshot import TableSnapshot
 from deltaweave.errors import SourceError
 from deltaweave.table import Table
 
 MERGED = "deltaweave/merged_batch"
-"""The application id whose version, in the base, is the newest batch that was merged into it."""
+"""How the application id of the newest batch in a base begins; in earlier releases, all of it.
+
+The base's own id follows (`merged_mark`): Delta keeps what was applied where a table is made anew
+by REPLACE, which takes all rows away and gives it another id.
+"""
 
 _SAMPLED_ROWS = 1_000
 # Of the limit, for files: Parquet makes rows smaller, though seldom so few a hundredfold.
@@ -16,9 +21,43 @@ _SURELY_SMALL_SHARE = 0.01
 _SURELY_FEW_ROWS = 500_000
 
 
-def merged_batch(base: Table) -> int:
-    """The newest batch that is in the base; 0 for none."""
-    return base.last_applied(MERGED) or 0
+def merged_mark(base_id: str) -> str:
+    """The application id whose version, in the base of this id, is the newest batch in it."""
+    return f"{MERGED}/{base_id}"
+
+
+def merged_batch(base: Table, version: int | None = None) -> int:
+    """The newest batch of those in the base that were in it at a version already; 0 for none.
+
+    Args:
+        base: The base.
+        version: The version; by default the newest.
+    """
+    now = base.snapshot()
+    then = now if version is None else base.snapshot(version)
+    return _merged_in(then) if then.id == now.id else 0
+
+
+def retire_earlier_mark(base: Table) -> None:
+    """Let the mark of earlier releases, which is of no id, tell nothing once there is one of an id.
+
+    Otherwise it would count again, for whoever cannot list ids, if the base was then made anew.
+    """
+    with letting_go("the mark of earlier releases"):
+        if base.last_applied(MERGED):
+            base.write(base.read().limit(0), "append", applied={MERGED: 0})
+
+
+def _merged_in(snapshot: TableSnapshot) -> int:
+    """The newest batch that is in a version of the base; 0 for none."""
+    merged = snapshot.last_applied(merged_mark(snapshot.id))
+    if merged is not None:
+        return merged
+    earlier = snapshot.last_applied(MERGED) or 0
+    is_bound = earlier and any(
+        each.startswith(merged_mark("")) for each in snapshot.application_ids()
+    )
+    return 0 if is_bound else earlier
 
 
 def at_one_moment(base: Table, changeset: Changeset) -> tuple[TableSnapshot, Batches]:
@@ -30,7 +69,7 @@ def at_one_moment(base: Table, changeset: Changeset) -> tuple[TableSnapshot, Bat
     while True:
         # The base first: what is merged meanwhile is read twice, which changes nothing.
         snapshot = base.snapshot()
-        batches = changeset.after(snapshot.last_applied(MERGED) or 0)
+        batches = changeset.after(_merged_in(snapshot))
         if batches.purged <= batches.after:
             return snapshot, batches
         # They were merged and purged between the two looks, or the base is not the one that

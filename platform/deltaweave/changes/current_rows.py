@@ -59,7 +59,8 @@ def newest_of_keys(events: Events) -> DataFrame:
 
     Columns: the keys; `_cdc_upserted` and `_cdc_deleted`, the sequences of the newest upsert and
     delete; `_cdc_values`, the newest values; where upserts may leave columns out, `_cdc_spoken_of`,
-    a struct with the sequence of each column's value; where events tell inserts, `_cdc_inserted`.
+    a struct with the sequence of each column's value; where events tell inserts, `_cdc_inserted`,
+    null for a key of which some do not tell.
     """
     is_upsert = F.col(OPERATION) == UPSERT
     upserted = F.when(is_upsert, F.col(SEQUENCE))
@@ -68,7 +69,9 @@ def newest_of_keys(events: Events) -> DataFrame:
         F.max(F.when(F.col(OPERATION) == DELETE, F.col(SEQUENCE))).alias(DELETED),
     ]
     if INSERTED in events.rows.columns:
-        maxima.append(F.bool_or(INSERTED).alias(INSERTED))
+        inserts = F.when(F.bool_or(INSERTED), True)
+        is_told = F.bool_and(F.col(INSERTED).isNotNull())
+        maxima.append(inserts.when(is_told, False).alias(INSERTED))
     columns = events.shape.columns
     if not events.shape.is_partial:
         maxima.append(F.max_by(VALUES, upserted).alias(VALUES))

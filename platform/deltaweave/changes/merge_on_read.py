@@ -28,10 +28,11 @@ from deltaweave.changes.arguments import (
     schema_of,
 )
 from deltaweave.changes.base_and_batches import (
-    MERGED,
     at_one_moment,
     fit_into_a_broadcast,
     merged_batch,
+    merged_mark,
+    retire_earlier_mark,
 )
 from deltaweave.changes.changeset import Batches, Changeset, Pending
 from deltaweave.changes.events import PREFIX, SEQUENCE, Events, EventShape, counted, read_events
@@ -204,8 +205,8 @@ class MergeOnReadTable:
         Args:
             method: How base and changes are joined (`merged_view`); `auto` takes the anti join
                 where all changes are newer than the base, else the join that knows inserts where
-                events tell them, else the one that reads the keys twice where the changes can be
-                broadcast, else the full outer join.
+                `inserts` is given, else the one that reads the keys twice where the changes can
+                be broadcast, else the full outer join.
             where: Condition of key columns, for both sides. Others belong on the result: a change
                 may be what makes a row satisfy them, or not.
 
@@ -218,7 +219,8 @@ class MergeOnReadTable:
         check_choice("method", method, ("auto", *METHODS), table=table, operation="reading")
         view, events = self._view(where, asks_order=method in ("auto", "anti_join"))
         if method == "auto":
-            method = view.best
+            tells_inserts = self._arguments["inserts"] is not None
+            method = view.best if tells_inserts else view.best_for_all
         if method == "left_join_inserts" and events.truncated is not None:
             method = "left_join_anti_join"  # a key that was in the base may be there no more
         return self._visible(view.rows(method))
@@ -302,19 +304,20 @@ class MergeOnReadTable:
         tombstones = Tombstones.of(self.base, self._keys)
         tombstones.remember(events, self._late_by)
         if chosen == "merge":
-            pair = (MERGED, until)
+            pair = (merged_mark(snapshot.id), until)
             done = current_rows.apply_to_current_rows(self.base, events, tombstones, pair)
             written = done.version
         else:
             known = tombstones.version()
             view = self._merged(snapshot, snapshot.read_whole(), batches, events, asks_order=True)
-            written = write_anew(self.base, view, snapshot.version, until, chosen)
+            written = write_anew(self.base, view, snapshot, until, chosen)
             if written is not None and tombstones.version() != known:
                 # Deletes that others remembered meanwhile may be of rows that were written just
                 # now, and changed nothing in the base when these were not there yet.
                 current_rows.apply_to_current_rows(self.base, events, tombstones, None)
         if written is None:
             return None
+        retire_earlier_mark(self.base)
         logger.info("%s: batches up to %d are in, by %s", self.base, until, chosen)
         return Rematerialized(written, until, chosen)
 
@@ -326,7 +329,7 @@ class MergeOnReadTable:
         """
         before = datetime.now(timezone.utc) - self._keep_merged_for
         version = self.base.version_at(before)
-        merged = self.base.last_applied(MERGED, version) if version is not None else None
+        merged = merged_batch(self.base, version) if version is not None else 0
         if not merged:
             return 0
         Changeset(self.changes, self._shape()).purge(merged)

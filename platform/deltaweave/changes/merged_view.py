@@ -97,10 +97,11 @@ class MergedView:
                 hint="Say it with inserts=, or use left_join_anti_join.",
             )
         # After a delete, no event knows whether it inserts: the base may hold the row still, may
-        # have lost it, or may hold the next one of its key.
-        is_insert = F.col(INSERTED) & F.col(DELETED).isNull()
+        # have lost it, or may hold the next one of its key. Other events may not tell (null).
+        is_insert = F.coalesce(INSERTED, F.lit(False)) & F.col(DELETED).isNull()
         others = self.changes.where(~is_insert)
-        returned = others.where(F.col(DELETED).isNotNull() & F.col(UPSERTED).isNotNull())
+        is_untold = F.col(INSERTED).isNull() | F.col(DELETED).isNotNull()
+        returned = others.where(is_untold & F.col(UPSERTED).isNotNull())
         return (
             self._joined("left", self._sent(others))
             .unionByName(self._new(self.changes.where(is_insert)))

@@ -9,9 +9,10 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, TimestampType
 
-from deltaweave.changes.base_and_batches import MERGED, merged_batch
+from deltaweave.changes.base_and_batches import merged_batch, merged_mark
 from deltaweave.changes.merged_view import MergedView
 from deltaweave.choices import check_choice
+from deltaweave.delta.snapshot import TableSnapshot
 from deltaweave.errors import CommitConflictError, StatementError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
@@ -104,6 +105,8 @@ def _equals(name: str, data_type: DataType) -> Column:
     else:
         escaped = F.replace(column.cast("string"), F.lit("\\"), F.lit("\\\\"))
         escaped = F.replace(escaped, F.lit("'"), F.lit("\\'"))
+        # Spark would put a setting's value there (`identifiers.literal`).
+        escaped = F.replace(escaped, F.lit("${"), F.lit("\\u0024{"))
         end = F.lit(f"' AS {data_type.simpleString()})")
         value = F.concat(F.lit("CAST('"), escaped, end)
     is_equal = F.concat(F.lit(f"{quoted(name)} = "), value)
@@ -111,14 +114,14 @@ def _equals(name: str, data_type: DataType) -> Column:
 
 
 def write_anew(
-    base: Table, view: MergedView, version: int, until: int, strategy: str
+    base: Table, view: MergedView, read: TableSnapshot, until: int, strategy: str
 ) -> int | None:
     """Write the rows of a view of a version of the base, or of the partitions that it changes.
 
     Args:
         base: The base.
         view: The view of that version and of the batches up to `until`.
-        version: The version.
+        read: The version.
         until: The newest batch in the view.
         strategy: `overwrite` or `replace_where`.
 
@@ -137,8 +140,8 @@ def write_anew(
             view.rows(view.best_for_all).select(*map(quoted, columns)),
             "overwrite",
             replace_where=predicate,
-            applied={MERGED: until},
-            computed_from=version,
+            applied={merged_mark(read.id): until},
+            computed_from=read.version,
         )
     except CommitConflictError:
         if merged_batch(base) >= until:

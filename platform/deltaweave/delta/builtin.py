@@ -54,18 +54,30 @@ def run_builtin_merge(
     with translated(table):
         [newest] = DeltaTable.forPath(spark, location).history(1).collect()
     with translated(table, version=newest["version"], commits=True):
-        jvm_.data_frame_of_plan(spark, plan)  # a command runs when its DataFrame is made
+        before = spark.conf.get(_LAST_COMMIT, None)
+        spark.conf.unset(_LAST_COMMIT)
+        try:
+            jvm_.data_frame_of_plan(spark, plan)  # a command runs when its DataFrame is made
+        finally:
+            last = spark.conf.get(_LAST_COMMIT, None)
+            if last is None and before is not None:
+                spark.conf.set(_LAST_COMMIT, before)
+    if last is None:
+        return BuiltinMerge()  # it committed nothing
     try:
         history = DeltaTable.forPath(spark, location).history()
         later = history.where(f"version > {newest['version']} AND operation = 'MERGE'").collect()
-        last = spark.conf.get(_LAST_COMMIT, None)
+        # Others may have merged meanwhile, and the session may have committed to another table.
+        own = next((commit for commit in later if str(commit["version"]) == last), None)
+        if own is None:
+            return _of_unknown_version(table, f"the session's last commit is of version {last}")
+        metrics = {name: int(value) for name, value in own["operationMetrics"].items()}
+        return BuiltinMerge(own["version"], metrics)
     except Exception as error:
-        warning = f"Delta's own MERGE ran; its version is not known: {said_by(error)}"
-        logger.warning("%s: %s", table, warning, exc_info=True)
-        return BuiltinMerge(warnings=(warning,))
-    # Others may have merged meanwhile.
-    own = [commit for commit in later if str(commit["version"]) == last] or later[:1]
-    if not own:
-        return BuiltinMerge()
-    metrics = {name: int(value) for name, value in own[0]["operationMetrics"].items()}
-    return BuiltinMerge(own[0]["version"], metrics)
+        return _of_unknown_version(table, said_by(error), exc_info=True)
+
+
+def _of_unknown_version(table: str, why: str, *, exc_info: bool = False) -> BuiltinMerge:
+    warning = f"Delta's own MERGE ran; its version is not known: {why}"
+    logger.warning("%s: %s", table, warning, exc_info=exc_info)
+    return BuiltinMerge(warnings=(warning,))

@@ -15,8 +15,8 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
@@ -26,6 +26,7 @@ from deltaweave.session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger("deltaweave.warm_driver")
 
@@ -131,6 +132,7 @@ class Keeper:
         except Exception as problem:
             _answer(stream, {"error": str(problem)})
             raise
+        directory = ""
         try:
             gateway = {"port": server.getListeningPort(), "secret": server.secret()}
             _answer(stream, {**gateway, "pid": os.getpid(), "name": name})
@@ -139,14 +141,16 @@ class Keeper:
             stream.read()  # until it ends
         finally:
             logger.info("%s left.", name)
+            with _going_on("its server"):
+                server.shutdown()
             self._take_back(name, session)
-            server.shutdown()
-        if directory:
-            shutil.rmtree(directory, ignore_errors=True)
-        with self._lock:
-            alone = self.clients == 1
-        if alone:  # Spark lets go of shuffles, checkpoints and broadcasts when Java does
-            context._jvm.System.gc()
+            if directory:
+                shutil.rmtree(directory, ignore_errors=True)
+            with self._lock:
+                alone = self.clients == 1
+            if alone:  # Spark lets go of shuffles, checkpoints and broadcasts when Java does
+                with _going_on("what Java lets go of"):
+                    context._jvm.System.gc()
 
     def _lend_to_this_thread(self, name: str, session: Any) -> None:
         """Sets what all threads of the client's py4j server inherit from the one that starts it."""
@@ -164,15 +168,24 @@ class Keeper:
         context.setLocalProperty("spark.scheduler.pool", name)
 
     def _take_back(self, name: str, session: SparkSession) -> None:
+        """End what a client had; what cannot be ended keeps nothing else."""
         context: Any = self.spark.sparkContext
-        context._jsc.sc().cancelJobGroupAndFutureJobs(name)
-        context.cancelJobsWithTag(name)
-        for query in session.streams.active:
-            query.stop()
+        with _going_on("its jobs"):
+            context._jsc.sc().cancelJobGroupAndFutureJobs(name)
+        with _going_on("its jobs"):
+            context.cancelJobsWithTag(name)
+        queries: list[StreamingQuery] = []
+        with _going_on("its streams"):
+            queries = session.streams.active
+        for query in queries:
+            with _going_on("its stream"):
+                query.stop()
         # Tables are cached for all sessions: the next client would read rows as they once were.
-        self._uncache(name)
-        sessions: Any = context._jvm.org.apache.spark.sql.classic.SparkSession
-        sessions.setDefaultSession(self.spark._jsparkSession)
+        with _going_on("what it cached"):
+            self._uncache(name)
+        with _going_on("the default session"):
+            sessions: Any = context._jvm.org.apache.spark.sql.classic.SparkSession
+            sessions.setDefaultSession(self.spark._jsparkSession)
 
     def _uncache(self, name: str) -> None:
         """Let go of what a client cached; of what no client owns when there is no other client."""
@@ -188,6 +201,15 @@ class Keeper:
             planned_in = cached.cachedRepresentation().cacheBuilder().cachedPlan().session()
             if planned_in.conf().get(_CLIENT, "") in owners:
                 manager.uncacheQuery(session, cached.plan(), False, False)
+
+
+@contextmanager
+def _going_on(of_what: str) -> Iterator[None]:
+    """Run a block that takes something back from a client: what fails in it is logged alone."""
+    try:
+        yield
+    except Exception:
+        logger.exception("Could not take back from a client: %s.", of_what)
 
 
 def _answer(stream: TextIO, answer: Mapping[str, Any]) -> None:

@@ -107,12 +107,16 @@ def check_places(context: OutputContext, path_of: PathOf, *, is_made: bool) -> N
         StatementError: There is another asset's data in its place.
     """
     graph = _graph(context)
-    made = _made_by(graph, context.asset_key)
+    key = context.asset_key
     places = list(_places(graph, context, path_of))
-    own = [each for each in places if each.asset in made]
-    others = [each for each in places if each.asset not in made]
-    for other in others:
+    own = [each for each in places if each.asset == key]
+    own += _places_of_base(_declaration(graph.get(key).metadata, key), path_of)
+    for other in places:
+        if other.asset == key:
+            continue
         for place in own:
+            if place.asset == other.asset:
+                continue
             problem = _problem(place, other)
             if problem is None:
                 continue
@@ -121,14 +125,6 @@ def check_places(context: OutputContext, path_of: PathOf, *, is_made: bool) -> N
             if not is_made or (_is_same(place.path, other.path) and not _is_shared(place, other)):
                 raise error
             context.log.warning(f"{error}\nIts table is there already, so it is written.")
-
-
-def _made_by(graph: AssetGraph, key: AssetKey) -> set[AssetKey]:
-    """The assets whose tables a run of this one makes: one that appends makes the base, too."""
-    declaration = _declaration(graph.get(key).metadata, key)
-    if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "changes":
-        return {key, declaration.base}
-    return {key}
 
 
 def _is_shared(place: _Place, other: _Place) -> bool:
@@ -184,6 +180,14 @@ def _places(graph: AssetGraph, context: OutputContext, path_of: PathOf) -> Itera
             if "/" in path and "`" not in path:
                 is_merged_on_read = isinstance(declaration, MergeOnReadDeclaration)
                 yield _Place(key, _normalized(path), is_declared, is_merged_on_read)
+
+
+def _places_of_base(declaration: TableDeclaration | None, path_of: PathOf) -> Iterator[_Place]:
+    """Where the base is that a run of its changes makes, whether or not it is in the graph."""
+    if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "changes":
+        path = declaration.base_path or path_of(declaration.base, None)
+        if "/" in path and "`" not in path:
+            yield _Place(declaration.base, _normalized(path), False, True)
 
 
 def _paths(

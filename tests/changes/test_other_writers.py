@@ -292,8 +292,15 @@ def test_the_mark_of_an_earlier_release_counts_until_the_base_has_one_of_its_own
 
 def replace_by_an_empty_one(table: Table) -> None:
     """Make a table anew in its place, as `CREATE OR REPLACE` does: its log goes on."""
-    anew = DeltaTable.createOrReplace(table.spark).location(table.path_or_name)
-    anew.addColumns(table.read().schema).execute()
+    name, before = "other_writers_replaced", table.id()
+    # Delta replaces nothing by its path alone.
+    table.spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{table.path_or_name}'")
+    try:
+        anew = DeltaTable.replace(table.spark).tableName(name).location(table.path_or_name)
+        anew.addColumns(table.read().schema).execute()
+    finally:
+        table.spark.sql(f"DROP TABLE {name}")  # its name alone: it is where it was
+    assert (table.row_count(), table.id() == before) == (0, False)
 
 
 def forget(folder: Path, spark: SparkSession) -> None:

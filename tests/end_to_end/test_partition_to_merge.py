@@ -186,13 +186,13 @@ def test_a_landed_partition_is_merged_and_shown(
         "merge/rows_updated": 1,
         "merge/rows_deleted": 1,
         "merge/rows_inserted": 1,
+        "merge/source_rows_unaffected": 0,
         "merge/rows_copied": 0,
         "merge/strategy": "deletion-vectors",
     }
     metadata = daemon.metadata(WEB_RETURNS)
     assert {**metadata, **merge} == metadata
     assert metadata["dagster/row_count"] == 4
-    assert metadata["dagster/partition_row_count"] == 3
     assert [column.name for column in metadata["dagster/column_schema"].columns][
         -1
     ] == "wr_net_loss"

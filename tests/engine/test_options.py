@@ -80,7 +80,7 @@ def test_the_fallback_takes_no_other_merge_for_its_own(
     # As when another thread of the session commits to another table at that moment.
     meanwhile.append(f"CREATE TABLE delta.`{tmp_path / 'elsewhere'}` (k INT) USING delta")
     result = deltaweave.merge(spark, statement, fallback="builtin")
-    assert (result.version, result.metrics) == (None, {})
+    assert result.version is None
     assert "its version is not known" in result.warnings[0]
 
 

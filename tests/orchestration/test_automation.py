@@ -6,6 +6,7 @@ from dagster import (
     AssetDep,
     AssetKey,
     AssetMaterialization,
+    AssetSelection,
     AssetSpec,
     AutomationCondition,
     DagsterInstance,
@@ -15,7 +16,6 @@ from dagster import (
     StaticPartitionsDefinition,
     evaluate_automation_conditions,
 )
-from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from dagster_deltaweave import merge_asset
 
@@ -30,36 +30,43 @@ def materialize(instance: DagsterInstance, key: str, *partitions: str) -> None:
         instance.report_runless_asset_event(AssetMaterialization(key, partition=partition))
 
 
-def test_what_reads_a_view_runs_for_new_rows_alone_by_the_condition_on_data_versions(
+def test_what_reads_a_view_runs_for_appended_batches_alone_where_it_looks_at_the_changes(
     instance: DagsterInstance,
 ) -> None:
-    new_rows: AutomationCondition[AssetKey] = AutomationCondition.eager().replace(
-        AutomationCondition.newly_updated(), AutomationCondition.data_version_changed()
-    )
+    eager: AutomationCondition[AssetKey] = AutomationCondition.eager()
 
-    def reader(name: str, condition: AutomationCondition[AssetKey]):  # type: ignore[no-untyped-def]
-        @merge_asset(keys=["id"], name=name, deps=["orders"], automation_condition=condition)
+    def reader(  # type: ignore[no-untyped-def]
+        name: str, condition: AutomationCondition[AssetKey], *deps: str
+    ):
+        @merge_asset(keys=["id"], name=name, deps=deps, automation_condition=condition)
         def of_orders() -> None: ...
 
         return of_orders
 
-    eager, patient = reader("eager", AutomationCondition.eager()), reader("patient", new_rows)
-    defs = Definitions(assets=[AssetSpec("orders"), eager, patient])
+    of_view = reader("of_view", eager, "orders")
+    patient = eager.ignore(AssetSelection.assets("orders"))
+    of_changes = reader("of_changes", patient, "orders", "orders_changes")
+    view = [AssetSpec("orders"), AssetSpec("orders_changes")]
+    defs = Definitions(assets=[*view, of_view, of_changes])
 
-    def record_view(batch: int) -> None:
-        tags = {DATA_VERSION_TAG: str(batch)}
-        instance.report_runless_asset_event(AssetMaterialization("orders", tags=tags))
+    def record(*keys: str) -> None:
+        for key in keys:
+            instance.report_runless_asset_event(AssetMaterialization(key))
 
-    record_view(1)
-    cursor = evaluate_automation_conditions(defs, instance).cursor
-    requested = []
-    for batch in (2, 2):  # an append; then the base was rematerialized, the rows are the same
-        record_view(batch)
-        result = evaluate_automation_conditions(defs, instance, cursor=cursor)
-        cursor = result.cursor
-        requested.append([result.get_num_requested(each.key) for each in (eager, patient)])
+    record("orders", "orders_changes", "of_view", "of_changes")
+    before = evaluate_automation_conditions(defs, instance)
+    record("orders_changes", "orders")
+    appended = evaluate_automation_conditions(defs, instance, cursor=before.cursor)
+    record("of_view", "of_changes")
+    done = evaluate_automation_conditions(defs, instance, cursor=appended.cursor)
+    record("orders")
+    merged = evaluate_automation_conditions(defs, instance, cursor=done.cursor)
 
-    assert requested == [[1, 1], [1, 0]]
+    requested = [
+        [each.get_num_requested(asset.key) for asset in (of_view, of_changes)]
+        for each in (appended, done, merged)
+    ]
+    assert requested == [[1, 1], [0, 0], [1, 0]]
 
 
 def test_an_eager_merge_asset_merges_what_its_upstreams_partitions_map_to(

@@ -34,7 +34,6 @@ from dagster_deltaweave import (
     build_pending_changes_check,
     build_stream_job,
     build_upkeep_job,
-    ingestion,
     merge_on_read_asset,
     merge_on_read_decorator,
 )
@@ -178,11 +177,14 @@ def test_a_run_that_is_tried_again_appends_nothing_twice_and_a_new_run_appends(
 ) -> None:
     orders = orders_from(lambda: spark.createDataFrame([(1, 10, 1, "u")], SCHEMA))
 
-    def dies(*_: Any) -> None:
+    append = MergeOnReadTable.append
+
+    def dies(*args: Any, **kwargs: Any) -> None:
+        append(*args, **kwargs)
         raise RuntimeError("the machine is gone")
 
     with monkeypatch.context() as patch:  # after the commit, before the run knows of it
-        patch.setattr(ingestion, "record_data_version", dies)
+        patch.setattr(MergeOnReadTable, "append", dies)
         failed = run(orders.changes, raise_on_error=False)
     assert not failed.success
     tried_again = run(orders.changes, tags={PARENT_RUN_ID_TAG: failed.run_id})

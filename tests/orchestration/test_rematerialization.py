@@ -18,7 +18,6 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.storage.dagster_run import DagsterRunStatus
 from dagster._core.storage.tags import RUN_KEY_TAG, SENSOR_NAME_TAG
 from dagster._core.test_utils import create_run_for_test
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from dagster_deltaweave import (
@@ -32,6 +31,7 @@ from dagster_deltaweave.merge_on_read import Locations
 from dagster_deltaweave.pending_changes import PendingChanges, batches_after, pending_changes
 from deltaweave import MergeOnReadTable
 from deltaweave.errors import SourceError
+from tests.changes.test_other_writers import replace_by_an_empty_one
 from tests.orchestration.ticks import run_keys
 
 SCHEMA = "id INT, pieces INT, version INT"
@@ -80,8 +80,7 @@ def test_what_is_pending_is_read_without_spark_as_spark_reads_it(orders: MergeOn
     append(orders, (3, 30, 3))
     later = same()
     assert (later.rows, later.merged_batch, later.newest_batch) == (1, 2, 3)
-    anew = DeltaTable.createOrReplace(orders.spark).location(orders.base.path_or_name)
-    anew.addColumns(orders.base.read().schema).execute()
+    replace_by_an_empty_one(orders.base)
     assert same().merged_batch == 0
     assert later.read_amplification == 1 + later.size_in_bytes / later.base_bytes
     orders.rematerialize()

@@ -132,7 +132,7 @@ def test_a_base_is_not_made_in_another_assets_table_by_a_run_of_its_changes(
         return spark.createDataFrame([(1, 1)], "id INT, v INT")
 
     with pytest.raises(StatementError, match="its table would lie in that of outer"):
-        run(outer, orders.changes, orders.base, selection=[orders.changes])
+        run(outer, orders.changes)
     assert not (lake / "outer" / "base").exists()
     assert not (lake / "elsewhere").exists()
 

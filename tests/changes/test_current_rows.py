@@ -231,7 +231,7 @@ def test_an_event_without_key_or_sequence_is_refused_before_any_write(
         ({"sequence_by": "sq"}, "sq"),
         ({"sequence_by": "map(1, 2)"}, "values of the type map<int,int> have no order"),
         ({"column_list": ["k"], "except_column_list": ["v"]}, "exclude each other"),
-        ({"stored_as_scd_type": 3}, "stored_as_scd_type is 3"),
+        ({"stored_as_scd_type": 3}, "stored_as_scd_type is '3'; known are 1, 2"),
     ],
     ids=["no-keys", "unknown-key", "unknown-sequence", "unordered", "both-lists", "type"],
 )

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from dagster import Definitions
+import dagster
 from pyspark.sql import DataFrame, SparkSession
 
 import dagster_deltaweave
@@ -30,7 +30,7 @@ def test_the_examples_run_and_make_the_tables(spark: SparkSession, tmp_path: Pat
         "kafka": spark.createDataFrame([(json.dumps(after), 0)], "value STRING, offset BIGINT"),
         "stream": spark.readStream.schema(orders.schema).json(str(landing)),
     }
-    apply, debezium, merge_on_read, assets = re.findall(
+    apply, debezium, merge_on_read, assets, reader = re.findall(
         r"^```python\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL
     )
 
@@ -50,9 +50,12 @@ def test_the_examples_run_and_make_the_tables(spark: SparkSession, tmp_path: Pat
     assert [tuple(row) for row in spark.table("orders_now").collect()] == [(1, 10)]
 
     public = {name: getattr(dagster_deltaweave, name) for name in dagster_deltaweave.__all__}
-    defined: dict[str, Any] = {**public, "DataFrame": DataFrame, "Definitions": Definitions}
+    defined: dict[str, Any] = {**vars(dagster), **public, "DataFrame": DataFrame}
     exec(assets, defined)
     keys = {
         key.to_user_string() for key in defined["defs"].resolve_asset_graph().get_all_asset_keys()
     }
     assert keys == {"orders_changes", "orders_base", "orders"}
+    exec(reader, defined)
+    read = defined["report"].asset_deps[defined["report"].key]
+    assert {key.to_user_string() for key in read} == {"orders", "orders_changes"}

@@ -52,15 +52,9 @@ def changed_table(workspace: Workspace, changed: float) -> Path:
         filled.rematerialize("overwrite")
         shutil.rmtree(path / "first")
         table = returns_table(workspace.spark, path / "base", path / "changes")
-        begin_changeset(table, workspace)
         table.append(drawn_changes(workspace, changed))
 
     return workspace.made_once(f"merge-on-read-{changed:g}", make)
-
-
-def begin_changeset(table: MergeOnReadTable, workspace: Workspace) -> None:
-    """Append batch 1, which the base has of the changeset that filled it: readers pass over it."""
-    table.append(_first_events(workspace).limit(1))
 
 
 def drawn_changes(workspace: Workspace, changed: float) -> DataFrame:

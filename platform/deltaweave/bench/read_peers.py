@@ -17,7 +17,6 @@ from statistics import median
 from deltaweave import __version__
 from deltaweave.bench import hudi, iceberg, tpcds
 from deltaweave.bench.changed_returns import (
-    begin_changeset,
     changed_table,
     drawn_changes,
     returns_table,
@@ -135,7 +134,6 @@ def _measure_ours(workspace: Workspace, changed: float, changes: Path, runs: int
             table = returns_table(
                 workspace.spark.newSession(), Path(empty) / "base", Path(empty) / "changes"
             )
-            begin_changeset(table, workspace)
             table.pending()  # reads the logs, as a session has that used the tables before
             for operation, took in _operations(table, workspace.parts(), changes):
                 seconds[operation].append(took)

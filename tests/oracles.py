@@ -182,7 +182,7 @@ def _with_values(clause: Clause, as_given: Callable[[Any], Any]) -> Clause:
     )
 
 
-def _collected(table: DataFrame) -> list[Row]:
+def collected(table: DataFrame) -> list[Row]:
     """The rows; all values as texts where one is a time of a year that Python does not have."""
     try:
         return table.collect()
@@ -200,7 +200,7 @@ def _outcome(copy: Copy, merge: Callable[[Copy], Any]) -> Outcome:
         error = raised
     after = newest_version(copy.path)
     table = newest_rows(copy.spark, copy.path)
-    rows, schema = rows_as_text(_collected(table)), table.schema.treeString()
+    rows, schema = rows_as_text(collected(table)), table.schema.treeString()
     if after == before:
         metrics = {} if result is None else dict(result.metrics)
         classes = () if error is None else error_classes(error)
@@ -259,7 +259,7 @@ def change_feed(spark: SparkSession, path: str, version: int) -> list[str]:
         .option("endingVersion", str(version))
         .load(path)
     )
-    return rows_as_text(changes.drop("_commit_timestamp", "_commit_version").collect())
+    return rows_as_text(collected(changes.drop("_commit_timestamp", "_commit_version")))
 
 
 def newest_version(path: str) -> int:

@@ -21,7 +21,14 @@ from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import quoted
 from tests.big_source import collect_no_keys, keep_pairs_on_executors
 from tests.merge_cases.case import AMBIGUOUS, MergeCase
-from tests.oracles import Outcome, Stage, assert_same_metrics, configured, rows_as_text
+from tests.oracles import (
+    Outcome,
+    Stage,
+    assert_same_metrics,
+    collected,
+    configured,
+    rows_as_text,
+)
 from tests.properties.draws import FEED, VECTORS, merges
 
 EXAMPLES = int(os.environ.get("DELTAWEAVE_FUZZ_EXAMPLES", "50"))
@@ -99,7 +106,7 @@ def compare_in_place(spark: SparkSession, case: MergeCase) -> None:
             by_delta_rs = rows_by_delta_rs(theirs.path)
             assert by_delta_rs is None or rows_by_delta_rs(ours.path) == by_delta_rs
         spark.sql(f"OPTIMIZE delta.{quoted(ours.path)}")
-        assert rows_as_text(spark.read.format("delta").load(ours.path).collect()) == ours.rows
+        assert rows_as_text(collected(spark.read.format("delta").load(ours.path))) == ours.rows
 
 
 def rows_by_delta_rs(path: str) -> list[str] | None:

@@ -22,7 +22,6 @@ from dagster import (
     RunsFilter,
     build_sensor_context,
 )
-from dagster._core.storage.tags import PARTITION_NAME_TAG, RUN_KEY_TAG, SENSOR_NAME_TAG
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -34,14 +33,15 @@ from assets.own_screen import run_on_own_screen
 from assets.returns_by_reason import returns_by_reason
 from assets.sensors import merge_web_returns, web_returns_landed
 from assets.web_returns import web_returns
-from deltaweave.bench.tpcds import GeneratorError
+from dagster_deltaweave.dagster_private import PARTITION_NAME_TAG, RUN_KEY_TAG, SENSOR_NAME_TAG
+from deltaweave.bench.data import GeneratorError
 from resources.environments import lake
 
 if TYPE_CHECKING:
-    from dagster import ExecuteInProcessResult
-    from dagster._core.definitions.dynamic_partitions_request import (
+    from dagster import (
         AddDynamicPartitionsRequest,
         DeleteDynamicPartitionsRequest,
+        ExecuteInProcessResult,
     )
 
 NOTHING_NEW = "Nothing new: every landed partition is already merged."

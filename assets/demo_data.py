@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from deltaweave.bench import tpcds
-from deltaweave.bench.tpcds import TABLE, GeneratorError
+from deltaweave.bench.data import TABLE, GeneratorError, tpcds
 from resources.environments import lake as demo_lake
 
 FIRST = "2002-12"  # the initial load, with the returns of all months until then

@@ -9,7 +9,7 @@ from assets.landing import GROUP, landing_directory, web_returns_landing
 from assets.partitions import web_returns_partitions
 from dagster_deltaweave import SparkResource, merge_asset, partition_path, read_source_partition
 from deltaweave import clauses
-from deltaweave.bench.tpcds import AMOUNTS, IDENTIFIERS
+from deltaweave.bench.data import AMOUNTS, IDENTIFIERS
 
 SCHEMA = ", ".join(
     [f"{name} INT" for name in IDENTIFIERS]
@@ -28,7 +28,7 @@ KEYS = ("wr_order_number", "wr_item_sk")
         clauses.when_not_matched_insert_all(condition="s.op <> 'delete'"),
     ],
     schema=SCHEMA,
-    except_columns=["op"],
+    except_column_list=["op"],
     partitions_def=web_returns_partitions,
     deps=[web_returns_landing],
     group_name=GROUP,

@@ -26,7 +26,7 @@ TINY_DATA = {
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
     # As built-in MERGE does, with which most tests compare: no file is rewritten where rows can be
-    # marked (see tests/engine/test_files_left.py).
+    # marked (see tests/deltaweave/engine/test_files_left.py).
     "spark.deltaweave.merge.maxMarkedFraction": "1",
     # A tiny merge spends its time compiling expressions that run once: interpret them.
     "spark.sql.codegen.wholeStage": "false",
@@ -36,16 +36,16 @@ TINY_DATA = {
 
 # Modules whose tests share what takes long to make: a cluster, a running Dagster, a warm driver.
 MADE_ONCE = (
-    "tests/cdc/test_through_kafka.py",
-    "tests/changes/test_crashes.py",
-    "tests/cluster/test_failures.py",
+    "tests/end_to_end/test_through_kafka.py",
+    "tests/deltaweave/changes/test_crashes.py",
+    "tests/end_to_end/test_cluster_failures.py",
     "tests/end_to_end/test_running_deployment.py",
-    "tests/orchestration/test_warm_driver.py",
+    "tests/deployment/test_warm_driver.py",
 )
 
 
 # All that compare a case with the oracle, which runs once for them.
-OF_ONE_CASE = re.compile(r"(tests/engine/test_merge_cases.py)::.*\[(\w+)")
+OF_ONE_CASE = re.compile(r"(tests/merge_cases/test_merge_cases.py)::.*\[(\w+)")
 
 
 class ModulesOrTests(LoadScopeScheduling):

@@ -17,9 +17,10 @@ from pyspark.sql.types import VariantVal
 
 import deltaweave
 from deltaweave import Table
-from deltaweave.bench.tables import session_options as configured
-from deltaweave.delta import file_list, jvm, snapshot
-from deltaweave.engine.clauses import Clause
+from deltaweave.bench.data.tables import session_options as configured
+from deltaweave.clauses import Clause
+from deltaweave.delta.jvm import gateway
+from deltaweave.delta.log import file_list, snapshot
 from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import column, quoted
 from tests.builders import frame, write_table
@@ -244,9 +245,9 @@ def newest_rows(spark: SparkSession, path: str) -> DataFrame:
             if "remove" in action:
                 adds.pop(action["remove"]["path"], None)
         adds |= {action["add"]["path"]: action for action in of_commit if "add" in action}
-    view = jvm.jvm(spark)
-    parse = jvm.singleton(view.org.apache.spark.sql.delta.actions, "Action").fromJson
-    files = jvm.seq(view, [parse(json.dumps(action)) for action in adds.values()])
+    view = gateway.jvm(spark)
+    parse = gateway.singleton(view.org.apache.spark.sql.delta.actions, "Action").fromJson
+    files = gateway.seq(view, [parse(json.dumps(action)) for action in adds.values()])
     return newest.read_files(file_list.FileList(spark, files, path))
 
 

@@ -1,4 +1,4 @@
-"""Arguments that are one of a few known words."""
+"""Checks of arguments that must be one of a few words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from deltaweave.errors import StatementError
 
 
 def choice_problem(name: str, given: object, known: Iterable[object]) -> str | None:
-    """What is wrong with an argument that is none of the known words; None where it is one.
+    """The problem of an argument that is not a known word; None if it is one.
 
     >>> choice_problem("mode", "apend", ["append", "overwrite"])
     "mode is 'apend'; known are append, overwrite."
@@ -22,14 +22,14 @@ def choice_problem(name: str, given: object, known: Iterable[object]) -> str | N
 def check_choice(
     name: str, given: object, known: Iterable[object], *, table: str | None, operation: str
 ) -> None:
-    """Raise a StatementError where an argument is none of the known words.
+    """Raise a StatementError if an argument is not a known word.
 
     Args:
         name: The argument's name.
         given: Its value.
         known: The words.
-        table: The table, for the error's words.
-        operation: What was to be done to it.
+        table: The table, for the error message.
+        operation: The operation, for the error message.
     """
     problem = choice_problem(name, given, known)
     if problem is not None:

@@ -11,8 +11,7 @@ from deltaweave.locations import refuse_credentials
 try:
     import typer
 
-    from deltaweave.bench.change_commands import of_changes
-    from deltaweave.bench.commands import bench
+    from deltaweave.bench.cli import bench, of_changes
 except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries
     sys.exit(f"The command line needs {error.name}: pip install 'deltaweave[cli]'.")
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from deltaweave.delta.failures import translated
+from deltaweave.delta.jvm import translated
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from deltaweave.delta.snapshot import TableSnapshot
+    from deltaweave.delta.log import TableSnapshot
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class TouchedRows:
     between the two versions, whatever commits lie between.
 
     Attributes:
-        added: Rows of the files that `until` has and `after` has not.
-        removed: Rows of the files that `after` has and `until` has not; empty if `after` is None.
+        added: Rows of the files that only `until` has.
+        removed: Rows of the files that only `after` has; empty if `after` is None.
         after: The older version, or None for the state before the first.
         until: The newer version.
         added_files: How many files `added` reads.
         removed_files: How many files `removed` reads.
-        table_id: Delta's id of the table, which a table made anew in its place does not have.
+        table_id: Delta's id of the table; a new table in its place has another id.
     """
 
     added: DataFrame
@@ -52,7 +52,7 @@ class ChangedRows:
             `_commit_timestamp`. Where `after` is None, every row of `until` as an insert.
         after: The older version, or None for the state before the first.
         until: The newer version.
-        table_id: Delta's id of the table, which a table made anew in its place does not have.
+        table_id: Delta's id of the table; a new table in its place has another id.
     """
 
     rows: DataFrame

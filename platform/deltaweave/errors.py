@@ -19,9 +19,9 @@ DeltaweaveError
 └── MergeFailedError             Terminal   anything else that stopped a merge
 ```
 
-Retryability is a type: catch `Transient` to retry, `Terminal` to give up. Every error keeps its
-arguments as attributes, and every message says what happened, to which table, in which operation,
-in which state the data is, and what to do next.
+The type says whether to retry: catch `Transient` to retry, `Terminal` to give up. Every error has
+its arguments as attributes. Every message says what happened, to which table, in which operation,
+what state the data is in, and what to do next.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ STATE_UNKNOWN = "It is not known whether anything was committed: look at the tab
 
 
 class Transient:
-    """Mixin of errors that the same call may not meet again."""
+    """Mixin of errors that may not occur when the call is repeated."""
 
 
 class Terminal:
-    """Mixin of errors that the same call will meet again until something is changed."""
+    """Mixin of errors that occur again until something is changed."""
 
 
 class DeltaweaveError(Exception):
@@ -45,13 +45,13 @@ class DeltaweaveError(Exception):
 
     Attributes:
         problem: What happened, in one sentence.
-        table: The table it happened to, as the caller named it, or None where there is none.
+        table: The table, as the caller named it, or None.
         operation: The operation, e.g. `"MERGE"`.
-        version: The table version the operation read, or None where it had read none yet.
-        state: In which state the data is.
+        version: The table version that the operation read, or None if it had read none yet.
+        state: The state of the data.
         hint: What to do next, or None.
         error_class: Spark's or Delta's error class, e.g. `DELTA_MISSING_COLUMN`, or None.
-        sql_state: The SQLSTATE that goes with the class, or None.
+        sql_state: The SQLSTATE of the class, or None.
     """
 
     def __init__(
@@ -89,15 +89,15 @@ class DeltaweaveError(Exception):
 
 
 class UnsupportedVersionError(DeltaweaveError, Terminal):
-    """The running Delta or Spark release is none that deltaweave was tested with."""
+    """deltaweave was not tested with the running Delta or Spark release."""
 
 
 class UnsupportedSessionError(DeltaweaveError, Terminal):
-    """The session is one of Spark Connect: the engine works in the driver's JVM."""
+    """The session is of Spark Connect, but the engine works in the driver's JVM."""
 
 
 class SessionEndedError(DeltaweaveError, Terminal):
-    """The Spark session was stopped, or its JVM ended, while something ran in it or before."""
+    """The Spark session was stopped, or its JVM ended."""
 
 
 class TableNotFoundError(DeltaweaveError, Terminal):
@@ -105,7 +105,7 @@ class TableNotFoundError(DeltaweaveError, Terminal):
 
 
 class NotADeltaTableError(DeltaweaveError, Terminal):
-    """The target exists, but is no Delta table."""
+    """The target exists but is not a Delta table."""
 
 
 class StatementError(DeltaweaveError, Terminal):
@@ -175,7 +175,7 @@ class SourceError(DeltaweaveError, Terminal):
 
 
 class SourceLostError(DeltaweaveError, Transient):
-    """The executors that held the materialized source died, in each of the allowed attempts."""
+    """The executors that held the materialized source died in each of the allowed attempts."""
 
 
 class ConstraintViolationError(DeltaweaveError, Terminal):
@@ -193,11 +193,11 @@ class CommitConflictError(DeltaweaveError, Transient):
 class CommitStateUnknownError(DeltaweaveError, Terminal):
     """The commit failed, and neither its success nor its failure could be read from the log.
 
-    Terminal, since repeating a write that did land would apply it twice. With an idempotency pair
-    it can be repeated: the table then tells whether it holds the pair.
+    It is terminal, because repeating a write that succeeded would apply it twice. A write with an
+    idempotency pair can be repeated, because the table knows whether it holds the pair.
 
     Attributes:
-        transaction_id: What `commitInfo.txnId` is in the log if the commit landed.
+        transaction_id: The `commitInfo.txnId` in the log if the commit succeeded.
     """
 
     def __init__(
@@ -223,4 +223,4 @@ class CommitStateUnknownError(DeltaweaveError, Terminal):
 
 
 class MergeFailedError(DeltaweaveError, Terminal):
-    """The merge stopped for a reason no other class names; the cause is chained."""
+    """The merge failed for a reason without a class of its own; the cause is chained."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-# Columns that the engine adds while it works; no table or source may have one of such a name.
+# Prefix of columns that the engine adds; no table or source may have a column with it.
 RESERVED_PREFIX = "__deltaweave_"
 
 
@@ -21,7 +21,7 @@ def quoted(name: str) -> str:
 
 
 def unquoted(name: str) -> str:
-    """The name that SQL spells so, with or without back quotes.
+    """A name without its back quotes, if it has any.
 
     >>> unquoted("`a``b`"), unquoted("a")
     ('a`b', 'a')
@@ -31,9 +31,9 @@ def unquoted(name: str) -> str:
 
 
 def column(*path: str) -> Column:
-    """The column of this name, or a field in it by the names down to it, as they are.
+    """A column, or a field by the path to it; the names are taken literally.
 
-    `F.col` and `select` read a name as SQL: a dot in it asks for a field, a back quote is an error.
+    `F.col` and `select` read names as SQL: a dot means a field, and a back quote is an error.
 
     >>> column("a.b")  # the column `a.b`
     >>> column("t", "a.b")  # of the table `t`, or of the struct `t`
@@ -46,11 +46,18 @@ def column(*path: str) -> Column:
 def literal(text: str) -> str:
     r"""A string as a constant.
 
-    A dollar sign before a brace is spelt by its number: Spark puts the value of a setting in the
-    place of `${…}` before it parses any text.
+    A dollar sign before a brace is written by its code point, because Spark replaces `${…}` by a
+    setting's value before it parses any text.
 
     >>> print(literal("it's"))
     'it\'s'
     """
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return "'" + escaped.replace("${", "\\u0024{") + "'"
+
+
+def table_name(path_or_name: str) -> str:
+    """What SQL calls a table given by path or name: a path becomes `` delta.`path` ``."""
+    if "/" not in path_or_name or "`" in path_or_name:
+        return path_or_name
+    return f"delta.`{path_or_name}`"

@@ -11,9 +11,9 @@ from deltaweave.errors import StatementError
 # A URI alone, or quoted in SQL as in delta.`s3://bucket/orders`: scheme, slashes, authority, rest.
 _URI = re.compile(r"(?:^|`)\s*((?:[A-Za-z][A-Za-z0-9+.-]+:)+)(/+)([^/?#`]*)([^`]*)")
 
-# abfss://container@account/…: what stands before the @ is no user.
+# In abfss://container@account/…, the part before the @ is no user.
 _CONTAINER_FIRST = frozenset({"abfs:", "abfss:", "wasb:", "wasbs:"})
-# Names of buckets have no colon, so what follows one is no port.
+# Names of buckets have no colon, so the part after one is no port.
 _BUCKETS = frozenset({"s3:", "s3a:", "s3n:", "gs:"})
 
 _SECRET_PARAMETER = re.compile(
@@ -24,13 +24,13 @@ _SECRET_PARAMETER = re.compile(
 def refuse_credentials(location: str | Path, *, operation: str = "opening") -> None:
     """Refuse a location that holds credentials: descriptions, logs and metadata would show them.
 
-    Refused are user information before a host or bucket (`s3://KEY:SECRET@bucket/orders`) and
+    It refuses user information before a host or bucket (`s3://KEY:SECRET@bucket/orders`) and
     parameters that are named like a secret (`?sig=…`). A path without a scheme is never refused,
     nor is the container of `abfss://container@account/orders`.
 
     Args:
-        location: A path or a URI; or SQL, of which the URIs in back quotes are looked at.
-        operation: What the location is for, for the error's words.
+        location: A path, a URI, or SQL with URIs in back quotes.
+        operation: What the location is for, for the error message.
 
     Raises:
         StatementError: There are credentials; the error does not repeat them.
@@ -47,7 +47,7 @@ def refuse_credentials(location: str | Path, *, operation: str = "opening") -> N
             table=_without_credentials(scheme, slashes, authority + rest),
             operation=operation,
             state="Nothing was read or written.",
-            hint="Leave them out, and give them by the environment or by Spark's configuration "
+            hint="Remove them, and set them by the environment or by Spark's configuration "
             "of the store. Change them where this location was logged or shared.",
         )
 
@@ -57,11 +57,11 @@ def _names_user(scheme: str, slashes: str, authority: str) -> bool:
         return False  # a local path: it has no authority
     before, at, _ = authority.rpartition("@")
     if at:
-        # With one slash it is a path, in which an @ alone may be part of a name.
+        # With one slash it is a path, and an @ may be part of a name.
         return ":" in before or (slashes == "//" and scheme not in _CONTAINER_FIRST)
     if slashes != "//":
         return False
-    # A secret may hold a slash, at which the authority seems to end.
+    # A secret may contain a slash, where the authority seems to end.
     _, colon, port = authority.partition(":")
     is_port = port.isdecimal() and scheme not in _BUCKETS
     return bool(colon) and not is_port and not authority.startswith("[")
@@ -75,7 +75,7 @@ def _has_secret_parameter(rest: str) -> bool:
 
 def _without_credentials(scheme: str, slashes: str, rest: str) -> str:
     path, question_mark, _ = rest.partition("?")
-    # No @ is written as such in a secret.
+    # A secret contains no plain @.
     hidden, at, shown = path.rpartition("@")
     if not at and ":" in path:
         shown = ""

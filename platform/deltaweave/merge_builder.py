@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 
-from deltaweave.delta import builder
-from deltaweave.engine import clauses as when
-from deltaweave.engine.clauses import Clause
-from deltaweave.engine.outcome import MergeResult
+from deltaweave import clauses as when
+from deltaweave.clauses import Clause
+from deltaweave.delta.statement import merge_plan
+from deltaweave.engine.report import MergeResult
 from deltaweave.errors import StatementError
 from deltaweave.statements import Fallback, run
 
@@ -111,9 +111,8 @@ class MergeBuilder:
             raise StatementError(
                 "it has no WHEN clause.", table=table, hint="Add a clause before execute()."
             )
-        spark = self._source_df.sparkSession
-        plan = builder.merge_plan(
-            spark,
+        parsed = merge_plan(
+            self._source_df.sparkSession,
             table=table,
             target_parts=self._target_parts,
             target_alias=self._target_alias,
@@ -124,9 +123,7 @@ class MergeBuilder:
             with_schema_evolution=self._with_schema_evolution,
         )
         return run(
-            spark,
-            plan,
-            table,
+            parsed,
             idempotency=self._idempotency,
             applied_before=applied_before,
             computed_from=computed_from,

@@ -36,7 +36,7 @@ _ONE_MACHINE_CONF: Mapping[str, str] = {
 def local_conf(spark_conf: Mapping[str, str] | None = None) -> dict[str, str]:
     """The configuration of a session on this machine: Delta's keys, our tuning, then the caller's.
 
-    Package lists and extensions of the caller are added to Delta's, everything else replaces ours.
+    The caller's packages and extensions are added to Delta's; other keys replace ours.
     """
     merged = {**DELTA_CONF, **_ONE_MACHINE_CONF}
     for key, value in (spark_conf or {}).items():

@@ -6,14 +6,13 @@ import logging
 from typing import TYPE_CHECKING, Literal, get_args
 
 from deltaweave.choices import check_choice
-from deltaweave.delta import analyzer
-from deltaweave.delta.builtin import run_builtin_merge
-from deltaweave.delta.failures import translated
-from deltaweave.delta.jvm import JavaObject
-from deltaweave.engine import command
+from deltaweave.delta.jvm import translated
+from deltaweave.delta.statement import ParsedMerge, parse_statement, resolve, run_builtin_merge
 from deltaweave.engine import explain as explaining
+from deltaweave.engine import run as engine_run
 from deltaweave.engine.explain import MergePlan
-from deltaweave.engine.outcome import MergeMetrics, MergeResult, TouchedFiles
+from deltaweave.engine.report import MergeMetrics, MergeResult, TouchedFiles
+from deltaweave.engine.write import Strategy
 from deltaweave.errors import StatementError, UnsupportedFeatureError
 
 if TYPE_CHECKING:
@@ -43,32 +42,29 @@ def merge(
         idempotency: An (application id, version) pair put into the same commit. If the table
             already holds that version or a later one of that id, nothing is done and the result's
             strategy is `"already-applied"`.
-        applied_before: The version of the pair's id that the table must hold until this merge
-            commits, -1 for none: what the source was computed from. Holds it another one below
-            the pair's, nothing is done and the error is a `CommitConflictError`.
-        computed_from: The version of the target from which the source was computed. If the target
-            has another one by now, nothing is done and the error is a `CommitConflictError`.
-        fallback: `"builtin"` runs Delta's own MERGE, with a warning in the log, where the table
-            uses a feature that the engine refuses. Not with any of the other options, which
-            Delta's MERGE does not know: then the refusal stands, and names them.
-        skip_unchanged_updates: Whether updates that give a row the values it has (compared
-            null-safe; -0.0 equals 0.0) leave it alone: the row is not counted as updated, not in
-            the change data feed, and its file is not rewritten for it. Finding them reads all of
-            the target's columns in the candidate files.
+        applied_before: The version of the pair's id that the table held when the source was
+            computed, -1 for none. The merge fails with a `CommitConflictError`, and nothing is
+            written, if the table holds another version below the pair's before this merge commits.
+        computed_from: The version of the target from which the source was computed. The merge fails
+            with a `CommitConflictError`, and nothing is written, if the target has moved past it.
+        fallback: `"builtin"` runs Delta's own MERGE, with a warning in the log, if the table uses a
+            feature that the engine refuses. Delta's MERGE does not know the other options: together
+            with one of them the refusal stands, and the error names them.
+        skip_unchanged_updates: Whether to skip updates that give a row the values that it has
+            (compared null-safe; -0.0 equals 0.0). A skipped row is not counted as updated, is not
+            in the change data feed, and its file is not rewritten for it. The scan then reads all
+            columns of the target in the candidate files.
 
     Returns:
-        What was committed; an error after the commit is in its `warnings`.
+        What was committed. Its `warnings` list what failed after the commit.
 
     Raises:
         StatementError: `applied_before` is given without `idempotency`, or the statement is wrong.
         CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
         DeltaweaveError: Another subclass that says what happened; nothing was committed.
     """
-    plan, table = analyzer.parse_statement(spark, statement)
     return run(
-        spark,
-        plan,
-        table,
+        parse_statement(spark, statement),
         idempotency=idempotency,
         applied_before=applied_before,
         computed_from=computed_from,
@@ -80,20 +76,17 @@ def merge(
 def explain(spark: SparkSession, statement: str) -> MergePlan:
     """What a MERGE statement would do to its target as it is now; nothing is written.
 
-    The source is read (and kept for the time of the call, where a merge would), the target's file
-    list and statistics are; no row of the target is.
+    The source is read, and materialized during the call if a merge would materialize it. Of the
+    target, the file list and the statistics are read, and no row.
 
     Raises:
         DeltaweaveError: As `merge` would.
     """
-    plan, table = analyzer.parse_statement(spark, statement)
-    return explaining.explain(analyzer.resolve(spark, plan, table))
+    return explaining.explain(resolve(parse_statement(spark, statement)))
 
 
 def run(
-    spark: SparkSession,
-    plan: JavaObject,
-    table: str,
+    parsed: ParsedMerge,
     *,
     idempotency: tuple[str, int] | None,
     applied_before: int | None,
@@ -101,7 +94,8 @@ def run(
     fallback: Fallback | None,
     skip_unchanged_updates: bool,
 ) -> MergeResult:
-    """Run an unresolved MERGE plan on the engine or, where allowed and needed, on Delta's own."""
+    """Run a parsed MERGE on the engine or, where allowed and needed, on Delta's own."""
+    table = parsed.table
     check_choice("fallback", fallback, (None, *get_args(Fallback)), table=table, operation="MERGE")
     if applied_before is not None and idempotency is None:
         raise StatementError(
@@ -109,10 +103,10 @@ def run(
             table=table,
             hint="Give idempotency, too.",
         )
-    resolved = analyzer.resolve(spark, plan, table, skip_unchanged_updates=skip_unchanged_updates)
+    resolved = resolve(parsed, skip_unchanged_updates=skip_unchanged_updates)
     try:
         with translated(table):
-            return command.run(resolved, idempotency, applied_before, computed_from)
+            return engine_run.run(resolved, idempotency, applied_before, computed_from)
     except UnsupportedFeatureError as refused:
         if fallback != "builtin":
             raise
@@ -129,6 +123,8 @@ def run(
             ) from refused
         features = ", ".join(refused.features)
         logger.warning("%s uses %s: Delta's own MERGE runs instead", table, features)
-    done = run_builtin_merge(spark, plan, resolved.location, table)
+    done = run_builtin_merge(parsed, resolved.location)
     metrics, warnings = MergeMetrics(done.metrics), done.warnings
-    return MergeResult(done.version, metrics, TouchedFiles(), "builtin", warnings=warnings)
+    return MergeResult(
+        done.version, metrics, TouchedFiles(), Strategy.BUILTIN.value, warnings=warnings
+    )

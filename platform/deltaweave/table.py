@@ -1,4 +1,7 @@
-"""The front door: a Delta table by path or name."""
+"""The front door: a Delta table by path or name.
+
+The module is above 300 lines because half of it documents the public methods of one class.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,28 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
-from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from deltaweave.choices import check_choice
-from deltaweave.delta import builder, table_creation, table_write
-from deltaweave.delta import snapshot as snapshots
-from deltaweave.delta.failures import translated
-from deltaweave.delta.jvm import JavaObject, check_is_classic
-from deltaweave.delta.missing_statistics import compute_missing_statistics
-from deltaweave.delta.snapshot import FileLayout
-from deltaweave.delta.table_creation import WantedTable
-from deltaweave.delta.table_write import WriteResult
+from deltaweave.delta.commit import (
+    WantedTable,
+    Write,
+    WriteResult,
+    create_table,
+    is_unwritten_otherwise,
+    make_anew,
+    write_rows,
+)
+from deltaweave.delta.files import compute_missing_statistics
+from deltaweave.delta.jvm import check_is_classic, translated
+from deltaweave.delta.log import (
+    FileLayout,
+    TableLog,
+    TableSnapshot,
+    version_at,
+)
+from deltaweave.delta.statement import name_parts
 from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
-from deltaweave.engine import key_index
+from deltaweave.engine.find import KEY_INDEX_PROPERTY, wanted_index
 from deltaweave.errors import (
     NotADeltaTableError,
     StatementError,
@@ -29,6 +41,7 @@ from deltaweave.errors import (
 from deltaweave.identifiers import literal, quoted
 from deltaweave.locations import refuse_credentials
 from deltaweave.merge_builder import MergeBuilder
+from deltaweave.retries import again_after_another_creator
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,8 +53,8 @@ class Table:
 
     Args:
         spark: A Delta-enabled session.
-        path_or_name: A path where it holds a slash, else a name, e.g. `"sales.orders"`. A name of
-            the form ``delta.`/path` `` is a path too.
+        path_or_name: A path if it contains a slash, otherwise a name, e.g. `"sales.orders"`. A name
+            of the form ``delta.`/path` `` is a path too.
 
     Raises:
         StatementError: The path is a URI that holds credentials.
@@ -55,13 +68,13 @@ class Table:
         if "/" in path_or_name and "`" not in path_or_name:
             self._parts = ["delta", path_or_name]
         else:
-            self._parts = builder.name_parts(spark, path_or_name)
+            self._parts = name_parts(spark, path_or_name)
 
     def __repr__(self) -> str:
         return f"Table({self.path_or_name!r})"
 
     def named_with(self, ending: str) -> Table:
-        """The table beside it whose path or name is this one's with an ending."""
+        """The table whose path or name is this one's with an ending."""
         if self._is_path:
             return Table(self.spark, self._parts[1].rstrip("/") + ending)
         *catalog, name = self._parts
@@ -70,16 +83,11 @@ class Table:
     def exists(self) -> bool:
         """Whether there is a Delta table here."""
         try:
-            return bool(self._log().tableExists())
+            return self._log().exists
         except TableNotFoundError:
             return False
 
-    @retry(
-        retry=retry_if_exception(table_creation.met_another_creator),
-        stop=stop_after_attempt(5),
-        wait=wait_random_exponential(multiplier=0.1, max=2),
-        reraise=True,
-    )
+    @again_after_another_creator
     def create_if_missing(
         self,
         schema: StructType | str,
@@ -89,52 +97,52 @@ class Table:
         *,
         for_a_write: bool = False,
     ) -> bool:
-        """Create an empty table unless there is one; an existing table is left as it is.
+        """Create an empty table if there is none; an existing table stays as it is.
 
-        Of several callers at once, one creates it.
+        If several callers do so at once, one of them creates it.
 
         Args:
             schema: Its columns, as a StructType or as DDL such as `"k INT, v STRING"`.
             partition_by: Its partition columns.
             properties: Its table properties.
             cluster_by: Its clustering columns (liquid clustering); not with partition columns.
-            for_a_write: Whether it is made for a write that follows, and has the columns of its
-                rows. If that write fails, the table stays, empty; as long as nothing was ever
-                committed to it, the next caller with this option and other columns or partitions
-                makes it anew. Another writer's commit at that moment conflicts with it, whichever
-                comes first. A clustered table is not made anew.
+            for_a_write: Whether it is created for a write that follows, with the columns of its
+                rows. If that write fails, the empty table stays. As long as nothing was committed
+                to it, the next caller with this option and other columns or partitions replaces it.
+                A commit of another writer at that moment conflicts with it, whichever comes first.
+                A clustered table is not replaced.
 
         Returns:
-            Whether there was none; of callers at the same moment more than one may hear so.
+            Whether there was none; for callers at the same moment this may be true more than once.
         """
         wanted = WantedTable(schema, partition_by, properties or {}, cluster_by, for_a_write)
         if not self.exists():
             with translated(self.path_or_name, operation="creation", commits=True):
                 path = self._parts[1] if self._is_path else None
-                table_creation.create(self.spark, wanted, path=path, name=self._name)
+                create_table(self.spark, wanted, path=path, name=self._name)
             return True
         there = self.snapshot()
-        if table_creation.is_unwritten_otherwise(there, wanted):
+        if is_unwritten_otherwise(there, wanted):
             with translated(self.path_or_name, operation="creation", commits=True):
-                table_creation.make_anew(there, wanted)
+                make_anew(there, wanted)
         return False
 
     def location(self) -> str:
         """Where its data is, e.g. `file:/lake/orders`."""
-        return snapshots.data_path(self._log())
+        return self._log().data_path
 
     def version(self) -> int:
         """Its newest version."""
         return self.snapshot().version
 
     def version_at(self, time: datetime) -> int | None:
-        """The newest version that was committed at this time or before; None where none is known.
+        """The newest version that was committed at this time or before, or None.
 
         Args:
             time: With its time zone.
         """
         self.snapshot()  # names the table in the error where there is none
-        return snapshots.version_at(self.spark, self._name, time)
+        return version_at(self.spark, self._name, time)
 
     def setting(self, name: str) -> str | None:
         """A table property's value, if it is set."""
@@ -145,7 +153,7 @@ class Table:
         return self.snapshot().partition_columns
 
     def id(self) -> str:
-        """Delta's id of it: a table made anew in the same place has another."""
+        """Delta's id of it; a new table in the same place has another id."""
         return self.snapshot().id
 
     def read(self, version: int | None = None) -> DataFrame:
@@ -158,13 +166,13 @@ class Table:
         return self.spark.table(self._name)
 
     def row_count(self) -> int:
-        """How many rows it has: by the log's statistics or, where a file has none, counted."""
+        """The number of rows: by the log's statistics or, if a file has none, counted."""
         snapshot = self.snapshot()
         known = snapshot.num_records()
         return snapshot.read().count() if known is None else known
 
     def layout(self, small_file_bytes: int) -> FileLayout:
-        """How its rows lie in its files: small files, rows marked deleted, by the log alone."""
+        """How its rows are spread over its files, by the log alone."""
         return self.snapshot().layout(small_file_bytes)
 
     def is_clustered(self) -> bool:
@@ -172,7 +180,7 @@ class Table:
         return self.snapshot().is_clustered()
 
     def retention(self) -> timedelta:
-        """How long it keeps removed files for older versions and readers; VACUUM deletes then."""
+        """How long it keeps removed files before VACUUM deletes them."""
         return self.snapshot().retention()
 
     def files(self) -> DataFrame:
@@ -230,20 +238,21 @@ class Table:
 
         Args:
             rows: The rows, with this table's columns by name.
-            mode: `append`, or `overwrite` for the place of all rows or of those of the predicate.
+            mode: `append`, or `overwrite` to replace all rows or those of the predicate.
             replace_where: SQL predicate of the rows that are replaced; all new rows must satisfy
                 it. Only with `overwrite`.
             with_schema_evolution: Whether new columns of the rows are added to this table.
             applied: Application ids and versions, put into the same commit.
-            once: Whether nothing is done where the table holds all of `applied` already.
+            once: Whether to do nothing if the table holds all of `applied` already.
             applied_before: With `once` and one pair, as in `deltaweave.merge`.
             computed_from: The version of this table that the rows were computed from. The
                 transaction reads all of that version, so a commit after it that adds or removes a
-                file, or changes the schema, fails this write. None for rows that were computed
-                from nothing of this table.
+                file, or changes the schema, fails this write. None if the rows were not computed
+                from this table.
             reads_all: With `computed_from`, whether the rows were computed from all of that
-                version, or only from what they replace. Then only commits after it that change
-                rows of the predicate, as far as partition columns tell, fail this write.
+                version, or only from the rows that they replace. In the second case, only later
+                commits that change rows of the predicate fail this write, as far as partition
+                columns can tell.
 
         Returns:
             What was committed; an error after the commit is in its `warnings`.
@@ -261,14 +270,12 @@ class Table:
         )
         if applied_before is not None and not (once and applied):
             raise StatementError(
-                "applied_before goes with once and a pair of applied.", table=self.path_or_name
+                "applied_before needs once and a pair in applied.", table=self.path_or_name
             )
         if replace_where is not None and mode != "overwrite":
-            raise StatementError("only overwriting replaces rows.", table=self.path_or_name)
+            raise StatementError("replace_where needs the mode overwrite.", table=self.path_or_name)
         self.snapshot()  # names the table in the error where there is none
-        return table_write.write(
-            self._log(),
-            rows,
+        write = Write(
             table=self.path_or_name,
             overwrite=mode == "overwrite",
             replace_where=replace_where,
@@ -279,49 +286,50 @@ class Table:
             computed_from=computed_from,
             reads_all=reads_all,
         )
+        return write_rows(self._log().log, rows, write)
 
     def compute_missing_statistics(self) -> int:
         """Compute the statistics of data files that have none; return how many files had none.
 
-        Without statistics no merge and no query can pass a file by.
+        Without statistics, no merge and no query can skip a file.
 
         Raises:
             CommitConflictError: One of the files left the table meanwhile; nothing was committed.
         """
         self.snapshot()  # names the table in the error where there is none
         with translated(self.path_or_name, operation="computing statistics"):
-            return compute_missing_statistics(self.spark, self._log())
+            return compute_missing_statistics(self.spark, self._log().log)
 
     def indexed_column(self) -> str | None:
-        """The column that its key index is of, if it has one (`index_keys`)."""
-        return self.setting(key_index.PROPERTY)
+        """The column of its key index, if it has one (`index_keys`)."""
+        return self.setting(KEY_INDEX_PROPERTY)
 
     def index_keys(self, column: str | None = None) -> int:
         """Index a key column, so that merges read only files that may hold the source's keys.
 
-        Worth it where keys have no order in the files, as UUIDs: where they have one, the files'
-        statistics say as much. The index is a small Delta table in the table's directory. Merges
-        add the files that they write, which takes about half a second, and at times those of other
-        writers. A file that it does not know is read. It takes some 2.5 bytes for each row. To end
-        it, unset the table property `deltaweave.keyIndex`.
+        It pays off for keys without an order in the files, such as UUIDs; for others, statistics
+        prune as well. The index is a small Delta table in the table's directory, of some 2.5 bytes
+        for each row. Merges add the files that they write, which takes about half a second, and
+        sometimes files of other writers. Files that are not in the index are read. To stop
+        indexing, unset the table property `deltaweave.keyIndex`.
 
         Args:
             column: A column of whole numbers, strings (not CHAR or VARCHAR) or dates; by default
-                the one that is indexed already.
+                the column that is indexed already.
 
         Returns:
-            How many files were indexed now; files with an entry are not indexed again.
+            The number of files that were indexed now; files in the index are not indexed again.
 
         Raises:
             StatementError: There is no such column, or its type cannot be indexed.
         """
         column = column or self.indexed_column() or ""
-        index = key_index.wanted_index(self.snapshot(), column, self.path_or_name)
+        index = wanted_index(self.snapshot(), column, self.path_or_name)
         with translated(self.path_or_name, operation="indexing keys", commits=True):
-            if index.table.setting(key_index.PROPERTY) != column:
+            if index.table.setting(KEY_INDEX_PROPERTY) != column:
                 self.spark.sql(
                     f"ALTER TABLE {self._name} "
-                    f"SET TBLPROPERTIES ('{key_index.PROPERTY}' = {literal(column)})"
+                    f"SET TBLPROPERTIES ('{KEY_INDEX_PROPERTY}' = {literal(column)})"
                 )
             return replace(index, table=self.snapshot()).catch_up()
 
@@ -357,7 +365,7 @@ class Table:
         )
 
     def delete(self, condition: str) -> None:
-        """Delete rows by Delta's own DELETE; by the log alone where partitions tell which.
+        """Delete rows by Delta's own DELETE; conditions on partitions need only the log.
 
         Args:
             condition: SQL condition of the rows.
@@ -366,7 +374,7 @@ class Table:
             self.spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
 
     def compact(self) -> None:
-        """Put small files together by Delta's own OPTIMIZE."""
+        """Compact small files by Delta's own OPTIMIZE."""
         with translated(self.path_or_name, operation="OPTIMIZE", commits=True):
             self.spark.sql(f"OPTIMIZE {self._name}")
 
@@ -378,13 +386,13 @@ class Table:
     def _name(self) -> str:
         return ".".join(map(quoted, self._parts))
 
-    def _log(self) -> JavaObject:
-        return snapshots.delta_log(self.spark, self._parts)
+    def _log(self) -> TableLog:
+        return TableLog.of(self.spark, self._parts)
 
-    def snapshot(self, version: int | None = None) -> snapshots.TableSnapshot:
-        """A version of it, by default the newest, for what is to be known of its files."""
+    def snapshot(self, version: int | None = None) -> TableSnapshot:
+        """A version of it, by default the newest, with its files and metadata."""
         log = self._log()
-        if not log.tableExists():
+        if not log.exists:
             raise NotADeltaTableError(
                 "there is no Delta table here.",
                 table=self.path_or_name,
@@ -392,6 +400,4 @@ class Table:
                 state="Nothing was read or written.",
                 hint="Check the path or name, or create the table with create_if_missing().",
             )
-        if version is None:
-            return snapshots.latest(self.spark, log)
-        return snapshots.at_version(self.spark, log, version)
+        return log.latest() if version is None else log.at_version(version)

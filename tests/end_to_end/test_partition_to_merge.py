@@ -26,7 +26,7 @@ from dagster._daemon.sensor import execute_sensor_iteration
 from pyspark.sql import SparkSession
 
 from deltaweave import Table
-from tests.orchestration.deployment import deliver_again, deployed, land_rows, web_return
+from tests.deployment.deployed import deliver_again, deployed, land_rows, web_return
 
 KEYS = [AssetKey(name) for name in ("web_returns_landing", "web_returns", "returns_by_reason")]
 LANDING, WEB_RETURNS, RETURNS_BY_REASON = KEYS

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from deltaweave import clauses as when
-from deltaweave.engine.clauses import Clause
+from deltaweave.clauses import Clause
 
 Rows = Sequence[tuple[Any, ...]]
 

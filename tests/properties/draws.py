@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from deltaweave.engine.clauses import Clause, Kind
+from deltaweave.clauses import Clause, Kind
 from deltaweave.identifiers import quoted
 from tests.merge_cases.case import MergeCase, Rows
 from tests.properties import column_types as types
@@ -101,7 +101,8 @@ def merges(draw: st.DrawFn) -> MergeCase:
     source = draw(source_columns(target))
     properties = draw(st.sampled_from([{}, VECTORS, FEED, VECTORS | FEED]))
     if any(column.plain == "_metadata" for column in target):
-        # Delta 4.4 cannot read marked rows then (tests/engine/test_column_named_metadata.py).
+        # Delta 4.4 cannot read marked rows then: see
+        # tests/deltaweave/engine/test_column_named_metadata.py.
         properties = {k: v for k, v in properties.items() if k not in VECTORS}
     rows = list(draw(some(row(target), usually=4, at_most=12)))
     if draw(st.booleans()):  # by the first key, so that a file's bounds tell it from others

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
 from pyspark.sql import SparkSession
 
-from deltaweave.engine.in_place import SETTING as REWRITE_IN_PLACE
+from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import quoted
 from tests.big_source import collect_no_keys, keep_pairs_on_executors

@@ -1,4 +1,4 @@
-"""`apply_changes`: a table kept current by change events, in whatever order they come."""
+"""`apply_changes` keeps a table current by change events, in whatever order they come."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from deltaweave.changes import current_rows, histories
-from deltaweave.changes.arguments import (
+from deltaweave.changes.current import Tombstones, apply_to_current_rows, current_row_columns
+from deltaweave.changes.events import Events, EventShape, read_events
+from deltaweave.changes.history import END, START, Histories, Remembered, history_columns
+from deltaweave.changes.options import (
+    ChangeOptions,
     check_columns,
     check_names_are_free,
     event_shape,
@@ -18,14 +20,10 @@ from deltaweave.changes.arguments import (
     schema_of,
     wrong,
 )
-from deltaweave.changes.events import Events, EventShape, read_events
-from deltaweave.changes.histories import Histories
-from deltaweave.changes.remembered import Remembered
-from deltaweave.changes.tombstones import Tombstones
 from deltaweave.choices import choice_problem
-from deltaweave.delta.failures import letting_go
-from deltaweave.engine.outcome import MergeResult
-from deltaweave.errors import CommitConflictError
+from deltaweave.delta.jvm import letting_go
+from deltaweave.engine.report import MergeResult
+from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
 
 if TYPE_CHECKING:
@@ -56,16 +54,16 @@ def apply_changes(
     The table is the same in whatever order events come, however they are batched, and however
     often each of them comes. The parameters are named as those of Spark's `create_auto_cdc_flow`.
 
-    Each event inserts or updates the row of its key, unless it deletes. The newest event of a key
-    wins, by `sequence_by`, never by arrival. Of events of a key with the same sequence, a delete
-    wins; of upserts, the one whose values have the greater digest, which is arbitrary and always
-    the same. An event without a sequence, or with a null in its key, is an error, and nothing of
+    Each event inserts, updates or deletes the row of its key. The newest event of a key wins, by
+    `sequence_by` and not by arrival. If events of a key have the same sequence, a delete wins;
+    among upserts, the one with the greater digest of its values wins, which is arbitrary but always
+    the same one. An event without a sequence or with a null in its key is an error, and nothing of
     its batch is applied.
 
-    A target that does not exist is created, with deletion vectors. Beside the events' columns a
-    table of current rows has `_cdc_sequence` and, where events may leave columns out,
-    `_cdc_column_sequences`. To an existing table, add them first; rows without a sequence count as
-    older than every event.
+    A target that does not exist is created, with deletion vectors. In addition to the events'
+    columns, a table of current rows has `_cdc_sequence` and, if events may leave columns out,
+    `_cdc_column_sequences`. Add these columns to an existing table first. Rows without a sequence
+    count as older than every event.
 
     Args:
         spark: A Delta-enabled session.
@@ -73,23 +71,24 @@ def apply_changes(
         source: The events, as a DataFrame or the name of a table.
         keys: Columns that identify a row.
         sequence_by: SQL expression or Column that orders the events of a key: a number, a time, a
-            string, or a struct of such to break ties.
+            string, or a struct of these to break ties.
         apply_as_deletes: Condition of events that delete their key's row.
         apply_as_truncates: Condition of events that delete all rows older than they are.
         ignore_null_updates: Whether nulls in an upsert leave the columns as they are.
-        present_columns: Column with the names of the columns that an event speaks of, an array of
-            strings, null for all. The others stay as they are; a null in one that it names is
-            meant. Not a column of the table.
+        present_columns: Column with the names of the columns that an event sets: an array of
+            strings, or null for all. Other columns stay as they are. A null in a named column is
+            written. It is not a column of the table.
         column_list: Columns of the source that are columns of the table; by default all.
-        except_column_list: Columns of the source that are not; only one of the two.
-        stored_as_scd_type: 1 for current rows alone; 2 for their histories: a row for each version
-            of a key, from `__START_AT` to before `__END_AT`, which is null for the newest.
-        track_history_column_list: Columns whose change begins a version; by default all that are
-            no keys. A change of the others alone changes the version that there is.
-        track_history_except_column_list: Columns whose change begins none; only one of the two.
-        late_by: How long after an event was applied older events of its key may come. For so long
-            deletes, and what histories do not show, are remembered in a small table beside the
-            target. An event that comes later may bring a deleted row back.
+        except_column_list: Columns of the source that are not; give only one of the two.
+        stored_as_scd_type: 1 for current rows; 2 for histories, with a row for each version of a
+            key, from `__START_AT` to before `__END_AT`, which is null for the newest.
+        track_history_column_list: Columns whose change begins a version; by default all but the
+            keys. A change of other columns alone updates the current version.
+        track_history_except_column_list: Columns whose change begins no version; give only one of
+            the two.
+        late_by: How long after an event older events of its key may still come. For this time a
+            small table beside the target remembers deletes, and events that histories do not show.
+            An event that comes later may bring a deleted row back.
         idempotency: See `deltaweave.merge`.
 
     Returns:
@@ -99,7 +98,7 @@ def apply_changes(
         StatementError: Arguments or the table's columns do not fit.
         SourceError: An event lacks its key or sequence, or the events could not be read.
         CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
-        DeltaweaveError: Anything else; the target is as it was, or empty if it was made here.
+        DeltaweaveError: Anything else; the target is as it was, or empty if it was created here.
     """
     table = Table(spark, target)
     rows = spark.table(source) if isinstance(source, str) else source
@@ -109,9 +108,7 @@ def apply_changes(
     keeps_histories = str(stored_as_scd_type) == "2"
     if keeps_histories and apply_as_truncates is not None:
         raise wrong(table, "a table of histories is not emptied: apply_as_truncates goes with 1.")
-    shape = event_shape(
-        table,
-        rows,
+    options = ChangeOptions(
         keys=keys,
         sequence_by=sequence_by,
         apply_as_deletes=apply_as_deletes,
@@ -121,8 +118,9 @@ def apply_changes(
         column_list=column_list,
         except_column_list=except_column_list,
     )
+    shape = event_shape(table, rows, options)
     if keeps_histories:
-        own = {histories.START.lower(), histories.END.lower()}
+        own = {START.lower(), END.lower()}
         names = (*shape.keys, *shape.columns)
         check_names_are_free(table, [name for name in names if name.lower() in own])
     tracked = _tracked(
@@ -130,8 +128,8 @@ def apply_changes(
     )
     events = read_events(rows, shape, table=target)
     try:
-        kind = histories if keeps_histories else current_rows
-        schema = schema_of(events, kind.further_columns(events))
+        columns_beside = history_columns if keeps_histories else current_row_columns
+        schema = schema_of(events, columns_beside(events))
         properties = {"delta.enableDeletionVectors": "true", **needed_properties(schema)}
         table.create_if_missing(schema, properties=properties, for_a_write=True)
         check_columns(table, schema)
@@ -144,27 +142,19 @@ def apply_changes(
             events.rows.unpersist()
 
 
-# Applying twice is applying once: after another batch's commit, the whole of it is done again.
-_again_after_a_conflict = retry(
-    retry=retry_if_exception_type(CommitConflictError),
-    stop=stop_after_attempt(5),
-    wait=wait_random_exponential(max=10),
-    reraise=True,
-)
-
-
-@_again_after_a_conflict
+# Applying a batch twice equals applying it once, so all of it may be repeated.
+@again_after_a_conflict
 def _to_histories(table: Histories, idempotency: tuple[str, int] | None) -> MergeResult:
     return table.apply(idempotency)
 
 
-@_again_after_a_conflict
+@again_after_a_conflict
 def _to_current_rows(
     table: Table, events: Events, late_by: timedelta, idempotency: tuple[str, int] | None
 ) -> MergeResult:
     tombstones = Tombstones.of(table, events.shape.keys)
     tombstones.remember(events, late_by)
-    return current_rows.apply_to_current_rows(table, events, tombstones, idempotency)
+    return apply_to_current_rows(table, events, tombstones, idempotency)
 
 
 def _tracked(

@@ -2,14 +2,14 @@
 
 An envelope is `{before, after, op, source, …}`, as JSON (with or without the `schema` that Kafka
 Connect can put around it) or as rows that a decoder made of Avro. `op` is `c`, `u` or `r` (a row of
-the first snapshot) for the row in `after`, `d` for that in `before`, `t` where the table was
-emptied. Tombstones, which have no value, and other messages are passed over.
+the first snapshot) for the row in `after`, `d` for the row in `before`, and `t` if the table was
+emptied. Tombstones, which have no value, and other messages are skipped.
 
-Where PostgreSQL does not send a large value that did not change, Debezium puts a placeholder in its
-place. Such columns are not among `_cdc_present`, so that they stay as they are.
+PostgreSQL does not send large values that did not change, and Debezium puts a placeholder there.
+Such columns are not in `_cdc_present`, so they stay as they are.
 
-A row of a snapshot comes before every change that the log has after it. Where the position that
-Debezium gives such a row does not say so, it gets one before all of the log.
+A snapshot's row comes before every change that the log has after it. If Debezium's position for the
+row does not ensure that, the row gets a position before the whole log.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ UNAVAILABLE = "__debezium_unavailable_value"
 
 _OP, _POSITION = "_cdc_op", "_cdc_position"
 
-# The parts of an envelope, in columns whose names no topic's columns have.
+# The parts of an envelope, under column names that no topic has.
 _OPERATION, _SOURCE = "_cdc_envelope_op", "_cdc_envelope_source"
 _ENVELOPE, _ROW = "_cdc_envelope", "_cdc_envelope_row"
 _BEFORE, _AFTER = "_cdc_envelope_before", "_cdc_envelope_after"
@@ -63,9 +63,9 @@ FROM_DEBEZIUM: Mapping[str, Any] = MappingProxyType(
         "except_column_list": (_OP, _POSITION),
     }
 )
-"""What `apply_changes` has to be told of rows made by `debezium_changes`."""
+"""The arguments of `apply_changes` for rows from `debezium_changes`."""
 
-# Where an event stands in its database's log, by fields of `source`.
+# The fields of `source` with an event's position in its database's log.
 _POSITIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "postgresql": {"lsn": "bigint"},
@@ -76,15 +76,15 @@ _POSITIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     }
 )
 
-# Before all positions of these types.
+# A value of each type that is below all positions.
 _BEFORE_ALL: Mapping[str, Any] = MappingProxyType(
     {"string": "", "bigint": -1, "int": -1, "decimal(38,0)": -1}
 )
 
-# Of these, a snapshot's row stands in the log where the snapshot was taken. A position of the
-# others may be above that of a change which the row does not have: PostgreSQL and Oracle number a
-# change when it is made and not when it is committed, and Debezium leaves the number out in
-# incremental snapshots of PostgreSQL; of MongoDB, it can be the time when the row was sent.
+# For these databases, a snapshot's row has the position at which the snapshot was taken. For the
+# others, its position may be above that of a change which the row lacks: PostgreSQL and Oracle
+# number a change when it is made and not when it is committed, Debezium leaves the number out of
+# incremental snapshots of PostgreSQL, and for MongoDB it may be the time at which the row was sent.
 _SNAPSHOTS_HAVE_POSITIONS = ("mysql", "sqlserver")
 
 
@@ -98,20 +98,21 @@ def debezium_changes(
     time_unit: TimeUnit = "micros",
     unavailable: str = UNAVAILABLE,
 ) -> DataFrame:
-    """The envelopes as rows of the table they speak of.
+    """The envelopes as rows of the table whose changes they are.
 
     >>> rows = debezium_changes(kafka, schema="id INT, name STRING", connector="postgresql")
     >>> deltaweave.apply_changes(spark, target, rows, keys=["id"], **FROM_DEBEZIUM)
 
     Args:
-        envelopes: One envelope in a row, e.g. what Spark reads of a Kafka topic.
+        envelopes: One envelope in each row, e.g. what Spark reads from a Kafka topic.
         schema: Columns and types of the table. In JSON, numbers, decimals as strings (Debezium's
             `decimal.handling.mode=string`), dates as days, times in `time_unit` or as ISO 8601,
-            binary in base64, and nested types as JSON become these types; what cannot is an error.
+            binary in base64, and nested types as JSON are converted to these types; a value that
+            cannot be converted is an error.
         connector: The database the events come from, whose log position orders them.
         value: Column of the envelope: a string, its bytes, or a struct.
         offset: Column that orders events of the same position, such as those of a snapshot or of
-            one statement; None where there is none.
+            one statement; None if there is none.
         time_unit: What times count since 1970 in JSON: `micros` or, with Debezium's
             `time.precision.mode=connect`, `millis`.
         unavailable: Debezium's `unavailable.value.placeholder`.
@@ -166,7 +167,7 @@ def _is_taken(name: str) -> bool:
 
 
 def _place(connector: Connector) -> list[Column]:
-    """Where an event stands in the log, which only rows of snapshots need not say."""
+    """The position of an event in the log; only rows of snapshots may lack it."""
     is_snapshot = F.col(_OPERATION) == "r"
     place = []
     for field, data_type in _POSITIONS[connector].items():
@@ -180,15 +181,15 @@ def _place(connector: Connector) -> list[Column]:
 
 
 Parts = tuple[DataFrame, Sequence[Column], Mapping[str, Column]]
-"""Rows with `_cdc_envelope_op` and `_cdc_envelope_source`; the table's columns; for each, whether
-it is not present."""
+"""Rows with `_cdc_envelope_op` and `_cdc_envelope_source`; the table's columns; and for each
+column, whether it is missing."""
 
 
 def _of_json(
     envelopes: DataFrame, value: str, wanted: StructType, unavailable: str, time_unit: TimeUnit
 ) -> Parts:
     text = column(value).cast("string")
-    # `schema` and `payload` where Kafka Connect sends schemas along.
+    # Kafka Connect may send `schema` and `payload`.
     parsed = F.from_json(
         text,
         "before map<string,string>, after map<string,string>, op string, "
@@ -219,7 +220,7 @@ def _of_json(
 
 
 def _from_text(text: Column, data_type: DataType, time_unit: TimeUnit) -> Column:
-    """A value of the type, from what JSON has for it."""
+    """A value of the type, from its JSON text."""
     if isinstance(data_type, StringType):
         return text
     if isinstance(data_type, BinaryType):
@@ -232,7 +233,8 @@ def _from_text(text: Column, data_type: DataType, time_unit: TimeUnit) -> Column
     if isinstance(data_type, (TimestampType, TimestampNTZType)):
         since = F.timestamp_micros(number) if time_unit == "micros" else F.timestamp_millis(number)
         if isinstance(data_type, TimestampNTZType):
-            # Without a zone it is no instant: by way of one, the session's zone would move it.
+            # A time without a zone is no instant: converting it by one would shift it by the
+            # session's zone.
             unit = "0.000001" if time_unit == "micros" else "0.001"
             epoch = F.expr("TIMESTAMP_NTZ '1970-01-01 00:00:00'")
             since = epoch + F.expr(f"INTERVAL '{unit}' SECOND") * number

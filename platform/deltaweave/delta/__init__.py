@@ -1,1 +1,9 @@
-"""The one door to Delta's JVM classes: all py4j lives here."""
+"""Everything that touches Delta's JVM classes; py4j is imported in this package and nowhere else.
+
+- `jvm`: calls to the JVM, and its errors as ours.
+- `log`: what the transaction log says: versions, their files, the files' statistics.
+- `statement`: what a MERGE statement means, by Delta's own analyzer.
+- `commit`: transactions: what they read, write and commit.
+- `scan`: how source and target rows are read.
+- `files`: data files and deletion vectors that the engine makes by itself.
+"""

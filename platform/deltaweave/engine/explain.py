@@ -1,31 +1,22 @@
-"""What a merge would do, and why, found out without writing anything."""
+"""What a merge would do, and why. Nothing is written."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deltaweave.delta.analyzer import ResolvedMerge
-from deltaweave.delta.conditions import by_source_predicate
-from deltaweave.delta.deletion_vectors import vectors_writable
-from deltaweave.delta.failures import translated
-from deltaweave.delta.features import refuse_unsupported
-from deltaweave.delta.file_list import FileList
-from deltaweave.delta.transaction import Transaction, transaction_on
-from deltaweave.engine.candidates import candidate_files, files_by_conditions
-from deltaweave.engine.files_left import max_marked_fraction
-from deltaweave.engine.in_place import why_not_in_place
-from deltaweave.engine.key_index import key_index
-from deltaweave.engine.source import PreparedSource, prepared_source
-from deltaweave.engine.source_keys import SourceKeys, source_keys
-
-# A table of fewer files has little to gain from skipping some.
-_MANY_FILES = 10
-_HIGH_AMPLIFICATION = 10
+from deltaweave.delta.commit import Transaction, transaction_on
+from deltaweave.delta.jvm import translated
+from deltaweave.delta.log import FileList, refuse_unsupported
+from deltaweave.delta.statement import ResolvedMerge, by_source_predicate
+from deltaweave.engine import limits
+from deltaweave.engine.find import candidate_files, files_by_conditions, stored_index
+from deltaweave.engine.source import PreparedSource, SourceKeys, prepared_source, source_keys
+from deltaweave.engine.write import Strategy, choose_strategy
 
 
 @dataclass(frozen=True)
 class Files:
-    """How much of the target is left after a step: data files, and their size in bytes."""
+    """Data files that are left after a step of pruning, and their size in bytes."""
 
     files: int
     bytes: int
@@ -36,23 +27,23 @@ class MergePlan:
     """What a merge would do to its target as it is now.
 
     Attributes:
-        table: What messages call the target.
-        version: The version that was looked at.
+        table: The target's name in messages.
+        version: The version of the target.
         strategy: How changes would be written, as in `MergeResult.strategy`.
-        reason: Why in this way.
+        reason: Why this strategy.
         source_rows: Rows of the source.
         source_bytes: Their measured size, or None where the source is not materialized.
         source_materialization: Why the source is materialized or not, in Delta's words.
         before_skipping: The whole target.
-        after_conditions: What the statement's conditions over the target alone leave.
-        after_source_keys: What the source's own keys leave of it: the files to be scanned.
-        key_index: The column whose index (see `Table.index_keys`) was asked, too; empty if none.
-        touched_files: At most so many files are rewritten or marked, where no two rows of the
-            target have the same key.
+        after_conditions: The files that the statement's conditions over the target alone leave.
+        after_source_keys: The files that the source's keys then leave: those to be scanned.
+        key_index: The column whose index (see `Table.index_keys`) was used, too; empty if none.
+        touched_files: The most files that may be rewritten or marked, if no two rows of the target
+            have the same key.
         join: How the scan joins target and source.
         write_amplification: Rows written for each source row, estimated; 1 where only changed rows
             are written. None where row counts are not known.
-        advice: What setting or layout would help, in one line; empty where none would.
+        advice: A setting or a layout that would help, in one line; empty if there is none.
     """
 
     table: str
@@ -116,17 +107,17 @@ def _plan(
     scanned: FileList,
 ) -> MergePlan:
     merge = transaction.merge
-    strategy, reason = _strategy(transaction)
+    choice = choose_strategy(transaction, source)
     touched = 0
-    if strategy != "insert-only":
+    if choice.strategy is not Strategy.INSERT_ONLY:
         by_source = bool(merge.of_kind("not_matched_by_source"))
         touched = len(scanned) if by_source else min(len(scanned), source.num_rows)
-    amplification = _amplification(strategy, source, scanned, touched)
+    amplification = _amplification(choice.strategy, source, scanned, touched)
     return MergePlan(
         table=merge.table,
         version=transaction.version,
-        strategy=strategy,
-        reason=reason,
+        strategy=choice.strategy.value,
+        reason=choice.reason,
         source_rows=source.num_rows,
         source_bytes=source.size_in_bytes,
         source_materialization=source.reason,
@@ -139,35 +130,21 @@ def _plan(
         if source.is_broadcastable
         else "as Spark chooses by its estimates",
         write_amplification=amplification,
-        advice=_advice(transaction, keys, considered, scanned, strategy, amplification),
+        advice=_advice(transaction, keys, considered, scanned, choice.strategy, amplification),
     )
 
 
 def _index_asked(transaction: Transaction, keys: SourceKeys) -> str:
-    index = key_index(transaction.table)
+    index = stored_index(transaction.table)
     answers = index is not None and any(index.answers(key) for key in keys.columns)
     return index.column if index is not None and answers else ""
 
 
-def _strategy(transaction: Transaction) -> tuple[str, str]:
-    if transaction.merge.takes_insert_only_path:
-        return "insert-only", "the statement has WHEN NOT MATCHED clauses alone"
-    if vectors_writable(transaction):
-        limit = max_marked_fraction(transaction)
-        return "deletion-vectors", (
-            "the table takes deletion vectors; files of which more than "
-            f"{limit:.0%} of the rows would be marked are rewritten"
-        )
-    reason = why_not_in_place(transaction)
-    if reason is None:
-        return "copy-in-place", "the table's files can be copied row by row in their order"
-    return "copy-on-write", f"Spark rewrites the touched files, since {reason}"
-
-
 def _amplification(
-    strategy: str, source: PreparedSource, scanned: FileList, touched: int
+    strategy: Strategy, source: PreparedSource, scanned: FileList, touched: int
 ) -> float | None:
-    if strategy in ("insert-only", "deletion-vectors") or not touched or not source.num_rows:
+    writes_changes_alone = strategy in (Strategy.INSERT_ONLY, Strategy.DELETION_VECTORS)
+    if writes_changes_alone or not touched or not source.num_rows:
         return 1.0
     if scanned.num_records is None:
         return None
@@ -179,7 +156,7 @@ def _advice(
     keys: SourceKeys,
     considered: FileList,
     scanned: FileList,
-    strategy: str,
+    strategy: Strategy,
     amplification: float | None,
 ) -> str:
     merge = transaction.merge
@@ -189,7 +166,10 @@ def _advice(
             "WHEN NOT MATCHED BY SOURCE looks at every file: give it a condition over the target's "
             "columns that says which rows the source speaks of."
         )
-    if transaction.num_files > _MANY_FILES and len(scanned) * 2 > transaction.num_files:
+    if (
+        transaction.num_files > limits.MIN_FILES_FOR_ADVICE
+        and len(scanned) * 2 > transaction.num_files
+    ):
         if not keys.columns:
             return (
                 "ON sets no column of the target equal to a value of the source, so that no file "
@@ -202,8 +182,8 @@ def _advice(
                 f"ALTER TABLE {name} CLUSTER BY ({columns}), then OPTIMIZE {name} FULL; or, where "
                 "keys are as random as UUIDs, index them with Table.index_keys."
             )
-    rewrites = strategy in ("copy-on-write", "copy-in-place")
-    if rewrites and amplification is not None and amplification > _HIGH_AMPLIFICATION:
+    rewrites = strategy in (Strategy.COPY_ON_WRITE, Strategy.COPY_IN_PLACE)
+    if rewrites and amplification is not None and amplification > limits.HIGH_WRITE_AMPLIFICATION:
         return (
             "Most of what is written is not changed: ALTER TABLE "
             f"{name} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true') writes changed "

@@ -1,4 +1,4 @@
-"""A phase of a merge: its status as Spark's job description, and the time it takes."""
+"""Phases of a merge: their Spark job description, and the time that they take."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from deltaweave.delta.failures import letting_go
+from deltaweave.delta.jvm import letting_go
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,13 +33,13 @@ class Phases:
 
     @contextmanager
     def running(self, operation: str, status: str, metric: str) -> Iterator[None]:
-        """Run the block as a phase (document row M8).
+        """Run the block as a phase.
 
         Args:
             operation: Delta's name of the phase (its extraOpType), for the log.
             status: Delta's status text; the Spark jobs of the block carry it as description.
-            metric: The timing metric the block's time is added to; at least 1 ms, so that a phase
-                that ran can be told from one that did not.
+            metric: The timing metric to which the block's time is added. At least 1 ms is added,
+                so that 0 means that the phase did not run.
         """
         started = time.perf_counter()
         logger.debug("%s: %s", operation, status)
@@ -53,7 +53,7 @@ class Phases:
 
     @contextmanager
     def described(self, status: str) -> Iterator[None]:
-        """Let the Spark jobs of the block carry a status, behind that of the block around it."""
+        """Append a status to the description of the Spark jobs that the block starts."""
         context = self.spark.sparkContext
         before = context.getLocalProperty(_DESCRIPTION)
         context.setLocalProperty(_DESCRIPTION, f"{before} - {status}" if before else status)
@@ -61,5 +61,5 @@ class Phases:
             yield
         finally:
             with letting_go("the job description"):
-                # None clears the property; pyspark's annotation forgets that.
+                # None clears the property, although pyspark's annotation does not allow it.
                 context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""Where a warm driver is found: one socket for each configuration, that its owner alone can open.
+"""The address of a warm driver: one socket for each configuration, which only its owner can open.
 
-The name of the socket is a fingerprint of all that a running driver cannot take over: with another
-configuration, other jars or other versions, another driver is looked for, and the former one ends
+The name of the socket is a fingerprint of everything that a running driver cannot change. With
+another configuration, other jars or other versions, another driver is used, and the old one ends
 when it is idle.
 """
 
@@ -21,9 +21,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-# What Spark, Hadoop and the Python workers read from the environment that the driver starts in.
+# Environment variables that Spark, Hadoop and the Python workers read when the driver starts.
 _VARIABLES = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "JAVA_", "AWS_", "PYTHON", "DELTAWEAVE_")
-# Set anew by each process: where its own gateway is, and what PySpark tells its own workers.
+# Each process sets these itself: the address of its gateway, and settings for its workers.
 _OF_A_PROCESS = ("PYSPARK_GATEWAY_", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 
 
@@ -36,9 +36,9 @@ class Address:
     """The files of one driver, all in one private directory.
 
     Attributes:
-        socket: Where the keeper takes clients; there while a driver runs.
-        lock: Held by the one client that looks for a driver and starts it where there is none.
-        log: What the keeper, the JVM and its Python workers write.
+        socket: The socket on which the keeper accepts clients; it exists while a driver runs.
+        lock: The lock of the client that looks for a driver, and starts one if there is none.
+        log: The log of the keeper, the JVM and its Python workers.
     """
 
     socket: Path
@@ -47,7 +47,7 @@ class Address:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Runs the block in one process at a time; the lock ends with the process."""
+        """Run the block in one process at a time; the lock ends with the process."""
         with os.fdopen(os.open(self.lock, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -57,7 +57,7 @@ def address(spark_conf: Mapping[str, str]) -> Address:
     """The address of the driver with this configuration, for this user on this machine.
 
     Raises:
-        WarmDriverError: Others could open the directory in which it would be.
+        WarmDriverError: Other users could open its directory.
     """
     directory = _private_directory()
     name = fingerprint(spark_conf)
@@ -65,7 +65,7 @@ def address(spark_conf: Mapping[str, str]) -> Address:
 
 
 def fingerprint(spark_conf: Mapping[str, str]) -> str:
-    """A name for all that a driver is started with: configuration, jars, versions, environment."""
+    """A hash of all that a driver starts with: configuration, jars, versions, environment."""
     parts = {
         "configuration": dict(spark_conf),
         "jars": [_stamp(path) for path in _jars(spark_conf)],
@@ -96,15 +96,15 @@ def _jars(spark_conf: Mapping[str, str]) -> list[Path]:
 def _stamp(path: Path) -> list[object]:
     try:
         found = path.stat()
-    except OSError:  # of a file system that Spark alone knows
+    except OSError:  # a file system that only Spark can read
         return [str(path)]
     return [str(path), found.st_mtime_ns, found.st_size]
 
 
 def _private_directory() -> Path:
-    """A directory of this user on this machine, and so not in Dagster's home, which may be shared.
+    """A directory of this user on this machine. Dagster's home may be shared.
 
-    The path of a Unix socket has room for about 100 characters.
+    The path of a Unix socket is limited to about 100 characters.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime:

@@ -1,4 +1,4 @@
-"""PySpark's objects of this process, over a driver that serves other processes too."""
+"""PySpark's objects in a process that is attached to a warm driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 
 class AttachedContext(SparkContext):
-    """A SparkContext whose end is this process's alone.
+    """A SparkContext that ends only for this process.
 
     Attributes:
         job_tag: The tag of all jobs of this process.
@@ -26,7 +26,7 @@ class AttachedContext(SparkContext):
     job_tag: str
 
     def stop(self) -> None:
-        """Let go of the driver, which goes on; a Spark that is started next is another."""
+        """Detach from the driver, which continues. The next session starts another Spark."""
         self._jsc: Any = None  # what PySpark would stop
         super().stop()
         forget_gateway()
@@ -37,14 +37,14 @@ class AttachedContext(SparkContext):
 
 
 def attached_session(port: int, secret: str, job_tag: str) -> SparkSession:
-    """The session that the keeper lent to a py4j server, as this process's PySpark session.
+    """The session behind a py4j server of the keeper, as this process's PySpark session.
 
     Args:
         port: The py4j server's port on loopback.
         secret: Its token.
         job_tag: The tag that the keeper gave to this process's jobs.
     """
-    # PySpark's own way of being told about a JVM that runs; child processes must not see the token.
+    # PySpark reads these to find a running JVM. Child processes must not see the token.
     os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = secret
     try:
@@ -58,8 +58,8 @@ def attached_session(port: int, secret: str, job_tag: str) -> SparkSession:
         gateway=gateway,
         jsc=java_context,
         conf=SparkConf(_jconf=java_context.getConf()),
-        # Spark keeps Python workers by their environment: those that imported other code than
-        # this process has are not for its functions.
+        # Spark reuses Python workers with the same environment. Workers that imported other code
+        # than this process must not run its functions.
         environment={"DELTAWEAVE_CODE": code_stamp()},
     )
     context.job_tag = job_tag
@@ -67,12 +67,12 @@ def attached_session(port: int, secret: str, job_tag: str) -> SparkSession:
 
 
 def forget_gateway() -> None:
-    """Make PySpark start a JVM of its own when it is asked for a session next."""
+    """Make PySpark start its own JVM for the next session."""
     SparkContext._gateway = SparkContext._jvm = None
 
 
 def code_stamp() -> str:
-    """A hash of the code that this process works with: its own files, and what is installed."""
+    """A hash of the code of this process: its own files and the installed packages."""
     paths = sysconfig.get_paths()
     libraries = tuple(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     digest = hashlib.sha256()
@@ -84,7 +84,7 @@ def code_stamp() -> str:
 
 
 def _own_files(libraries: tuple[str, ...]) -> Iterator[str]:
-    """Python files of all packages and modules that were imported from outside the libraries."""
+    """Python files of all imported packages and modules that are not libraries."""
     for name in {name.partition(".")[0] for name in list(sys.modules)}:
         module = sys.modules.get(name)
         if not isinstance(module, ModuleType):

@@ -1,4 +1,4 @@
-"""A session on the warm driver for this process, which starts the driver where there is none."""
+"""Gives this process a session on the warm driver, which is started if there is none."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _attachment: Attachment | None = None
 
 @dataclass(frozen=True)
 class Attachment:
-    """This process's place at a warm driver.
+    """The attachment of this process to a warm driver.
 
     Attributes:
         session: The session of this process.
-        place: Where the driver is found, and its log.
+        place: The address of the driver, with its log.
         driver: Process id of the driver's keeper.
-        connection: The keeper's watch over this process, and this process's over the keeper.
+        connection: The connection by which keeper and process see that the other has ended.
     """
 
     session: SparkSession
@@ -62,12 +62,12 @@ def attach(
     idle_seconds: float = 900,
     orphaned_seconds: float = _ORPHANED_SECONDS,
 ) -> Attachment:
-    """Attach this process to the warm driver of a configuration; once attached, it stays so.
+    """Attach this process to the warm driver of a configuration, until the process ends.
 
     Args:
         spark_conf: Spark configuration, as `local_session` takes it.
         name: What this process does, for the log and the Spark UI, e.g. `run 0a1b2c3d`.
-        idle_seconds: For how long the driver is kept when it has no client.
+        idle_seconds: How long the driver is kept without a client.
         orphaned_seconds: The same when the parent processes of all its clients have ended.
 
     Raises:
@@ -125,7 +125,7 @@ def _attach(place: Address, name: str, settings: Mapping[str, Any]) -> Attachmen
 
 
 def _greet(place: Address, hello: Mapping[str, Any]) -> tuple[socket.socket, dict[str, Any]] | None:
-    """The connection to the keeper and its answer; None where no keeper answers."""
+    """The connection to the keeper, and its answer; None if no keeper answers."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_SECONDS_FOR_AN_ANSWER)
     try:
@@ -153,7 +153,7 @@ def _start(place: Address, settings: Mapping[str, Any]) -> None:
     """Start a keeper that outlives this process, and wait until its driver runs."""
     descriptor = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor) as log:
-        # A session of its own: signals to this process's group are not for the driver.
+        # The keeper has its own session, so signals to this process's group do not reach it.
         keeper = subprocess.Popen(
             [sys.executable, "-m", "deltaweave.warm_driver.keeper"],
             stdin=subprocess.PIPE,

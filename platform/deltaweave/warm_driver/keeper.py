@@ -1,9 +1,9 @@
 """The process that keeps a Spark driver warm and serves it to other processes.
 
-`client.attach` starts it, with its settings as one line of JSON on stdin; it prints one line when
-the driver runs. Its clients are connections to a Unix socket that the owner alone can open. Each
-gets a py4j server of its own on loopback, with a token of its own, and keeps its connection for as
-long as it lives: the end of the connection, however it came about, ends what the client had.
+`client.attach` starts it with its settings as one line of JSON on stdin, and it prints one line
+when the driver runs. Clients connect to a Unix socket that only the owner can open. Each gets its
+own py4j server on loopback, with its own token, and keeps the connection as long as it lives. When
+the connection ends, for whatever reason, all that the client had ends.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("deltaweave.warm_driver")
 
-# A driver that serves many processes shares its cores among them, and must not collect what the
-# UI tells of them.
+# A driver that serves many processes shares its cores among them, and must not keep UI data of all
+# of them.
 LONG_LIVED = {
     "spark.scheduler.mode": "FAIR",
     "spark.ui.retainedJobs": "200",
@@ -41,7 +41,7 @@ LONG_LIVED = {
 
 _SECONDS_BETWEEN_LOOKS = 1
 
-# In a client's session, and so in those that Spark clones of it: the client's name.
+# Setting with the client's name, in its session and in those that Spark clones from it.
 _CLIENT = "spark.deltaweave.warmDriver.client"
 
 
@@ -52,9 +52,9 @@ class Keeper:
     Attributes:
         spark: The driver's first session, which no client gets.
         listener: The socket that clients connect to.
-        idle_seconds: For how long a driver without clients is kept; the last client said so.
+        idle_seconds: How long a driver without clients is kept; the last client sets it.
         orphaned_seconds: The same when all processes that started clients have ended.
-        clients: How many there are now.
+        clients: The number of current clients.
         owners: Process ids of the processes that started clients, e.g. Dagster's code server.
         idle_since: When the last client left, on the monotonic clock.
     """
@@ -70,7 +70,7 @@ class Keeper:
     _lock: Lock = field(default_factory=Lock)
 
     def serve(self) -> str:
-        """Takes clients until there is a reason to end, and returns the reason."""
+        """Accept clients until there is a reason to end, and return the reason."""
         self.listener.settimeout(_SECONDS_BETWEEN_LOOKS)
         while True:
             with suppress(TimeoutError):
@@ -104,7 +104,7 @@ class Keeper:
             return False
 
     def _attend(self, connection: socket.socket) -> None:
-        """One client, from its first line to its end, in a thread of its own."""
+        """Serve one client, from its first line to its end, in its own thread."""
         try:
             with connection, connection.makefile("rw", encoding="utf-8") as stream:
                 hello = json.loads(stream.readline())
@@ -148,27 +148,27 @@ class Keeper:
                 shutil.rmtree(directory, ignore_errors=True)
             with self._lock:
                 alone = self.clients == 1
-            if alone:  # Spark lets go of shuffles, checkpoints and broadcasts when Java does
-                with _going_on("what Java lets go of"):
+            if alone:  # Spark frees shuffles, checkpoints and broadcasts when Java collects them
+                with _going_on("what Java collects"):
                     context._jvm.System.gc()
 
     def _lend_to_this_thread(self, name: str, session: Any) -> None:
-        """Sets what all threads of the client's py4j server inherit from the one that starts it."""
+        """Set what all threads of the client's py4j server inherit from this thread."""
         context: Any = self.spark.sparkContext
         sessions: Any = context._jvm.org.apache.spark.sql.classic.SparkSession
         sessions.setActiveSession(session._jsparkSession)
         sessions.setDefaultSession(self.spark._jsparkSession)
         # Delta remembers a table's log for an hour, even if the table was removed meanwhile.
         context._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-        # Of the group, jobs can be cancelled before they start; the tag stays when code of the
-        # client sets a group of its own.
+        # By the group, jobs can be cancelled before they start. The tag remains if the client sets
+        # its own group.
         context.setLocalProperty("spark.jobGroup.id", name)
         context.addJobTag(name)
         context.setInterruptOnCancel(True)
         context.setLocalProperty("spark.scheduler.pool", name)
 
     def _take_back(self, name: str, session: SparkSession) -> None:
-        """End what a client had; what cannot be ended keeps nothing else."""
+        """End all that a client had; a failure does not keep the rest from ending."""
         context: Any = self.spark.sparkContext
         with _going_on("its jobs"):
             context._jsc.sc().cancelJobGroupAndFutureJobs(name)
@@ -180,7 +180,7 @@ class Keeper:
         for query in queries:
             with _going_on("its stream"):
                 query.stop()
-        # Tables are cached for all sessions: the next client would read rows as they once were.
+        # Tables are cached for all sessions: the next client would read old rows.
         with _going_on("what it cached"):
             self._uncache(name)
         with _going_on("the default session"):
@@ -188,7 +188,7 @@ class Keeper:
             sessions.setDefaultSession(self.spark._jsparkSession)
 
     def _uncache(self, name: str) -> None:
-        """Let go of what a client cached; of what no client owns when there is no other client."""
+        """Release what a client cached and, without other clients, what no client owns."""
         session: Any = self.spark._jsparkSession
         manager = session.sharedState().cacheManager()
         field = manager.getClass().getDeclaredField("cachedData")
@@ -205,7 +205,7 @@ class Keeper:
 
 @contextmanager
 def _going_on(of_what: str) -> Iterator[None]:
-    """Run a block that takes something back from a client: what fails in it is logged alone."""
+    """Run a block that takes something back from a client; its errors are only logged."""
     try:
         yield
     except Exception:
@@ -228,7 +228,7 @@ def _exists(process_id: int) -> bool:
 
 
 def main() -> None:
-    """Starts the driver, serves it, and ends with it."""
+    """Start the driver, serve it, and end with it."""
     settings = json.loads(sys.stdin.readline())
     os.umask(0o077)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")

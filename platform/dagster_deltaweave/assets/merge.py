@@ -1,0 +1,196 @@
+"""`@merge_asset`: a Delta table as an asset, declared by its changes and how they are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any, get_args
+
+from dagster import AssetsDefinition, DagsterInvalidDefinitionError
+
+from dagster_deltaweave.assets.table_asset import KINDS, DagsterArguments, asset_key, table_asset
+from dagster_deltaweave.tables import (
+    PARTITION_EXPR,
+    UPSERT_CLAUSES,
+    IdempotentBy,
+    MergeDeclaration,
+    SchemaPolicy,
+    equal_keys_condition,
+    problem_of_table_key,
+    touched_upstreams,
+)
+from deltaweave.choices import choice_problem
+from deltaweave.clauses import Clause
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+    from typing_extensions import Unpack
+
+
+def merge_asset(
+    *,
+    keys: Sequence[str] = (),
+    on: str | None = None,
+    clauses: Sequence[Clause] = (),
+    merge_text: str | None = None,
+    table: str | None = None,
+    schema: StructType | str | None = None,
+    partition_by: Sequence[str] = (),
+    cluster_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    schema_policy: SchemaPolicy = "strict",
+    except_column_list: Sequence[str] = (),
+    partition_expr: str | Mapping[str, str] | None = None,
+    idempotent_by: IdempotentBy | None = None,
+    retries: int = 3,
+    name: str | None = None,
+    key_prefix: str | Sequence[str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    kinds: Set[str] = KINDS,
+    pool: str | None = None,
+    **arguments: Unpack[DagsterArguments],
+) -> Callable[[Callable[..., Any]], AssetsDefinition]:
+    """Declare an asset whose function returns changes, and how they are merged into its table.
+
+    The function returns the changes as a DataFrame (of Spark, pandas or Polars, or Arrow's table or
+    record batches), or `Changes` where it applies touched or changed rows of an upstream; None
+    where there is nothing to merge. In SQL strings the table is `t` and the changes are `s`. The
+    merge is given by `keys`, by `on`, or by `merge_text`.
+
+    A run with the tag `deltaweave/full_refresh` rebuilds the table: it is then what the same
+    output, merged into an empty table, makes of it. The run's partitions are all the asset has,
+    or `partition_expr` says which rows of the table are theirs.
+
+    Two merges of one table that run at once do no harm: Delta commits the one that is first and
+    refuses the other where it read what the first changed; that run then tries again from the
+    start. A pool (by default one for each table) only saves the wasted work.
+
+    >>> @merge_asset(keys=["id"])
+    ... def customers(spark: SparkResource) -> DataFrame:
+    ...     return spark.session.read.parquet("landing/customers")
+
+    Args:
+        keys: Columns that identify a row: `ON t.k = s.k AND …`.
+        on: The merge condition, where equal keys do not say it.
+        clauses: What to do with which rows, first match wins: `deltaweave.clauses.when_…()`.
+            Without any: update matched rows and insert the others.
+        merge_text: A whole statement, `MERGE INTO {target} AS t USING {source} AS s ON …`.
+        table: The table's path or catalog name; by default the IO manager's root and asset key.
+        schema: Schema for creating the table; by default that of the changes.
+        partition_by: Partition columns for creating the table.
+        cluster_by: Columns by which a created table is clustered; not with partition columns.
+        properties: Table properties for creating the table. Deletion vectors are on unless
+            `delta.enableDeletionVectors` is `"false"` here.
+        schema_policy: `strict`: columns of the changes that the table lacks are an error, by name,
+            before anything is written. `add`: they are added to the table. `widen`: so are they,
+            and the table's types become wider where those of the changes are. A `merge_text` says
+            it itself, by WITH SCHEMA EVOLUTION.
+        except_column_list: Columns of the changes that are no columns of the table: only clauses
+            use them.
+        partition_expr: SQL expression over the table's columns that gives a row's partition (or
+            one for each dimension of multi-partitions), where partitions are parts of the table:
+            downstream assets then load only their partitions. Dagster's metadata of that name.
+        idempotent_by: What a re-run must not apply again, where the clauses would count it twice:
+            each `partition`, or each `delivery` of a partition (the run's tag
+            `deltaweave/delivery`). The mark of what was applied is in the merge's own commit, so
+            it holds for killed and simultaneous runs too. Such runs merge one partition at a time.
+        retries: How often to try again after an error that may pass (a commit conflict); all
+            other errors fail the run at once.
+        name: The asset's name; by default the function's.
+        key_prefix: Prefix of the asset key.
+        metadata: Further metadata of the definition.
+        kinds: Kinds the UI shows.
+        pool: The concurrency pool; by default one for each table, so that Dagster, given a limit
+            for it, runs one merge of a table at a time.
+        arguments: All others of `dagster.asset`, as they are there. Of these, `ins` may ask for
+            touched rows with `AssetIn(metadata={"deltaweave/read": "touched"})`; `partitions_def`
+            are partitions of the changes, and a run merges those that it is for.
+    """
+
+    # More than 50 lines: each argument takes a line here and one in the declaration.
+    def decorate(function: Callable[..., Any]) -> AssetsDefinition:
+        asset_name = name or function.__name__
+        problem = (
+            _problem(keys, on, clauses, merge_text, schema_policy)
+            or _table_problem(partition_by, cluster_by, idempotent_by, arguments)
+            or (None if table else problem_of_table_key(asset_key(key_prefix, asset_name)))
+        )
+        if problem is not None:
+            raise DagsterInvalidDefinitionError(f"merge asset {asset_name}: {problem}")
+        declaration = MergeDeclaration(
+            on=equal_keys_condition(tuple(keys)) if keys else on,
+            clauses=() if merge_text else tuple(clauses) or UPSERT_CLAUSES,
+            merge_text=merge_text,
+            table=table,
+            schema=schema,
+            partition_by=tuple(partition_by),
+            cluster_by=tuple(cluster_by),
+            properties=properties,
+            schema_policy=schema_policy,
+            except_column_list=tuple(except_column_list),
+            partition_expr=partition_expr,
+            idempotent_by=idempotent_by,
+            retries=retries,
+        )
+        shown = {} if partition_expr is None else {PARTITION_EXPR: partition_expr}
+        definition = table_asset(
+            function,
+            declaration,
+            arguments,
+            name=asset_name,
+            key_prefix=key_prefix,
+            metadata={**(metadata or {}), **shown},
+            kinds=kinds,
+            pool=pool,
+        )
+        if len(touched_upstreams(definition)) > 1:
+            raise DagsterInvalidDefinitionError(
+                f"merge asset {asset_name}: only one input may read touched or changed rows: "
+                "a merge commits one applied version."
+            )
+        return definition
+
+    return decorate
+
+
+def _problem(
+    keys: Sequence[str],
+    on: str | None,
+    clauses: Sequence[Clause],
+    merge_text: str | None,
+    schema_policy: str,
+) -> str | None:
+    """What is wrong with a declared merge, in words for the one who wrote it."""
+    if isinstance(keys, str):
+        return f"keys is a list of columns: keys=[{keys!r}]."
+    if sum(bool(given) for given in (keys, on, merge_text)) != 1:
+        return "give exactly one of keys, on and merge_text."
+    unknown = choice_problem("schema_policy", schema_policy, get_args(SchemaPolicy))
+    if unknown is not None:
+        return unknown
+    if merge_text and (clauses or schema_policy != "strict"):
+        return "merge_text holds the whole statement: give no clauses and no schema_policy."
+    if merge_text and not ("{target}" in merge_text and "{source}" in merge_text):
+        return "merge_text must name {target} and {source}."
+    return None
+
+
+def _table_problem(
+    partition_by: Sequence[str],
+    cluster_by: Sequence[str],
+    idempotent_by: str | None,
+    arguments: DagsterArguments,
+) -> str | None:
+    """What is wrong with a declared table or with its partitions."""
+    if partition_by and cluster_by:
+        return "a table has partition_by or cluster_by, not both."
+    if idempotent_by is None:
+        return None
+    unknown = choice_problem("idempotent_by", idempotent_by, get_args(IdempotentBy))
+    if unknown is not None:
+        return unknown
+    if idempotent_by == "partition" and arguments.get("partitions_def") is None:
+        return "idempotent_by='partition' needs a partitions_def."
+    backfill_policy = arguments.get("backfill_policy")
+    if backfill_policy is not None and backfill_policy.max_partitions_per_run != 1:
+        return "idempotent_by marks one partition in each commit: its runs have one partition."
+    return None

@@ -1,0 +1,225 @@
+"""`@merge_on_read_asset`: a table whose changes are appended now, merged later; three assets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, get_args
+
+from dagster import AssetsDefinition, DagsterInvalidDefinitionError
+
+from dagster_deltaweave.assets.base_and_view import base_asset, view_asset
+from dagster_deltaweave.assets.table_asset import KINDS, DagsterArguments, asset_key, table_asset
+from dagster_deltaweave.tables import (
+    IdempotentBy,
+    MergeOnReadDeclaration,
+    problem_of_table_key,
+    table_declaration,
+)
+from deltaweave.changes.merge_on_read import Strategy
+from deltaweave.choices import choice_problem
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class MergeOnReadAssets(list[AssetsDefinition]):
+    """The three assets of a merge-on-read table.
+
+    A list, so that Dagster's loaders find them in a module: `Definitions(assets=[*orders])`.
+
+    Attributes:
+        changes: The change events, appended.
+        base: The table that they are merged into.
+        view: Both as one.
+    """
+
+    def __init__(
+        self, changes: AssetsDefinition, base: AssetsDefinition, view: AssetsDefinition
+    ) -> None:
+        super().__init__([changes, base, view])
+        self.changes, self.base, self.view = changes, base, view
+
+    @property
+    def declaration(self) -> MergeOnReadDeclaration:
+        """The view's."""
+        key = self.view.key
+        found = table_declaration(self.view.metadata_by_key[key], asset=key.to_user_string())
+        assert isinstance(found, MergeOnReadDeclaration)
+        return found
+
+
+def merge_on_read_asset(
+    *,
+    keys: Sequence[str],
+    sequence_by: str,
+    apply_as_deletes: str | None = None,
+    apply_as_truncates: str | None = None,
+    inserts: str | None = None,
+    ignore_null_updates: bool = False,
+    present_columns: str | None = None,
+    column_list: Sequence[str] | None = None,
+    except_column_list: Sequence[str] | None = None,
+    partition_by: Sequence[str] = (),
+    late_by: timedelta = timedelta(days=7),
+    keep_merged_for: timedelta = timedelta(hours=1),
+    broadcast_limit_bytes: int = 2**30,
+    strategy: Strategy = "auto",
+    idempotent_by: IdempotentBy | None = None,
+    table: str | None = None,
+    changes_table: str | None = None,
+    checkpoint: str | None = None,
+    retries: int = 3,
+    name: str | None = None,
+    key_prefix: str | Sequence[str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    kinds: Set[str] = KINDS,
+    pool: str | None = None,
+    **arguments: Unpack[DagsterArguments],
+) -> Callable[[Callable[..., Any]], MergeOnReadAssets]:
+    """Declare a merge-on-read table, whose function returns change events, as three assets.
+
+    - `<name>_changes` is what the function returns, appended: a DataFrame as one batch, once for
+      each run, also where the run is tried again; of a streaming DataFrame all that there is now,
+      each micro-batch once (`build_stream_job` keeps it running).
+    - `<name>_base` is the table that they are merged into. Materializing it brings all changes into
+      it, then deletes those that have been in it for `keep_merged_for`.
+    - `<name>` is both as one, and what downstream assets read: a lazy DataFrame of the rows as of
+      now; `AssetIn(metadata={"deltaweave/where": "id < 10"})` asks for those of some keys. It has
+      no data of its own. Materializing it records what is pending, by the logs and without Spark.
+      Its data version is the newest batch, so that merging makes nothing downstream stale.
+
+    They are three assets, and not one of three outputs, because they are materialized at different
+    times by different runs: changes each minute, the base by a sensor or each night. So each has
+    a pool of its own, too: two runs never append at once, nor do two merge (nor a merge and an
+    upkeep of the base), but none that appends waits for one that merges.
+
+    >>> @merge_on_read_asset(keys=["id"], sequence_by="version", apply_as_deletes="op = 'd'",
+    ...                      except_column_list=["op", "version"])
+    ... def orders(spark: SparkResource) -> DataFrame:
+    ...     return spark.session.readStream.format("delta").load("/lake/order_events")
+
+    Args:
+        keys: Columns that identify a row; for these and those that follow, up to
+            `broadcast_limit_bytes`, see `deltaweave.MergeOnReadTable`.
+        sequence_by: SQL expression that orders the events of a key.
+        apply_as_deletes: SQL condition of events that delete their key's row.
+        apply_as_truncates: SQL condition of events that delete all older rows.
+        inserts: SQL condition of events that insert; what they promise, `MergeOnReadTable` says.
+        ignore_null_updates: Whether nulls leave columns as they are.
+        present_columns: Column with the names of the columns that an event speaks of.
+        column_list: Columns of the events that are columns of the table.
+        except_column_list: Columns of the events that are not.
+        partition_by: Partition columns of the base.
+        late_by: How long deletes are remembered.
+        keep_merged_for: How long changes are kept once they are in the base.
+        broadcast_limit_bytes: Changes up to this measured size are sent to every task.
+        strategy: How the base is rematerialized: `merge`, `overwrite`, `replace_where`, or `auto`.
+        idempotent_by: What of batches is appended once, instead of each run's: each `partition`, or
+            each `delivery` of one.
+        table: The base's path; by default the IO manager's root and the key of `<name>_base`.
+        changes_table: The changes' path; by default beside `table`, or root and key.
+        checkpoint: Where Spark keeps how far a stream was read; by default beside the changes, at
+            their path with `_checkpoint`. Delete it together with the tables.
+        retries: How often a run tries again after an error that may pass.
+        name: The view's name; by default the function's.
+        key_prefix: Prefix of the asset keys.
+        metadata: Further metadata of the three.
+        kinds: Kinds the UI shows of changes and base.
+        pool: The concurrency pool of the changes; by default one for each table. The base always
+            has a pool of its own.
+        arguments: All others of `dagster.asset`. `group_name`, `owners`, `tags` and
+            `io_manager_key` (of a `SparkDeltaIOManager`) are of the three; `description` is of the
+            view, by default the function's docstring. The others are of the changes: `ins`, `deps`,
+            `partitions_def`, `automation_condition`, …
+    """
+
+    # More than 50 lines: each argument takes a line here and one in the declaration.
+    def decorate(function: Callable[..., Any]) -> MergeOnReadAssets:
+        view_name = name or function.__name__
+        view_key = asset_key(key_prefix, view_name)
+        problem = _problem(keys, strategy, idempotent_by, table, changes_table)
+        problem = problem or problem_of_table_key(view_key)
+        if problem is not None:
+            raise DagsterInvalidDefinitionError(f"merge-on-read asset {view_name}: {problem}")
+        changes_path = changes_table or (f"{table.rstrip('/')}_changes" if table else None)
+        declared: dict[str, Any] = {
+            "view": view_key,
+            "base_path": table,
+            "changes_path": changes_path,
+            "checkpoint": checkpoint,
+            "retries": retries,
+            "idempotent_by": idempotent_by,
+            "arguments": {
+                "keys": tuple(keys),
+                "sequence_by": sequence_by,
+                "apply_as_deletes": apply_as_deletes,
+                "apply_as_truncates": apply_as_truncates,
+                "inserts": inserts,
+                "ignore_null_updates": ignore_null_updates,
+                "present_columns": present_columns,
+                "column_list": column_list,
+                "except_column_list": except_column_list,
+                "partition_by": tuple(partition_by),
+                "late_by": late_by,
+                "keep_merged_for": keep_merged_for,
+                "broadcast_limit_bytes": broadcast_limit_bytes,
+            },
+        }
+        of_all: DagsterArguments = {
+            "group_name": arguments.get("group_name"),
+            "owners": arguments.get("owners"),
+            "tags": arguments.get("tags"),
+            "io_manager_key": arguments.get("io_manager_key") or "io_manager",
+        }
+        description = f"Changes to {view_name}, appended in batches."
+        changes = table_asset(
+            function,
+            MergeOnReadDeclaration(part="changes", table=changes_path, **declared),
+            {**arguments, **of_all, "description": description},
+            name=f"{view_name}_changes",
+            key_prefix=key_prefix,
+            metadata=metadata,
+            kinds=kinds,
+            pool=pool,
+        )
+        base = base_asset(
+            MergeOnReadDeclaration(part="base", table=table, **declared),
+            strategy,
+            {**of_all, "deps": [changes]},
+            metadata,
+            kinds,
+        )
+        view = view_asset(
+            MergeOnReadDeclaration(part="view", **declared),
+            {
+                **of_all,
+                "deps": [base, changes],
+                "description": arguments.get("description") or function.__doc__,
+            },
+            metadata,
+        )
+        return MergeOnReadAssets(changes, base, view)
+
+    return decorate
+
+
+def _problem(
+    keys: Sequence[str],
+    strategy: str,
+    idempotent_by: str | None,
+    table: str | None,
+    changes_table: str | None,
+) -> str | None:
+    """What is wrong with a declared table, in words for the one who wrote it."""
+    if isinstance(keys, str) or not keys:
+        return "keys is a list of one or more columns."
+    unknown = choice_problem("strategy", strategy, get_args(Strategy)) or choice_problem(
+        "idempotent_by", idempotent_by, (None, *get_args(IdempotentBy))
+    )
+    if unknown is not None:
+        return unknown
+    for path in (table, changes_table):
+        if path is not None and ("/" not in path or "`" in path):
+            return f"{path!r} is not a path: sensors and checks find the logs of tables by paths."
+    return None

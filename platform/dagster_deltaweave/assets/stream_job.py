@@ -1,0 +1,63 @@
+"""A job that keeps the stream of a merge-on-read table running."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from dagster import AssetsDefinition, AssetSelection, define_asset_job, in_process_executor
+
+from dagster_deltaweave.assets.merge_on_read import MergeOnReadAssets
+from dagster_deltaweave.io_manager import STREAM_TAG, StreamRun
+
+if TYPE_CHECKING:
+    from dagster_deltaweave.dagster_private import (
+        UnresolvedAssetJobDefinition,
+    )
+
+
+def build_stream_job(
+    *,
+    name: str,
+    tables: MergeOnReadAssets,
+    every: str = "10 seconds",
+    run_for: timedelta | None = None,
+    observe_every: timedelta = timedelta(seconds=30),
+) -> UnresolvedAssetJobDefinition:
+    """A job whose run keeps the stream of a merge-on-read table running.
+
+    Each micro-batch is appended once, and readers see it at once, also while the run continues. The
+    base can be rematerialized at any time meanwhile. Observations of the changes record:
+
+    - `stream/batch`: the newest micro-batch, by the stream's own count.
+    - `stream/rows`: events since the observation before, of the 100 micro-batches that Spark
+      remembers.
+    - `stream/rows_per_second`: these by the time since then.
+    - `stream/processed_rows_per_second`: of the newest micro-batch, while it was at work.
+    - `stream/freshness_seconds`: 0 where the stream has appended all that it found and waits; where
+      it is at work, how long ago it began with what it appended last.
+    - `changes/…`: what is pending.
+
+    A run that is terminated, or killed, leaves nothing half done: the next run continues from
+    its checkpoint. It is one materialization, at its end.
+
+    Args:
+        name: The job's name.
+        tables: The assets of `@merge_on_read_asset`, whose function returns a streaming DataFrame.
+        every: How often events are appended.
+        run_for: When the run ends by itself; by default when it is terminated.
+        observe_every: Least time between two observations.
+    """
+    changes: AssetsDefinition = tables.changes
+    run = StreamRun(
+        every, run_for.total_seconds() if run_for else None, observe_every.total_seconds()
+    )
+    return define_asset_job(
+        name,
+        selection=AssetSelection.assets(changes),
+        tags={STREAM_TAG: json.dumps(asdict(run))},
+        executor_def=in_process_executor,
+        description=f"Keeps the stream of {changes.key.to_user_string()} running.",
+    )

@@ -1,0 +1,210 @@
+"""Asset checks of what a run merged, by the metadata that it recorded: they need no Spark."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from dagster import (
+    AssetCheckExecutionContext,
+    AssetCheckResult,
+    AssetChecksDefinition,
+    AssetCheckSeverity,
+    AssetKey,
+    AssetsDefinition,
+    DagsterInstance,
+    DagsterInvalidDefinitionError,
+    multi_asset_check,
+)
+
+from dagster_deltaweave.checks.check_definition import (
+    Finding,
+    check_op_name,
+    check_results,
+    check_specs,
+)
+from dagster_deltaweave.checks.judged_run import JudgedRun, judged_run, newest_runs
+from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION
+from dagster_deltaweave.tables import MergeDeclaration, merge_declaration_in
+
+SOURCE_ROWS = "source_rows_accounted_for"
+ROW_COUNT = "row_count_change"
+
+ROW_COUNT_KEY = "dagster/row_count"
+
+_RUNS = 100
+"""How many earlier runs are searched for the one before."""
+
+_AT_ONCE = 5
+"""How many runs may record in another order than they commit."""
+
+
+def build_merge_checks(
+    asset: AssetsDefinition,
+    *,
+    source_rows: bool = False,
+    every_row: bool | None = None,
+    row_count_change: tuple[float | None, float | None] | None = None,
+    blocking: bool | Iterable[str] = False,
+    severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
+) -> AssetChecksDefinition:
+    """Checks of what the check's own run merged, run together: those that are asked for.
+
+    A check that runs alone judges the newest run that materialized the asset, and says which.
+
+    - `source_rows_accounted_for`: rows inserted + updated + deleted + left alone = rows of the
+      source, where updates and deletes are those of WHEN MATCHED clauses, and left alone are rows
+      that no clause takes, by its condition or because there is none for them. The merge counts
+      these apart from the rows that it writes, so that a row that was lost makes the check fail.
+      So does a source row that matched several rows of the table: the check is asked for where ON
+      gives a key. Where the clauses take every row, none may be left alone. A merge that only
+      inserts does not count the rows that match: then the check fails only if more rows were
+      inserted than there are, and says so. A merge that was skipped passes.
+    - `row_count_change`: how much the table's row count moved since the run before, as a share of
+      what it was: `(-0.1, 0.5)` allows a tenth fewer and half as many more. Fixed bounds are
+      Dagster's own: `build_metadata_bounds_checks(metadata_key="dagster/row_count", …)`.
+
+    >>> customers_checks = build_merge_checks(customers, source_rows=True, blocking=True)
+
+    Args:
+        asset: The merge asset.
+        source_rows: Whether to check `source_rows_accounted_for`.
+        every_row: Whether its clauses take every source row; by default what they say, and that
+            they do not where MERGE text says it.
+        row_count_change: Lowest and highest change; None is no bound.
+        blocking: Whether a failure keeps downstream assets of the same run from running: of all
+            these checks, or of those named.
+        severity: Of a failure; a WARN blocks nothing.
+    """
+    declaration = merge_declaration_in(asset.metadata_by_key[asset.key])
+    if source_rows and declaration is None:
+        raise DagsterInvalidDefinitionError(
+            f"checks of {asset.key.to_user_string()}: it is no merge asset, so there are no "
+            "source rows to check."
+        )
+    takes_all = every_row if every_row is not None else takes_every_row(declaration)
+    low, high = row_count_change or (None, None)
+    descriptions = {
+        SOURCE_ROWS: _promise(takes_all) if source_rows else None,
+        ROW_COUNT: f"The row count moved by {_bounds(low, high)}." if row_count_change else None,
+    }
+    specs = check_specs(asset, descriptions, blocking)
+
+    @multi_asset_check(specs=specs, name=check_op_name(specs), can_subset=True)
+    def checks(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
+        selected = {key.name for key in context.selected_asset_check_keys}
+        judged = judged_run(context.instance, context.run, asset.key)
+        found: dict[str, Finding] = {}
+        if SOURCE_ROWS in selected:
+            found[SOURCE_ROWS] = _source_rows(judged.values if judged else {}, takes_all)
+        if ROW_COUNT in selected:
+            before = _run_before(context.instance, asset.key, judged) if judged else None
+            found[ROW_COUNT] = _row_count(judged, before, low, high)
+        if judged is not None:
+            found = {
+                name: (passed, text + judged.note, {**metadata, **judged.metadata})
+                for name, (passed, text, metadata) in found.items()
+            }
+        yield from check_results(asset, found, severity)
+
+    return checks
+
+
+def _promise(takes_all: bool) -> str:
+    taken = "taken" if takes_all else "taken, or left alone by the clauses"
+    return f"Each source row is {taken}, and no more than once."
+
+
+def takes_every_row(declaration: MergeDeclaration | None) -> bool:
+    """Whether the declared clauses take every source row, one target row for each."""
+    if declaration is None:
+        return False
+    matched = [clause for clause in declaration.clauses if clause.kind == "matched"]
+    inserts = [clause for clause in declaration.clauses if clause.kind == "not_matched"]
+    may_match_repeatedly = [clause.action for clause in matched] == ["delete"]
+    return not may_match_repeatedly and all(
+        any(clause.condition is None for clause in clauses) for clauses in (matched, inserts)
+    )
+
+
+def _source_rows(values: Mapping[str, Any], takes_all: bool) -> Finding:
+    if "merge/source_rows" not in values or values["merge/strategy"] == "already-applied":
+        return True, "The materialization merged nothing.", {}
+    source = values["merge/source_rows"]
+    taken = {
+        "inserted": values["merge/rows_inserted"],
+        "updated": values["merge/rows_updated"] - values["merge/by_source_rows_updated"],
+        "deleted": values["merge/rows_deleted"] - values["merge/by_source_rows_deleted"],
+    }
+    counted = ", ".join(f"{count:,} {what}" for what, count in taken.items())
+    others = source - sum(taken.values())
+    # Rows that were not counted pass as left alone, unless the clauses take every row.
+    left_alone = values.get("merge/source_rows_unaffected", 0 if takes_all else max(others, 0))
+    missing = others - left_alone
+    if others < 0 or missing < 0:
+        excess = -min(others, missing)
+        verdict = f"{excess:,} more than there are, so one matched several rows of the table"
+    elif missing:
+        why = ", though the clauses take every row" if takes_all else ""
+        verdict = f"{missing:,} are missing{why}"
+    elif left_alone and takes_all:
+        verdict = f"{left_alone:,} left alone, though the clauses take every row"
+    elif "merge/source_rows_unaffected" in values or takes_all:
+        verdict = f"{left_alone:,} left alone"
+    else:
+        verdict = f"{left_alone:,} others, of which the merge does not know whether they matched"
+    return (
+        others >= 0 and not missing and not (left_alone and takes_all),
+        f"Of {source:,} source rows: {counted}; {verdict}.",
+        {
+            "check/source_rows": source,
+            "check/rows_left_alone": left_alone,
+            "check/rows_missing": missing,
+        },
+    )
+
+
+def _run_before(instance: DagsterInstance, key: AssetKey, judged: JudgedRun) -> JudgedRun | None:
+    """The run that left the version before the judged one's, of those that recorded a row count.
+
+    Runs that work at once do not always record in the order in which they commit.
+    """
+    table = judged.values.get(TABLE_ID)
+    earlier = (
+        run
+        for run in islice(newest_runs(instance, key), _RUNS)
+        if ROW_COUNT_KEY in run.values
+        and run.values.get(TABLE_ID) == table
+        and _order(run) < _order(judged)
+    )
+    return max(islice(earlier, _AT_ONCE), key=_order, default=None)
+
+
+def _order(run: JudgedRun) -> tuple[int, int]:
+    return run.values.get(TABLE_VERSION, -1), run.storage_id
+
+
+def _row_count(
+    judged: JudgedRun | None, before: JudgedRun | None, low: float | None, high: float | None
+) -> Finding:
+    if judged is None or ROW_COUNT_KEY not in judged.values:
+        return True, "The run recorded no row count.", {}
+    if before is None:
+        return True, "No run before recorded a row count of this table.", {}
+    now, was = judged.values[ROW_COUNT_KEY], before.values[ROW_COUNT_KEY]
+    metadata = {"check/rows": now, "check/rows_before": was}
+    if not was:
+        return True, f"The table had no rows, and now has {now:,}.", metadata
+    change = (now - was) / was
+    return (
+        (low is None or change >= low) and (high is None or change <= high),
+        f"{now:,} rows, {was:,} before: {change:+.1%}; the limit is {_bounds(low, high)}.",
+        {**metadata, "check/row_count_change": change},
+    )
+
+
+def _bounds(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return f"{low:+.1%} or more" if low is not None else f"{high or 0:+.1%} or less"
+    return f"{low:+.1%} to {high:+.1%}"

@@ -1,0 +1,151 @@
+"""An asset check that the delivered changes are in the table: none was lost, none undone."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from dagster import (
+    AssetCheckExecutionContext,
+    AssetCheckResult,
+    AssetChecksDefinition,
+    AssetCheckSeverity,
+    AssetsDefinition,
+    asset_check,
+)
+
+from dagster_deltaweave.checks.check_definition import Finding, asset_table
+from dagster_deltaweave.checks.judged_run import JudgedRun, judged_run
+from dagster_deltaweave.checks.table_findings import sample_table
+from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION
+from deltaweave.identifiers import RESERVED_PREFIX, column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from deltaweave import Table
+
+ORPHANS = "no_orphan_changes"
+
+_IS_THERE = f"{RESERVED_PREFIX}is_there"
+_IS_DELETED = f"{RESERVED_PREFIX}is_deleted"
+
+
+def build_orphan_changes_check(
+    asset: AssetsDefinition,
+    *,
+    changes: "Callable[[SparkSession, str | None], DataFrame]",
+    keys: Sequence[str],
+    deleted: str | None = None,
+    sample: bool = True,
+    blocking: bool = False,
+    severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
+    io_manager_key: str = "io_manager",
+) -> AssetChecksDefinition:
+    """A check, `no_orphan_changes`, that reads the delivered changes again and finds them.
+
+    Every changed key is in the table, and every deleted key is not. The changes are those of the
+    partitions that the check's own run materialized, and the table is read at the version that this
+    run left, so that the verdict does not depend on what other runs merge at the same time or
+    later. A check that runs alone judges the newest run that materialized the asset, and says
+    which. Nulls in keys are equal to each other here, since a row with one was inserted.
+
+    One job joins the changes with the table's key columns; keys that are not as they should be, 10
+    at most, are looked up only where there are some and `sample` asks for them.
+
+    >>> check = build_orphan_changes_check(orders, changes=read_delivery, keys=["id"])
+
+    Args:
+        asset: The merge asset.
+        changes: Reads the changes of a partition, or of the asset for None, as the asset function
+            does: without rows that the clauses leave alone.
+        keys: The columns that identify a row, of the same names in changes and table.
+        deleted: SQL condition over the changes (`s`), true for rows that delete their key.
+        sample: Whether `check/sample` shows up to 10 of those keys, as in `build_table_checks`.
+        blocking: Whether a failure keeps downstream assets of the same run from running.
+        severity: Of a failure; a WARN blocks nothing.
+        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table.
+    """
+
+    @asset_check(
+        asset=asset.key,
+        name=ORPHANS,
+        description=f"Every delivered {', '.join(keys)} is in the table, unless it is deleted.",
+        blocking=blocking,
+        required_resource_keys={io_manager_key},
+    )
+    def no_orphan_changes(context: AssetCheckExecutionContext) -> AssetCheckResult:
+        judged = judged_run(context.instance, context.run, asset.key)
+        table = asset_table(context, asset, io_manager_key)
+        if judged is None or not table.exists():
+            return AssetCheckResult(passed=False, description="Nothing was materialized yet.")
+        version = _version_left(judged, table)
+        delivered = reduce(
+            lambda some, more: some.unionByName(more),
+            [changes(table.spark, each) for each in judged.partitions],
+        )
+        passed, description, metadata = _compared(table, version, delivered, keys, deleted, sample)
+        return AssetCheckResult(
+            passed=passed,
+            severity=severity,
+            description=description + judged.note,
+            metadata={**metadata, **judged.metadata},
+        )
+
+    return no_orphan_changes
+
+
+def _version_left(judged: JudgedRun, table: "Table") -> int:
+    """The version that the run left; the newest where it says none, or one of another table."""
+    values = judged.values
+    if values.get(TABLE_ID) == table.id():
+        return int(values[TABLE_VERSION])
+    tag = judged.data_version or ""
+    return int(tag) if TABLE_ID not in values and tag.isdecimal() else table.version()
+
+
+def _compared(
+    table: "Table",
+    version: int,
+    delivered: "DataFrame",
+    keys: Sequence[str],
+    deleted: str | None,
+    sample: bool,
+) -> Finding:
+    from pyspark.sql import functions as F
+
+    columns = [column(name) for name in keys]
+    is_deleted = F.coalesce(F.expr(deleted), F.lit(False)) if deleted else F.lit(False)
+    changed = delivered.alias("s").select(*columns, is_deleted.alias(_IS_DELETED)).alias("s")
+    there = table.read(version).select(*columns).distinct().withColumn(_IS_THERE, F.lit(True))
+    equal = reduce(
+        lambda some, more: some & more,
+        [column("s", k).eqNullSafe(column("t", k)) for k in keys],
+    )
+    joined = changed.join(there.alias("t"), equal, "left")
+    is_there = F.coalesce(F.col(_IS_THERE), F.lit(False))
+    counts = joined.agg(
+        F.count("*").alias("changes"),
+        F.count_if(~F.col(_IS_DELETED) & ~is_there).alias("lost"),
+        F.count_if(F.col(_IS_DELETED) & is_there).alias("undone"),
+    ).first()
+    assert counts is not None
+    metadata: dict[str, Any] = {
+        "check/version": version,
+        "check/changes": counts["changes"],
+        "check/lost": counts["lost"],
+        "check/undone": counts["undone"],
+    }
+    orphans = counts["lost"] + counts["undone"]
+    if orphans and sample:
+        rows = joined.where(F.col(_IS_DELETED) == is_there)
+        what = F.when(F.col(_IS_DELETED), "deleted, but there").otherwise("not there")
+        shown = rows.select(*(column("s", k) for k in keys), what.alias("what"))
+        metadata["check/sample"] = sample_table(shown, [*keys, "what"])
+    return (
+        not orphans,
+        f"Of {counts['changes']:,} changes, {counts['lost']:,} are not in the table "
+        f"and {counts['undone']:,} deleted keys are.",
+        metadata,
+    )

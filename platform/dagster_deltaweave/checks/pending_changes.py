@@ -1,0 +1,69 @@
+"""An asset check of how many changes are not merged into the base yet; needs no Spark."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from typing import TYPE_CHECKING
+
+from dagster import (
+    AssetCheckExecutionContext,
+    AssetCheckResult,
+    AssetChecksDefinition,
+    AssetCheckSeverity,
+    asset_check,
+)
+
+from dagster_deltaweave.logs import pending_changes
+from dagster_deltaweave.maintenance import RematerializationPolicy
+from dagster_deltaweave.tables import merge_on_read_locations, run_locator
+
+if TYPE_CHECKING:
+    from dagster_deltaweave.assets import MergeOnReadAssets
+
+PENDING = "pending_changes"
+
+
+def build_pending_changes_check(
+    tables: "MergeOnReadAssets",
+    *,
+    policy: RematerializationPolicy | None = None,
+    blocking: bool = False,
+    severity: AssetCheckSeverity = AssetCheckSeverity.WARN,
+    io_manager_key: str = "io_manager",
+) -> AssetChecksDefinition:
+    """A check of the view, `pending_changes`: no more is pending than the policy allows.
+
+    With the policy of the sensor it fails between two rematerializations; give it wider limits, at
+    which a rematerialization must be late.
+
+    >>> late = build_pending_changes_check(orders, policy=RematerializationPolicy(batches=5_000))
+
+    Args:
+        tables: The assets of `@merge_on_read_asset`.
+        policy: What may be pending; by default `RematerializationPolicy()`.
+        blocking: Whether a failure keeps downstream assets of the same run from running.
+        severity: Of a failure; a WARN blocks nothing.
+        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables.
+    """
+    allowed, declaration = policy or RematerializationPolicy(), tables.declaration
+
+    @asset_check(
+        asset=tables.view,
+        name=PENDING,
+        description="No more changes wait to be merged into the base than the policy allows.",
+        blocking=blocking,
+        required_resource_keys={io_manager_key},
+    )
+    def check(context: AssetCheckExecutionContext) -> AssetCheckResult:
+        located = run_locator(context.op_execution_context.resources, io_manager_key)
+        pending = pending_changes(merge_on_read_locations(located, declaration))
+        if pending is None:
+            return AssetCheckResult(passed=True, description="Nothing was ever appended.")
+        reason = allowed.reason(pending)
+        return AssetCheckResult(
+            passed=reason is None,
+            severity=severity,
+            description=reason or f"{pending.rows:,} rows are pending, which is allowed.",
+            metadata=pending.metadata(),
+        )
+
+    return check

@@ -1,0 +1,178 @@
+"""What the checks of a table find: keys that repeat, nulls, its schema and its age."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from dagster import (
+    AssetCheckKey,
+    DagsterInstance,
+    MetadataValue,
+)
+
+from dagster_deltaweave.checks.check_definition import Finding
+from dagster_deltaweave.dagster_private import AssetCheckExecutionRecordStatus
+from dagster_deltaweave.logs import last_change
+from deltaweave.errors import TableNotFoundError
+from deltaweave.identifiers import RESERVED_PREFIX, column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+    from pyspark.sql.types import StructType
+
+    from deltaweave import Table
+
+UNIQUE_KEY = "unique_key"
+NO_NULLS = "no_nulls"
+
+CHECKED_COLUMNS = "check/columns"
+CHECKED_TABLE_ID = "check/table_id"
+CHECKED_VERSION = "check/version"
+_SAMPLE = 10
+_ROWS = f"{RESERVED_PREFIX}rows"
+
+
+def repeated_keys(
+    table: "Table", version: int, key: Sequence[str], nulls: Sequence[str], *, sample: bool = True
+) -> dict[str, Finding]:
+    """Whether keys repeat, and whether columns hold nulls, in one pass over the table."""
+    from pyspark.sql import functions as F
+
+    null_counts = [F.count_if(column(name).isNull()).alias(_null_count(name)) for name in nulls]
+    by_key = table.read(version).groupBy(*(column(name) for name in key))
+    keys = by_key.agg(F.count("*").alias(_ROWS), *null_counts)
+    is_repeated = F.col(_ROWS) > 1
+    for name in key:
+        is_repeated = is_repeated & column(name).isNotNull()
+    counts = keys.agg(
+        F.sum(_ROWS).alias("rows"),
+        F.count_if(is_repeated).alias("keys"),
+        F.sum(F.when(is_repeated, F.col(_ROWS))).alias("repeated"),
+        *(F.sum(column(_null_count(name))).alias(_null_count(name)) for name in nulls),
+    ).first()
+    assert counts is not None
+    metadata: dict[str, Any] = {
+        "check/rows": counts["rows"] or 0,
+        "check/keys_repeated": counts["keys"],
+        "check/rows_repeated": counts["repeated"] or 0,
+    }
+    if counts["keys"] and sample:
+        rows_of_key = F.col(_ROWS).alias("number of rows")
+        repeated = keys.where(is_repeated).select(*(column(k) for k in key), rows_of_key)
+        metadata["check/sample"] = sample_table(repeated, [*key, "number of rows"])
+    found = {
+        UNIQUE_KEY: (
+            not counts["keys"],
+            f"{counts['keys']:,} keys are those of several rows."
+            if counts["keys"]
+            else f"All keys of {metadata['check/rows']:,} rows are unique.",
+            metadata,
+        )
+    }
+    if nulls:
+        found[NO_NULLS] = _null_finding(counts, nulls, "the table")
+    return found
+
+
+def nulls_in_columns(
+    table: "Table", version: int, columns: Sequence[str], since: int | None
+) -> Finding:
+    """Whether columns hold nulls: in files added since a version, or in the whole table."""
+    from pyspark.sql import functions as F
+
+    rows, where = table.read(version), "the table"
+    if since is not None:
+        try:
+            touched = table.touched_rows(since, version)
+            rows, where = touched.added, f"{touched.added_files:,} files added since {since}"
+        except TableNotFoundError:
+            pass  # the log no longer holds that version
+    counts = rows.agg(
+        F.count("*").alias("rows"),
+        *(F.count_if(column(name).isNull()).alias(_null_count(name)) for name in columns),
+    ).first()
+    assert counts is not None
+    return _null_finding(counts, columns, where)
+
+
+def _null_finding(counts: "Row", columns: Sequence[str], where: str) -> Finding:
+    nulls = {name: counts[_null_count(name)] or 0 for name in columns}
+    named = ", ".join(f"{count:,} in {name}" for name, count in nulls.items() if count)
+    return (
+        not named,
+        f"There are nulls in {where}: {named}." if named else f"There is no null in {where}.",
+        {
+            "check/rows": counts["rows"] or 0,
+            "check/nulls": sum(nulls.values()),
+        },
+    )
+
+
+def _null_count(column: str) -> str:
+    return f"{RESERVED_PREFIX}nulls_{column}"
+
+
+def version_that_passed(
+    instance: DagsterInstance, key: AssetCheckKey, table: "Table", columns: Sequence[str]
+) -> int | None:
+    """The version of this table at which the check last passed for these physical columns."""
+    passed = instance.event_log_storage.get_asset_check_execution_history(
+        key, limit=1, status={AssetCheckExecutionRecordStatus.SUCCEEDED}
+    )
+    for record in passed:
+        event = record.event.dagster_event if record.event else None
+        if event is None:
+            continue
+        metadata = event.asset_check_evaluation_data.metadata
+        values = {name: entry.value for name, entry in metadata.items()}
+        version = values.get(CHECKED_VERSION)
+        same = values.get(CHECKED_TABLE_ID) == table.id() and values.get(CHECKED_COLUMNS) == columns
+        return version if same and isinstance(version, int) else None
+    return None
+
+
+def schema_finding(table: "Table", schema: "StructType | str", more_columns: bool) -> Finding:
+    """Whether the table has the expected columns and types."""
+    from pyspark.sql.types import StructType
+
+    from dagster_deltaweave.landing import schema_as_struct, schema_differences
+
+    expected, found = schema_as_struct(schema), table.read().schema
+    if more_columns:
+        found = StructType([field for field in found if field.name in expected.names])
+    wrong = "; ".join(schema_differences(expected, found))
+    return not wrong, wrong or "The table has the declared columns.", {}
+
+
+def age_finding(table: "Table", within: timedelta) -> Finding:
+    """Whether the last commit that changed rows is recent enough."""
+    change = last_change(table)
+    age = datetime.now(timezone.utc) - change.committed_at
+    if not change.is_in_log:
+        # How much longer ago it was, nothing tells: what is not known to be fresh does not pass.
+        text = f"No version changed rows since {change.version}, the oldest in the log, {age} ago."
+        return False, text, {"check/log_begins": MetadataValue.timestamp(change.committed_at)}
+    return (
+        age <= within,
+        f"Version {change.version} changed rows last, {age} ago.",
+        {
+            "check/last_change": MetadataValue.timestamp(change.committed_at),
+            "check/seconds_since_change": age.total_seconds(),
+        },
+    )
+
+
+def sample_table(rows: "DataFrame", columns: Sequence[str]) -> MetadataValue:
+    """At most 10 rows as a table in the UI; values as Spark shows them."""
+    shown = rows.select(*(column(name).cast("string").alias(name) for name in columns))
+    found = shown.limit(_SAMPLE).collect()
+    header = "| " + " | ".join(columns) + " |"
+    rule = "| " + " | ".join("---" for _ in columns) + " |"
+    lines = ["| " + " | ".join(map(_cell, row)) + " |" for row in found]
+    return MetadataValue.md("\n".join([header, rule, *lines]))
+
+
+def _cell(value: str | None) -> str:
+    return "null" if value is None else value.replace("|", "\\|")

@@ -1,0 +1,187 @@
+"""Asset checks of a Delta table's rows: all that one asset asks for in one pass over the table.
+
+What Dagster has is not built again; it reads the metadata that merges record:
+
+- `build_column_schema_change_checks`: the columns against those of the materialization before.
+- `build_metadata_bounds_checks`: any number between fixed bounds, as `dagster/row_count`.
+- `FreshnessPolicy`, or `build_last_update_freshness_checks`: how long ago a run materialized the
+  asset. Neither sees commits of other writers; `changed_within` here does.
+
+Checks of what a merge did, which need no Spark, are in `merge_results`.
+"""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from dagster import (
+    AssetCheckExecutionContext,
+    AssetCheckKey,
+    AssetCheckResult,
+    AssetChecksDefinition,
+    AssetCheckSeverity,
+    AssetKey,
+    AssetsDefinition,
+    MetadataValue,
+    multi_asset_check,
+)
+
+from dagster_deltaweave.checks.check_definition import (
+    Finding,
+    asset_table,
+    check_op_name,
+    check_results,
+    check_specs,
+    invalid_checks,
+)
+from dagster_deltaweave.checks.table_findings import (
+    CHECKED_COLUMNS,
+    CHECKED_TABLE_ID,
+    CHECKED_VERSION,
+    NO_NULLS,
+    UNIQUE_KEY,
+    age_finding,
+    nulls_in_columns,
+    repeated_keys,
+    schema_finding,
+    version_that_passed,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from deltaweave import Table
+
+SCHEMA = "declared_schema"
+FRESH = "changed_recently"
+
+
+def build_table_checks(
+    asset: AssetsDefinition,
+    *,
+    unique_key: Sequence[str] = (),
+    no_nulls: Sequence[str] = (),
+    whole_table: bool = False,
+    schema: "StructType | str | None" = None,
+    more_columns: bool = False,
+    changed_within: timedelta | None = None,
+    sample: bool = True,
+    blocking: bool | Iterable[str] = False,
+    severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
+    io_manager_key: str = "io_manager",
+) -> AssetChecksDefinition:
+    """Checks of the rows in an asset's table, run together: those that are asked for.
+
+    - `unique_key`: no two rows have equal values in these columns. As for SQL's UNIQUE, rows with
+      a null in one of them are equal to none. It reads these columns of the whole table, always:
+      a row written now can have the key of any row that was there.
+    - `no_nulls`: no row has a null in one of these columns. It reads only files added since the
+      version at which it last passed for these columns: nulls can be nowhere else. Where it never
+      passed, or the log no longer holds that version, it reads the table.
+    - `declared_schema`: the table has these columns, of these types. Reads no rows.
+    - `changed_recently`: the last commit that changed rows, by whichever writer, is not older than
+      `changed_within`. A merge that changes nothing commits nothing: where only Dagster writes, a
+      `FreshnessPolicy` says more. It fails where the log no longer holds that commit, which may be
+      of any age. Reads no rows.
+
+    They look at the newest version, which is what downstream assets of the run read, even where
+    another run or writer committed it; `check/version` says which it was.
+
+    The rows are read in one pass, by one aggregation; offending keys, 10 at most, are looked up
+    only where a check fails and `sample` asks for them.
+
+    >>> customers_checks = build_table_checks(customers, unique_key=["id"], blocking=True)
+
+    Args:
+        asset: The asset whose table is checked.
+        unique_key: The columns of `unique_key`.
+        no_nulls: The columns of `no_nulls`.
+        whole_table: Whether `no_nulls` reads the whole table each time.
+        schema: The columns of `declared_schema`, as a StructType or as DDL; their order and
+            nullability do not matter.
+        more_columns: Whether the table may have more columns than those.
+        changed_within: How old the last change may be.
+        sample: Whether `check/sample` shows up to 10 offending keys. Their values are then in
+            Dagster's event log, for all who can open its UI: turn it off where keys are personal
+            data or secrets.
+        blocking: Whether a failure keeps downstream assets of the same run from running: of all
+            these checks, or of those named.
+        severity: Of a failure; a WARN blocks nothing.
+        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table.
+    """
+    for columns, name in ((unique_key, "unique_key"), (no_nulls, "no_nulls")):
+        if isinstance(columns, str):
+            raise invalid_checks(asset.key, f"{name} is a list of columns: {name}=[{columns!r}].")
+    descriptions = {
+        UNIQUE_KEY: f"No two rows have equal {', '.join(unique_key)}." if unique_key else None,
+        NO_NULLS: f"No row has a null in {', '.join(no_nulls)}." if no_nulls else None,
+        SCHEMA: "The table has the declared columns and types." if schema is not None else None,
+        FRESH: f"Rows changed within {changed_within}." if changed_within is not None else None,
+    }
+    specs = check_specs(asset, descriptions, blocking)
+    asked = _Asked(unique_key, no_nulls, whole_table, schema, more_columns, changed_within, sample)
+
+    @multi_asset_check(
+        specs=specs,
+        name=check_op_name(specs),
+        can_subset=True,
+        required_resource_keys={io_manager_key},
+    )
+    def checks(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
+        table = asset_table(context, asset, io_manager_key)
+        yield from check_results(asset, asked.findings(context, asset.key, table), severity)
+
+    return checks
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked of a table: arguments of `build_table_checks`."""
+
+    unique_key: Sequence[str]
+    no_nulls: Sequence[str]
+    whole_table: bool
+    schema: "StructType | str | None"
+    more_columns: bool
+    changed_within: timedelta | None
+    sample: bool
+
+    def findings(
+        self, context: AssetCheckExecutionContext, key: AssetKey, table: "Table"
+    ) -> dict[str, Finding]:
+        """What the checks that this run selects find in the newest version of the table."""
+        selected = {each.name for each in context.selected_asset_check_keys}
+        if not table.exists():
+            missing: Finding = (False, f"There is no table at {table.path_or_name} yet.", {})
+            return dict.fromkeys(sorted(selected), missing)
+        snapshot = table.snapshot()
+        # A column that was dropped and added again has another physical name, and nulls anywhere.
+        columns = sorted(snapshot.physical_names.get(name, name) for name in self.no_nulls)
+        found: dict[str, Finding] = {}
+        if UNIQUE_KEY in selected:
+            # The pass that groups by key counts the nulls too, so then both read the whole table.
+            nulls = self.no_nulls if NO_NULLS in selected else ()
+            found |= repeated_keys(
+                table, snapshot.version, self.unique_key, nulls, sample=self.sample
+            )
+        elif NO_NULLS in selected:
+            since = None
+            if not self.whole_table:
+                check = AssetCheckKey(key, NO_NULLS)
+                since = version_that_passed(context.instance, check, table, columns)
+            found[NO_NULLS] = nulls_in_columns(table, snapshot.version, self.no_nulls, since)
+        if SCHEMA in selected:
+            assert self.schema is not None
+            found[SCHEMA] = schema_finding(table, self.schema, self.more_columns)
+        if FRESH in selected:
+            assert self.changed_within is not None
+            found[FRESH] = age_finding(table, self.changed_within)
+        if NO_NULLS in found:
+            found[NO_NULLS][2][CHECKED_COLUMNS] = MetadataValue.json(columns)
+        at = {CHECKED_VERSION: snapshot.version, CHECKED_TABLE_ID: snapshot.id}
+        return {
+            name: (passed, text, {**more, **at}) for name, (passed, text, more) in found.items()
+        }

@@ -1,0 +1,11 @@
+"""Dagster components: assets that are declared in YAML.
+
+- `merge_asset`: `MergeAssetComponent`, the YAML form of `@merge_asset`.
+- `merge_sources`: where its changes come from.
+"""
+
+from __future__ import annotations
+
+from dagster_deltaweave.components.merge_asset import MergeAssetComponent
+
+__all__ = ["MergeAssetComponent"]

@@ -1,0 +1,210 @@
+"""A merge asset declared in YAML: the component `dagster_deltaweave.MergeAssetComponent`."""
+
+# No `from __future__ import annotations`: Dagster resolves the fields by their annotations.
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from dagster import (
+    AssetsDefinition,
+    AssetSpec,
+    Component,
+    ComponentLoadContext,
+    Definitions,
+    DynamicPartitionsDefinition,
+    Model,
+    PartitionsDefinition,
+    Resolvable,
+    ResolvedAssetSpec,
+    Resolver,
+    Scaffolder,
+    ScaffoldRequest,
+    scaffold_with,
+)
+from dagster.components.component_scaffolding import scaffold_component
+from dagster.components.resolved.core_models import OpSpec
+from pydantic import Field, model_validator
+
+from dagster_deltaweave.assets import KINDS, merge_asset
+from dagster_deltaweave.components.merge_sources import (
+    FunctionSource,
+    PathSource,
+    SqlSource,
+    function_of_source,
+    inputs_of_source,
+    resources_of_source,
+)
+from dagster_deltaweave.tables import IdempotentBy, SchemaPolicy
+from deltaweave import clauses as when
+from deltaweave.clauses import Action, Clause, Kind
+
+
+class MergeClause(Model, Resolvable):
+    """A WHEN clause: which rows, under which condition, and what to do with them."""
+
+    when: Annotated[Kind, Field(description="Which rows the clause looks at.")]
+    then: Annotated[Action, Field(description="What it does to them.")]
+    condition: Annotated[
+        str | None, Field(description="SQL over the table `t` and the changes `s`; else all rows.")
+    ] = None
+    set: Annotated[
+        Mapping[str, str] | None,
+        Field(description="For update and insert: column of the table to SQL."),
+    ] = None
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> "MergeClause":
+        if (self.set is not None) != (self.then in ("update", "insert")):
+            raise ValueError(
+                f"`set` goes with `then: update` and `then: insert`, not `then: {self.then}`."
+                if self.set is not None
+                else f"`then: {self.then}` needs `set`, the columns and their SQL."
+            )
+        return self
+
+    def clause(self) -> Clause:
+        """The clause as the engine takes it."""
+        name = f"when_{self.when}_{self.then}"
+        build: Callable[..., Clause] | None = getattr(when, name, None)
+        if build is None:
+            raise ValueError(f"MERGE has no clause `when: {self.when}` with `then: {self.then}`.")
+        if self.set is None:
+            return build(condition=self.condition)
+        return build(self.set, condition=self.condition)
+
+
+class MergeAssetScaffolder(Scaffolder):
+    """Writes a `defs.yaml` that says all that a first merge needs, to be filled in."""
+
+    def scaffold(self, request: ScaffoldRequest[Any]) -> None:
+        """Write it for an asset of the folder's name."""
+        name = Path(request.target_path).stem
+        scaffold_component(
+            request,
+            {
+                "asset": {"key": name, "description": f"What a row of {name} is."},
+                "keys": ["id"],
+                "source": {"type": "path", "path": f"/landing/{name}", "format": "parquet"},
+                "schema_policy": "strict",
+            },
+        )
+
+
+@scaffold_with(MergeAssetScaffolder)
+class MergeAssetComponent(Component, Resolvable, Model):
+    """A Delta table as an asset: where its changes come from, and how they are merged into it.
+
+    The attributes are those of `@merge_asset`. It needs the resources `spark` and `io_manager`.
+
+    ```yaml
+    type: dagster_deltaweave.MergeAssetComponent
+    attributes:
+      asset:
+        key: sales/orders
+        owners: ["team:sales"]
+      keys: [order_id]
+      source: {type: path, path: "/landing/orders/{partition}"}
+      dynamic_partitions: orders
+    ```
+    """
+
+    asset: Annotated[
+        ResolvedAssetSpec,
+        Field(
+            description="Key, description, group, owners, tags, partitions, automation and such."
+        ),
+    ]
+    source: Annotated[
+        PathSource | SqlSource | FunctionSource, Field(description="Where the changes come from.")
+    ]
+    keys: Annotated[Sequence[str], Field(description="Columns that identify a row.")] = ()
+    on: Annotated[
+        str | None, Field(description="The merge condition, where keys do not say it.")
+    ] = None
+    clauses: Annotated[
+        Sequence[MergeClause], Field(description="What to do with which rows; else an upsert.")
+    ] = ()
+    merge_text: Annotated[
+        str | None,
+        Resolver(lambda context, text: text, model_field_type=str, inject_before_resolve=False),
+        Field(description="A whole MERGE statement with {target} and {source}."),
+    ] = None
+    table: Annotated[str | None, Field(description="Path or catalog name of the table.")] = None
+    table_schema: Annotated[str | None, Field(description="DDL of a created table.")] = None
+    partition_by: Annotated[Sequence[str], Field(description="Its partition columns.")] = ()
+    cluster_by: Annotated[Sequence[str], Field(description="Its clustering columns.")] = ()
+    properties: Annotated[Mapping[str, str], Field(description="Its table properties.")] = {}
+    schema_policy: Annotated[
+        SchemaPolicy, Field(description="What becomes of columns that the table lacks.")
+    ] = "strict"
+    except_column_list: Annotated[
+        Sequence[str], Field(description="Columns of the changes that only clauses use.")
+    ] = ()
+    partition_expr: Annotated[
+        str | Mapping[str, str] | None,
+        Field(description="SQL of a row's partition, where partitions are parts of the table."),
+    ] = None
+    idempotent_by: Annotated[
+        IdempotentBy | None, Field(description="What a re-run must not apply again.")
+    ] = None
+    retries: Annotated[int, Field(description="Attempts after an error that may pass.")] = 3
+    dynamic_partitions: Annotated[
+        str | None,
+        Field(description="Name of dynamic partitions, where source partitions come as they land."),
+    ] = None
+    op: Annotated[OpSpec | None, Field(description="Pool and backfill policy of its runs.")] = None
+    io_manager_key: Annotated[str, Field(description="Resource key of the IO manager.")] = (
+        "io_manager"
+    )
+
+    def build_defs(self, context: ComponentLoadContext) -> Definitions:
+        """The asset."""
+        return Definitions(assets=[self.asset_definition()])
+
+    def asset_definition(self) -> AssetsDefinition:
+        """The merge asset that the attributes declare."""
+        spec: AssetSpec = self.asset
+        op = self.op or OpSpec()
+        decorate = merge_asset(
+            keys=self.keys,
+            on=self.on,
+            clauses=[each.clause() for each in self.clauses],
+            merge_text=self.merge_text,
+            table=self.table,
+            schema=self.table_schema,
+            partition_by=self.partition_by,
+            cluster_by=self.cluster_by,
+            properties=dict(self.properties),
+            schema_policy=self.schema_policy,
+            except_column_list=self.except_column_list,
+            partition_expr=self.partition_expr,
+            idempotent_by=self.idempotent_by,
+            retries=self.retries,
+            name=spec.key.path[-1],
+            key_prefix=list(spec.key.path[:-1]) or None,
+            ins=inputs_of_source(self.source),
+            deps=list(spec.deps),
+            partitions_def=self._partitions_def(),
+            backfill_policy=op.backfill_policy,
+            automation_condition=spec.automation_condition,
+            freshness_policy=spec.freshness_policy,
+            metadata=spec.metadata,
+            description=spec.description,
+            group_name=spec.group_name,
+            owners=list(spec.owners),
+            tags={k: v for k, v in spec.tags.items() if not k.startswith("dagster/kind/")},
+            kinds=spec.kinds or KINDS,
+            code_version=spec.code_version,
+            pool=op.pool,
+            io_manager_key=self.io_manager_key,
+            required_resource_keys=resources_of_source(self.source),
+        )
+        return decorate(function_of_source(self.source))
+
+    def _partitions_def(self) -> PartitionsDefinition[str] | None:
+        if self.dynamic_partitions is None:
+            return self.asset.partitions_def
+        if self.asset.partitions_def is not None:
+            raise ValueError("Give dynamic_partitions or the asset's partitions_def, not both.")
+        return DynamicPartitionsDefinition(name=self.dynamic_partitions)

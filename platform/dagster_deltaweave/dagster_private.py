@@ -1,0 +1,54 @@
+"""The only module that imports Dagster's private names; a new release of Dagster is checked here.
+
+What is taken, and why there is no public way:
+
+- `CheckError`: a step outside of a code location raises it when asked for its repository.
+- `DATA_VERSION_TAG`: the tag with which events set a data version; `DataVersion` can only be given
+  to `Output` and `MaterializeResult`, and sensors and IO managers return neither.
+- `get_input_data_version_tag`: the tag that says which version of an upstream was read.
+- `AssetGraph`: the type of a repository's public attribute `asset_graph`.
+- `TableMetadataSet`, `UriMetadataSet`: the keys `dagster/row_count`, `dagster/uri` and their kin;
+  Dagster documents the keys, but exports nothing that writes them.
+- `ObjectMetadataValue`: the only metadata value that keeps a Python object; `MetadataValue` has no
+  constructor for it.
+- `UnresolvedAssetJobDefinition`: the type that the public `define_asset_job` returns.
+- `AssetCheckExecutionRecordStatus`: the event log takes it to filter the records of a check.
+- `NOT_FINISHED_STATUSES`: the statuses of runs that have not ended; a list of our own would miss a
+  status that Dagster adds.
+- `PARENT_RUN_ID_TAG`, `PARTITION_NAME_TAG`, `RUN_KEY_TAG`, `SENSOR_NAME_TAG`: the tags that tell
+  where a run comes from; Dagster documents their texts, but exports no constants.
+"""
+
+from __future__ import annotations
+
+from dagster._check import CheckError
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+from dagster._core.definitions.data_version import DATA_VERSION_TAG, get_input_data_version_tag
+from dagster._core.definitions.metadata.metadata_set import TableMetadataSet, UriMetadataSet
+from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValue
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+from dagster._core.storage.tags import (
+    PARENT_RUN_ID_TAG,
+    PARTITION_NAME_TAG,
+    RUN_KEY_TAG,
+    SENSOR_NAME_TAG,
+)
+
+__all__ = [
+    "DATA_VERSION_TAG",
+    "NOT_FINISHED_STATUSES",
+    "PARENT_RUN_ID_TAG",
+    "PARTITION_NAME_TAG",
+    "RUN_KEY_TAG",
+    "SENSOR_NAME_TAG",
+    "AssetCheckExecutionRecordStatus",
+    "AssetGraph",
+    "CheckError",
+    "ObjectMetadataValue",
+    "TableMetadataSet",
+    "UnresolvedAssetJobDefinition",
+    "UriMetadataSet",
+    "get_input_data_version_tag",
+]

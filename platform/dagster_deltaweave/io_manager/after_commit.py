@@ -1,0 +1,63 @@
+"""What a run records after its commit; no error there fails the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dagster import AssetMaterialization, MetadataValue, OutputContext
+
+from dagster_deltaweave.metadata import TABLE_VERSION, table_metadata
+from dagster_deltaweave.partitions import lists_partitions
+
+if TYPE_CHECKING:
+    from deltaweave import Table
+
+
+@dataclass(frozen=True)
+class AfterCommit:
+    """Recording after the commit: an error becomes a warning, since a retry would apply twice.
+
+    Attributes:
+        context: The context of the asset's output.
+        warnings: What failed so far, a sentence each.
+    """
+
+    context: OutputContext
+    warnings: list[str] = field(default_factory=list)
+
+    def attempt(self, what: str, recorded: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """The result of recording; nothing, and a warning, where it fails."""
+        try:
+            return recorded()
+        except Exception as error:
+            self.warnings.append(f"{what} is left out: {error}")
+            return {}
+
+    def add_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Add the metadata, and the warnings to it and to the run's log."""
+        shown = dict(metadata)
+        if self.warnings:
+            shown["deltaweave/warnings"] = MetadataValue.text("\n".join(self.warnings))
+        try:
+            self.context.add_output_metadata(shown)
+        except Exception as error:
+            self.warnings.append(f"the metadata is left out: {error}")
+        for warning in self.warnings:
+            self.context.log.warning(f"The rows are committed, but {warning}")
+
+
+def metadata_as_recorded(table: Table, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metadata of the version that was recorded; of the newest where none was."""
+    if not table.exists():  # a first batch without events creates no table
+        return {}
+    return table_metadata(table, recorded.get(TABLE_VERSION))
+
+
+def record_listed_partitions(context: OutputContext, partitions: Sequence[str]) -> None:
+    """Record the run's partitions where its tags list them."""
+    if lists_partitions(context):
+        # Dagster records by itself only a partition or range that its own tags name.
+        for partition in partitions:
+            context.log_event(AssetMaterialization(context.asset_key, partition=partition))

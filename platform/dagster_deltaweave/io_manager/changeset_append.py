@@ -1,0 +1,161 @@
+"""Appends to the changeset of a merge-on-read table: a batch, or those of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dagster import AssetKey, AssetObservation, DagsterEventType, DagsterInstance, DagsterRun
+
+from dagster_deltaweave.dagster_private import PARENT_RUN_ID_TAG
+from dagster_deltaweave.io_manager.stream_run import StreamRun, run_stream
+from dagster_deltaweave.logs import batches_after, number_metadata, pending_changes
+from dagster_deltaweave.metadata import record_data_version
+from dagster_deltaweave.tables import (
+    MergeOnReadLocations,
+    merge_on_read_locations,
+    open_merge_on_read,
+)
+from deltaweave.errors import SourceError
+
+if TYPE_CHECKING:
+    from dagster import DagsterLogManager, OutputContext
+    from pyspark.sql import DataFrame
+
+    from dagster_deltaweave.tables import MergeOnReadDeclaration, TableLocator
+
+
+class Recorder(Protocol):
+    """The context of an asset's output or of its function: it takes events and has a log."""
+
+    @property
+    def log(self) -> DagsterLogManager:
+        """The run's log."""
+
+    def log_event(self, event: AssetObservation) -> None:
+        """Record an event."""
+
+
+def ingest(
+    context: OutputContext,
+    tables: TableLocator,
+    declaration: MergeOnReadDeclaration,
+    events: DataFrame,
+    mark: tuple[str, int] | None,
+) -> Callable[[], dict[str, Any]]:
+    """Append the events; a stream's all that there are now, or for as long as the run's tag says.
+
+    Args:
+        context: The context of the asset's output.
+        tables: Where the tables are.
+        declaration: Of the changes.
+        events: A batch or a streaming DataFrame.
+        mark: Application id and version of a batch that is to be appended once; by default the
+            run's, so that a run that is tried again appends nothing that its first attempt did.
+
+    Returns:
+        A function that records what was appended, and gives the metadata of the materialization
+        besides that of the table.
+    """
+    table, at = (
+        open_merge_on_read(tables, declaration),
+        merge_on_read_locations(tables, declaration),
+    )
+    before = table.newest_batch()
+    if events.isStreaming:
+        name = declaration.changes.to_user_string()
+        run = StreamRun.of(context.step_context.dagster_run.tags)
+        query = table.ingest(events, name=name, checkpoint=at.checkpoint, every=run.every)
+
+        def observe(progress: dict[str, int | float | None]) -> None:
+            more = pending_metadata(context, at)
+            context.log_event(
+                AssetObservation(
+                    asset_key=declaration.changes,
+                    description=f"The stream {name}",
+                    metadata={**number_metadata(progress), **more},
+                )
+            )
+
+        run_stream(query, run, observe, table=at.changes)
+    else:
+        step = context.step_context
+        run_id = first_attempt(step.instance, step.dagster_run, context.asset_key)
+        if table.append(events, applied=mark or (f"deltaweave/run/{run_id}", 0)) is None:
+            context.log.info("Nothing is appended: there is no event, or the batch was before.")
+
+    def record() -> dict[str, Any]:
+        record_data_version(context, table.newest_batch())
+        return {**_appended(context, at, before), **observe_pending(context, declaration, at)}
+
+    return record
+
+
+def first_attempt(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> str:
+    """The id of the run that was the first to try what this run does.
+
+    What a run executed again brings is new where the step that materialized the asset succeeded in
+    the run before. A step that failed after it, by another output or a kill, is tried again whole.
+    """
+    run_id = run.run_id
+    while parent := run.tags.get(PARENT_RUN_ID_TAG):
+        if _steps_that_made(instance, parent, key) & _steps_that_succeeded(instance, parent):
+            break
+        run_id, before = parent, instance.get_run_by_id(parent)
+        if before is None:
+            break
+        run = before
+    return run_id
+
+
+def _steps_that_made(instance: DagsterInstance, run_id: str, key: AssetKey) -> set[str | None]:
+    made = instance.get_records_for_run(run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION)
+    entries = [record.event_log_entry for record in made.records]
+    return {
+        entry.step_key
+        for entry in entries
+        if entry.asset_materialization and entry.asset_materialization.asset_key == key
+    }
+
+
+def _steps_that_succeeded(instance: DagsterInstance, run_id: str) -> set[str | None]:
+    done = instance.get_records_for_run(run_id, of_type=DagsterEventType.STEP_SUCCESS)
+    return {record.event_log_entry.step_key for record in done.records}
+
+
+def observe_pending(
+    context: Recorder, declaration: MergeOnReadDeclaration, at: MergeOnReadLocations
+) -> dict[str, Any]:
+    """Observe the view, which changed with one of its tables; what is pending, as metadata."""
+    metadata = pending_metadata(context, at)
+    if metadata:
+        context.log_event(AssetObservation(asset_key=declaration.view, metadata=metadata))
+    return metadata
+
+
+def pending_metadata(context: Recorder, at: MergeOnReadLocations) -> dict[str, Any]:
+    """What is pending, as flat metadata; nothing where the logs cannot be read."""
+    try:
+        pending = pending_changes(at)
+    except SourceError as error:
+        # The rows are committed: what is merely shown of them must not fail their run.
+        context.log.warning(f"What is pending is left out: {error}")
+        return {}
+    return dict(pending.metadata()) if pending else {}
+
+
+def _appended(context: Recorder, at: MergeOnReadLocations, before: int) -> dict[str, Any]:
+    try:
+        appended = batches_after(at, before)
+    except SourceError as error:
+        context.log.warning(f"What was appended is left out: {error}")
+        return {}
+    return dict(
+        number_metadata(
+            {
+                "changes/appended_batches": appended.batches,
+                "changes/appended_rows": appended.rows,
+                "changes/appended_bytes": appended.size_in_bytes,
+            }
+        )
+    )

@@ -1,0 +1,211 @@
+"""The IO manager that stores assets as Delta tables, and loads tables, partitions and changes."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `spark` as a class.
+
+from typing import TYPE_CHECKING, Any
+
+from dagster import (
+    AssetKey,
+    ConfigurableIOManager,
+    InputContext,
+    MetadataValue,
+    OutputContext,
+    ResourceDependency,
+)
+from pydantic import Field, field_validator
+
+import deltaweave
+from dagster_deltaweave.io_manager import frames
+from dagster_deltaweave.io_manager.after_commit import (
+    AfterCommit,
+    metadata_as_recorded,
+    record_listed_partitions,
+)
+from dagster_deltaweave.io_manager.loading import declared_table, load_input
+from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
+from dagster_deltaweave.io_manager.stored_output import add_output, rebuild_with_output
+from dagster_deltaweave.metadata import mark_commits_with_run, record_data_version, record_unchanged
+from dagster_deltaweave.partitions import (
+    FULL_REFRESH_TAG,
+    output_is_full_refresh,
+    output_partition_keys,
+)
+from dagster_deltaweave.spark import SparkResource
+from dagster_deltaweave.tables import (
+    Changes,
+    MergeOnReadDeclaration,
+    TableDeclaration,
+    TableLocator,
+    check_parents,
+    check_places,
+    open_merge_on_read,
+    problem_of_table_key,
+)
+from deltaweave.errors import SourceError, StatementError
+from deltaweave.locations import refuse_credentials
+
+if TYPE_CHECKING:
+    from deltaweave import Table
+
+
+class SparkDeltaIOManager(ConfigurableIOManager):
+    """Stores the output of an asset in its Delta table, and loads tables as inputs.
+
+    An output is a DataFrame of Spark, pandas or Polars, or Arrow's table or record batches. It is
+    merged where the asset is a `@merge_asset`, applied where it is a `@cdc_asset`; for other assets
+    the metadata `deltaweave/write` says how it is written: `append`, `overwrite`, `replace_where`
+    or `merge`. Where an asset is partitioned, the last three write the run's partitions alone, by
+    `partition_expr`; without it they are refused, never widened to the whole table. A table that
+    does not exist is created first. An output of None is stored as nothing, which the log and the
+    metadata say; of a full refresh it is refused. On any error the table is as it was. Once the
+    rows are committed nothing fails the run: what could not be recorded is a warning in its log and
+    in the metadata `deltaweave/warnings`.
+
+    A write that replaces rows fails with a conflict, and the run tries again, where another commit
+    changed those rows since the asset's function began.
+
+    As an input, an asset is its table, as the type that the input is annotated with: without an
+    annotation a lazy Spark DataFrame. Where the upstream has `partition_expr`, it is only the
+    partitions that belong to the run's. Where the input's metadata says `deltaweave/read`, it is
+    what changed since the version that the downstream table last applied: with `touched` the
+    `deltaweave.TouchedRows` of the files touched since, with `changes` the `deltaweave.ChangedRows`
+    of the upstream's change data feed.
+
+    The assets of a merge-on-read table are loaded as its rows with all changes, its base, or its
+    change events; `deltaweave/where` in the input's metadata is a condition of keys for the first.
+    """
+
+    root: str = Field(
+        description="Path or URI under which the tables lie, each at its asset key: <root>/<key>."
+    )
+    explain: bool = Field(
+        default=False,
+        description=(
+            "Whether each merge is explained before it runs, in the run's log and as metadata. "
+            "The source is then evaluated once more than the merge does."
+        ),
+    )
+    spark: ResourceDependency[SparkResource]
+
+    @field_validator("root")
+    @classmethod
+    def _holds_no_credentials(cls, root: str) -> str:
+        refuse_credentials(root, operation="configuration")
+        return root
+
+    @property
+    def locator(self) -> TableLocator:
+        """Where the tables are, for all that looks one up."""
+        return TableLocator(self.root, self.spark)
+
+    def handle_output(self, context: OutputContext, obj: object) -> None:
+        """Store what the asset function returned, and record what storing it did."""
+        if obj is None:
+            self._store_nothing(context)
+            return
+        declaration = _declared(context)
+        changes = self._as_changes(obj, context.asset_key)
+        table = self.locator.table(context.asset_key, declaration)
+        self._check_place(context, table, declaration)
+        partitions = output_partition_keys(context)
+        with (
+            retry_run_if_transient(declaration.retries),
+            mark_commits_with_run(table.spark, context.run_id),
+        ):
+            if output_is_full_refresh(context):
+                stored = rebuild_with_output(context, table, declaration, changes, partitions)
+            else:
+                stored = add_output(
+                    context,
+                    self.locator,
+                    table,
+                    declaration,
+                    changes,
+                    partitions,
+                    explain=self.explain,
+                )
+        after = AfterCommit(context, list(stored.warnings))
+        after.attempt("the data version", lambda: stored.record_version(context))
+        metadata = after.attempt("what was recorded of it", stored.record)
+        of_table = after.attempt(
+            "the table's metadata", lambda: metadata_as_recorded(table, metadata)
+        )
+        after.add_metadata({**of_table, **metadata})
+        record_listed_partitions(context, partitions)
+
+    def _check_place(
+        self, context: OutputContext, table: "Table", declaration: TableDeclaration
+    ) -> None:
+        """Refuse a table in a place that holds another table's data.
+
+        Raises:
+            StatementError: It is inside another table, around one, or would be created there.
+        """
+        is_made = table.exists()
+        check_places(context, self.locator.path_or_name, is_made=is_made)
+        if not is_made and declaration.table is None:
+            check_parents(
+                self.root,
+                context.asset_key,
+                lambda path: deltaweave.Table(table.spark, path).exists(),
+            )
+
+    def _store_nothing(self, context: OutputContext) -> None:
+        """Record that there was nothing to store, for each of the run's partitions.
+
+        Raises:
+            StatementError: The run is a full refresh: None does not mean a table without rows.
+        """
+        declared = declared_table(context.definition_metadata, context.asset_key)
+        if declared is not None and output_is_full_refresh(context):
+            raise StatementError(
+                "the asset returned None, and no table can be rebuilt from None.",
+                table=self.locator.path_or_name(context.asset_key, declared),
+                operation="full refresh",
+                hint="Return all rows, or a DataFrame without rows to empty the table; or run it "
+                f"without the tag {FULL_REFRESH_TAG}.",
+            )
+        context.log.info("The asset returned None: nothing is written.")
+        if isinstance(declared, MergeOnReadDeclaration):
+            record_data_version(context, open_merge_on_read(self.locator, declared).newest_batch())
+        elif declared is not None or problem_of_table_key(context.asset_key) is None:
+            table = self.locator.table(context.asset_key, declared)
+            if table.exists():
+                record_unchanged(context, table)
+        if declared is not None:
+            nothing = MetadataValue.text("nothing: the asset returned None")
+            context.add_output_metadata({"write/mode": nothing})
+            record_listed_partitions(context, output_partition_keys(context))
+
+    def load_input(self, context: InputContext) -> Any:
+        """The upstream asset's table, its partitions, or what changed, as the input asks."""
+        return load_input(context, self.locator)
+
+    def _as_changes(self, output: object, key: AssetKey) -> Changes:
+        changes = output if isinstance(output, Changes) else Changes(output)
+        rows = frames.to_spark(self.spark.session, changes.rows)
+        if rows is None:
+            raise SourceError(
+                f"the asset function returned {type(changes.rows).__name__}, which is not a table.",
+                table=key.to_user_string(),
+                hint=f"Return {frames.KNOWN}, or such as Changes, or None for no changes.",
+            )
+        return Changes(rows, changes.applied)
+
+
+def _declared(context: OutputContext) -> TableDeclaration:
+    """How the asset's table is written.
+
+    Raises:
+        StatementError: Nothing says it.
+    """
+    declaration = declared_table(context.definition_metadata, context.asset_key)
+    if declaration is None:
+        raise StatementError(
+            "its asset declares no merge and no other way to write, so its output cannot be "
+            "stored.",
+            table=context.asset_key.to_user_string(),
+            hint="Declare the asset with @merge_asset, give it the metadata deltaweave/write, or "
+            "let it return None.",
+        )
+    return declaration

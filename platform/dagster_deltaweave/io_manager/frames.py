@@ -1,0 +1,120 @@
+"""Converts rows between Spark and the type that an asset's function takes or returns.
+
+pandas and Arrow are imported when a value or annotation is of theirs; Polars, which is optional,
+only if the deployment has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from deltaweave.errors import SourceError
+
+KNOWN = (
+    "pyspark.sql.DataFrame, pandas.DataFrame, pyarrow.Table, pyarrow.RecordBatchReader, "
+    "polars.DataFrame and polars.LazyFrame"
+)
+
+
+def to_spark(spark: SparkSession, rows: Any) -> DataFrame | None:
+    """The rows as a Spark DataFrame; None where they are of no known type.
+
+    What is no Spark DataFrame goes through the driver's memory as Arrow.
+    """
+    if isinstance(rows, DataFrame):
+        return rows
+    arrow = _arrow(rows)
+    return None if arrow is None else spark.createDataFrame(arrow)
+
+
+def _arrow(rows: Any) -> Any:
+    """The rows as an Arrow table; None where they are of no known type."""
+    module = type(rows).__module__.split(".")[0]
+    if module == "polars":
+        return _polars_to_arrow(rows)
+    if module not in ("pandas", "pyarrow"):
+        return None
+    import pyarrow as pa
+
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows.read_all()
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    import pandas as pd
+
+    if isinstance(rows, pd.DataFrame):
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    return None
+
+
+def _polars_to_arrow(rows: Any) -> Any:
+    import polars as pl
+
+    if isinstance(rows, pl.LazyFrame):
+        rows = rows.collect()
+    # Spark knows neither Polars' string views nor its dictionaries; the oldest layout is known.
+    return (
+        rows.to_arrow(compat_level=pl.CompatLevel.oldest())
+        if isinstance(rows, pl.DataFrame)
+        else None
+    )
+
+
+def as_annotated(rows: DataFrame, annotation: Any, *, what: str) -> Any:
+    """The rows as the type that the input is annotated with; a lazy DataFrame where it has none.
+
+    Args:
+        rows: The rows.
+        annotation: The input's type.
+        what: The input, for the error's words.
+
+    Raises:
+        SourceError: The type is not one that tables are loaded as.
+    """
+    if annotation in (Any, object, None) or annotation is DataFrame:
+        return rows
+    for is_it, converted in _CONVERSIONS:
+        if is_it(annotation):
+            return converted(rows, annotation)
+    raise SourceError(
+        f"the input {what} is annotated {getattr(annotation, '__name__', annotation)}, which no "
+        "table is loaded as.",
+        operation="READ",
+        hint=f"The supported types are {KNOWN}.",
+    )
+
+
+def _is_in(module: str, *names: str) -> Callable[[Any], bool]:
+    """Whether a type is one of a module that is imported already: else nothing is of its types."""
+
+    def is_it(annotation: Any) -> bool:
+        loaded = sys.modules.get(module)
+        return loaded is not None and any(
+            annotation is getattr(loaded, name, None) for name in names
+        )
+
+    return is_it
+
+
+def _to_polars(rows: DataFrame, annotation: Any) -> Any:
+    import polars as pl
+
+    frame = pl.DataFrame(rows.toArrow())
+    return frame.lazy() if annotation is pl.LazyFrame else frame
+
+
+_CONVERSIONS: tuple[tuple[Callable[[Any], bool], Callable[[DataFrame, Any], Any]], ...] = (
+    # A Spark DataFrame's subclass or parent, as Spark names its classic and connect ones.
+    (lambda kind: isinstance(kind, type) and issubclass(DataFrame, kind), lambda rows, _: rows),
+    (lambda kind: isinstance(kind, type) and issubclass(kind, DataFrame), lambda rows, _: rows),
+    (_is_in("pandas", "DataFrame"), lambda rows, _: rows.toPandas()),
+    (_is_in("pyarrow", "Table"), lambda rows, _: rows.toArrow()),
+    (_is_in("pyarrow", "RecordBatchReader"), lambda rows, _: rows.toArrow().to_reader()),
+    (_is_in("polars", "DataFrame", "LazyFrame"), _to_polars),
+)

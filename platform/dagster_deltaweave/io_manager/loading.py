@@ -1,0 +1,126 @@
+"""Inputs of assets: an upstream's table, its partitions, or what changed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dagster import (
+    AssetKey,
+    AssetsDefinition,
+    DagsterInvariantViolationError,
+    InputContext,
+)
+
+from dagster_deltaweave.io_manager import frames
+from dagster_deltaweave.io_manager.transaction_ids import applied_version
+from dagster_deltaweave.partitions import (
+    NO_ROW_PREDICATE,
+    is_refresh,
+    partition_predicate,
+)
+from dagster_deltaweave.tables import (
+    PARTITION_EXPR,
+    READ_CHANGED,
+    READ_METADATA_KEY,
+    READ_TOUCHED,
+    MergeOnReadDeclaration,
+    TableDeclaration,
+    TableLocator,
+    load_merge_on_read,
+    table_declaration,
+)
+from deltaweave.errors import SourceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from deltaweave import ChangedRows, Table, TouchedRows
+
+
+def load_input(context: InputContext, tables: TableLocator) -> Any:
+    """The upstream asset's table, its partitions, or what changed, as the input asks."""
+    upstream = context.upstream_output
+    metadata = (upstream.definition_metadata if upstream else None) or {}
+    declaration = declared_table(metadata, context.asset_key)
+    table = tables.table(context.asset_key, declaration)
+    name = context.name if context.has_input_name else context.asset_key.to_user_string()
+    read = (context.definition_metadata or {}).get(READ_METADATA_KEY)
+    if isinstance(declaration, MergeOnReadDeclaration) and declaration.part != "changes":
+        rows = load_merge_on_read(tables, declaration, context.definition_metadata or {})
+        return frames.as_annotated(rows, context.dagster_type.typing_type, what=name)
+    if read is None:
+        return frames.as_annotated(
+            _partitions_of(context, table, metadata.get(PARTITION_EXPR)),
+            context.dagster_type.typing_type,
+            what=name,
+        )
+    if read not in (READ_TOUCHED, READ_CHANGED):
+        raise SourceError(
+            f"the input {name} asks for {READ_METADATA_KEY}={read!r}; known are "
+            f"{READ_TOUCHED!r} and {READ_CHANGED!r}.",
+            table=table.path_or_name,
+            operation="READ",
+        )
+    return _unapplied(context, tables, table, read)
+
+
+def _unapplied(
+    context: InputContext, tables: TableLocator, table: Table, read: str
+) -> TouchedRows | ChangedRows:
+    definition = _downstream(context)
+    if definition is None:
+        raise SourceError(
+            f"only an asset can read {read} rows: they are those its own table lacks.",
+            table=table.path_or_name,
+            operation="READ",
+        )
+    key = definition.key
+    after = None
+    if not is_refresh(context.step_context.dagster_run.tags):
+        declaration = declared_table(definition.metadata_by_key[key], key)
+        downstream = tables.table(key, declaration)
+        after = applied_version(context.asset_key, table, key, downstream)
+    what = table.touched_rows(after) if read == READ_TOUCHED else table.changed_rows(after)
+    context.log.info(
+        f"{key.to_user_string()} has applied {context.asset_key.to_user_string()} up to "
+        f"version {after}, and reads its {read} rows up to version {what.until}."
+    )
+    return what
+
+
+def declared_table(metadata: Mapping[str, Any], key: AssetKey) -> TableDeclaration | None:
+    """How the table of an asset is declared; None where its metadata says nothing of it."""
+    return table_declaration(metadata, asset=key.to_user_string())
+
+
+def _downstream(context: InputContext) -> AssetsDefinition | None:
+    """The asset that loads; None in an op, or where a value is loaded outside of a run."""
+    try:
+        return context.step_context.assets_def
+    except DagsterInvariantViolationError:
+        return None
+
+
+def _partitions_of(context: InputContext, table: Table, expression: Any) -> DataFrame:
+    """The rows of the run's partitions; all rows where partitions are not parts of the table."""
+    rows = table.read()
+    if expression is None or not context.has_asset_partitions:
+        return rows
+    downstream = _downstream(context)
+    if downstream is not None and downstream.partitions_def is None:
+        return rows
+    keys = context.asset_partition_keys
+    if not keys:
+        # The partition mapping gives none, as for the first partition of a mapping with an offset.
+        context.log.info(f"Reads no row of {context.asset_key.to_user_string()}: no partition.")
+        return rows.where(NO_ROW_PREDICATE)
+    predicate = partition_predicate(
+        context.asset_partitions_def,
+        keys,
+        getattr(expression, "value", expression),
+        table=table.path_or_name,
+        rows=rows,
+    )
+    context.log.info(f"Reads {context.asset_key.to_user_string()} where {predicate}.")
+    return rows.where(predicate)

@@ -1,0 +1,88 @@
+"""What happens to columns that a table lacks: an error, added, or added and widened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructField, StructType
+
+from dagster_deltaweave.tables import TYPE_WIDENING, MergeDeclaration, TableDeclaration
+from deltaweave.delta.jvm import translated
+from deltaweave.errors import StatementError
+from deltaweave.identifiers import table_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from deltaweave import Table
+
+
+def rows_of_table(declaration: TableDeclaration, changes: DataFrame) -> DataFrame:
+    """The changes without the columns that only clauses use."""
+    if isinstance(declaration, MergeDeclaration):
+        return changes.drop(*declaration.except_column_list)
+    return changes
+
+
+def prepare_table(table: Table, declaration: TableDeclaration, changes: DataFrame) -> None:
+    """Create the table if it is missing, else hold the changes against the declared policy.
+
+    Raises:
+        StatementError: The policy is strict, and the changes have columns that the table lacks.
+    """
+    rows = rows_of_table(declaration, changes)
+    created = table.create_if_missing(
+        _created_schema(declaration, rows.schema),
+        declaration.partition_by,
+        declaration.created_properties,
+        declaration.cluster_by,
+        for_a_write=True,
+    )
+    if declaration.schema_policy == "strict":
+        # A MERGE text says by itself which columns of its source go where.
+        if not (isinstance(declaration, MergeDeclaration) and declaration.merge_text):
+            _refuse_unknown_columns(table, rows.schema)
+    elif declaration.schema_policy == "widen" and not created:
+        _enable_widening(table)
+
+
+def _created_schema(declaration: TableDeclaration, schema: StructType) -> StructType | str:
+    if declaration.schema is not None:
+        return declaration.schema
+    # That a column of these changes has no nulls promises nothing about later ones.
+    return StructType([StructField(f.name, f.dataType, True, f.metadata) for f in schema])
+
+
+def _refuse_unknown_columns(table: Table, changes: StructType) -> None:
+    is_exact = table.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+    known = table.read().schema
+    unknown = list(_unknown(changes, known, is_exact, ""))
+    if unknown:
+        raise StatementError(
+            f"the changes have columns that the table lacks: {', '.join(unknown)}.",
+            table=table.path_or_name,
+            hint=f"The table has {', '.join(known.names)}. Leave the others out of the changes, "
+            "name them in except_column_list if only clauses use them, or let the schema_policy "
+            "'add' or 'widen' add them.",
+        )
+
+
+def _unknown(changes: StructType, known: StructType, is_exact: bool, parent: str) -> Iterator[str]:
+    """Names of fields that the table's struct lacks, those of nested structs with dots."""
+    fields = {field.name if is_exact else field.name.lower(): field for field in known}
+    for field in changes:
+        there = fields.get(field.name if is_exact else field.name.lower())
+        if there is None:
+            yield parent + field.name
+        elif isinstance(field.dataType, StructType) and isinstance(there.dataType, StructType):
+            yield from _unknown(field.dataType, there.dataType, is_exact, f"{parent}{field.name}.")
+
+
+def _enable_widening(table: Table) -> None:
+    """Let Delta widen the types of an existing table: one commit, the first time."""
+    target = table_name(table.path_or_name)
+    with translated(table.path_or_name, operation="enabling type widening"):
+        [detail] = table.spark.sql(f"DESCRIBE DETAIL {target}").collect()
+        if detail.properties.get(TYPE_WIDENING, "false").lower() != "true":
+            table.spark.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ('{TYPE_WIDENING}' = 'true')")

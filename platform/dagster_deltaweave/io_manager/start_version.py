@@ -1,0 +1,78 @@
+"""The version at which a run's write starts: the newest that the function can have read.
+
+Other writers may commit after the function has read and before its rows are written. A write that
+replaces rows would undo their changes if it started at the newest version. So it starts at the
+version from before the function began, and Delta refuses the commit if another one changed the rows
+that are replaced. The run then tries again.
+
+The function began when its step did, by Dagster's event log; a commit's time is the log's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dagster import DagsterEventType, OutputContext
+
+from dagster_deltaweave.logs import version_with_rows_of
+from deltaweave import Table
+
+_BEGINNINGS = {DagsterEventType.STEP_START, DagsterEventType.STEP_RESTARTED}
+_LOOKED_AT = 100
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a write's transaction starts.
+
+    Attributes:
+        version: The version; None for the newest version, where the rows were not computed from the
+            table.
+        reads_all: Whether the rows may have been computed from all rows of that version, or only
+            from those that they replace.
+    """
+
+    version: int | None
+    reads_all: bool
+
+
+def start_of_write(
+    context: OutputContext, table: Table, *, adds_only: bool = False, predicate: str | None = None
+) -> Start:
+    """Where the write of what the asset's function returned starts.
+
+    Args:
+        context: The context of the asset's output.
+        table: The asset's table, which is there.
+        adds_only: Whether the write replaces no rows.
+        predicate: Which rows it replaces; None for all.
+
+    Raises:
+        CommitConflictError: Another writer made the table, with rows, since the function began.
+    """
+    definition = context.step_context.assets_def
+    reads_itself = definition is not None and context.asset_key in definition.dependency_keys
+    if adds_only and not reads_itself:
+        return Start(None, reads_all=False)
+    version = version_with_rows_of(table, _began_ms(context))
+    return Start(version, reads_all=reads_itself or predicate is None)
+
+
+def _began_ms(context: OutputContext) -> int:
+    """When this attempt of the step began, in ms since 1970; if it is not known, the run."""
+    step = context.step_context
+    cursor = None
+    while True:
+        events = step.instance.get_records_for_run(
+            step.run_id, cursor=cursor, of_type=_BEGINNINGS, limit=_LOOKED_AT, ascending=False
+        )
+        for record in events.records:
+            event = record.event_log_entry
+            if event.step_key == step.step.key:
+                return int(event.timestamp * 1000)
+        if not events.has_more:
+            break
+        cursor = events.cursor
+    run = step.instance.get_run_record_by_id(step.run_id)
+    assert run is not None  # it is this one
+    return int(run.create_timestamp.timestamp() * 1000)

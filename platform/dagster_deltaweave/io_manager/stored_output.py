@@ -1,0 +1,214 @@
+"""Stores an asset's output in its table as the declaration says, and records it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dagster import AssetKey, OutputContext
+
+from dagster_deltaweave.io_manager import changeset_append, table_write
+from dagster_deltaweave.io_manager.schema_policy import prepare_table, rows_of_table
+from dagster_deltaweave.io_manager.start_version import start_of_write
+from dagster_deltaweave.io_manager.transaction_ids import marks_of_refresh, marks_of_run
+from dagster_deltaweave.landing import rows_of_delivery
+from dagster_deltaweave.metadata import (
+    record_data_version,
+    record_merge,
+    record_write,
+    spark_ui_metadata,
+)
+from dagster_deltaweave.partitions import covers_all_partitions, partition_predicate
+from dagster_deltaweave.tables import (
+    Changes,
+    ChangesDeclaration,
+    MergeDeclaration,
+    MergeOnReadDeclaration,
+    TableDeclaration,
+    WriteDeclaration,
+    touched_upstreams,
+)
+from deltaweave.delta.commit import is_unwritten
+
+if TYPE_CHECKING:
+    from dagster_deltaweave.tables import TableLocator
+    from deltaweave import MergePlan, MergeResult, Table, WriteResult
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What was committed, and how it is recorded.
+
+    Attributes:
+        version: The version that was committed; None where none was, or it is not known.
+        record: Records it; gives the metadata of the materialization.
+        warnings: What failed after the commit already.
+    """
+
+    version: int | None
+    record: Callable[[], Mapping[str, Any]]
+    warnings: Sequence[str] = ()
+
+    def record_version(self, context: OutputContext) -> dict[str, Any]:
+        """Make the version the data version, which recording all else may do better."""
+        if self.version is not None:
+            record_data_version(context, self.version)
+        return {}
+
+
+def add_output(
+    context: OutputContext,
+    tables: TableLocator,
+    table: Table,
+    declaration: TableDeclaration,
+    changes: Changes,
+    partitions: Sequence[str],
+    *,
+    explain: bool,
+) -> Stored:
+    """Merge or write the changes; with `explain`, say before a merge what it would do."""
+    step = context.step_context
+    tags = step.dagster_run.tags
+    marks = marks_of_run(
+        context.asset_key,
+        declaration,
+        changes,
+        table=table,
+        upstreams=_upstreams(context),
+        partitions=partitions,
+        tags=tags,
+        first_attempt=lambda: changeset_append.first_attempt(
+            step.instance, step.dagster_run, context.asset_key
+        ),
+    )
+    rows = changes.rows
+    if declaration.idempotent_by == "delivery" and len(partitions) == 1:
+        rows = rows_of_delivery(rows, partitions[0], tags, table=table.path_or_name)
+    if isinstance(declaration, MergeDeclaration):
+        prepare_table(table, declaration, rows)
+        for link in spark_ui_metadata(table.spark).values():
+            context.log.info(f"The merge's jobs are in the Spark UI: {link.value}")
+        plan = table_write.explain(table, declaration, rows) if explain else None
+        if plan is not None:
+            context.log.info(f"Before the merge:\n{plan}")
+        result = table_write.merge(table, declaration, rows, marks)
+        statement = table_write.statement_over(table, declaration, rows)
+        return _merged(context, tables, table, changes, partitions, statement, result, plan)
+    if isinstance(declaration, ChangesDeclaration):
+        result = table_write.apply(table, declaration, rows, marks)
+        return _merged(context, tables, table, changes, partitions, None, result)
+    if isinstance(declaration, MergeOnReadDeclaration):
+        return Stored(None, changeset_append.ingest(context, tables, declaration, rows, marks.pair))
+    assert isinstance(declaration, WriteDeclaration)
+    predicate = _replaced(context, table, declaration, changes, partitions)
+    prepare_table(table, declaration, rows)
+    start = start_of_write(
+        context, table, adds_only=declaration.mode == "append", predicate=predicate
+    )
+    written = table_write.write(table, declaration, rows, predicate, marks, start)
+    return _written(context, table, written, declaration.mode, predicate, partitions)
+
+
+def rebuild_with_output(
+    context: OutputContext,
+    table: Table,
+    declaration: TableDeclaration,
+    changes: Changes,
+    partitions: Sequence[str],
+) -> Stored:
+    """Rebuild the table, or those of its rows that are the run's partitions."""
+    table_write.check_can_be_rebuilt(table, declaration)
+    is_of_all = covers_all_partitions(context, partitions)
+    marks = marks_of_refresh(
+        context.asset_key,
+        declaration,
+        changes,
+        table=table,
+        upstreams=_upstreams(context),
+        partitions=partitions,
+        is_of_all=is_of_all,
+    )
+    predicate = None
+    if not is_of_all:
+        # Without an expression this is an error: the other partitions' rows would be lost.
+        predicate = _predicate(context, table, declaration, changes, partitions)
+    prepare_table(table, declaration, changes.rows)
+    start = start_of_write(context, table, predicate=predicate)
+    written = table_write.rebuild(table, declaration, changes.rows, predicate, marks, start)
+    return _written(context, table, written, "full refresh", predicate, partitions)
+
+
+def _merged(
+    context: OutputContext,
+    tables: TableLocator,
+    table: Table,
+    changes: Changes,
+    partitions: Sequence[str],
+    statement: Callable[[str], str] | None,
+    result: MergeResult,
+    plan: MergePlan | None = None,
+) -> Stored:
+    return Stored(
+        result.version,
+        lambda: record_merge(context, tables, table, changes, partitions, statement, result, plan),
+        result.warnings,
+    )
+
+
+def _written(
+    context: OutputContext,
+    table: Table,
+    written: WriteResult,
+    how: str,
+    predicate: str | None,
+    partitions: Sequence[str],
+) -> Stored:
+    return Stored(
+        written.version,
+        lambda: record_write(context, table, written, how, predicate, partitions),
+        written.warnings,
+    )
+
+
+def _upstreams(context: OutputContext) -> list[AssetKey]:
+    definition = context.step_context.assets_def
+    return touched_upstreams(definition) if definition else []
+
+
+def _replaced(
+    context: OutputContext,
+    table: Table,
+    declaration: WriteDeclaration,
+    changes: Changes,
+    partitions: Sequence[str],
+) -> str | None:
+    """The predicate of the rows that a write replaces; None for all rows of the table or none."""
+    if declaration.mode == "append":
+        return None
+    if declaration.replace_where is not None:
+        return declaration.replace_where
+    if declaration.mode == "overwrite" and context.asset_spec.partitions_def is None:
+        return None
+    return _predicate(context, table, declaration, changes, partitions)
+
+
+def _predicate(
+    context: OutputContext,
+    table: Table,
+    declaration: TableDeclaration,
+    changes: Changes,
+    partitions: Sequence[str],
+) -> str:
+    return partition_predicate(
+        context.asset_spec.partitions_def,
+        partitions,
+        declaration.partition_expr,
+        table=table.path_or_name,
+        # A table that is not created yet has no columns: the changes say which it will have.
+        rows=table.read() if _is_written(table) else rows_of_table(declaration, changes.rows),
+    )
+
+
+def _is_written(table: Table) -> bool:
+    return table.exists() and not is_unwritten(table.snapshot())

@@ -1,0 +1,254 @@
+"""The marks that a run commits with its rows, so that nothing is applied twice.
+
+What Delta guarantees by itself: of two merges at once the later commit is refused if the earlier
+one changed or added files that it read, so no update is lost and no key is inserted twice, with or
+without a pool. What it does not: that the same changes are not merged again by a later run, or from
+rows computed before an earlier one. For that, a mark: a transaction identifier of the Delta
+protocol, an application id with a version, in the same commit as the rows. The commit path reads it
+in its own transaction, and Delta refuses the commit if another one of the same id won since then.
+
+| what is applied | application id | version |
+| --- | --- | --- |
+| a partition | `<asset>#<partition>` | 0 |
+| a delivery named by a time | `<asset>#<partition>` | the time |
+| a delivery of another name | `<asset>#<partition>@<delivery>` | 0 |
+| versions of an upstream table | `<upstream>→<asset>@<id of that table>` | the newest |
+| rows that a run appends | `deltaweave/run/<run>/<asset>` | 0 |
+
+Earlier releases left the upstream table's id out; their marks count where the table is older than
+they are. An asset that changes from `idempotent_by="partition"` to `"delivery"` applies the
+deliveries of its partitions once more: the marks of partitions do not say which they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dagster import AssetKey
+
+from dagster_deltaweave.partitions import DELIVERY_TAG, FULL_REFRESH_TAG
+from dagster_deltaweave.tables import Changes, TableDeclaration, WriteDeclaration, application_id
+from deltaweave import Table
+from deltaweave.errors import SourceError, StatementError
+
+_GREATEST_LONG = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What a run's rows apply.
+
+    Attributes:
+        pairs: Application id to version.
+        before: The version that the table must hold of the one id, -1 for none; None if any.
+    """
+
+    pairs: Mapping[str, int] = field(default_factory=dict)
+    before: int | None = None
+
+    @property
+    def pair(self) -> tuple[str, int] | None:
+        """The one pair of a merge, if it has one."""
+        return next(iter(self.pairs.items()), None)
+
+
+def marks_of_run(
+    asset: AssetKey,
+    declaration: TableDeclaration,
+    changes: Changes,
+    *,
+    table: Table,
+    upstreams: Sequence[AssetKey],
+    partitions: Sequence[str],
+    tags: Mapping[str, str],
+    first_attempt: Callable[[], str],
+) -> Marks:
+    """The marks of a run that adds to its table.
+
+    Args:
+        asset: The asset.
+        declaration: Its table, as declared.
+        changes: What its function returned.
+        table: Its table.
+        upstreams: The upstreams of which it reads only touched or changed rows: at most one.
+        partitions: The run's partitions.
+        tags: The run's tags.
+        first_attempt: Gives the id of the run that first tried what this run does.
+
+    Raises:
+        SourceError: The function did not hand back the touched rows that it applied.
+        StatementError: The declared idempotency cannot be kept by this run.
+    """
+    of_upstream = _of_upstream(asset, changes, upstreams, table)
+    if declaration.idempotent_by is not None:
+        if of_upstream.pairs:
+            raise _not_idempotent(asset, "touched or changed rows are applied once by themselves.")
+        return Marks(dict([_pair(asset, declaration, partitions, tags)]))
+    if of_upstream.pairs:
+        return of_upstream
+    if isinstance(declaration, WriteDeclaration) and declaration.mode == "append":
+        # A run that was killed after its commit and is executed again appends nothing twice.
+        return Marks({f"deltaweave/run/{first_attempt()}/{asset.to_user_string()}": 0})
+    return Marks()
+
+
+def marks_of_refresh(
+    asset: AssetKey,
+    declaration: TableDeclaration,
+    changes: Changes,
+    *,
+    table: Table,
+    upstreams: Sequence[AssetKey],
+    partitions: Sequence[str],
+    is_of_all: bool,
+) -> Marks:
+    """The marks of a run that rebuilds its table: every partition in it counts as applied.
+
+    Args:
+        asset: The asset.
+        declaration: Its table, as declared.
+        changes: What its function returned.
+        table: Its table.
+        upstreams: The upstreams of which it reads only touched or changed rows: at most one.
+        partitions: The run's partitions.
+        is_of_all: Whether these are all that the asset has, or it has none.
+
+    Raises:
+        SourceError: The function did not hand back the touched rows that it applied.
+        StatementError: What was applied cannot be told.
+    """
+    if declaration.idempotent_by == "delivery":
+        raise _not_idempotent(
+            asset,
+            "a full refresh cannot know which deliveries its function read.",
+            "Declare idempotent_by='partition' to rebuild it, or rebuild it into a new table.",
+        )
+    if upstreams and not is_of_all:
+        raise StatementError(
+            "a full refresh of some partitions cannot be marked: the mark of "
+            f"{upstreams[0].to_user_string()} counts for all partitions, and what its table "
+            "changed since the last run would never reach the others.",
+            table=table.path_or_name,
+            operation="full refresh",
+            state="Nothing was written.",
+            hint="Refresh all partitions in one run.",
+        )
+    if declaration.idempotent_by is None:
+        return _of_upstream(asset, changes, upstreams, table)
+    if not partitions:
+        raise _not_idempotent(asset, "the full refresh names no partition.")
+    return Marks({_partition_id(asset, partition): 0 for partition in partitions})
+
+
+def applied_version(
+    upstream: AssetKey, upstream_table: Table, asset: AssetKey, table: Table
+) -> int | None:
+    """The version of an upstream table up to which an asset's table has applied it; None for none.
+
+    Args:
+        upstream: The upstream asset.
+        upstream_table: Its table.
+        asset: The asset that applies it.
+        table: Its table; it may be missing.
+
+    Raises:
+        SourceError: What was applied is of another table, which this one took the place of.
+    """
+    if not table.exists():
+        return None
+    source, target = upstream_table.snapshot(), table.snapshot()
+    applied = target.last_applied(application_id(upstream, asset, source.id))
+    if applied is not None:
+        return applied
+    earlier = application_id(upstream, asset)
+    if any(each.startswith(f"{earlier}@") for each in target.application_ids()):
+        raise _made_anew(upstream, upstream_table, asset)
+    applied = target.last_applied(earlier)
+    if applied is None:
+        return None
+    marked, created = target.applied_at_ms(earlier), source.created_at_ms
+    if applied > source.version or (marked and created and created > marked):
+        raise _made_anew(upstream, upstream_table, asset)
+    return applied
+
+
+def _made_anew(upstream: AssetKey, table: Table, asset: AssetKey) -> SourceError:
+    name, of = asset.to_user_string(), upstream.to_user_string()
+    return SourceError(
+        f"the table of {of} was recreated since {name} applied its versions. {name} may still hold "
+        "rows of the old table, so the rows of the new one can neither be skipped nor added.",
+        table=table.path_or_name,
+        operation="READ",
+        state=f"Nothing was read, and {name} is as it was.",
+        hint=f"Rebuild {name} from the new table: run it with the tag {FULL_REFRESH_TAG}: true.",
+    )
+
+
+def _of_upstream(
+    asset: AssetKey, changes: Changes, upstreams: Sequence[AssetKey], table: Table
+) -> Marks:
+    """The mark that makes applying touched rows exactly-once; none for all other changes."""
+    applied = changes.applied
+    if not upstreams and applied is None:
+        return Marks()
+    if not upstreams or applied is None:
+        raise SourceError(
+            "it reads touched rows, but the function did not hand back which."
+            if upstreams
+            else "the function says that it applied touched rows, but no input reads any.",
+            table=asset.to_user_string(),
+            hint="Return Changes(rows, applied=<the touched rows that the input gave>).",
+        )
+    mark = application_id(upstreams[0], asset, applied.table_id)
+    # Where the mark that says `after` is an earlier release's, there is none of this id yet.
+    goes_on = applied.after is not None and table.exists() and table.last_applied(mark) is not None
+    before = applied.after if goes_on else -1
+    return Marks({mark: applied.until}, before)
+
+
+def _pair(
+    asset: AssetKey,
+    declaration: TableDeclaration,
+    partitions: Sequence[str],
+    tags: Mapping[str, str],
+) -> tuple[str, int]:
+    if len(partitions) > 1:
+        raise _not_idempotent(
+            asset,
+            f"the run has {len(partitions)} partitions, and a commit marks one.",
+            "Run them one by one: backfill with BackfillPolicy.multi_run(1).",
+        )
+    if declaration.idempotent_by == "partition":
+        if not partitions:
+            raise _not_idempotent(asset, "the run has no partition.")
+        return _partition_id(asset, partitions[0]), 0
+    delivery = tags.get(DELIVERY_TAG)
+    if not delivery:
+        raise _not_idempotent(
+            asset,
+            f"the run has no tag {DELIVERY_TAG}.",
+            "Let the sensor request it, or give the run the tag of the delivery it applies.",
+        )
+    of_what = _partition_id(asset, partitions[0]) if partitions else asset.to_user_string()
+    # Times count up: an older delivery than the one applied is over. Other names only differ.
+    return (of_what, int(delivery)) if _is_time(delivery) else (f"{of_what}@{delivery}", 0)
+
+
+def _is_time(delivery: str) -> bool:
+    """Whether it is a number as times are spelt, not a digest that happens to have no letter.
+
+    A digest has 20 characters, and the greatest Long, which is the greatest mark, has 19.
+    """
+    is_number = delivery.isascii() and delivery.isdecimal() and len(delivery) < 20
+    return is_number and str(int(delivery)) == delivery and int(delivery) <= _GREATEST_LONG
+
+
+def _partition_id(asset: AssetKey, partition: str) -> str:
+    return f"{asset.to_user_string()}#{partition}"
+
+
+def _not_idempotent(asset: AssetKey, problem: str, hint: str | None = None) -> StatementError:
+    return StatementError(
+        f"idempotent_by cannot be kept: {problem}", table=asset.to_user_string(), hint=hint
+    )

@@ -1,0 +1,46 @@
+"""Source partitions that land as directories of files.
+
+- `listing`: lists the partitions in a landing directory, and their fingerprints.
+- `delivery`: `Delivery`, one source partition as it lies there now.
+- `disk`: reads deliveries from a local disk.
+- `watermark`: how far a sensor has looked, and what a look finds beyond that.
+- `source_partition`: reads a partition with Spark and checks its schema.
+- `read_delivery`: proves that a run reads the delivery that its tag names.
+"""
+
+from __future__ import annotations
+
+from dagster_deltaweave.landing.delivery import Delivery, hive_value
+from dagster_deltaweave.landing.listing import list_deliveries, partition_path
+from dagster_deltaweave.landing.read_delivery import landing_tag, rows_of_delivery
+from dagster_deltaweave.landing.source_partition import (
+    literal_path,
+    read_source_partition,
+    schema_as_struct,
+    schema_differences,
+)
+from dagster_deltaweave.landing.watermark import (
+    SECOND_IN_NS,
+    LandingLook,
+    Watermark,
+    is_whole_second,
+    look_at_landing,
+)
+
+__all__ = [
+    "SECOND_IN_NS",
+    "Delivery",
+    "LandingLook",
+    "Watermark",
+    "hive_value",
+    "is_whole_second",
+    "landing_tag",
+    "list_deliveries",
+    "literal_path",
+    "look_at_landing",
+    "partition_path",
+    "read_source_partition",
+    "rows_of_delivery",
+    "schema_as_struct",
+    "schema_differences",
+]

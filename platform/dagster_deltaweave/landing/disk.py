@@ -1,0 +1,122 @@
+"""Landed deliveries on a local disk: markers, names, sizes and times of files, behind links too."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from dagster_deltaweave.landing.delivery import (
+    Delivery,
+    ListedFile,
+    digest,
+    is_partition,
+    problem_of_partition_key,
+)
+
+
+def deliveries_on_disk(root: Path, marker: str | None) -> Iterator[Delivery]:
+    """The source partitions in a directory on a local disk."""
+    with os.scandir(root) as entries:
+        for entry in entries:
+            if not is_partition(entry.name):
+                continue
+            try:
+                if not entry.is_dir():
+                    continue
+                problem = problem_of_partition_key(entry.name)
+                if problem is not None:
+                    yield Delivery(entry.name, None, 0, problem=problem)
+                elif marker is not None:
+                    yield marked_delivery(entry, marker)
+                else:
+                    yield measured_delivery(entry)
+            except FileNotFoundError:
+                # Removed or renamed since it was listed: the next tick sees the result.
+                continue
+            except OSError as error:
+                # Only the system's message is shown: one directory must not stop the others.
+                yield Delivery(entry.name, None, 0, problem=error.strerror or "it cannot be read")
+
+
+def marked_delivery(entry: os.DirEntry[str], marker: str) -> Delivery:
+    """The delivery in a directory, which is complete once its marker is there."""
+    changed = _directory_changed(entry)
+    try:
+        mtime, marked_at = _times(f"{entry.path}/{marker}")
+    except FileNotFoundError:
+        return Delivery(entry.name, None, changed)
+    # The directory's own time changes when a delivery is moved into the place of another.
+    return Delivery(entry.name, str(mtime), max(changed, marked_at), marked_at)
+
+
+def _times(path: str) -> tuple[int, int]:
+    """A file's time of modification, and when it or the link that leads to it changed."""
+    status = own = os.lstat(path)
+    if stat.S_ISLNK(own.st_mode):
+        status = os.stat(path)
+    return status.st_mtime_ns, max(own.st_ctime_ns, status.st_ctime_ns)
+
+
+def _directory_changed(entry: os.DirEntry[str]) -> int:
+    changed = entry.stat().st_ctime_ns
+    return max(changed, _links_changed(entry.path)) if entry.is_symlink() else changed
+
+
+def _links_changed(path: str) -> int:
+    """When the newest of all the links changed that lead on from this link."""
+    parent, name = os.path.split(path)
+    newest, at, left = 0, os.path.realpath(parent), [name]
+    while left:
+        name = left.pop()
+        if name in ("", ".", ".."):
+            at = os.path.dirname(at) if name == ".." else at
+            continue
+        status = os.lstat(f"{at}/{name}")
+        if not stat.S_ISLNK(status.st_mode):
+            at = f"{at}/{name}"
+            continue
+        newest = max(newest, status.st_ctime_ns)
+        target = os.readlink(f"{at}/{name}")
+        at = "" if target.startswith("/") else at
+        left += reversed(target.split("/"))
+    return newest
+
+
+def measured_delivery(entry: os.DirEntry[str]) -> Delivery:
+    """The delivery in a directory, by names, sizes and times of all its files."""
+    changed = _directory_changed(entry)
+    files = []
+    for path, status, own in _files_under(entry.path, frozenset()):
+        changed = max(changed, status.st_ctime_ns, own.st_ctime_ns)
+        if not stat.S_ISDIR(status.st_mode):
+            path = path[len(entry.path) + 1 :]
+            files.append(ListedFile(path, status.st_size, status.st_mtime_ns))
+    return Delivery(entry.name, digest(files), changed)
+
+
+def _files_under(
+    directory: str, above: frozenset[tuple[int, int]]
+) -> Iterator[tuple[str, os.stat_result, os.stat_result]]:
+    """Files and directories with their status and, of links, the link's; each link is followed.
+
+    Raises:
+        OSError: One of them cannot be read, or a link leads to a directory that it is in.
+    """
+    status = os.stat(directory)
+    inode = (status.st_dev, status.st_ino)
+    if inode in above:
+        raise OSError(0, "A link in it leads to a directory above")
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            own = entry.stat(follow_symlinks=False)
+            try:
+                status = entry.stat()
+            except FileNotFoundError:
+                if entry.is_symlink():
+                    raise OSError(0, "A link in it leads nowhere") from None
+                raise
+            yield entry.path, status, own
+            if stat.S_ISDIR(status.st_mode):
+                yield from _files_under(entry.path, above | {inode})

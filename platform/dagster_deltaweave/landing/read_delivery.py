@@ -1,0 +1,103 @@
+"""Makes sure that a run applies the delivery that its tag names, and no other one.
+
+The landing sensor tags a run with the delivery that it found, its files, and where it looked. Until
+the run reads it, another delivery may have landed in its place, or a half of one beside the marker
+of the first; applied under the tag of the first, it would be applied again by the run of its own.
+So its rows are read to their end, and kept, between two looks at the landing directory; what is
+there must be the tagged delivery both times.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_deltaweave.landing.delivery import Delivery
+from dagster_deltaweave.landing.listing import delivery
+from dagster_deltaweave.partitions import DELIVERY_TAG
+from dagster_deltaweave.storage import local_path
+from deltaweave.delta.jvm import translated
+from deltaweave.errors import SourceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LANDING = "deltaweave/landing"
+"""Run tag with its delivery as JSON: the `directory`, the `marker`, its `identity`, and `files`.
+
+`files` is the digest of all its files. It is left out where they could not be listed, without a
+marker, where the identity is that digest, and by earlier releases.
+"""
+
+
+def landing_tag(directory: str | Path, marker: str | None, found: Delivery) -> dict[str, str]:
+    """The tag of a run for a delivery that was found in a landing directory."""
+    path = local_path(directory)
+    where = str(directory) if path is None else str(path.absolute())
+    tag = {"directory": where, "marker": marker, "identity": found.identity}
+    files = None if marker is None else _files(directory, found.name)
+    return {LANDING: json.dumps(tag if files is None else {**tag, "files": files})}
+
+
+def _files(directory: str | Path, name: str) -> str | None:
+    try:
+        found = delivery(directory, name, None)
+    except SourceError:
+        return None  # one directory that cannot be listed must not stop the sensor's other runs
+    return found.fingerprint if found else None
+
+
+def rows_of_delivery(
+    rows: DataFrame, partition: str, tags: Mapping[str, str], *, table: str
+) -> DataFrame:
+    """The rows, read and kept by Spark, of the delivery that a run's tags name.
+
+    Rows come back as they are where the tags do not say where the delivery landed: who tags a run
+    by hand answers for what it reads.
+
+    Args:
+        rows: What the asset's function returned.
+        partition: The run's partition.
+        tags: The run's tags.
+        table: The asset's table, for the error's words.
+
+    Raises:
+        SourceError: Another delivery is there now, or came while the rows were read.
+    """
+    if LANDING not in tags:
+        return rows
+    before = _look(partition, tags, table)
+    with translated(table, operation="reading a delivery", otherwise=SourceError):
+        kept = rows.localCheckpoint()
+    if _look(partition, tags, table) != before:
+        raise _error(partition, tags, table, "changed while it was read")
+    return kept
+
+
+def _look(partition: str, tags: Mapping[str, str], table: str) -> str | None:
+    """What all files of the delivery amount to; it is the one that the tag names."""
+    landing = json.loads(tags[LANDING])
+    directory, marker = landing["directory"], landing["marker"]
+    found = delivery(directory, partition, marker)
+    if found is None:
+        raise _error(partition, tags, table, f"is no longer in {directory}")
+    if found.identity != landing["identity"]:
+        raise _error(partition, tags, table, "was delivered anew since this run was requested")
+    all_files = delivery(directory, partition, None)
+    files = all_files.fingerprint if all_files else None
+    if files != landing.get("files", files):
+        raise _error(partition, tags, table, "has other files than when this run was requested")
+    return files
+
+
+def _error(partition: str, tags: Mapping[str, str], table: str, problem: str) -> SourceError:
+    return SourceError(
+        f"the source partition {partition} of delivery {tags[DELIVERY_TAG]} {problem}.",
+        table=table,
+        operation="reading a delivery",
+        hint="The sensor requests a run for the delivery that is there once its marker is written "
+        "or its sizes have settled: leave this run as it is. Where no sensor looks, tag a new run "
+        "with that delivery.",
+    )

@@ -1,0 +1,29 @@
+"""What the logs of Delta tables say; most of it is read without Spark.
+
+- `delta_log`: the commits of a table, for sensors.
+- `history`: which commit changed rows last.
+- `changeset_log`: which batches of a merge-on-read table are not merged yet.
+"""
+
+from __future__ import annotations
+
+from dagster_deltaweave.logs.changeset_log import (
+    PendingChanges,
+    batches_after,
+    number_metadata,
+    pending_changes,
+)
+from dagster_deltaweave.logs.delta_log import Commit, DeltaLog, Position
+from dagster_deltaweave.logs.history import last_change, version_with_rows_of
+
+__all__ = [
+    "Commit",
+    "DeltaLog",
+    "PendingChanges",
+    "Position",
+    "batches_after",
+    "last_change",
+    "number_metadata",
+    "pending_changes",
+    "version_with_rows_of",
+]

@@ -1,0 +1,173 @@
+"""Which changes of a merge-on-read table are not in its base yet; read without Spark.
+
+The logs are read by delta-rs, checkpoints included, in milliseconds; credentials of an object store
+come from the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from dagster import MetadataValue
+
+from dagster_deltaweave.storage import local_path, redacted
+from dagster_deltaweave.tables import MergeOnReadLocations
+from deltaweave.changes.merge_on_read import BATCH, MERGED, NUMBERED, Pending, merged_mark
+from deltaweave.errors import SourceError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_BATCH = f"partition.{BATCH}"
+"""What delta-rs calls a file's batch."""
+
+
+@dataclass(frozen=True)
+class PendingChanges(Pending):
+    """The batches that are not in the base yet, next to the size of the base.
+
+    Attributes:
+        newest: When the newest batch came, pending or not; None where all are purged.
+        base_bytes: Size of the base's files.
+        base_id: Delta's id of the base: a table recreated in the same place has another.
+        merged_batch: The newest batch in the base; 0 for none.
+        newest_batch: The newest batch of all; 0 for none.
+    """
+
+    newest: datetime | None
+    base_bytes: int
+    base_id: str
+    merged_batch: int
+    newest_batch: int
+
+    @property
+    def fraction_of_base(self) -> float | None:
+        """Their bytes as a fraction of the base's; None where the base is empty."""
+        return self.size_in_bytes / self.base_bytes if self.base_bytes else None
+
+    @property
+    def read_amplification(self) -> float | None:
+        """Bytes of base and changes over those of the base; None where the base is empty.
+
+        An estimate from below: some ways to join the two read keys a second time.
+        """
+        fraction = self.fraction_of_base
+        return None if fraction is None else 1 + fraction
+
+    def metadata(self) -> dict[str, MetadataValue]:
+        """The numbers as flat metadata, `changes/…`."""
+        seconds_since_newest = _since(self.newest).total_seconds() if self.newest else None
+        return number_metadata(
+            {
+                "changes/pending_batches": self.batches,
+                "changes/pending_rows": self.rows,
+                "changes/pending_bytes": self.size_in_bytes,
+                "changes/oldest_pending_seconds": self.age.total_seconds(),
+                "changes/newest_batch_seconds": seconds_since_newest,
+                "changes/base_bytes": self.base_bytes,
+                "changes/read_amplification": self.read_amplification,
+                "changes/merged_batch": self.merged_batch,
+                "changes/newest_batch": self.newest_batch,
+            }
+        )
+
+
+def pending_changes(at: MergeOnReadLocations) -> PendingChanges | None:
+    """What is pending; None where nothing was ever appended.
+
+    Raises:
+        SourceError: A log cannot be read.
+    """
+    # The base first: batches that are in it may be purged before the changes are read.
+    base, changes = _table(at.base), _table(at.changes)
+    if base is None or changes is None:
+        return None
+    base_id = str(base.metadata().id)
+    merged = base.transaction_version(merged_mark(base_id))
+    if merged is None:  # a rematerialization of an earlier release, or none
+        merged = base.transaction_version(MERGED) or 0
+    files = _files(changes)
+    return PendingChanges(
+        **asdict(_batches(file for file in files if file[_BATCH] > merged)),
+        newest=max(map(_time, files), default=None),
+        base_bytes=sum(file["size_bytes"] for file in _files(base)),
+        base_id=base_id,
+        merged_batch=merged,
+        newest_batch=changes.transaction_version(NUMBERED) or 0,
+    )
+
+
+def batches_after(at: MergeOnReadLocations, batch: int) -> Pending:
+    """The batches that were appended after one.
+
+    Raises:
+        SourceError: The log cannot be read.
+    """
+    changes = _table(at.changes)
+    return _batches(file for file in (_files(changes) if changes else []) if file[_BATCH] > batch)
+
+
+def number_metadata(values: dict[str, int | float | None]) -> dict[str, MetadataValue]:
+    """Numbers as metadata; those that are None are left out."""
+    return {
+        key: MetadataValue.int(value) if isinstance(value, int) else MetadataValue.float(value)
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _batches(files: Iterable[dict[str, Any]]) -> Pending:
+    files = list(files)
+    return Pending(
+        batches=len({file[_BATCH] for file in files}),
+        rows=sum(file.get("num_records") or 0 for file in files),
+        size_in_bytes=sum(file["size_bytes"] for file in files),
+        oldest=min(map(_time, files), default=None),
+    )
+
+
+def _table(location: str) -> DeltaTable | None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    path = local_path(location)
+    if path is not None and not path.exists():
+        return None  # delta-rs would make the directory
+    # Spark and Arrow take an endpoint without TLS as it is; delta-rs wants to be told.
+    is_plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http:")
+    try:
+        return DeltaTable(
+            location if path is None else str(path.absolute()),
+            storage_options={"allow_http": "true"} if is_plain and path is None else None,
+        )
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise SourceError(
+            f"its log cannot be read: {redacted(error)}",
+            table=location,
+            operation="looking for pending changes",
+            state="Nothing was read or written.",
+        ) from None
+
+
+def _files(table: DeltaTable) -> list[dict[str, Any]]:
+    import pyarrow as pa
+
+    actions = pa.table(table.get_add_actions(flatten=True))
+    wanted = {"size_bytes", "num_records", "modification_time", _BATCH}
+    known = actions.select([name for name in actions.column_names if name in wanted])
+    files: list[dict[str, Any]] = known.to_pylist()
+    return files
+
+
+def _time(file: dict[str, Any]) -> datetime:
+    return datetime.fromtimestamp(file["modification_time"] / 1000, timezone.utc)
+
+
+def _since(time: datetime | None) -> timedelta:
+    return datetime.now(timezone.utc) - time if time else timedelta(0)

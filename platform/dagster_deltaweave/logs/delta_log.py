@@ -1,0 +1,282 @@
+"""The commits of a Delta table, read from its log without Spark.
+
+Only what lies ahead of a known version is read, commit by commit, so that a look at a table of a
+million files costs a few small reads. Delta's protocol (sections "Delta Log Entries" and "Commit
+Provenance Information") says what is in them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from dagster_deltaweave.storage import file_system
+
+_AT_ONCE = 16
+
+_MAPPED = "col-"
+"""How the physical names begin that Delta gives mapped columns; an older column keeps its name."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """A version of a table, told apart from the same version of a table that replaced it.
+
+    Attributes:
+        version: The version.
+        timestamp: When it was committed, in ms since 1970, as its commit says or, where it does
+            not, as the storage of its file does.
+    """
+
+    version: int
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of a table.
+
+    Attributes:
+        position: Its version and time.
+        operation: Delta's name of the operation, e.g. `MERGE`; empty where the writer gave none.
+        engine: The writer, as it names itself; empty where it does not.
+        metrics: The operation's metrics, as the writer named and spelt them.
+        user_metadata: What the writer added of its own, or None.
+        changes_data: Whether rows came or went. A commit that only rearranges them, such as
+            OPTIMIZE, or that touches no file does not.
+        partitions: Partition values of the files with which rows came or went, by column. For a
+            table with column mapping, columns have their physical names; see
+            `DeltaLog.with_column_names`.
+    """
+
+    position: Position
+    operation: str
+    engine: str
+    metrics: Mapping[str, str]
+    user_metadata: str | None
+    changes_data: bool
+    partitions: frozenset[tuple[tuple[str, str | None], ...]]
+
+    @property
+    def version(self) -> int:
+        """The version it made."""
+        return self.position.version
+
+
+class DeltaLog:
+    """The log of the table at a location, a path or a URI.
+
+    Its methods raise an OSError where the storage cannot be read, and a ValueError where it holds
+    what is no commit.
+    """
+
+    def __init__(self, location: str | Path) -> None:
+        self._store, base = file_system(location)
+        self._directory = f"{base}/_delta_log"
+
+    def after(self, position: Position, limit: int | None = None) -> list[Commit] | None:
+        """The commits after a position, oldest first.
+
+        Args:
+            position: Of a commit that was seen before.
+            limit: How many at most; the others are not read, but for a few at a time.
+
+        Returns:
+            None where the log does not lead on from there: the table was recreated, or has lost
+            the commits in between to its log retention.
+        """
+        holds = self.holds(position)
+        if holds is False:
+            return None
+        commits = list(islice(self._from(position.version + 1), limit))
+        # Delta never cleans the newest commit up: one that is gone has successors.
+        return None if holds is None and not commits else commits
+
+    def holds(self, position: Position) -> bool | None:
+        """Whether the commit of its version is the one at a position; None where there is none."""
+        commit = self._as_written(position.version)
+        if commit is None:
+            return None
+        # Earlier releases kept the time 0 of a commit that says none.
+        return position in (commit.position, self._dated(commit))
+
+    def all(self, limit: int | None = None) -> list[Commit]:
+        """The commits that the log still holds, oldest first; none where there is no table."""
+        versions = self._versions()
+        return list(islice(self._from(versions[0]), limit)) if versions else []
+
+    def newest_first(self) -> Iterator[Commit]:
+        """The commits that the log still holds, newest first."""
+        for version in reversed(self._versions()):
+            commit = self.commit(version)
+            if commit is not None:
+                yield commit
+
+    def commit(self, version: int) -> Commit | None:
+        """The commit of a version, or None where the log does not hold it."""
+        commit = self._as_written(version)
+        return None if commit is None else replace(commit, position=self._dated(commit))
+
+    def _as_written(self, version: int) -> Commit | None:
+        """The commit of a version, whose time is 0 where its writer gave none."""
+        name = f"{version:020}.json"
+        text = self._read(name)
+        if text is None:
+            return None
+        try:
+            return _commit(version, text)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{name} holds no commit ({type(error).__name__}: {error})") from None
+
+    def with_column_names(self, commits: list[Commit]) -> list[Commit]:
+        """The commits with partition values by the columns' names instead of their physical ones.
+
+        The log's newest schema tells the names. It is looked up where a physical name is one that
+        Delta made up: a column that was there before the table was mapped has its first name.
+        """
+        mapped = any(
+            name.startswith(_MAPPED)
+            for commit in commits
+            for values in commit.partitions
+            for name, _ in values
+        )
+        names = self._column_names() if mapped else {}
+        return [_renamed(each, names) for each in commits] if names else commits
+
+    def _column_names(self) -> dict[str, str]:
+        """Physical name to name of the columns, by the newest schema in the log."""
+        metadata = self._newest_metadata()
+        fields = json.loads(metadata["schemaString"])["fields"] if metadata else ()
+        physical = "delta.columnMapping.physicalName"
+        return {field["metadata"].get(physical, field["name"]): field["name"] for field in fields}
+
+    def _newest_metadata(self) -> Mapping[str, Any] | None:
+        """The newest `metaData` action: of the commits since the checkpoint, else of it."""
+        checkpoint, names = self._newest_checkpoint()
+        since = [each for each in self._versions() if each > checkpoint]
+        with ThreadPoolExecutor(_AT_ONCE) as readers:
+            texts = readers.map(self._read, [f"{each:020}.json" for each in reversed(since)])
+            found = [_metadata(text) for text in texts if text is not None]
+        found += [self._metadata_in(name) for name in names]
+        return next((each for each in found if each is not None), None)
+
+    def _newest_checkpoint(self) -> tuple[int, list[str]]:
+        """The version of the newest checkpoint and its files' names; -1 and none without one."""
+        from pyarrow.fs import FileSelector
+
+        infos = self._store.get_file_info(FileSelector(self._directory, allow_not_found=True))
+        names = (info.base_name for info in infos)
+        # Beside `<version>.checkpoint.…` a disk may have the hidden sums that Hadoop writes.
+        found = [name for name in names if name[:20].isdigit() and name[20:32] == ".checkpoint."]
+        newest = max((int(name[:20]) for name in found), default=-1)
+        return newest, sorted(name for name in found if int(name[:20]) == newest)
+
+    def _metadata_in(self, checkpoint: str) -> Mapping[str, Any] | None:
+        if checkpoint.endswith(".json"):
+            text = self._read(checkpoint)
+            return None if text is None else _metadata(text)
+        from pyarrow import parquet
+
+        with self._store.open_input_file(f"{self._directory}/{checkpoint}") as file:
+            actions = parquet.ParquetFile(file)
+            if "metaData" not in actions.schema_arrow.names:
+                return None
+            column = actions.read(columns=["metaData.schemaString"])["metaData"]
+            return next((each for each in column.drop_null().to_pylist()), None)
+
+    def _from(self, version: int) -> Iterator[Commit]:
+        """The commits from a version on, several read at a time."""
+        with ThreadPoolExecutor(_AT_ONCE) as readers:
+            # The first by itself: mostly there is none.
+            commits = [self.commit(version)]
+            while True:
+                for commit in commits:
+                    if commit is None:
+                        return
+                    yield commit
+                    version += 1
+                commits = list(readers.map(self.commit, range(version, version + _AT_ONCE)))
+
+    def _dated(self, commit: Commit) -> Position:
+        """The position of a commit; the time of its file stands in for one that is not given."""
+        if commit.position.timestamp:
+            return commit.position
+        path = f"{self._directory}/{commit.version:020}.json"
+        [info] = self._store.get_file_info([path])
+        return Position(commit.version, (info.mtime_ns or 0) // 1_000_000)
+
+    def _versions(self) -> list[int]:
+        """The versions whose commits are there, in order and without a gap up to the newest."""
+        from pyarrow.fs import FileSelector
+
+        infos = self._store.get_file_info(FileSelector(self._directory, allow_not_found=True))
+        names = (info.base_name.split(".") for info in infos)
+        # Not the compacted ones, `<from>.<to>.compacted.json`, nor a checkpoint's.
+        versions = sorted(
+            int(name[0])
+            for name in names
+            if name[1:] == ["json"] and name[0].isdigit() and len(name[0]) == 20
+        )
+        first = next(
+            (i for i in range(len(versions) - 1, 0, -1) if versions[i - 1] != versions[i] - 1), 0
+        )
+        return versions[first:]
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            with self._store.open_input_stream(f"{self._directory}/{name}") as stream:
+                content: bytes = stream.read()
+                return content
+        except FileNotFoundError:
+            return None
+
+
+def _renamed(commit: Commit, names: Mapping[str, str]) -> Commit:
+    renamed = (
+        tuple(sorted((names.get(name, name), value) for name, value in values))
+        for values in commit.partitions
+    )
+    return replace(commit, partitions=frozenset(renamed))
+
+
+def _metadata(text: bytes) -> Mapping[str, Any] | None:
+    """The `metaData` action among the actions of a commit or checkpoint."""
+    for line in text.split(b"\n"):
+        if b'"metaData"' in line:
+            action: Mapping[str, Any] = json.loads(line)
+            if "metaData" in action:
+                found: Mapping[str, Any] = action["metaData"]
+                return found
+    return None
+
+
+def _commit(version: int, text: bytes) -> Commit:
+    info: dict[str, Any] = {}
+    partitions = set()
+    changes_data = False
+    # By this byte alone: other characters that Python takes for the end of a line are data.
+    for line in text.split(b"\n"):
+        if not line.strip():
+            continue
+        action = json.loads(line)
+        info = action.get("commitInfo") or info
+        file = action.get("add") or action.get("remove")
+        if file and file["dataChange"]:
+            changes_data = True
+            # A remove may leave its partition out; writers of this decade do not.
+            partitions.add(tuple(sorted((file.get("partitionValues") or {}).items())))
+    timestamp = info.get("inCommitTimestamp") or info.get("timestamp") or 0
+    return Commit(
+        position=Position(version, int(timestamp)),
+        operation=info.get("operation") or "",
+        engine=info.get("engineInfo") or "",
+        metrics=info.get("operationMetrics") or {},
+        user_metadata=info.get("userMetadata"),
+        changes_data=changes_data,
+        partitions=frozenset(partitions - {()}),
+    )

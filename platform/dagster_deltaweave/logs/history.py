@@ -1,0 +1,161 @@
+"""Which commits changed a table's rows: upkeep also makes versions, but changes no rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from deltaweave.delta.commit import made_unwritten
+from deltaweave.errors import CommitConflictError
+from deltaweave.identifiers import table_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
+
+    from deltaweave import Table
+
+SAME_ROWS = frozenset(
+    {
+        "ADD CONSTRAINT",
+        "CLUSTER BY",
+        "COMPUTE STATS",
+        "DOMAIN METADATA CLEANUP",
+        "DROP CONSTRAINT",
+        "DROP FEATURE",
+        "OPTIMIZE",
+        "REORG",
+        "ROW TRACKING BACKFILL",
+        "ROW TRACKING UNBACKFILL",
+        "SET TBLPROPERTIES",
+        "UNSET TBLPROPERTIES",
+        "UPGRADE PROTOCOL",
+        "VACUUM END",
+        "VACUUM START",
+    }
+)
+"""Operations of Delta's history after which a table has the rows it had before."""
+
+_CREATED_EMPTY = "CREATE TABLE"
+_CHANGED = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+_AT_FIRST = 100
+"""How many commits are read first; each is a file of the log."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The commit that changed a table's rows last, as far as its log tells.
+
+    Attributes:
+        version: The version it made.
+        committed_at: When, in UTC.
+        is_in_log: Whether the log still holds it. Where all commits that the log holds left the
+            rows as they were, this is the oldest of them: the change is that old, or older.
+        newest: The newest version that was read: it has the rows of `version`.
+    """
+
+    version: int
+    committed_at: datetime
+    is_in_log: bool
+    newest: int
+
+
+def last_change(table: Table) -> Change:
+    """The newest commit of a table that may have changed its rows.
+
+    Raises:
+        DeltaweaveError: There is no table.
+    """
+    table.version()  # names the table in the error where there is none
+    for commits, is_all in _further_and_further_back(table):
+        for commit in commits:
+            if not _left_rows(commit):
+                return _change(commit, commits, is_in_log=True)
+        if is_all:
+            return _change(commits[-1], commits, is_in_log=False)
+    raise AssertionError("the last commits are all of them")
+
+
+def version_with_rows_of(table: Table, time_ms: int) -> int:
+    """The newest version that has the rows which the table had at a time.
+
+    It is later than the version of that time where the commits since then left the rows as they
+    were. It costs no job where the newest version is not later than the time. A commit counts as
+    later where the storage may have rounded its time down to the second.
+
+    Args:
+        table: The table.
+        time_ms: The time, in ms since 1970.
+
+    Raises:
+        CommitConflictError: There was no table then, and the commit that made it brought rows.
+        DeltaweaveError: There is no table.
+    """
+    newest = table.snapshot()
+    if _latest(newest.committed_at_ms) <= time_ms:
+        return newest.version
+    commits: list[Row] = []
+    for commits, _ in _further_and_further_back(table):
+        if _latest(commits[-1].ms) <= time_ms:
+            break
+    since = [each for each in commits if _latest(each.ms) > time_ms]
+    seen: int = since[-1].version - 1 if since else newest.version
+    for commit in reversed(since):
+        if seen == -1 and commit.operation != _CREATED_EMPTY:
+            raise _made_meanwhile(table, commit)
+        if seen != -1 and not _left_rows(commit):
+            break
+        seen = commit.version
+    return seen
+
+
+def _latest(ms: int) -> int:
+    """The latest moment that a commit's time may mean: object stores keep whole seconds."""
+    return ms + 999 if ms % 1000 == 0 else ms
+
+
+def _made_meanwhile(table: Table, commit: Row) -> CommitConflictError:
+    return CommitConflictError(
+        f"another writer created the table with rows in the meantime, by {commit.operation}.",
+        table=table.path_or_name,
+        operation="writing",
+        version=commit.version,
+        hint="Run it again: it will see these rows.",
+    )
+
+
+def _further_and_further_back(table: Table) -> Iterator[tuple[list[Row], bool]]:
+    """The newest commits, ten times as many each time, and whether the log holds no more."""
+    limit = _AT_FIRST
+    while True:
+        commits = _newest_commits(table, limit)
+        is_all = len(commits) < limit
+        yield commits, is_all
+        if is_all:
+            return
+        limit *= 10  # so that what is read again is little compared to what is new
+
+
+def _newest_commits(table: Table, limit: int) -> list[Row]:
+    history = table.spark.sql(f"DESCRIBE HISTORY {table_name(table.path_or_name)} LIMIT {limit}")
+    # In ms: Spark returns timestamps in local time, where an hour comes twice a year.
+    moment = "unix_millis(timestamp) AS ms"
+    properties = "operationParameters['properties'] AS properties"
+    columns = ("version", moment, "operation", "operationMetrics", properties)
+    return history.selectExpr(*columns).collect()
+
+
+def _change(commit: Row, commits: list[Row], *, is_in_log: bool) -> Change:
+    committed_at = datetime.fromtimestamp(commit.ms / 1000, timezone.utc)
+    return Change(commit.version, committed_at, is_in_log, commits[0].version)
+
+
+def _left_rows(commit: Row) -> bool:
+    """Whether a commit left the rows as they were; a merge may commit an idempotency pair alone."""
+    if commit.operation == "MERGE":
+        metrics: Mapping[str, str] = commit.operationMetrics or {}
+        return all(metrics.get(name) == "0" for name in _CHANGED)
+    return commit.operation in SAME_ROWS or made_unwritten(
+        commit.version, commit.operation, commit.properties
+    )

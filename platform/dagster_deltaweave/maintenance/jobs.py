@@ -1,0 +1,160 @@
+"""Jobs and schedules that keep Delta tables: a step for each table and operation, in its pool."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from dagster import (
+    AssetsDefinition,
+    DagsterInvalidDefinitionError,
+    DefaultScheduleStatus,
+    DependencyDefinition,
+    GraphDefinition,
+    In,
+    JobDefinition,
+    Nothing,
+    OpDefinition,
+    OpExecutionContext,
+    RetryRequested,
+    ScheduleDefinition,
+    in_process_executor,
+    op,
+)
+
+from dagster_deltaweave.maintenance.operations import OPERATIONS, observe
+from dagster_deltaweave.maintenance.policy import UpkeepPolicy
+from dagster_deltaweave.metadata import mark_commits_with_run
+from dagster_deltaweave.tables import run_locator, table_declaration
+from deltaweave.errors import DeltaweaveError, Transient
+
+_RETRIES, _SECONDS_BEFORE_RETRY = 3, 5
+
+
+def build_upkeep_schedule(
+    *,
+    name: str,
+    tables: Sequence[AssetsDefinition],
+    cron_schedule: str,
+    operations: Sequence[str] = tuple(OPERATIONS),
+    policy: UpkeepPolicy | None = None,
+    execution_timezone: str = "UTC",
+    io_manager_key: str = "io_manager",
+    default_status: DefaultScheduleStatus = DefaultScheduleStatus.STOPPED,
+) -> ScheduleDefinition:
+    """A schedule of `build_upkeep_job`; its job is `<name>_job`.
+
+    Args:
+        name: Name of the schedule.
+        tables: As of `build_upkeep_job`.
+        cron_schedule: When.
+        operations: As of `build_upkeep_job`.
+        policy: As of `build_upkeep_job`.
+        execution_timezone: The time zone of `cron_schedule`.
+        io_manager_key: As of `build_upkeep_job`.
+        default_status: Whether the schedule starts by itself.
+    """
+    return ScheduleDefinition(
+        name=name,
+        job=build_upkeep_job(
+            name=f"{name}_job",
+            tables=tables,
+            operations=operations,
+            policy=policy,
+            io_manager_key=io_manager_key,
+        ),
+        cron_schedule=cron_schedule,
+        execution_timezone=execution_timezone,
+        default_status=default_status,
+        description=f"Upkeep of {', '.join(each.key.to_user_string() for each in tables)}.",
+    )
+
+
+def build_upkeep_job(
+    *,
+    name: str,
+    tables: Sequence[AssetsDefinition],
+    operations: Sequence[str] = tuple(OPERATIONS),
+    policy: UpkeepPolicy | None = None,
+    io_manager_key: str = "io_manager",
+) -> JobDefinition:
+    """A job that keeps the tables of merge assets.
+
+    `optimize` compacts small files (OPTIMIZE), by the table's clustering where it has one; `purge`
+    rewrites files with rows marked deleted (REORG … APPLY (PURGE)); `statistics` computes those of
+    files that have none; `index_keys` indexes files that other writers added, where the table has a
+    key index (`Table.index_keys`); `vacuum` deletes the files that no kept version needs, never
+    earlier than the table's own retention says. Each runs only where the table needs it, by the
+    policy, and says so where it does not. The first two and the last also keep the table's side
+    tables (remembered deletes and events, key filters), each where it needs it.
+
+    Each is one op for each table, after the one before, in the pool of the table's asset: so upkeep
+    and merges of one table take turns where Dagster limits the pool. What was done is an
+    observation of the asset, with what the table's files looked like before.
+
+    Args:
+        name: Name of the job.
+        tables: The merge assets whose tables are kept.
+        operations: Which of them, in their order; by default all, in the order above.
+        policy: When a table needs them; by default `UpkeepPolicy()`.
+        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables.
+
+    Raises:
+        DagsterInvalidDefinitionError: An operation is not known.
+    """
+    for operation in operations:
+        if operation not in OPERATIONS:
+            raise DagsterInvalidDefinitionError(
+                f"upkeep job {name}: {operation!r} is none of {', '.join(OPERATIONS)}."
+            )
+    ops = [
+        [
+            _upkeep_op(table, operation, policy or UpkeepPolicy(), io_manager_key)
+            for operation in operations
+        ]
+        for table in tables
+    ]
+    graph = GraphDefinition(
+        name=name,
+        description="Keeps the tables' files, statistics and key indexes.",
+        node_defs=[each for of_table in ops for each in of_table],
+        dependencies={
+            later.name: {"after": DependencyDefinition(earlier.name)}
+            for of_table in ops
+            for earlier, later in pairwise(of_table)
+        },
+    )
+    # One JVM for all tables.
+    return graph.to_job(executor_def=in_process_executor)
+
+
+def _upkeep_op(
+    table: AssetsDefinition, operation: str, policy: UpkeepPolicy, io_manager_key: str
+) -> OpDefinition:
+    key = table.key
+    declaration = table_declaration(table.metadata_by_key[key], asset=key.to_user_string())
+    keep = OPERATIONS[operation]
+
+    @op(
+        name=f"{operation}_" + re.sub(r"\W", "_", "__".join(key.path)),
+        description=f"{operation.replace('_', ' ').capitalize()}: {key.to_user_string()}.",
+        ins={"after": In(Nothing)},
+        required_resource_keys={io_manager_key},
+        pool=table.op.pool,
+    )
+    def upkeep(context: OpExecutionContext) -> None:
+        tables = run_locator(context.resources, io_manager_key)
+        delta_table = tables.table(key, declaration)
+        if not delta_table.exists():
+            context.log.info(f"There is no table at {delta_table.path_or_name} yet.")
+            return
+        try:
+            with mark_commits_with_run(delta_table.spark, context.run_id):
+                observe(context, key, delta_table, keep(delta_table, policy))
+        except DeltaweaveError as error:
+            if isinstance(error, Transient):
+                raise RetryRequested(_RETRIES, _SECONDS_BEFORE_RETRY) from error
+            raise
+
+    return upkeep

@@ -1,0 +1,186 @@
+"""What upkeep does to a table if its policy says so, and the observation that records it."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import wraps
+from typing import TYPE_CHECKING
+
+from dagster import AssetKey, AssetObservation, MetadataValue, OpExecutionContext
+
+from dagster_deltaweave.maintenance.policy import UpkeepPolicy, fraction
+from deltaweave.changes.side_table import side_tables
+from deltaweave.delta.jvm import translated
+from deltaweave.errors import StatementError
+from deltaweave.identifiers import table_name
+
+if TYPE_CHECKING:
+    from deltaweave import Table
+    from deltaweave.delta.log import FileLayout
+
+
+@dataclass(frozen=True)
+class Done:
+    """What an operation did to a table.
+
+    Attributes:
+        description: In a sentence: what, and why or why not.
+        numbers: Flat numbers by metadata key.
+    """
+
+    description: str
+    numbers: Mapping[str, float]
+
+
+Operation = Callable[["Table", UpkeepPolicy], Done]
+
+# The numbers of side tables that are recorded: what was done to them.
+_COUNTED = ("upkeep/files_removed", "upkeep/files_added", "upkeep/files_deleted")
+
+
+def with_side_tables(keep: Operation) -> Operation:
+    """The operation on a table and then on its side tables, whose numbers are added up.
+
+    VACUUM and the other commands on a table do not touch its side tables.
+    """
+
+    @wraps(keep)
+    def kept(table: "Table", policy: UpkeepPolicy) -> Done:
+        done = keep(table, policy)
+        total: Counter[str] = Counter()
+        for beside in side_tables(table):
+            for name, value in keep(beside, policy.of_side_tables()).numbers.items():
+                if name in _COUNTED:
+                    total[name.replace("upkeep/", "upkeep/side_tables/")] += int(value)
+        return Done(done.description, {**done.numbers, **total})
+
+    return kept
+
+
+@with_side_tables
+def optimize(table: "Table", policy: UpkeepPolicy) -> Done:
+    """Compact small files, by the table's clustering where it has one."""
+    layout = table.layout(policy.small_file_bytes)
+    reason = policy.compacting(layout, table.is_clustered())
+    return _rewrite_where(reason, table, layout, "OPTIMIZE {}")
+
+
+@with_side_tables
+def purge(table: "Table", policy: UpkeepPolicy) -> Done:
+    """Rewrite the files in which rows are marked deleted."""
+    layout = table.layout(policy.small_file_bytes)
+    return _rewrite_where(policy.purging(layout), table, layout, "REORG TABLE {} APPLY (PURGE)")
+
+
+def statistics(table: "Table", policy: UpkeepPolicy) -> Done:
+    """Compute the statistics of files that have none."""
+    computed = table.compute_missing_statistics()
+    return Done(
+        f"Statistics: {computed} files had none" if computed else "No file without statistics",
+        {"upkeep/files_without_statistics": computed},
+    )
+
+
+def index_keys(table: "Table", policy: UpkeepPolicy) -> Done:
+    """Index the keys of files that the key index does not know, where the table has one."""
+    column = table.indexed_column()
+    if column is None:
+        return Done("No key index is asked for", {})
+    indexed = table.index_keys()
+    return Done(f"Key index of {column}: {indexed} new files", {"upkeep/files_indexed": indexed})
+
+
+@with_side_tables
+def vacuum(table: "Table", policy: UpkeepPolicy) -> Done:
+    """Delete files that no kept version needs.
+
+    Raises:
+        StatementError: The table keeps removed files for a shorter time than the policy asks for.
+    """
+    kept = table.retention()
+    if kept < policy.least_retention:
+        raise StatementError(
+            f"the table keeps removed files for {kept}, less than the {policy.least_retention} "
+            "that its upkeep asks for.",
+            table=table.path_or_name,
+            operation="VACUUM",
+            state="No file was deleted.",
+            hint="Set its property delta.deletedFileRetentionDuration, or lower least_retention.",
+        )
+    retention = {"upkeep/retention_hours": kept.total_seconds() / 3600}
+    last, _ = _last_vacuum(table)
+    reason = policy.vacuuming(last, datetime.now().astimezone())
+    if reason is None:
+        return Done("Vacuumed lately", retention)
+    # No RETAIN clause: Delta takes the table's own retention, which it guards.
+    with translated(table.path_or_name, operation="VACUUM"):
+        table.spark.sql(f"VACUUM {table_name(table.path_or_name)}").collect()
+    ended, deleted = _last_vacuum(table)
+    recorded = {} if ended == last else {"upkeep/files_deleted": deleted}
+    return Done(f"VACUUM: {reason}", {**retention, **recorded})
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "optimize": optimize,
+    "purge": purge,
+    "statistics": statistics,
+    "index_keys": index_keys,
+    "vacuum": vacuum,
+}
+"""The operations by name, in the order in which they make sense."""
+
+
+def observe(context: OpExecutionContext, key: AssetKey, table: "Table", done: Done) -> None:
+    """Tell in the log and by an observation of the asset what was done."""
+    context.log.info(f"{table.path_or_name}: {done.description}.")
+    metadata = {
+        name: MetadataValue.int(value) if isinstance(value, int) else MetadataValue.float(value)
+        for name, value in {**done.numbers, "upkeep/version": table.version()}.items()
+    }
+    context.log_event(
+        AssetObservation(asset_key=key, description=done.description, metadata=metadata)
+    )
+
+
+def _rewrite_where(reason: str | None, table: "Table", layout: "FileLayout", command: str) -> Done:
+    """Run a command that rewrites files, where there is a reason; with the files before it."""
+    operation = "PURGE" if "PURGE" in command else "OPTIMIZE"
+    before = {
+        "upkeep/files": layout.files,
+        "upkeep/bytes": layout.size_in_bytes,
+        "upkeep/small_files": layout.small_files,
+        "upkeep/unclustered_files": layout.unclustered_files,
+        "upkeep/deleted_rows": layout.deleted_rows,
+        "upkeep/deleted_row_fraction": fraction(layout.deleted_rows, layout.rows),
+    }
+    if reason is None:
+        return Done(f"Nothing to {operation.lower()}", before)
+    with translated(table.path_or_name, operation=operation):
+        [row] = table.spark.sql(command.format(table_name(table.path_or_name))).collect()
+    metrics, vectors = row.metrics, row.metrics.deletionVectorStats
+    rewritten = {
+        "upkeep/files_removed": metrics.numFilesRemoved,
+        "upkeep/files_added": metrics.numFilesAdded,
+        "upkeep/bytes_removed": metrics.filesRemoved.totalSize,
+        "upkeep/bytes_added": metrics.filesAdded.totalSize,
+        "upkeep/rows_purged": vectors.numDeletionVectorRowsRemoved if vectors else 0,
+    }
+    return Done(f"{operation}: {reason}", {**before, **rewritten})
+
+
+def _last_vacuum(table: "Table") -> tuple[datetime | None, int]:
+    """When the table's last VACUUM ended, by its history, and how many files it deleted."""
+    history = table.spark.sql(f"DESCRIBE HISTORY {table_name(table.path_or_name)}")
+    ended = (
+        history.where("operation = 'VACUUM END'")
+        .orderBy("version", ascending=False)
+        .select("timestamp", "operationMetrics.numDeletedFiles")
+        .first()
+    )
+    if ended is None:
+        return None, 0
+    # Spark hands out local time without its zone.
+    return ended.timestamp.astimezone(), int(ended.numDeletedFiles or 0)

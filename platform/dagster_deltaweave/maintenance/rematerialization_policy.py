@@ -1,0 +1,67 @@
+"""When the changes of a merge-on-read table are due to be merged into its base."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from dagster_deltaweave.logs import PendingChanges
+
+
+@dataclass(frozen=True)
+class RematerializationPolicy:
+    """How much may be pending before the base is rematerialized; None for any.
+
+    Attributes:
+        rows: Events.
+        size_in_bytes: Size of their files.
+        batches: Batches, each of which is a file or more for every reader.
+        age: Time since the oldest of them came.
+        fraction_of_base: Their size as a fraction of the base's.
+        broadcast_limit_bytes: Size in memory up to which they can be sent to every task; beyond
+            it each read shuffles the base. As in `MergeOnReadTable`.
+        expansion: How many times larger rows are in memory than in their files, to estimate it.
+    """
+
+    rows: int | None = None
+    size_in_bytes: int | None = None
+    batches: int | None = 1_000
+    age: timedelta | None = timedelta(days=1)
+    fraction_of_base: float | None = 0.25
+    broadcast_limit_bytes: int | None = 2**30
+    expansion: float = 4
+
+    def reason(self, pending: PendingChanges) -> str | None:
+        """Why the base is to be rematerialized, in a sentence; None where it is not."""
+        reasons = self._reasons(pending) if pending.batches else []
+        return f"{'; '.join(reasons)}." if reasons else None
+
+    def _reasons(self, pending: PendingChanges) -> list[str]:
+        fraction = pending.fraction_of_base
+        in_memory = int(pending.size_in_bytes * self.expansion)
+        reasons = []
+        if self.rows is not None and pending.rows >= self.rows:
+            reasons.append(f"{pending.rows:,} rows are pending, the limit is {self.rows:,}")
+        if self.size_in_bytes is not None and pending.size_in_bytes >= self.size_in_bytes:
+            reasons.append(
+                f"{pending.size_in_bytes:,} bytes are pending, the limit is {self.size_in_bytes:,}"
+            )
+        if self.batches is not None and pending.batches >= self.batches:
+            reasons.append(
+                f"{pending.batches:,} batches are pending, the limit is {self.batches:,}"
+            )
+        if self.age is not None and pending.age >= self.age:
+            seconds = timedelta(seconds=int(pending.age.total_seconds()))
+            reasons.append(f"a batch has been pending for {seconds}, the limit is {self.age}")
+        if self.fraction_of_base is not None:
+            if fraction is None:
+                reasons.append("the base is empty")
+            elif fraction >= self.fraction_of_base:
+                allowed = f"{self.fraction_of_base:.1%}"
+                reasons.append(f"{fraction:.1%} of the base are pending, the limit is {allowed}")
+        if self.broadcast_limit_bytes is not None and in_memory > self.broadcast_limit_bytes:
+            reasons.append(
+                f"some {in_memory:,} bytes in memory are too many to be sent to every task "
+                f"({self.broadcast_limit_bytes:,})"
+            )
+        return reasons

@@ -1,0 +1,41 @@
+"""What Dagster shows of a run: metadata, observations, lineage and data versions.
+
+- `materialization`: records what a run did in its materialization.
+- `metadata_entries`: the metadata of merges, writes and table versions.
+- `phases`: one observation for each phase of a merge.
+- `column_lineage`: from which upstream columns the columns of a table come.
+- `run_mark`: marks commits with the id of the run that makes them.
+- `view_staleness`: keeps the view of a merge-on-read table fresh when its base changes.
+- `latency`: prints how long runs took from request to commit.
+"""
+
+from __future__ import annotations
+
+from dagster_deltaweave.metadata.materialization import (
+    record_data_version,
+    record_merge,
+    record_unchanged,
+    record_write,
+)
+from dagster_deltaweave.metadata.metadata_entries import (
+    TABLE_ID,
+    TABLE_VERSION,
+    spark_ui_metadata,
+    table_metadata,
+)
+from dagster_deltaweave.metadata.run_mark import mark_commits_with_run, run_id_in
+from dagster_deltaweave.metadata.view_staleness import keep_view_fresh
+
+__all__ = [
+    "TABLE_ID",
+    "TABLE_VERSION",
+    "keep_view_fresh",
+    "mark_commits_with_run",
+    "record_data_version",
+    "record_merge",
+    "record_unchanged",
+    "record_write",
+    "run_id_in",
+    "spark_ui_metadata",
+    "table_metadata",
+]

@@ -1,0 +1,119 @@
+"""Column lineage of a merge: from which columns of its upstream assets the table's columns come.
+
+The engine follows each value back to the columns of the files it was read from (`delta/lineage`).
+Which asset these files are is told by where they lie:
+
+1. Files of an upstream's table (its declared place, or the IO manager's root and the asset key), or
+   below the `dagster/uri` in an upstream's definition, are that upstream.
+2. All other files are the one upstream whose place neither says, if there is exactly one: an asset
+   reads what it declares. With several, these columns have no lineage.
+
+Rows that were made in Python or on the driver have none. What is shown is right; it may not be all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from dagster import AssetKey, MetadataValue, OutputContext, TableColumnDep, TableColumnLineage
+
+from dagster_deltaweave.tables import table_declaration
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from dagster_deltaweave.tables import TableLocator
+    from deltaweave import Table
+    from deltaweave.delta.statement import Origin
+
+
+def merge_lineage(
+    context: OutputContext,
+    tables: TableLocator,
+    table: Table,
+    changes: DataFrame,
+    statement: Callable[[str], str],
+) -> TableColumnLineage | None:
+    """The lineage of what merging these changes gives the asset's table; None where none is known.
+
+    The statement is analyzed once more; no row is read.
+
+    Args:
+        context: The context of the asset's output.
+        tables: The IO manager that knows where the tables of upstream assets are.
+        table: The asset's table.
+        changes: The rows that are merged.
+        statement: The MERGE text over the name of a view of the changes.
+
+    Raises:
+        DeltaweaveError: The statement can no longer be resolved.
+    """
+    from deltaweave.delta.statement import origins, parse_statement, resolve
+
+    spark = changes.sparkSession
+    view = f"lineage_{uuid4().hex}"
+    changes.createOrReplaceTempView(view)
+    try:
+        of_columns = origins(resolve(parse_statement(spark, statement(view))))
+    finally:
+        spark.catalog.dropTempView(view)
+    return table_lineage(of_columns, upstream_places(context, tables), table.location())
+
+
+def table_lineage(
+    origins: Mapping[str, Collection[Origin]], places: Mapping[AssetKey, str | None], own_place: str
+) -> TableColumnLineage | None:
+    """Lineage in Dagster's words, by the rule above.
+
+    Args:
+        origins: For each column of the table, the stored columns its values come from.
+        places: For each upstream, where its data lies, or None where that is not known.
+        own_place: Where the table itself lies; a table is not its own upstream.
+    """
+    deps: dict[str, list[TableColumnDep]] = {}
+    for column, stored in origins.items():
+        assets = {
+            (_asset_at(each.location, places, own_place), each.column) for each in sorted(stored)
+        }
+        found = [TableColumnDep(asset, name) for asset, name in assets if asset is not None]
+        if found:
+            deps[column] = found
+    return TableColumnLineage(deps) if deps else None
+
+
+def upstream_places(context: OutputContext, tables: TableLocator) -> dict[AssetKey, str | None]:
+    """Where the data of each upstream of the asset lies, as far as that is known."""
+    assets = context.step_context.job_def.asset_layer
+    places: dict[AssetKey, str | None] = {}
+    for key in assets.get(context.asset_key).parent_keys - {context.asset_key}:
+        metadata = assets.get(key).metadata
+        upstream = tables.table(key, table_declaration(metadata, asset=key.to_user_string()))
+        uri = metadata.get("dagster/uri")
+        uri = uri.value if isinstance(uri, MetadataValue) else uri
+        places[key] = upstream.location() if upstream.exists() else uri
+    return places
+
+
+def _asset_at(
+    location: str, places: Mapping[AssetKey, str | None], own_place: str
+) -> AssetKey | None:
+    if _is_within(location, own_place):
+        return None
+    for key, place in places.items():
+        if place is not None and _is_within(location, place):
+            return key
+    elsewhere = [key for key, place in places.items() if place is None]
+    return elsewhere[0] if len(elsewhere) == 1 else None
+
+
+def _is_within(location: str, place: str) -> bool:
+    return f"{_as_uri(location)}/".startswith(f"{_as_uri(place)}/")
+
+
+def _as_uri(path: str) -> str:
+    """One spelling of the several that a local path has."""
+    path = path.rstrip("/")
+    return re.sub(r"^(file:)?/+", "file:/", path)

@@ -1,0 +1,173 @@
+"""Records a materialization in Dagster: metadata, observations and a data version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dagster import AssetObservation, DataVersion, MetadataValue, OutputContext
+
+from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, TableMetadataSet
+from dagster_deltaweave.logs import last_change
+from dagster_deltaweave.metadata import metadata_entries
+from dagster_deltaweave.metadata.column_lineage import merge_lineage
+from dagster_deltaweave.metadata.phases import phase_observations
+
+if TYPE_CHECKING:
+    from dagster_deltaweave.tables import Changes, TableLocator
+    from deltaweave import MergePlan, MergeResult, Table, WriteResult
+
+
+def record_merge(
+    context: OutputContext,
+    tables: TableLocator,
+    table: Table,
+    changes: Changes,
+    partitions: Sequence[str],
+    statement: Callable[[str], str] | None,
+    result: MergeResult,
+    plan: MergePlan | None = None,
+) -> dict[str, Any]:
+    """Observe each phase of a merge, and give the asset's materialization its data version.
+
+    Args:
+        context: The context of the asset's output.
+        tables: The IO manager that holds the tables of the asset and its upstreams.
+        table: The asset's table.
+        changes: What was merged.
+        partitions: The run's partitions.
+        statement: The MERGE text over the name of the changes; None where there was none.
+        result: What the merge reports.
+        plan: What was expected of it, where that was asked for.
+
+    Returns:
+        The metadata of the materialization, beside that of the table.
+    """
+    # The numbers are of the whole merge, so they belong to a partition only where it is the one.
+    partition = partitions[0] if len(partitions) == 1 else None
+    about_commit: dict[str, MetadataValue] = {
+        "merge/retries": MetadataValue.int(context.step_context.previous_attempt_count)
+    }
+    if changes.applied is not None:
+        about_commit.update(metadata_entries.touched_metadata(changes.applied))
+    for observation in phase_observations(context.asset_key, partition, result, about_commit):
+        context.log_event(observation)
+    described = _record_version(context, table, version_of_changed_rows(result))
+    return {
+        metadata_entries.TABLE_VERSION: described,
+        **(_lineage_metadata(context, tables, table, changes, statement) if statement else {}),
+        **metadata_entries.merge_metadata(result),
+        **about_commit,
+        **(metadata_entries.statement_metadata(statement("changes")) if statement else {}),
+        **(metadata_entries.plan_metadata(plan) if plan else {}),
+        **metadata_entries.spark_ui_metadata(table.spark),
+    }
+
+
+def record_write(
+    context: OutputContext,
+    table: Table,
+    written: WriteResult,
+    how: str,
+    predicate: str | None,
+    partitions: Sequence[str],
+) -> dict[str, Any]:
+    """Observe a write without a merge, and give the materialization its data version.
+
+    Args:
+        context: The context of the asset's output.
+        table: The asset's table.
+        written: What the write reports.
+        how: The mode of writing, for people.
+        predicate: The rows that were replaced; None for all or none.
+        partitions: The run's partitions.
+
+    Returns:
+        The metadata of the materialization, beside that of the table.
+    """
+    metadata = metadata_entries.write_metadata(written, how, predicate)
+    context.log_event(
+        AssetObservation(
+            asset_key=context.asset_key,
+            partition=partitions[0] if len(partitions) == 1 else None,
+            description=f"Write: {how}",
+            metadata=metadata,
+        )
+    )
+    return {
+        metadata_entries.TABLE_VERSION: _record_version(context, table, written.version),
+        **metadata,
+    }
+
+
+def version_of_changed_rows(result: MergeResult) -> int | None:
+    """The version that a merge made if it changed rows; it may commit an idempotency pair alone."""
+    metrics = result.metrics
+    changed = (
+        metrics.num_target_rows_inserted
+        or metrics.num_target_rows_updated
+        or metrics.num_target_rows_deleted
+    )
+    return result.version if changed else None
+
+
+def record_unchanged(context: OutputContext, table: Table) -> int:
+    """Make the version that changed the table's rows last the asset's data version.
+
+    It stays where a run changes nothing, also when upkeep made versions meanwhile, and when the log
+    no longer holds the change: then the data version that was recorded before is kept.
+
+    Returns:
+        A version with these rows, the newest where only upkeep came since.
+    """
+    change = last_change(table)
+    version = change.version
+    if not change.is_in_log:
+        recorded = _recorded_version(context)
+        version = version if recorded is None else min(recorded, version)
+    record_data_version(context, version)
+    return change.newest
+
+
+def _record_version(context: OutputContext, table: Table, committed: int | None) -> int:
+    """Record the data version; the version of the table with the rows that the run left."""
+    if committed is None:
+        return record_unchanged(context, table)
+    record_data_version(context, committed)
+    return committed
+
+
+def _recorded_version(context: OutputContext) -> int | None:
+    """The data version of the asset's last materialization, if it is a version of a table."""
+    instance = context.step_context.instance
+    event = instance.get_latest_materialization_event(context.asset_key)
+    materialization = event.asset_materialization if event else None
+    tags = (materialization.tags or {}) if materialization else {}
+    recorded = tags.get(DATA_VERSION_TAG, "")
+    return int(recorded) if recorded.isdecimal() else None
+
+
+def record_data_version(context: OutputContext, version: int) -> None:
+    """Make a version of the table the data version of the asset's materialization.
+
+    By it Dagster tells whether downstream assets are stale. It is the table's even where the asset
+    is partitioned: its partitions are those of the changes, and a downstream asset that reads the
+    table reads what all of them gave.
+    """
+    context.step_context.set_data_version(context.asset_key, DataVersion(str(version)))
+
+
+def _lineage_metadata(
+    context: OutputContext,
+    tables: TableLocator,
+    table: Table,
+    changes: Changes,
+    statement: Callable[[str], str],
+) -> dict[str, object]:
+    try:
+        lineage = merge_lineage(context, tables, table, changes.rows, statement)
+    except Exception as error:
+        # The merge is committed: what is merely shown of it must not fail its run.
+        context.log.warning(f"The column lineage is left out: {error}")
+        return {}
+    return dict(TableMetadataSet(column_lineage=lineage)) if lineage else {}

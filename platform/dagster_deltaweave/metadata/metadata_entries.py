@@ -1,0 +1,212 @@
+"""What Dagster shows of a merge: Dagster's own table metadata, and flat `merge/…` numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from dagster import MetadataValue, TableColumn, TableColumnConstraints, TableSchema
+
+from dagster_deltaweave.dagster_private import TableMetadataSet, UriMetadataSet
+from deltaweave.identifiers import table_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from deltaweave import ChangedRows, MergePlan, MergeResult, Table, TouchedRows, WriteResult
+
+MERGE_COUNTS: Mapping[str, str] = MappingProxyType(
+    {
+        "merge/source_rows": "numSourceRows",
+        "merge/rows_inserted": "numTargetRowsInserted",
+        "merge/rows_updated": "numTargetRowsUpdated",
+        "merge/rows_deleted": "numTargetRowsDeleted",
+        "merge/by_source_rows_updated": "numTargetRowsNotMatchedBySourceUpdated",
+        "merge/by_source_rows_deleted": "numTargetRowsNotMatchedBySourceDeleted",
+        "merge/rows_copied": "numTargetRowsCopied",
+        "merge/files_before_skipping": "numTargetFilesBeforeSkipping",
+        "merge/files_after_skipping": "numTargetFilesAfterSkipping",
+        "merge/files_removed": "numTargetFilesRemoved",
+        "merge/files_added": "numTargetFilesAdded",
+        "merge/bytes_before_skipping": "numTargetBytesBeforeSkipping",
+        "merge/bytes_after_skipping": "numTargetBytesAfterSkipping",
+        "merge/bytes_removed": "numTargetBytesRemoved",
+        "merge/bytes_added": "numTargetBytesAdded",
+        "merge/change_files_added": "numTargetChangeFilesAdded",
+        "merge/change_bytes_added": "numTargetChangeFileBytes",
+        "merge/deletion_vectors_added": "numTargetDeletionVectorsAdded",
+        "merge/deletion_vectors_updated": "numTargetDeletionVectorsUpdated",
+        "merge/deletion_vectors_removed": "numTargetDeletionVectorsRemoved",
+    }
+)
+"""Metadata key to Delta's name of a count. Flat numbers: the UI plots nothing else."""
+
+PHASE_TIMES: Mapping[str, str] = MappingProxyType(
+    {
+        "merge/materialize_source_seconds": "materializeSourceTimeMs",
+        "merge/scan_seconds": "scanTimeMs",
+        "merge/rewrite_seconds": "rewriteTimeMs",
+    }
+)
+"""Metadata key to Delta's name of a phase's time; `merge/commit_seconds` is none of Delta's."""
+
+WRITE_COUNTS: Mapping[str, str] = MappingProxyType(
+    {
+        "write/rows": "numOutputRows",
+        "write/files_added": "numFiles",
+        "write/bytes_added": "numOutputBytes",
+        "write/files_removed": "numRemovedFiles",
+        "write/bytes_removed": "numRemovedBytes",
+    }
+)
+"""Metadata key to Delta's name of a count of a write without a merge."""
+
+TABLE_VERSION = "table/version"
+"""Metadata key of the version that `dagster/row_count` and `dagster/column_schema` describe."""
+
+TABLE_ID = "table/id"
+"""Metadata key of Delta's id of the table: a table recreated in the same place has another."""
+
+_ALREADY_APPLIED = "already-applied"
+
+
+def merge_metadata(result: MergeResult) -> dict[str, MetadataValue]:
+    """What a merge did, as flat numbers and a few texts.
+
+    Beside `MERGE_COUNTS` and `PHASE_TIMES`:
+
+    - `merge/seconds`: the whole merge with its commit.
+    - `merge/files_touched`, `merge/bytes_touched`: files in which a row changed, rewritten or
+      marked; not where Delta's own MERGE ran, which does not say which files it rewrote.
+    - `merge/write_amplification`: rows written for each row changed. 1 where only changed rows
+      were written, less where rows were deleted by marking them, more by the rows copied; not
+      where no row changed.
+    - `merge/source_rows_unaffected`: source rows for which no row was changed
+      (`MergeResult.num_source_rows_unaffected`), where that is known.
+    - `merge/attempts`: how often the merge ran, more than once where executors died.
+    - `merge/version`: the version it committed, where it committed one.
+    """
+    metrics = result.metrics
+    metadata: dict[str, MetadataValue] = {
+        **{key: MetadataValue.int(metrics[name]) for key, name in MERGE_COUNTS.items()},
+        **{key: _seconds(metrics[name]) for key, name in PHASE_TIMES.items()},
+        "merge/commit_seconds": _seconds(result.commit_time_ms),
+        "merge/seconds": _seconds(metrics["executionTimeMs"] + result.commit_time_ms),
+        "merge/attempts": MetadataValue.int(result.attempts),
+        "merge/strategy": MetadataValue.text(result.strategy),
+    }
+    if result.strategy != "builtin":
+        touched = result.touched_files
+        metadata["merge/files_touched"] = MetadataValue.int(len(touched.removed))
+        metadata["merge/bytes_touched"] = MetadataValue.int(touched.removed_bytes)
+    if result.source_materialization:
+        metadata["merge/source_materialization"] = MetadataValue.text(result.source_materialization)
+    amplification = _write_amplification(result)
+    if amplification is not None:
+        metadata["merge/write_amplification"] = MetadataValue.float(amplification)
+    if result.num_source_rows_unaffected is not None:
+        metadata["merge/source_rows_unaffected"] = MetadataValue.int(
+            result.num_source_rows_unaffected
+        )
+    if result.version is not None:
+        metadata["merge/version"] = MetadataValue.int(result.version)
+    return metadata
+
+
+def _write_amplification(result: MergeResult) -> float | None:
+    metrics = result.metrics
+    written = metrics.num_target_rows_inserted + metrics.num_target_rows_updated
+    changed = written + metrics.num_target_rows_deleted
+    return (written + metrics.num_target_rows_copied) / changed if changed else None
+
+
+def _seconds(ms: int) -> MetadataValue:
+    return MetadataValue.float(ms / 1000)
+
+
+def write_metadata(
+    result: WriteResult, how: str, predicate: str | None
+) -> dict[str, MetadataValue]:
+    """What a write without a merge committed, and which rows it replaced."""
+    metadata: dict[str, MetadataValue] = {"write/mode": MetadataValue.text(how)}
+    for key, name in WRITE_COUNTS.items():
+        if name in result.metrics:
+            metadata[key] = MetadataValue.int(result.metrics[name])
+    if result.version is None:
+        metadata["write/mode"] = MetadataValue.text(_ALREADY_APPLIED)
+    else:
+        metadata["write/version"] = MetadataValue.int(result.version)
+    if predicate is not None:
+        metadata["write/replaced_where"] = MetadataValue.text(predicate)
+    return metadata
+
+
+def touched_metadata(applied: TouchedRows | ChangedRows) -> dict[str, MetadataValue]:
+    """Which versions of the upstream table a merge applied, and by how many files they differ."""
+    metadata: dict[str, MetadataValue] = {"touched/until": MetadataValue.int(applied.until)}
+    for count in ("added_files", "removed_files"):
+        if hasattr(applied, count):
+            metadata[f"touched/{count}"] = MetadataValue.int(getattr(applied, count))
+    if applied.after is not None:
+        metadata["touched/after"] = MetadataValue.int(applied.after)
+    return metadata
+
+
+def table_metadata(table: Table, version: int | None = None) -> dict[str, object]:
+    """Dagster's standard metadata of a version of a table, and `table/version` and `table/id`.
+
+    The row count is that of the version's log; it is left out where some file's statistics do not
+    say how many rows there are.
+
+    Args:
+        table: The table.
+        version: The version that is described, by default the newest.
+
+    Raises:
+        DeltaweaveError: There is no such version any more.
+    """
+    snapshot = table.snapshot(version)
+    return {
+        **TableMetadataSet(
+            row_count=snapshot.num_records(),
+            column_schema=table_schema(snapshot.schema),
+            table_name=table_name(table.path_or_name),
+            storage_kind="deltalake",
+        ),
+        **UriMetadataSet(uri=table.location()),
+        TABLE_VERSION: MetadataValue.int(snapshot.version),
+        TABLE_ID: MetadataValue.text(snapshot.id),
+    }
+
+
+def statement_metadata(statement: str) -> dict[str, MetadataValue]:
+    """The MERGE as it ran, for people."""
+    return {"merge/statement": MetadataValue.md(f"```sql\n{statement}\n```")}
+
+
+def plan_metadata(plan: MergePlan) -> dict[str, MetadataValue]:
+    """What the merge was expected to do, before it ran."""
+    return {"merge/plan": MetadataValue.md(f"```\n{plan}\n```")}
+
+
+def spark_ui_metadata(spark: SparkSession) -> dict[str, MetadataValue]:
+    """Where Spark shows the jobs of the session, for as long as it runs; nothing without its UI."""
+    url = spark.sparkContext.uiWebUrl
+    return {"merge/spark_ui": MetadataValue.url(url)} if url else {}
+
+
+def table_schema(schema: StructType) -> TableSchema:
+    """A Spark schema as Dagster's."""
+    return TableSchema(
+        columns=[
+            TableColumn(
+                field.name,
+                type=field.dataType.simpleString(),
+                description=field.metadata.get("comment"),
+                constraints=TableColumnConstraints(nullable=field.nullable),
+            )
+            for field in schema
+        ]
+    )

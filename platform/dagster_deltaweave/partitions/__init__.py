@@ -1,0 +1,36 @@
+"""The partitions of a run, and the rows of a table that belong to them.
+
+- `run_partitions`: which partitions a run is for, and whether it is a full refresh.
+- `predicate`: the SQL predicate of the rows that belong to partitions.
+"""
+
+from __future__ import annotations
+
+from dagster_deltaweave.partitions.predicate import NO_ROW_PREDICATE, partition_predicate
+from dagster_deltaweave.partitions.run_partitions import (
+    DELIVERY_TAG,
+    FULL_REFRESH_TAG,
+    covers_all_partitions,
+    is_full_refresh,
+    is_refresh,
+    lists_partitions,
+    output_is_full_refresh,
+    output_partition_keys,
+    partition_keys,
+    partition_tags,
+)
+
+__all__ = [
+    "DELIVERY_TAG",
+    "FULL_REFRESH_TAG",
+    "NO_ROW_PREDICATE",
+    "covers_all_partitions",
+    "is_full_refresh",
+    "is_refresh",
+    "lists_partitions",
+    "output_is_full_refresh",
+    "output_partition_keys",
+    "partition_keys",
+    "partition_predicate",
+    "partition_tags",
+]

@@ -1,0 +1,280 @@
+"""Which rows of a table belong to partitions: an SQL predicate over the partition expression.
+
+What the expression is compared with depends on its type:
+
+| type | a time window's rows | rows of other partitions |
+| --- | --- | --- |
+| TIMESTAMP | between its instants, whatever the time zones of session and partitions | |
+| TIMESTAMP_NTZ | between its wall-clock times in the partitions' time zone | |
+| DATE | of the days from its first to before its last | |
+| STRING | equal to its key, or text of a date or wall-clock time of it | equal to its key |
+| other | equal to its key | equal to its key |
+
+Where clocks are set back, an hour comes twice: a TIMESTAMP and a key tell the two apart, a
+wall-clock time does not, and is refused for a window that begins or ends between them. STRINGs are
+looked through for such a window: texts of its times are refused, keys alone are not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from dagster import MultiPartitionKey, MultiPartitionsDefinition, PartitionsDefinition
+from dagster import TimeWindowPartitionsDefinition as TimeWindows
+from pyspark.sql.types import DataType, DateType, StringType, TimestampNTZType, TimestampType
+
+from deltaweave.delta.jvm import translated
+from deltaweave.errors import StatementError
+from deltaweave.identifiers import literal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NO_ROW_PREDICATE = "false"
+"""The predicate of no partition's rows."""
+
+_SAMPLE = datetime(2033, 11, 22, 13, 14, 15)
+_DATE_TEXT = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")
+_SHORTEST_DAY = timedelta(hours=23)
+_HOUR = timedelta(hours=1)
+_COMES_TWICE = "wall-clock times, and one of the partition's comes twice"
+_Window = tuple[datetime, datetime]
+
+
+def partition_predicate(
+    definition: PartitionsDefinition[str] | None,
+    keys: Sequence[str],
+    expression: str | Mapping[str, str] | None,
+    *,
+    table: str,
+    rows: DataFrame,
+) -> str:
+    """The SQL predicate of the rows of these partitions.
+
+    Args:
+        definition: The asset's partitions, None if it has none.
+        keys: The partitions, at least one.
+        expression: SQL that gives a row's partition, one for each dimension of multi-partitions.
+        table: The table, for the error's words.
+        rows: A DataFrame with the table's columns, by which the expression's type is known.
+
+    Raises:
+        StatementError: There is no expression, or none for a dimension, or no partition; or its
+            type, or texts of times that are among the rows, do not tell the rows of these
+            partitions from others.
+    """
+    if definition is None or not keys:
+        raise _no_predicate("the run names none of the asset's partitions.", table)
+    if isinstance(definition, MultiPartitionsDefinition):
+        return _multi_predicate(definition, keys, expression, table, rows)
+    if not isinstance(expression, str) or not expression.strip():
+        raise _no_predicate("nothing says which rows a partition has.", table)
+    return _predicate(definition, keys, expression, table, rows)
+
+
+def _multi_predicate(
+    definition: MultiPartitionsDefinition,
+    keys: Sequence[str],
+    expression: str | Mapping[str, str] | None,
+    table: str,
+    rows: DataFrame,
+) -> str:
+    of_dimension = expression if isinstance(expression, Mapping) else {}
+    lacking = [each.name for each in definition.partitions_defs if not of_dimension.get(each.name)]
+    if lacking:
+        raise _no_predicate(
+            f"nothing says which rows a partition has, by {', '.join(lacking)}.", table
+        )
+    one_by_one = []
+    for key in keys:
+        parts = _by_dimension(definition, key)
+        terms = [
+            _predicate(
+                each.partitions_def, [parts[each.name]], of_dimension[each.name], table, rows
+            )
+            for each in definition.partitions_defs
+        ]
+        one_by_one.append(f"({' AND '.join(terms)})")
+    return " OR ".join(one_by_one)
+
+
+def _by_dimension(definition: MultiPartitionsDefinition, key: str) -> Mapping[str, str]:
+    known = (
+        key if isinstance(key, MultiPartitionKey) else definition.get_partition_key_from_str(key)
+    )
+    return known.keys_by_dimension
+
+
+def _predicate(
+    definition: PartitionsDefinition[str],
+    keys: Sequence[str],
+    expression: str,
+    table: str,
+    rows: DataFrame,
+) -> str:
+    with translated(table, operation="choosing partitions", otherwise=StatementError):
+        kind = rows.selectExpr(f"({expression}) AS partition").schema[0].dataType
+    if isinstance(definition, TimeWindows):
+        return _of_windows(definition, keys, expression, kind, table, rows)
+    return _of_keys(keys, expression)
+
+
+def _of_keys(keys: Sequence[str], expression: str) -> str:
+    return f"({expression}) IN ({', '.join(map(literal, keys))})"
+
+
+def _of_windows(
+    definition: TimeWindows,
+    keys: Sequence[str],
+    expression: str,
+    kind: DataType,
+    table: str,
+    rows: DataFrame,
+) -> str:
+    windows = _windows(definition, keys)
+    if isinstance(kind, TimestampType):
+        return _between(expression, windows, _instant)
+    if isinstance(kind, TimestampNTZType):
+        if _begin_or_end_between_two(windows):
+            raise _not_told(windows, _COMES_TWICE, kind, table)
+        return _between(expression, windows, lambda moment: f"TIMESTAMP_NTZ{_clock(moment)}")
+    if isinstance(kind, DateType):
+        if not _are_days(definition, keys, windows):
+            raise _not_told(windows, "days, and a partition is a part of one", kind, table)
+        return _between(expression, windows, lambda moment: f"DATE{_date(moment)}")
+    if isinstance(kind, StringType):
+        if _begin_or_end_between_two(windows):
+            if _has_times(rows, expression, windows, table):
+                raise _not_told(windows, _COMES_TWICE, kind, table)
+            return _of_keys(keys, expression)
+        return _of_texts(definition, keys, expression, windows)
+    return _of_keys(keys, expression)
+
+
+def _of_texts(
+    definition: TimeWindows, keys: Sequence[str], expression: str, windows: Sequence[_Window]
+) -> str:
+    """Texts that are the partitions' keys, or dates and times in their windows."""
+    sample = _SAMPLE.strftime(definition.fmt)
+    days = all(_begins_a_day(moment) for window in windows for moment in window)
+    if days and sample == f"{_SAMPLE:%Y-%m-%d}":
+        return _between(expression, windows, _date)  # a key is the first date of its window
+    of_keys = _of_keys(keys, expression)
+    is_other_date = _DATE_TEXT.match(sample) and not sample.startswith(f"{_SAMPLE:%Y-%m-%d}")
+    if is_other_date:
+        return of_keys
+    # Keys of hours begin with dates too, so that of hours only texts with a time count.
+    texts = _of_dates(expression, windows) if days else _of_times(expression, windows)
+    return f"({of_keys} OR {texts})"
+
+
+def _of_dates(expression: str, windows: Sequence[_Window]) -> str:
+    """Texts that begin with a date of the windows."""
+    return f"(({expression}) LIKE '____-__-__%' AND {_between(expression, windows, _date)})"
+
+
+def _of_times(expression: str, windows: Sequence[_Window]) -> str:
+    """Texts of wall-clock times in the windows."""
+    return f"(({expression}) LIKE '____-__-__ %' AND {_between(expression, windows, _text)})"
+
+
+def _has_times(rows: DataFrame, expression: str, windows: Sequence[_Window], table: str) -> bool:
+    """Whether texts of the windows' wall-clock times are among the rows: a job, twice a year."""
+    # The clock went on for up to an hour before it was set back to what the window ends with.
+    shown = [(start, end + _HOUR if _comes_twice(end) else end) for start, end in windows]
+    with translated(table, operation="choosing partitions"):
+        return not rows.where(_of_times(expression, shown)).isEmpty()
+
+
+def _between(expression: str, windows: Sequence[_Window], spelt: Callable[[datetime], str]) -> str:
+    each = (
+        f"(({expression}) >= {spelt(start)} AND ({expression}) < {spelt(end)})"
+        for start, end in windows
+    )
+    return f"({' OR '.join(each)})"
+
+
+def _windows(definition: TimeWindows, keys: Sequence[str]) -> list[_Window]:
+    """The partitions' time windows in the partitions' time zone, adjacent ones joined."""
+    # Compared as instants: Python compares times of one zone by what their clocks show.
+    instants = sorted(
+        (window.start.astimezone(timezone.utc), window.end.astimezone(timezone.utc))
+        for window in map(definition.time_window_for_partition_key, keys)
+    )
+    joined = [instants[0]]
+    for start, end in instants[1:]:
+        last_start, last_end = joined[-1]
+        if start > last_end:
+            joined.append((start, end))
+        else:
+            joined[-1] = (last_start, max(end, last_end))
+    zone = definition.time_window_for_partition_key(keys[0]).start.tzinfo
+    return [(start.astimezone(zone), end.astimezone(zone)) for start, end in joined]
+
+
+def _are_days(definition: TimeWindows, keys: Sequence[str], windows: Sequence[_Window]) -> bool:
+    """Whether the windows are whole days; a day may begin at six in the morning."""
+    if all(_begins_a_day(moment) for window in windows for moment in window):
+        return True
+    return all(
+        end.astimezone(timezone.utc) - start.astimezone(timezone.utc) >= _SHORTEST_DAY
+        for start, end in map(definition.time_window_for_partition_key, keys)
+    )
+
+
+def _begins_a_day(moment: datetime) -> bool:
+    """Whether it is the first moment of its day; that need not be midnight."""
+    before = moment.astimezone(timezone.utc) - timedelta(microseconds=1)
+    return before.astimezone(moment.tzinfo).date() < moment.date()
+
+
+def _comes_twice(moment: datetime) -> bool:
+    """Whether the clock showed the same time an hour before, so that the time is ambiguous."""
+    earlier = moment.replace(fold=0).astimezone(timezone.utc)
+    return moment.fold == 1 and earlier != moment.astimezone(timezone.utc)
+
+
+def _begin_or_end_between_two(windows: Sequence[_Window]) -> bool:
+    """Whether a window begins or ends at a wall-clock time that comes twice."""
+    return any(_comes_twice(moment) for window in windows for moment in window)
+
+
+def _instant(moment: datetime) -> str:
+    return f"TIMESTAMP'{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}+00:00'"
+
+
+def _clock(moment: datetime) -> str:
+    return f"'{moment:%Y-%m-%d %H:%M:%S}'"
+
+
+def _text(moment: datetime) -> str:
+    # Without seconds of zero: texts may lack them, and sort before those that have them.
+    return literal(f"{moment:%Y-%m-%d %H:%M:%S}".removesuffix(":00"))
+
+
+def _date(moment: datetime) -> str:
+    return f"'{moment:%Y-%m-%d}'"
+
+
+def _not_told(windows: Sequence[_Window], by: str, kind: DataType, table: str) -> StatementError:
+    (start, _), (_, end) = windows[0], windows[-1]
+    return StatementError(
+        f"partition_expr gives a {kind.simpleString().upper()}, which cannot tell the rows from "
+        f"{start.isoformat()} to {end.isoformat()} from others: it tells {by}.",
+        table=table,
+        operation="choosing partitions",
+        hint="Let partition_expr give a TIMESTAMP, or the partition's key as a string.",
+    )
+
+
+def _no_predicate(problem: str, table: str) -> StatementError:
+    return StatementError(
+        problem,
+        table=table,
+        operation="choosing partitions",
+        hint="Give the asset partition_expr, the SQL expression of a row's partition (one for "
+        "each dimension), and run it for partitions.",
+    )

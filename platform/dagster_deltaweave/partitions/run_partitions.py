@@ -1,0 +1,142 @@
+"""Which partitions a run is for, and whether it is a full refresh.
+
+Dagster's tags of a run name one partition or a range; `deltaweave/partitions` names any:
+
+>>> partition_tags(["2026-01", "2026-05"])
+{'deltaweave/partitions': '["2026-01", "2026-05"]'}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dagster import (
+    AssetExecutionContext,
+    AssetKey,
+    DagsterInstance,
+    OutputContext,
+    PartitionsDefinition,
+)
+
+from deltaweave.errors import StatementError
+
+PARTITIONS = "deltaweave/partitions"
+"""Run tag that lists partitions, adjacent or not: `a,c,f`, or a JSON list of strings."""
+
+FULL_REFRESH_TAG = "deltaweave/full_refresh"
+"""Run tag: `true` makes the run rebuild its tables."""
+
+DELIVERY_TAG = "deltaweave/delivery"
+"""Run tag that says which delivery of its partition a run applies."""
+
+
+def partition_tags(partitions: Iterable[str]) -> dict[str, str]:
+    """The tags of one run for these partitions, which need not be adjacent.
+
+    Give them to a run without a partition of Dagster's own: `RunRequest(tags=partition_tags(…))`,
+    `dagster job launch --tags`. In it, an asset cannot load inputs that are partitioned assets
+    with the same partitions, since Dagster asks the run's own tags for them.
+    """
+    return {PARTITIONS: json.dumps(list(partitions))}
+
+
+def is_full_refresh(context: AssetExecutionContext) -> bool:
+    """Whether this run is to rebuild its tables, so that the function hands over everything."""
+    return is_refresh(context.run.tags)
+
+
+def is_refresh(tags: Mapping[str, str]) -> bool:
+    """Whether a run with these tags is to rebuild its tables."""
+    return tags.get(FULL_REFRESH_TAG, "").lower() == "true"
+
+
+def partition_keys(context: AssetExecutionContext) -> list[str]:
+    """The partitions that this run is for: one, a range, or those that its tag lists.
+
+    Raises:
+        StatementError: The tag names a partition that the asset does not have, or stands beside
+            a partition or range of Dagster's own.
+    """
+    definition = context.assets_def
+    own = list(context.partition_keys) if context.has_partition_key_range else []
+    if context.has_partition_key:
+        own = [context.partition_key]
+    return _listed(
+        context.run.tags, own, definition.partitions_def, definition.key, context.instance
+    )
+
+
+def output_partition_keys(context: OutputContext) -> list[str]:
+    """As `partition_keys`, of an asset's output."""
+    own = list(context.asset_partition_keys) if context.has_asset_partitions else []
+    step = context.step_context
+    definition = context.asset_partitions_def if _is_partitioned(context) else None
+    return _listed(step.dagster_run.tags, own, definition, context.asset_key, step.instance)
+
+
+def lists_partitions(context: OutputContext) -> bool:
+    """Whether the run's tag lists the partitions; Dagster itself does not know them then."""
+    return _is_partitioned(context) and PARTITIONS in context.step_context.dagster_run.tags
+
+
+def output_is_full_refresh(context: OutputContext) -> bool:
+    """As `is_full_refresh`, of an asset's output."""
+    return is_refresh(context.step_context.dagster_run.tags)
+
+
+def covers_all_partitions(context: OutputContext, keys: Sequence[str]) -> bool:
+    """Whether the asset has no partitions, or has some and these are all of them."""
+    if not _is_partitioned(context):
+        return True
+    store = context.step_context.instance
+    known = context.asset_partitions_def.get_partition_keys(dynamic_partitions_store=store)
+    return bool(keys) and set(known) <= set(keys)
+
+
+def _listed(
+    tags: Mapping[str, str],
+    own: list[str],
+    definition: PartitionsDefinition[str] | None,
+    asset: AssetKey,
+    instance: DagsterInstance,
+) -> list[str]:
+    # An asset without partitions may be in the same run as one with them.
+    if PARTITIONS not in tags or definition is None:
+        return own
+    keys = _parsed(tags[PARTITIONS], asset)
+    if own:
+        raise _wrong_list("the run also has a partition or range of Dagster's own.", asset)
+    known = set(definition.get_partition_keys(dynamic_partitions_store=instance))
+    unknown = [key for key in keys if key not in known]
+    if unknown:
+        raise _wrong_list(f"the asset has no partition {', '.join(unknown)}.", asset)
+    return keys
+
+
+def _parsed(text: str, asset: AssetKey) -> list[str]:
+    if not text.lstrip().startswith("["):
+        keys: Any = [key.strip() for key in text.split(",")]
+    else:
+        try:
+            keys = json.loads(text)
+        except json.JSONDecodeError:
+            keys = None
+    if not keys or not all(isinstance(key, str) and key for key in keys):
+        raise _wrong_list(f"{text!r} is not a list of partitions.", asset)
+    return list(dict.fromkeys(keys))
+
+
+def _wrong_list(problem: str, asset: AssetKey) -> StatementError:
+    return StatementError(
+        f"the run's tag {PARTITIONS} cannot be followed: {problem}",
+        table=asset.to_user_string(),
+        operation="choosing partitions",
+        hint="List existing partitions (a,c,f, or a JSON list) in a run without one of its own.",
+    )
+
+
+def _is_partitioned(context: OutputContext) -> bool:
+    definition = context.step_context.assets_def
+    return definition is not None and definition.partitions_def is not None

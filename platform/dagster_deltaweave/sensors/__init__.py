@@ -1,0 +1,30 @@
+"""Sensors and schedules that start runs or record what others committed.
+
+- `landing`: requests runs for source partitions that landed.
+- `delivery_runs`: the run that a landed delivery gets.
+- `table`: requests runs for new versions of a source Delta table.
+- `commit_observer`: records the commits of other writers as observations.
+- `commits_of_others`: which new commits no Dagster run made.
+- `table_progress`: the cursor of the table sensor, and the changes since.
+- `recorded_commits`: which commits the event log holds already.
+- `rematerialization`: starts the merging of pending changes.
+- `run_requests`: run keys, run requests and dynamic partitions.
+"""
+
+from __future__ import annotations
+
+from dagster_deltaweave.sensors.commit_observer import build_commit_observer
+from dagster_deltaweave.sensors.landing import build_partition_sensor
+from dagster_deltaweave.sensors.rematerialization import (
+    build_rematerialization_schedule,
+    build_rematerialization_sensor,
+)
+from dagster_deltaweave.sensors.table import build_table_sensor
+
+__all__ = [
+    "build_commit_observer",
+    "build_partition_sensor",
+    "build_rematerialization_schedule",
+    "build_rematerialization_sensor",
+    "build_table_sensor",
+]

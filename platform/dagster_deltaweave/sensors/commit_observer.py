@@ -1,0 +1,245 @@
+"""A sensor that observes what others commit to the tables of merge assets."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dagster import (
+    AssetKey,
+    AssetMaterialization,
+    AssetObservation,
+    AssetsDefinition,
+    DagsterInstance,
+    DefaultSensorStatus,
+    MetadataValue,
+    SensorDefinition,
+    SensorEvaluationContext,
+    SensorResult,
+    sensor,
+)
+
+from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
+from dagster_deltaweave.logs import Commit, Position
+from dagster_deltaweave.sensors.commits_of_others import Followed, look_for_commits
+from dagster_deltaweave.sensors.recorded_commits import (
+    position_in,
+    position_metadata,
+)
+from dagster_deltaweave.storage import redacted
+from dagster_deltaweave.tables import table_declaration
+from deltaweave.errors import DeltaweaveError
+
+URI = "dagster/uri"
+
+_OPERATION = "commit/operation"
+
+AssetEvent = AssetMaterialization | AssetObservation
+
+
+def build_commit_observer(
+    *,
+    name: str,
+    tables: Sequence[AssetsDefinition],
+    materializes: bool = True,
+    max_commits_per_tick: int = 100,
+    minimum_interval_seconds: int = 60,
+    default_status: DefaultSensorStatus = DefaultSensorStatus.STOPPED,
+    description: str | None = None,
+) -> SensorDefinition:
+    """A sensor that records each commit to these tables which no Dagster run made.
+
+    Each becomes an observation of the asset: the operation, the version (which is the data
+    version), and the operation's metrics as flat `commit/…` numbers. Where a table is, the asset's
+    last materialization says (`dagster/uri`); the logs are read without Spark. What was committed
+    before the first look at a table is not observed; an observation says where that was. Where the
+    cursor is lost, the newest observation of a commit says up to where the table was read: no
+    commit is lost or observed twice. A table that was recreated in the same place is observed from
+    its first commit. A table whose log was cleaned up is observed from the oldest commit left.
+
+    Commits of runs are told by the run's id in their user metadata (`run_mark`) or, where the user
+    sets metadata of their own, by the version that a materialization recorded. A commit with
+    metadata of others, and all after it, are therefore judged once no run is in progress that began
+    before it and materializes the asset.
+
+    Dagster looks at no observation of an asset that it can materialize when it says what is
+    downstream of a change. So commits of others that changed rows are also recorded as one
+    materialization, by no run: downstream assets become stale, and eager ones run. For partitioned
+    assets there is none, since the commit belongs to no partition of theirs.
+
+    Args:
+        name: The sensor's name.
+        tables: The merge assets whose tables are followed.
+        materializes: Whether commits that changed rows count as a materialization.
+        max_commits_per_tick: How many commits one tick records; the rest waits for the next.
+        minimum_interval_seconds: Least time between two ticks.
+        default_status: Whether the sensor starts by itself.
+        description: What the UI says of it.
+    """
+
+    @sensor(
+        name=name,
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        description=description or "Records commits to the tables that no run of Dagster made.",
+    )
+    def commit_observer(context: SensorEvaluationContext) -> SensorResult:
+        followed = _followed(context)
+        events: list[AssetEvent] = []
+        notes: list[str] = []
+        for table in tables:
+            left = max_commits_per_tick - sum(map(_is_of_others, events))
+            found, note = _look_at_asset(context, table, followed, left, materializes)
+            events += found
+            notes.append(note)
+        cursor = json.dumps({key: asdict(each) for key, each in followed.items()})
+        if not any(map(_is_of_others, events)):
+            return SensorResult(
+                skip_reason=f"No commit of others: {'; '.join(notes)}.",
+                asset_events=events,
+                cursor=cursor,
+            )
+        return SensorResult(asset_events=events, cursor=cursor)
+
+    return commit_observer
+
+
+def _look_at_asset(
+    context: SensorEvaluationContext,
+    table: AssetsDefinition,
+    followed: dict[str, Followed],
+    limit: int,
+    materializes: bool,
+) -> tuple[list[AssetEvent], str]:
+    """What is to be recorded of one asset, and a note; `followed` learns how far it was looked at.
+
+    Args:
+        context: The sensor's context.
+        table: The asset.
+        followed: How far each asset's table was looked at, by its key.
+        limit: How many commits may still be recorded.
+        materializes: Whether commits that changed rows count as a materialization.
+    """
+    name = table.key.to_user_string()
+    newest = _newest_materialization(context.instance, table.key)
+    before = followed.get(name)
+    location = _location(newest, table) or (before.location if before else None)
+    if location is None:
+        return [], f"no run has said where the table of {name} is"
+    if limit <= 0:
+        return [], f"{name} waits for the next tick"
+    try:
+        look = look_for_commits(context.instance, table.key, location, before, limit)
+    except (OSError, ValueError, DeltaweaveError) as error:
+        # A log that cannot be read does not keep the others from being read.
+        shown = redacted(location)
+        context.log.warning(f"The log of {shown} cannot be read: {redacted(error)}")
+        return [], f"the log of {shown} cannot be read"
+    events: list[AssetEvent] = []
+    if look.followed is not None:
+        followed[name] = look.followed
+    if look.is_first and look.followed is not None:
+        events.append(_beginning(table.key, look.followed.seen))
+    changed = _last_change(look.of_others) if materializes else []
+    if table.partitions_def is None:
+        events += [
+            _materialization(table.key, location, each)
+            for each in changed
+            # A tick that was killed before its cursor was saved may have recorded it.
+            if newest is None or position_in(newest.metadata) != each.position
+        ]
+    # After the materialization: if these are recorded, the materialization is too.
+    events += [_observation(table.key, each) for each in look.of_others]
+    return events, look.note
+
+
+def _followed(context: SensorEvaluationContext) -> dict[str, Followed]:
+    try:
+        tables = json.loads(context.cursor or "{}")
+        return {
+            key: Followed(
+                str(each["location"]),
+                Position(int(each["seen"]["version"]), int(each["seen"]["timestamp"])),
+            )
+            for key, each in tables.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError):
+        context.log.warning("The cursor cannot be read: observations say which commits were seen.")
+        return {}
+
+
+def _newest_materialization(
+    instance: DagsterInstance, key: AssetKey
+) -> AssetMaterialization | None:
+    event = instance.get_latest_materialization_event(key)
+    return event.asset_materialization if event else None
+
+
+def _location(newest: AssetMaterialization | None, table: AssetsDefinition) -> str | None:
+    """Where the asset's table is: as its last materialization says, else its declaration."""
+    uri = newest.metadata.get(URI) if newest else None
+    if uri is not None:
+        return str(uri.value)
+    declaration = table_declaration(
+        table.metadata_by_key[table.key], asset=table.key.to_user_string()
+    )
+    declared = declaration.table if declaration else None
+    return declared if declared and "/" in declared and "`" not in declared else None
+
+
+def _is_of_others(event: AssetEvent) -> bool:
+    return isinstance(event, AssetObservation) and _OPERATION in event.metadata
+
+
+def _last_change(commits: Sequence[Commit]) -> list[Commit]:
+    return [each for each in commits if each.changes_data][-1:]
+
+
+def _beginning(key: AssetKey, seen: Position) -> AssetObservation:
+    return AssetObservation(
+        asset_key=key,
+        description=f"Commits by other writers are observed after version {seen.version}.",
+        metadata=position_metadata(seen),
+    )
+
+
+def _observation(key: AssetKey, commit: Commit) -> AssetObservation:
+    return AssetObservation(
+        asset_key=key,
+        description=f"{commit.operation or 'A commit'} by another writer",
+        metadata=_metadata(commit),
+        tags={DATA_VERSION_TAG: str(commit.version)},
+    )
+
+
+def _materialization(key: AssetKey, location: str, commit: Commit) -> AssetMaterialization:
+    return AssetMaterialization(
+        asset_key=key,
+        description="Another writer changed rows of the table.",
+        metadata={**_metadata(commit), URI: MetadataValue.text(location)},
+        tags={DATA_VERSION_TAG: str(commit.version)},
+    )
+
+
+def _metadata(commit: Commit) -> dict[str, Any]:
+    return {
+        **position_metadata(commit.position),
+        _OPERATION: MetadataValue.text(commit.operation),
+        "commit/engine": MetadataValue.text(commit.engine),
+        "commit/changes_data": MetadataValue.bool(commit.changes_data),
+        **_numbers(commit.metrics),
+    }
+
+
+def _numbers(metrics: Mapping[str, str]) -> dict[str, MetadataValue]:
+    """The metrics that are whole numbers, flat and in snake_case; sizes and times stay in units."""
+    return {
+        "commit/" + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower(): MetadataValue.int(
+            int(value)
+        )
+        for name, value in metrics.items()
+        if re.fullmatch(r"-?\d{1,18}", str(value))
+    }

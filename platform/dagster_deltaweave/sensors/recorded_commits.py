@@ -1,0 +1,116 @@
+"""What Dagster's event log says of the commits to an asset's table: those of runs, and observed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Protocol
+
+from dagster import (
+    AssetKey,
+    AssetRecordsFilter,
+    DagsterEventType,
+    DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
+    EventLogRecord,
+    EventRecordsResult,
+    MetadataValue,
+    RunsFilter,
+)
+
+from dagster_deltaweave.logs import Position
+
+VERSION = "commit/version"
+TIMESTAMP = "commit/timestamp"
+
+_BY_RUNS = ("merge/version", "write/version", "rematerialize/version")
+_GOING_ON = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
+_CLOCKS_DIFFER = 60_000
+"""How much later than its commits' times a run may begin by Dagster's clock, in ms."""
+
+_PAGE = 1_000
+_SEARCHED = 10
+"""How many pages of observations are searched for one of a commit; merges have some each."""
+
+
+class _Fetch(Protocol):
+    def __call__(
+        self, records_filter: AssetRecordsFilter, limit: int, cursor: str | None
+    ) -> EventRecordsResult: ...
+
+
+def position_metadata(position: Position) -> dict[str, MetadataValue]:
+    """A commit's version and time as metadata; `position_in` reads them back."""
+    return {
+        VERSION: MetadataValue.int(position.version),
+        TIMESTAMP: MetadataValue.timestamp(position.timestamp / 1000),
+    }
+
+
+def position_in(metadata: Mapping[str, Any]) -> Position | None:
+    """The position of the commit that metadata describes, or None."""
+    version, timestamp = metadata.get(VERSION), metadata.get(TIMESTAMP)
+    if version is None or timestamp is None:
+        return None
+    return Position(int(version.value), round(timestamp.value * 1000))
+
+
+def last_observed(instance: DagsterInstance, key: AssetKey) -> Position | None:
+    """The newest commit that was observed; None where none is among the newest observations."""
+    records = _newest_first(instance.fetch_observations, AssetRecordsFilter(key), _SEARCHED)
+    observations = (record.event_log_entry.asset_observation for record in records)
+    positions = (position_in(each.metadata) for each in observations if each)
+    return next((each for each in positions if each), None)
+
+
+def versions_of_runs(
+    instance: DagsterInstance, key: AssetKey, versions: Collection[int], since: int
+) -> set[int]:
+    """Those of these versions that materializations recorded since a time, in ms since 1970."""
+    found: set[int] = set()
+    wanted = AssetRecordsFilter(key, after_timestamp=since / 1000)
+    for record in _newest_first(instance.fetch_materializations, wanted):
+        if record.asset_materialization:
+            metadata = record.asset_materialization.metadata
+            recorded = {int(str(metadata[each].value)) for each in _BY_RUNS if each in metadata}
+            found |= recorded.intersection(versions)
+        if len(found) == len(versions):
+            break
+    return found
+
+
+def first_run_going_on(instance: DagsterInstance, key: AssetKey) -> float:
+    """When the oldest run in progress began that may yet record a version of the asset's table.
+
+    Returns:
+        In ms since 1970, earlier by what clocks may differ; infinity where there is no such run.
+    """
+    began = (
+        (record.start_time or record.create_timestamp.timestamp()) * 1000 - _CLOCKS_DIFFER
+        for record in instance.get_run_records(RunsFilter(statuses=_GOING_ON))
+        if _materializes(instance, record.dagster_run, key)
+    )
+    return min(began, default=math.inf)
+
+
+def _materializes(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> bool:
+    """Whether it is one of the assets that the run is to materialize."""
+    if run.asset_selection is not None:
+        return key in run.asset_selection
+    # That of a whole job names none: what it is to materialize was recorded when it was made.
+    planned = DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+    events = instance.get_records_for_run(run.run_id, of_type=planned).records
+    return any(each.asset_key == key for each in events)
+
+
+def _newest_first(
+    fetch: _Fetch, wanted: AssetRecordsFilter, pages: int | None = None
+) -> Iterator[EventLogRecord]:
+    cursor, read = None, 0
+    while pages is None or read < pages:
+        page = fetch(wanted, _PAGE, cursor)
+        yield from page.records
+        if not page.has_more:
+            return
+        cursor, read = page.cursor, read + 1

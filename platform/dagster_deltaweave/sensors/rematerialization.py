@@ -1,0 +1,211 @@
+"""What starts the merging of pending changes: a sensor that looks at how many, or a schedule.
+
+Both look at the logs alone, and start no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster import (
+    AssetSelection,
+    DagsterInstance,
+    DefaultScheduleStatus,
+    DefaultSensorStatus,
+    RunRequest,
+    RunsFilter,
+    ScheduleDefinition,
+    ScheduleEvaluationContext,
+    SensorDefinition,
+    SensorEvaluationContext,
+    SensorResult,
+    SkipReason,
+    schedule,
+    sensor,
+)
+
+from dagster_deltaweave.dagster_private import NOT_FINISHED_STATUSES
+from dagster_deltaweave.logs import pending_changes
+from dagster_deltaweave.maintenance import RematerializationPolicy
+from dagster_deltaweave.sensors.run_requests import first_without_a_run
+from dagster_deltaweave.tables import merge_on_read_locations, run_locator
+from deltaweave.errors import SourceError
+
+if TYPE_CHECKING:
+    from dagster_deltaweave.assets import MergeOnReadAssets
+    from dagster_deltaweave.tables import TableLocator
+
+REMATERIALIZES = "deltaweave/rematerializes"
+"""Run tag with the key of the base that the run was requested for."""
+
+REASON = "deltaweave/rematerialization_reason"
+"""Run tag that says why."""
+
+_LONGEST_TAG = 500
+
+
+@dataclass(frozen=True)
+class Due:
+    """A base that is to be rematerialized.
+
+    Attributes:
+        assets: Its assets.
+        reason: Why, in a sentence.
+        state: The batches in it, and those that there are: one run is requested for them.
+    """
+
+    assets: MergeOnReadAssets
+    reason: str
+    state: str
+
+    @property
+    def request(self) -> RunRequest:
+        """The run."""
+        base = self.assets.base.key
+        return RunRequest(
+            run_key=self.state,
+            asset_selection=[base],
+            tags={REMATERIALIZES: base.to_user_string(), REASON: self.reason[:_LONGEST_TAG]},
+        )
+
+
+def build_rematerialization_sensor(
+    *,
+    name: str,
+    tables: Sequence[MergeOnReadAssets],
+    policy: RematerializationPolicy | None = None,
+    minimum_interval_seconds: int = 60,
+    default_status: DefaultSensorStatus = DefaultSensorStatus.STOPPED,
+    io_manager_key: str = "io_manager",
+    description: str | None = None,
+) -> SensorDefinition:
+    """A sensor that rematerializes a base when more is pending than its policy allows.
+
+    While such a run is in progress, no other is requested. One that failed is requested again when
+    more changes have come; until then the tick says that it was requested before.
+
+    Args:
+        name: The sensor's name.
+        tables: The assets of each `@merge_on_read_asset`.
+        policy: What may be pending; by default `RematerializationPolicy()`.
+        minimum_interval_seconds: Least time between two ticks.
+        default_status: Whether the sensor starts by itself.
+        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables.
+        description: What the UI says of it.
+    """
+    allowed = policy or RematerializationPolicy()
+
+    @sensor(
+        name=name,
+        target=AssetSelection.assets(*(each.base for each in tables)),
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        required_resource_keys={io_manager_key},
+        description=description or f"Merges pending changes of {_named(tables)} when it is due.",
+    )
+    def rematerialization_sensor(context: SensorEvaluationContext) -> SensorResult:
+        locator = run_locator(context.resources, io_manager_key)
+        due, notes = _due(context.instance, locator, tables, allowed)
+        now, before = first_without_a_run(
+            context, name, due, run_key=lambda each: each.state, limit=len(due)
+        )
+        notes += [f"{_base(each.assets)} was requested before: {each.reason}" for each in before]
+        if not now:
+            return SensorResult(skip_reason=f"Nothing to rematerialize: {'; '.join(notes)}")
+        for each in now:
+            context.log.info(f"Requesting {_base(each.assets)}: {each.reason}")
+        return SensorResult(run_requests=[each.request for each in now])
+
+    return rematerialization_sensor
+
+
+def build_rematerialization_schedule(
+    *,
+    name: str,
+    tables: Sequence[MergeOnReadAssets],
+    cron_schedule: str,
+    policy: RematerializationPolicy | None = None,
+    execution_timezone: str = "UTC",
+    default_status: DefaultScheduleStatus = DefaultScheduleStatus.STOPPED,
+    io_manager_key: str = "io_manager",
+) -> ScheduleDefinition:
+    """A schedule that rematerializes the bases for which changes are pending.
+
+    Args:
+        name: The schedule's name.
+        tables: The assets of each `@merge_on_read_asset`.
+        cron_schedule: When.
+        policy: What may be pending; by default nothing.
+        execution_timezone: The time zone of `cron_schedule`.
+        default_status: Whether the schedule starts by itself.
+        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables.
+    """
+    allowed = policy or RematerializationPolicy(batches=1)
+
+    @schedule(
+        name=name,
+        target=AssetSelection.assets(*(each.base for each in tables)),
+        cron_schedule=cron_schedule,
+        execution_timezone=execution_timezone,
+        default_status=default_status,
+        required_resource_keys={io_manager_key},
+        description=f"Merges pending changes of {_named(tables)}.",
+    )
+    def rematerialization_schedule(
+        context: ScheduleEvaluationContext,
+    ) -> list[RunRequest] | SkipReason:
+        locator = run_locator(context.resources, io_manager_key)
+        due, notes = _due(context.instance, locator, tables, allowed)
+        if not due:
+            return SkipReason(f"Nothing to rematerialize: {'; '.join(notes)}")
+        return [each.request for each in due]
+
+    return rematerialization_schedule
+
+
+def _due(
+    instance: DagsterInstance,
+    locator: TableLocator,
+    tables: Sequence[MergeOnReadAssets],
+    policy: RematerializationPolicy,
+) -> tuple[list[Due], list[str]]:
+    """The bases that are due, and a note on each of the others."""
+    due, notes = [], []
+    for each in tables:
+        base = _base(each)
+        try:
+            pending = pending_changes(merge_on_read_locations(locator, each.declaration))
+        except SourceError as error:
+            # A log that cannot be read does not keep the others from being read.
+            notes.append(str(error))
+            continue
+        if pending is None:
+            notes.append(f"nothing was ever appended for {base}.")
+            continue
+        reason = policy.reason(pending)
+        under_way = instance.get_run_records(
+            RunsFilter(tags={REMATERIALIZES: base}, statuses=NOT_FINISHED_STATUSES), limit=1
+        )
+        if reason is None:
+            notes.append(
+                f"{base} lacks {pending.rows:,} rows in {pending.batches:,} batches, which its "
+                "policy allows."
+            )
+        elif under_way:
+            run_id = under_way[0].dagster_run.run_id
+            notes.append(f"{base} is in progress in run {run_id[:8]}.")
+        else:
+            # A recreated base begins with the same batch numbers.
+            state = f"{base}@{pending.base_id}:{pending.merged_batch}-{pending.newest_batch}"
+            due.append(Due(each, reason, state))
+    return due, notes
+
+
+def _base(assets: MergeOnReadAssets) -> str:
+    return assets.base.key.to_user_string()
+
+
+def _named(tables: Sequence[MergeOnReadAssets]) -> str:
+    return ", ".join(each.view.key.to_user_string() for each in tables)

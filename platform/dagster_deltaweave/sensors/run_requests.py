@@ -1,0 +1,154 @@
+"""What sensors request of Dagster: runs by run key, and the dynamic partitions they need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from dagster import (
+    AddDynamicPartitionsRequest,
+    DagsterRun,
+    DagsterRunStatus,
+    DynamicPartitionsDefinition,
+    PartitionsDefinition,
+    RunRecord,
+    RunsFilter,
+    SensorEvaluationContext,
+)
+
+from dagster_deltaweave.dagster_private import PARTITION_NAME_TAG, RUN_KEY_TAG, SENSOR_NAME_TAG
+
+T = TypeVar("T")
+
+_LOOK_UPS_PER_TICK = 1_000
+_RUNS_OF_A_PARTITION = 20
+
+_IN_NO_KEY = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]|\.\.\.")
+
+
+class PastRuns:
+    """The runs that a sensor requested before, which it asks where its cursor knows of none.
+
+    Dagster drops a request whose run key it has seen, and says so only in the daemon's log: after
+    a lost cursor a sensor would fill tick after tick with requests that come to nothing. Which run
+    keys it has seen is therefore asked beforehand, one by one as the daemon does.
+
+    Args:
+        context: The tick's.
+        sensor_name: The sensor's name.
+    """
+
+    def __init__(self, context: SensorEvaluationContext, sensor_name: str) -> None:
+        self._context = context
+        self._sensor_name = sensor_name
+
+    def with_key(self, run_key: str) -> RunRecord | None:
+        """The run of this key, or None."""
+        return next(self._newest_first({RUN_KEY_TAG: run_key}, None), None)
+
+    def newest_of(self, partition: str) -> RunRecord | None:
+        """The newest run that was requested for a partition, or None."""
+        tags = {PARTITION_NAME_TAG: partition, SENSOR_NAME_TAG: self._sensor_name}
+        return next(self._newest_first(tags, _RUNS_OF_A_PARTITION), None)
+
+    def _newest_first(self, tags: dict[str, str], limit: int | None) -> Iterator[RunRecord]:
+        records = self._context.instance.get_run_records(RunsFilter(tags=tags), limit=limit)
+        return (record for record in records if self._is_ours(record.dagster_run))
+
+    def _is_ours(self, run: DagsterRun) -> bool:
+        if run.tags.get(SENSOR_NAME_TAG) != self._sensor_name:
+            return False
+        origin, ours = run.remote_job_origin, self._context.code_location_origin
+        if origin is None or ours is None:
+            return True
+        theirs = origin.repository_origin
+        return (
+            theirs.code_location_origin.location_name == ours.location_name
+            and theirs.repository_name == self._context.repository_name
+        )
+
+
+def was_launched(record: RunRecord | None) -> bool:
+    """Whether there is a run that the daemon need not be asked for again.
+
+    Of one that was created and never launched it takes care when it is requested again.
+    """
+    return record is not None and record.dagster_run.status != DagsterRunStatus.NOT_STARTED
+
+
+def first_without_a_run(
+    context: SensorEvaluationContext,
+    sensor_name: str,
+    candidates: Sequence[T],
+    *,
+    run_key: Callable[[T], str],
+    limit: int,
+) -> tuple[list[T], list[T]]:
+    """As `first_to_request`, of candidates whose run keys tell them apart for good."""
+    runs = PastRuns(context, sensor_name)
+
+    def unused_key(candidate: T) -> str | None:
+        key = run_key(candidate)
+        return None if was_launched(runs.with_key(key)) else key
+
+    chosen, passed = first_to_request(candidates, unused_key=unused_key, limit=limit)
+    return [candidate for candidate, _ in chosen], passed
+
+
+def first_to_request(
+    candidates: Sequence[T], *, unused_key: Callable[[T], str | None], limit: int
+) -> tuple[list[tuple[T, str]], list[T]]:
+    """The first candidates without a run, each with its run key, and those before that have one.
+
+    Args:
+        candidates: In the order in which they are to be requested.
+        unused_key: The run key for a candidate, or None where it has a run.
+        limit: How many to return at most.
+
+    Returns:
+        Those to request, and those that have a run. Together they are the first candidates: after
+        `limit` of the former, or a thousand look-ups, the rest is left for the next tick.
+    """
+    chosen: list[tuple[T, str]] = []
+    passed: list[T] = []
+    for candidate in candidates[:_LOOK_UPS_PER_TICK]:
+        if len(chosen) == limit:
+            break
+        run_key = unused_key(candidate)
+        if run_key is None:
+            passed.append(candidate)
+        else:
+            chosen.append((candidate, run_key))
+    return chosen, passed
+
+
+def additions(
+    context: SensorEvaluationContext,
+    partitions_def: PartitionsDefinition[str] | None,
+    partitions: Sequence[str],
+) -> list[AddDynamicPartitionsRequest]:
+    """The request that adds those of the partitions that Dagster does not have yet, if any."""
+    if not isinstance(partitions_def, DynamicPartitionsDefinition) or not partitions_def.name:
+        return []
+    missing = [
+        partition
+        for partition in partitions
+        if not context.instance.has_dynamic_partition(partitions_def.name, partition)
+    ]
+    return [partitions_def.build_add_request(missing)] if missing else []
+
+
+def is_key(partition: str) -> bool:
+    """Whether Dagster takes a text for a partition key; a request with another fails its tick."""
+    return partition != "" and not _IN_NO_KEY.search(partition)
+
+
+def known_partitions(
+    context: SensorEvaluationContext, partitions_def: PartitionsDefinition[str] | None
+) -> frozenset[str] | None:
+    """The partitions that a definition has by now, or None where it takes any."""
+    if partitions_def is None or isinstance(partitions_def, DynamicPartitionsDefinition):
+        return None
+    # A dimension may be dynamic.
+    return frozenset(partitions_def.get_partition_keys(dynamic_partitions_store=context.instance))

@@ -1,0 +1,179 @@
+"""How far a table sensor has looked at a source table, and what changed since."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from dagster import (
+    PartitionsDefinition,
+)
+
+from dagster_deltaweave.logs import Commit, DeltaLog, Position
+
+PartitionKeyOf = Callable[[Mapping[str, str | None]], str]
+"""From a file's partition values, by column, to the partition key of the asset."""
+
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a source table was read: the sensor's cursor.
+
+    Attributes:
+        seen: The newest version whose changes were all requested.
+        until: While more partitions changed than a tick requests: the version up to which.
+        after: The last partition of these that was requested; they are requested by name.
+        unknown: Partition to version for those that the partitions definition did not know.
+        until_timestamp: When the version `until` was committed, in ms since 1970; None or 0 where
+            an older release did not keep it.
+    """
+
+    seen: Position
+    until: int | None = None
+    after: str = ""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    until_timestamp: int | None = None
+
+    @classmethod
+    def of(cls, cursor: str | None) -> Progress | None:
+        """The progress that a cursor holds; None where it was reset, or cannot be read."""
+        try:
+            values = json.loads(cursor or "null")
+            progress = cls(**{**values, "seen": Position(**values["seen"])})
+        except (KeyError, TypeError, ValueError):
+            return None
+        return progress if progress._is_sound() else None
+
+    def _is_sound(self) -> bool:
+        """Whether the values have the right types: the cursor may come from elsewhere."""
+        numbers: list[object] = [self.seen.version, self.seen.timestamp]
+        numbers += [each for each in (self.until, self.until_timestamp) if each is not None]
+        unknown: object = self.unknown
+        return (
+            all(isinstance(each, int) for each in numbers)
+            and isinstance(unknown, dict)
+            and all(isinstance(each, str) for each in [self.after, *unknown.values()])
+        )
+
+    def leads_to(self, commits: Sequence[Commit]) -> bool:
+        """Whether these commits after `seen` have the one up to which partitions are requested."""
+        if self.until is None or not self.until_timestamp:
+            return True
+        return Position(self.until, self.until_timestamp) in [each.position for each in commits]
+
+    def to_cursor(self) -> str:
+        """The progress as a cursor."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A partition that changed, and in which version last.
+
+    Attributes:
+        partition: The partition key; empty for the table as a whole.
+        version: The version and its time, `<version>@<ms since 1970>`, which a table
+            that is recreated at the same place does not repeat.
+    """
+
+    partition: str
+    version: str
+
+    @property
+    def run_key(self) -> str:
+        """What tells the run for this change from all others."""
+        return f"{self.partition}@{self.version}" if self.partition else self.version
+
+
+def look_at_table(
+    log: DeltaLog, progress: Progress | None, *, by_partition: bool
+) -> tuple[Progress, list[Commit]] | None:
+    """Where the look at the table begins, and its commits from there; None without a table."""
+    commits = log.after(progress.seen) if progress else None
+    if progress is not None and commits is not None and progress.leads_to(commits):
+        until = progress.until
+        return progress, [each for each in commits if until is None or each.version <= until]
+    commits = log.all() if by_partition else _newest_change(log)
+    if not commits:
+        return None
+    begin = Position(commits[0].version - 1, 0)
+    # What was not known is remembered as long as the table can be the one in which it changed.
+    is_cleaned_up = progress is not None and begin.version >= progress.seen.version
+    return Progress(begin, unknown=progress.unknown if progress and is_cleaned_up else {}), commits
+
+
+def _newest_change(log: DeltaLog) -> list[Commit]:
+    """The newest commit that changed rows, or the newest of all if none in the log did."""
+    newest = None
+    for commit in log.newest_first():
+        newest = newest or commit
+        if commit.changes_data:
+            # What was committed since is in the cursor's version, and in no run key.
+            return [commit] if commit is newest else [commit, newest]
+    return [newest] if newest else []
+
+
+def changes_to_request(
+    commits: Sequence[Commit],
+    progress: Progress,
+    known: frozenset[str] | None,
+    partitions_def: PartitionsDefinition[str] | None,
+    partition_key: PartitionKeyOf | None,
+) -> tuple[list[Change], dict[str, str]]:
+    """What is to be requested, in its order, and what the partitions definition does not know."""
+    changing = [each for each in commits if each.changes_data]
+    if partitions_def is None:
+        return [Change("", _spelt(each.position)) for each in changing[-1:]], {}
+    key_of = partition_key or _joined
+    changed: dict[str, str] = {}
+    for commit in changing:
+        for values in commit.partitions:
+            changed[key_of(dict(values))] = _spelt(commit.position)
+    changed = {each: changed[each] for each in sorted(changed) if each > progress.after}
+    if known is None:
+        return [Change(*each) for each in changed.items()], {}
+    # Those that were unknown first: their versions may be no longer in the log.
+    once_unknown = {**progress.unknown, **changed}
+    unknown = {each: version for each, version in once_unknown.items() if each not in known}
+    return [Change(*each) for each in once_unknown.items() if each[0] in known], unknown
+
+
+def _joined(values: Mapping[str, str | None]) -> str:
+    return "|".join(
+        _NULL_PARTITION if value is None else value for _, value in sorted(values.items())
+    )
+
+
+def _spelt(position: Position) -> str:
+    return f"{position.version}@{position.timestamp}"
+
+
+def progress_after(
+    progress: Progress,
+    commits: Sequence[Commit],
+    changes: Sequence[Change],
+    dealt_with: int,
+    unknown: Mapping[str, str],
+) -> Progress:
+    """The progress once this many of the changes were requested or passed over."""
+    newest = commits[-1].position if commits else progress.seen
+    waiting = changes[dealt_with:]
+    if not waiting:
+        return Progress(newest, unknown=unknown)
+    # Of those once unknown, what is still to be requested is remembered as they were.
+    remembered = {each.partition: each.version for each in waiting}
+    still = {each: remembered[each] for each in progress.unknown if each in remembered}
+    after = max(
+        [progress.after]
+        + [
+            each.partition
+            for each in changes[:dealt_with]
+            if each.partition not in progress.unknown
+        ]
+    )
+    return Progress(
+        progress.seen, newest.version, after, {**unknown, **still}, until_timestamp=newest.timestamp
+    )

@@ -1,0 +1,84 @@
+"""How assets declare their tables, and where those tables are.
+
+- `declaration`: what decorators or metadata declare about a table.
+- `metadata_declarations`: reads and writes declarations in the metadata of assets.
+- `merge_text`: the SQL text of a declared merge.
+- `locator`: `TableLocator`: finds and opens the table of an asset.
+- `paths`: paths of tables, and the refusal of tables that lie in one another.
+- `merge_on_read`: the base and the changeset behind the assets of a merge-on-read table.
+- `applied_changes`: `Changes`: rows, and the upstream version that they apply.
+"""
+
+from __future__ import annotations
+
+from dagster_deltaweave.tables.applied_changes import (
+    READ_CHANGED,
+    READ_METADATA_KEY,
+    READ_TOUCHED,
+    Changes,
+    application_id,
+    touched_upstreams,
+)
+from dagster_deltaweave.tables.declaration import (
+    TYPE_WIDENING,
+    ChangesDeclaration,
+    IdempotentBy,
+    MergeDeclaration,
+    MergeOnReadDeclaration,
+    SchemaPolicy,
+    TableDeclaration,
+    WriteDeclaration,
+)
+from dagster_deltaweave.tables.locator import TableLocator, run_locator
+from dagster_deltaweave.tables.merge_on_read import (
+    MergeOnReadLocations,
+    load_merge_on_read,
+    merge_on_read_locations,
+    open_merge_on_read,
+)
+from dagster_deltaweave.tables.merge_text import UPSERT_CLAUSES, equal_keys_condition
+from dagster_deltaweave.tables.metadata_declarations import (
+    PARTITION_EXPR,
+    declaration_metadata,
+    merge_declaration_in,
+    table_declaration,
+)
+from dagster_deltaweave.tables.paths import (
+    check_parents,
+    check_places,
+    path_under,
+    problem_of_table_key,
+)
+
+__all__ = [
+    "PARTITION_EXPR",
+    "READ_CHANGED",
+    "READ_METADATA_KEY",
+    "READ_TOUCHED",
+    "TYPE_WIDENING",
+    "UPSERT_CLAUSES",
+    "Changes",
+    "ChangesDeclaration",
+    "IdempotentBy",
+    "MergeDeclaration",
+    "MergeOnReadDeclaration",
+    "MergeOnReadLocations",
+    "SchemaPolicy",
+    "TableDeclaration",
+    "TableLocator",
+    "WriteDeclaration",
+    "application_id",
+    "check_parents",
+    "check_places",
+    "declaration_metadata",
+    "equal_keys_condition",
+    "load_merge_on_read",
+    "merge_declaration_in",
+    "merge_on_read_locations",
+    "open_merge_on_read",
+    "path_under",
+    "problem_of_table_key",
+    "run_locator",
+    "table_declaration",
+    "touched_upstreams",
+]

@@ -1,0 +1,60 @@
+"""`Changes`: what a function returns, and up to which version it applies an upstream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dagster import AssetKey, AssetsDefinition
+
+if TYPE_CHECKING:
+    from deltaweave import ChangedRows, TouchedRows
+
+READ_METADATA_KEY = "deltaweave/read"
+"""Metadata key of an `AssetIn` that says what to load of the upstream table."""
+
+READ_TOUCHED = "touched"
+"""Value of that key: the rows of files that were touched since the version last applied."""
+
+READ_CHANGED = "changes"
+"""Value of that key: exactly the rows changed since then, by the upstream's change data feed."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The rows to write, and the touched or changed rows of the upstream table that they apply.
+
+    The merge commits `applied.until` together with the rows, so a run that is executed again
+    applies nothing twice and the next one goes on from there.
+
+    Attributes:
+        rows: The changes, as the merge's source: a DataFrame of Spark, pandas or Polars, or
+            Arrow's table or record batches.
+        applied: The touched or changed rows that the asset's input gave, handed back as they came.
+    """
+
+    rows: Any
+    applied: TouchedRows | ChangedRows | None = None
+
+
+def application_id(upstream: AssetKey, downstream: AssetKey, table_id: str | None = None) -> str:
+    """The idempotency id under which `downstream` commits the versions of `upstream` it applied.
+
+    Args:
+        upstream: The upstream asset.
+        downstream: The asset that applies it.
+        table_id: Delta's id of the upstream's table; without it, the id that earlier releases used.
+    """
+    pair = f"{upstream.to_user_string()}→{downstream.to_user_string()}"
+    return pair if table_id is None else f"{pair}@{table_id}"
+
+
+def touched_upstreams(definition: AssetsDefinition) -> list[AssetKey]:
+    """The upstream assets that this asset reads only the touched or changed rows of."""
+    inputs = definition.op.ins
+    return [
+        key
+        for name, key in definition.keys_by_input_name.items()
+        if name in inputs
+        and (inputs[name].metadata or {}).get(READ_METADATA_KEY) in (READ_TOUCHED, READ_CHANGED)
+    ]

@@ -1,0 +1,188 @@
+"""How an asset's output becomes its table: what `@merge_asset` or metadata declare, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from dagster import AssetKey
+
+from dagster_deltaweave.tables.merge_text import clause_text, with_written_out_stars
+from deltaweave.clauses import Clause
+from deltaweave.locations import refuse_credentials
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+DELETION_VECTORS = "delta.enableDeletionVectors"
+TYPE_WIDENING = "delta.enableTypeWidening"
+
+
+SchemaPolicy = Literal["strict", "add", "widen"]
+"""What becomes of columns that a table lacks: an error, added, or added and types widened."""
+
+IdempotentBy = Literal["partition", "delivery"]
+"""What an asset applies once: each partition, or each delivery of one."""
+
+WriteMode = Literal["append", "overwrite", "replace_where"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableDeclaration:
+    """The table of an asset, however it is written.
+
+    Attributes:
+        table: Path or catalog name of the table; None for the IO manager's root and asset key.
+        schema: Schema of the table when it has to be created; None for that of the changes.
+        partition_by: Partition columns of a created table.
+        cluster_by: Clustering columns of a created table.
+        properties: Table properties of a created table, on top of deletion vectors.
+        schema_policy: What becomes of columns that the table lacks.
+        partition_expr: SQL expression over the table's columns that gives the asset's partition,
+            or one for each dimension; None where partitions are not parts of the table.
+        idempotent_by: What is applied only once, where applying it twice would change the result.
+        retries: How often a run tries again after an error that may pass, such as a conflict.
+    """
+
+    table: str | None = None
+    schema: StructType | str | None = None
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] | None = None
+    schema_policy: SchemaPolicy = "strict"
+    partition_expr: str | Mapping[str, str] | None = None
+    idempotent_by: IdempotentBy | None = None
+    retries: int = 3
+
+    def __post_init__(self) -> None:
+        """Refuse locations that hold credentials, when the definitions are loaded."""
+        for text in self._locations:
+            refuse_credentials(text, operation="declaration")
+
+    @property
+    def _locations(self) -> list[str]:
+        return [self.table] if self.table else []
+
+    @property
+    def created_properties(self) -> dict[str, str]:
+        """The properties of a created table."""
+        widening = {TYPE_WIDENING: "true"} if self.schema_policy == "widen" else {}
+        return {DELETION_VECTORS: "true", **widening, **(self.properties or {})}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteDeclaration(TableDeclaration):
+    """A table that takes an asset's output as it is.
+
+    Attributes:
+        mode: `append`; `overwrite` of the table or, where the asset is partitioned, of the run's
+            partitions; `replace_where` of the rows that the predicate or the partitions name.
+        replace_where: The predicate, or None for that of the run's partitions.
+    """
+
+    mode: WriteMode
+    replace_where: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeDeclaration(TableDeclaration):
+    """A table into which an asset's changes are merged.
+
+    Attributes:
+        on: The merge condition, or None where `merge_text` gives it.
+        clauses: The clauses in their order; empty where `merge_text` gives them.
+        merge_text: A whole MERGE statement with `{target}` and `{source}`, or None.
+        except_column_list: Columns of the changes that only clauses use, no columns of the table.
+    """
+
+    on: str | None = None
+    clauses: tuple[Clause, ...] = ()
+    merge_text: str | None = None
+    except_column_list: tuple[str, ...] = ()
+
+    @property
+    def _locations(self) -> list[str]:
+        return [*super()._locations, *([self.merge_text] if self.merge_text else [])]
+
+    def statement(self, target: str, source: str, columns: Sequence[str] = ()) -> str:
+        """The MERGE text over a target and a source, both named as SQL names them.
+
+        Args:
+            target: The table.
+            source: The changes.
+            columns: Columns of the changes. With `except_column_list` and a schema that evolves,
+                each `*` is written out as those of them that the table may have.
+        """
+        if self.merge_text is not None:
+            # Not str.format: other braces in the text, as in a JSON literal, are the user's.
+            return self.merge_text.replace("{target}", target).replace("{source}", source)
+        evolves = self.schema_policy != "strict"
+        clauses = self.clauses
+        if evolves and self.except_column_list and columns:
+            kept = self.table_columns(columns)
+            clauses = tuple(with_written_out_stars(clause, kept) for clause in clauses)
+        lines = [
+            f"MERGE{' WITH SCHEMA EVOLUTION' if evolves else ''} INTO {target} AS t",
+            f"USING {source} AS s",
+            f"ON {self.on}",
+            *(clause_text(clause) for clause in clauses),
+        ]
+        return "\n".join(lines)
+
+    def table_columns(self, columns: Sequence[str]) -> list[str]:
+        """Those columns of the changes that are columns of the table too."""
+        left_out = {name.lower() for name in self.except_column_list}
+        return [name for name in columns if name.lower() not in left_out]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangesDeclaration(TableDeclaration):
+    """A table to which an asset's change events are applied.
+
+    Attributes:
+        arguments: Those of `deltaweave.apply_changes`.
+    """
+
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeOnReadDeclaration(TableDeclaration):
+    """One of the three assets of a merge-on-read table.
+
+    Attributes:
+        part: Which: the `changes`, the `base`, or the `view` of both, which has no table.
+        view: The view's key. The others' end in `_changes` and `_base`.
+        base_path: Where the base is; None for the IO manager's root and asset key.
+        changes_path: Where the changes are; None for next to the base, or root and asset key.
+        checkpoint: Where Spark keeps how far a stream was read; None for a directory next to the
+            changes.
+        arguments: Those of `deltaweave.MergeOnReadTable`.
+    """
+
+    part: Literal["changes", "base", "view"]
+    view: AssetKey
+    base_path: str | None = None
+    changes_path: str | None = None
+    checkpoint: str | None = None
+    arguments: Mapping[str, Any]
+
+    @property
+    def _locations(self) -> list[str]:
+        given = (self.base_path, self.changes_path, self.checkpoint)
+        return [*super()._locations, *(each for each in given if each)]
+
+    @property
+    def changes(self) -> AssetKey:
+        """The key of the changes."""
+        return _ending(self.view, "_changes")
+
+    @property
+    def base(self) -> AssetKey:
+        """The key of the base."""
+        return _ending(self.view, "_base")
+
+
+def _ending(key: AssetKey, end: str) -> AssetKey:
+    return AssetKey([*key.path[:-1], key.path[-1] + end])

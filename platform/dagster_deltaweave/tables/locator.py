@@ -1,0 +1,58 @@
+"""Where the tables of assets are, and in which session they open: the root and the session alone.
+
+All that looks a table up by its asset key takes this value, rather than the whole IO manager.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import deltaweave
+from dagster_deltaweave.tables.paths import path_under
+
+if TYPE_CHECKING:
+    from dagster import AssetKey
+    from pyspark.sql import SparkSession
+
+    from dagster_deltaweave.spark import SparkResource
+    from dagster_deltaweave.tables.declaration import TableDeclaration
+    from deltaweave import Table
+
+
+@dataclass(frozen=True)
+class TableLocator:
+    """Finds the tables of assets.
+
+    Attributes:
+        root: Path or URI under which the tables lie, each at its asset key.
+        spark: The resource whose session opens them; it is asked only when a table is opened.
+    """
+
+    root: str
+    spark: SparkResource
+
+    @property
+    def session(self) -> SparkSession:
+        """The session that opens the tables; started or found on first use."""
+        return self.spark.session
+
+    def table(self, key: AssetKey, declaration: TableDeclaration | None = None) -> Table:
+        """The table of an asset: where its declaration says, or under the root at its key."""
+        return deltaweave.Table(self.session, self.path_or_name(key, declaration))
+
+    def path_or_name(self, key: AssetKey, declaration: TableDeclaration | None = None) -> str:
+        """Where the table of an asset is; asks for no session."""
+        declared = declaration.table if declaration else None
+        return declared or path_under(self.root, key)
+
+
+def run_locator(resources: object, io_manager_key: str) -> TableLocator:
+    """The locator of a run: that of the IO manager among its resources.
+
+    Args:
+        resources: The resources of a context.
+        io_manager_key: Resource key of the `SparkDeltaIOManager`.
+    """
+    locator: TableLocator = getattr(resources, io_manager_key).locator
+    return locator

@@ -1,0 +1,87 @@
+"""The two tables behind the three assets of a merge-on-read table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import deltaweave
+from dagster_deltaweave.tables.applied_changes import READ_METADATA_KEY
+from dagster_deltaweave.tables.declaration import MergeOnReadDeclaration
+from deltaweave.errors import SourceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from dagster_deltaweave.tables.locator import TableLocator
+    from deltaweave import MergeOnReadTable
+
+WHERE = "deltaweave/where"
+"""Metadata key of an input: a condition of key columns, for the base and the changes alike."""
+
+
+@dataclass(frozen=True)
+class MergeOnReadLocations:
+    """Where a merge-on-read table lies: paths or URIs.
+
+    Attributes:
+        base: The base.
+        changes: The changeset.
+        checkpoint: How far a stream was read.
+    """
+
+    base: str
+    changes: str
+    checkpoint: str
+
+
+def merge_on_read_locations(
+    tables: TableLocator, declaration: MergeOnReadDeclaration
+) -> MergeOnReadLocations:
+    """Where the tables lie: as declared, or under the root at their keys; asks for no session."""
+    base = declaration.base_path or tables.path_or_name(declaration.base)
+    changes = declaration.changes_path or tables.path_or_name(declaration.changes)
+    # Not in the changeset's directory: a table is made in an empty one.
+    return MergeOnReadLocations(base, changes, declaration.checkpoint or f"{changes}_checkpoint")
+
+
+def open_merge_on_read(
+    tables: TableLocator, declaration: MergeOnReadDeclaration
+) -> MergeOnReadTable:
+    """The table, in the session of the locator."""
+    at = merge_on_read_locations(tables, declaration)
+    return deltaweave.MergeOnReadTable(
+        tables.session, at.base, changes=at.changes, **declaration.arguments
+    )
+
+
+def load_merge_on_read(
+    tables: TableLocator, declaration: MergeOnReadDeclaration, metadata: Mapping[str, Any]
+) -> DataFrame:
+    """The rows of the view or of the base alone, lazily.
+
+    Args:
+        tables: Where the tables are.
+        declaration: Of the view or the base.
+        metadata: That of the input.
+
+    Raises:
+        SourceError: The input asks for touched or changed rows.
+        StatementError: The condition is not one of keys.
+    """
+    if READ_METADATA_KEY in metadata:
+        raise SourceError(
+            f"{READ_METADATA_KEY} needs versions, and rows that are merged on read have none.",
+            table=declaration.view.to_user_string(),
+            operation="READ",
+            state="Nothing was read.",
+            hint=f"Read its changes: {declaration.changes.to_user_string()} is an asset too.",
+        )
+    table = open_merge_on_read(tables, declaration)
+    where = metadata.get(WHERE)
+    where = getattr(where, "value", where)
+    if declaration.part == "view":
+        return table.read(where=where)
+    rows = table.read_optimized()
+    return rows if where is None else rows.where(where)

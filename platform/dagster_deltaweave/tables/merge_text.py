@@ -1,0 +1,57 @@
+"""The SQL text of declared merges: conditions, clauses and assignments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from deltaweave import clauses as when
+from deltaweave.clauses import Clause
+from deltaweave.identifiers import quoted
+
+if TYPE_CHECKING:
+    pass
+
+UPSERT_CLAUSES: tuple[Clause, ...] = (
+    when.when_matched_update_all(),
+    when.when_not_matched_insert_all(),
+)
+"""The clauses of an asset that declares none: update matched rows, insert the others."""
+_WHEN = {
+    "matched": "MATCHED",
+    "not_matched": "NOT MATCHED",
+    "not_matched_by_source": "NOT MATCHED BY SOURCE",
+}
+
+
+def equal_keys_condition(keys: tuple[str, ...]) -> str:
+    """The merge condition that all these columns are equal in target and source."""
+    return " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in keys)
+
+
+def with_written_out_stars(clause: Clause, columns: Sequence[str]) -> Clause:
+    """The clause with its `*`, if it has one, written out as these columns of the source."""
+    assignments = {quoted(name): f"s.{quoted(name)}" for name in columns}
+    if clause.action == "update_all":
+        return when.when_matched_update(assignments, clause.condition)
+    if clause.action == "insert_all":
+        return when.when_not_matched_insert(assignments, clause.condition)
+    return clause
+
+
+def clause_text(clause: Clause) -> str:
+    """A WHEN clause as SQL."""
+    condition = "" if clause.condition is None else f" AND ({clause.condition})"
+    return f"WHEN {_WHEN[clause.kind]}{condition} THEN {_action_text(clause)}"
+
+
+def _action_text(clause: Clause) -> str:
+    assignments = clause.assignments or {}
+    if clause.action == "update":
+        return "UPDATE SET " + ", ".join(f"{name} = {value}" for name, value in assignments.items())
+    if clause.action == "insert":
+        names, values = ", ".join(assignments), ", ".join(map(str, assignments.values()))
+        return f"INSERT ({names}) VALUES ({values})"
+    return {"update_all": "UPDATE SET *", "insert_all": "INSERT *", "delete": "DELETE"}[
+        clause.action
+    ]

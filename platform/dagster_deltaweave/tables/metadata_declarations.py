@@ -1,0 +1,134 @@
+"""Declarations in the metadata of assets: where decorators leave them, or as plain entries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any, get_args
+
+from dagster import MetadataValue
+
+from dagster_deltaweave.dagster_private import ObjectMetadataValue
+from dagster_deltaweave.tables.declaration import (
+    IdempotentBy,
+    MergeDeclaration,
+    SchemaPolicy,
+    TableDeclaration,
+    WriteDeclaration,
+)
+from dagster_deltaweave.tables.merge_text import UPSERT_CLAUSES, equal_keys_condition
+from deltaweave.errors import StatementError
+
+if TYPE_CHECKING:
+    pass
+
+DECLARATION = "deltaweave/merge"
+"""Metadata key under which an asset's definition holds its declaration."""
+
+WRITE = "deltaweave/write"
+"""Metadata key of an asset that says how its output is written, where no `@merge_asset` does."""
+
+PARTITION_EXPR = "partition_expr"
+"""Metadata key, Dagster's own, of the expression that tells the partition of a table's row."""
+
+_PREFIX = "deltaweave/"
+_MODES = frozenset({"append", "overwrite", "replace_where", "merge"})
+_ENTRIES = frozenset(
+    {
+        "keys",
+        "replace_where",
+        "table",
+        "schema",
+        "partition_by",
+        "cluster_by",
+        "properties",
+        "schema_policy",
+        "idempotent_by",
+        "retries",
+    }
+)
+
+
+def declaration_metadata(declaration: TableDeclaration) -> dict[str, Any]:
+    """The metadata entry that carries the declaration with the asset's definition."""
+    # An object entry keeps the instance inside the process and shows its class in the UI; a bare
+    # object would be replaced by text, with a deprecation warning.
+    return {DECLARATION: ObjectMetadataValue(declaration)}
+
+
+def merge_declaration_in(metadata: Mapping[str, Any]) -> MergeDeclaration | None:
+    """The declared merge that the metadata of an asset's definition carries, if any."""
+    instance = _instance_in(metadata)
+    return instance if isinstance(instance, MergeDeclaration) else None
+
+
+def table_declaration(metadata: Mapping[str, Any], *, asset: str) -> TableDeclaration | None:
+    """How an asset's table is written, by the metadata of its definition; None if it is not said.
+
+    Either `@merge_asset` or `@cdc_asset` left its declaration there, or plain entries say it:
+    `deltaweave/write` (`append`, `overwrite`, `replace_where` or `merge`) and, beside it,
+    `partition_expr` and `deltaweave/…` for `keys`, `replace_where`, `table`, `schema`,
+    `partition_by`, `cluster_by`, `properties`, `schema_policy`, `idempotent_by` and `retries`.
+
+    Raises:
+        StatementError: An entry is unknown, or does not go with the others.
+    """
+    declared = _instance_in(metadata)
+    if isinstance(declared, TableDeclaration):
+        return declared
+    given = {
+        key.removeprefix(_PREFIX): _plain(value)
+        for key, value in metadata.items()
+        if key.startswith(_PREFIX)
+    }
+    mode = given.pop("write", None)
+    if mode is None:
+        return None
+    unknown = set(given) - _ENTRIES
+    if unknown:
+        raise _wrong(asset, f"{_PREFIX}{min(unknown)} is not a known entry", _ENTRIES)
+    if mode not in _MODES:
+        raise _wrong(asset, f"{WRITE} is {mode!r}", _MODES)
+    keys = _names(given.pop("keys", ()))
+    if (mode == "merge") != bool(keys):
+        raise StatementError(
+            f"{_PREFIX}keys goes with {WRITE}: merge, and only with it.",
+            table=asset,
+            operation="writing",
+        )
+    if given.get("replace_where") is not None and mode != "replace_where":
+        raise StatementError(
+            f"{_PREFIX}replace_where goes with {WRITE}: replace_where only.",
+            table=asset,
+            operation="writing",
+        )
+    for name, choices in (("schema_policy", SchemaPolicy), ("idempotent_by", IdempotentBy)):
+        if name in given and given[name] not in get_args(choices):
+            raise _wrong(asset, f"{_PREFIX}{name} is {given[name]!r}", set(get_args(choices)))
+    for name in ("partition_by", "cluster_by"):
+        given[name] = _names(given.get(name, ()))
+    given["partition_expr"] = _plain(metadata.get(PARTITION_EXPR))
+    if mode == "merge":
+        return MergeDeclaration(on=equal_keys_condition(keys), clauses=UPSERT_CLAUSES, **given)
+    return WriteDeclaration(mode=mode, **given)
+
+
+def _instance_in(metadata: Mapping[str, Any]) -> object:
+    entry = metadata.get(DECLARATION)
+    return entry.instance if isinstance(entry, ObjectMetadataValue) else entry
+
+
+def _wrong(asset: str, problem: str, known: Set[str]) -> StatementError:
+    return StatementError(
+        f"the asset's metadata is invalid: {problem}.",
+        table=asset,
+        operation="writing",
+        hint=f"Valid are {', '.join(sorted(known))}.",
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, MetadataValue) else value
+
+
+def _names(value: str | Sequence[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)

@@ -1,0 +1,224 @@
+"""Where the tables of assets are, and which places are refused: no table is inside another.
+
+VACUUM deletes all files under a table's path that the table does not know, also those of a table
+inside it. A key whose parts lead elsewhere would put its table outside of the root.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dagster import AssetKey, OutputContext
+
+from dagster_deltaweave.dagster_private import AssetGraph, CheckError
+from dagster_deltaweave.storage import local_path
+from dagster_deltaweave.tables.declaration import MergeOnReadDeclaration, TableDeclaration
+from dagster_deltaweave.tables.metadata_declarations import table_declaration
+from deltaweave.errors import StatementError
+
+PathOf = Callable[[AssetKey, TableDeclaration | None], str]
+"""The path or catalog name of an asset's table, by its key and declaration."""
+
+
+def problem_of_table_key(key: AssetKey) -> str | None:
+    """Why a table cannot lie at this key under a root; None if it can."""
+    for part in "/".join(key.path).split("/"):
+        if part in ("", ".", ".."):
+            return f"{part!r} in its key leads out of the key's own directory."
+        if part.lower() == "_delta_log":
+            return "_delta_log in its key is the log of another table."
+        if any(character in "`\\" or ord(character) < 32 for character in part):
+            return f"{part!r} in its key is not a valid directory name."
+    return None
+
+
+def path_under(root: str, key: AssetKey) -> str:
+    """The path of the table at a key under a root.
+
+    Raises:
+        StatementError: The key leads elsewhere.
+    """
+    problem = problem_of_table_key(key)
+    if problem is not None:
+        raise StatementError(
+            problem,
+            table=key.to_user_string(),
+            operation="locating",
+            state="Nothing was read or written.",
+            hint="Give the asset another key, or its table a path of its own.",
+        )
+    return "/".join([root.rstrip("/"), *key.path])
+
+
+def check_parents(root: str, key: AssetKey, is_table: Callable[[str], bool]) -> None:
+    """Refuse to create a table inside an existing table, whoever owns it.
+
+    Args:
+        root: The root.
+        key: The asset's key, at which its table is to be made.
+        is_table: Whether there is a table at a path.
+
+    Raises:
+        StatementError: There is one above the key's place.
+    """
+    for number in range(1, len(key.path)):
+        parent = path_under(root, AssetKey(key.path[:number]))
+        if is_table(parent):
+            raise _misplaced("its table would lie in the one", path_under(root, key), parent)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A directory in which an asset keeps data.
+
+    Attributes:
+        asset: The asset.
+        path: The directory, normalized; names of a catalog are none.
+        is_declared: Whether its user said so: two assets may share a table on purpose, though
+            none that of a merge-on-read asset.
+        is_merged_on_read: Whether the asset is part of a merge-on-read table.
+    """
+
+    asset: AssetKey
+    path: str
+    is_declared: bool
+    is_merged_on_read: bool
+
+
+def check_places(context: OutputContext, path_of: PathOf, *, is_made: bool) -> None:
+    """Refuse a table that is inside another asset's table, around it, or in its place.
+
+    Tables that an earlier release created in such a place are still written, and so are tables that
+    two assets write; a warning says so.
+
+    Args:
+        context: The context of the asset's output.
+        path_of: Where tables lie.
+        is_made: Whether the asset's table is there already.
+
+    Raises:
+        StatementError: There is another asset's data in its place.
+    """
+    graph = _graph(context)
+    key = context.asset_key
+    places = list(_places(graph, context, path_of))
+    own = [each for each in places if each.asset == key]
+    own += _places_of_base(_declaration(graph.get(key).metadata, key), path_of)
+    for other in places:
+        if other.asset == key:
+            continue
+        for place in own:
+            if place.asset == other.asset:
+                continue
+            problem = _problem(place, other)
+            if problem is None:
+                continue
+            name = other.asset.to_user_string()
+            error = _misplaced(f"{problem} {name},", place.path, other.path)
+            if not is_made or (_is_same(place.path, other.path) and not _is_shared(place, other)):
+                raise error
+            context.log.warning(f"{error}\nIts table is there already, so it is written.")
+
+
+def _is_shared(place: _Place, other: _Place) -> bool:
+    """Whether two assets write rows into one table, which neither keeps as its own."""
+    is_merged_on_read = place.is_merged_on_read or other.is_merged_on_read
+    return place.path == other.path and not is_merged_on_read
+
+
+def _misplaced(problem: str, path: str, other: str) -> StatementError:
+    return StatementError(
+        f"{problem} at {other}.",
+        table=path,
+        operation="locating",
+        hint="Give one of the two assets another key, or a table of its own elsewhere. VACUUM of "
+        "the outer table deletes the files of the inner one.",
+    )
+
+
+def _problem(place: _Place, other: _Place) -> str | None:
+    if place.path == other.path:
+        both = place.is_declared and other.is_declared
+        return None if both else "its table would lie where there is that of"
+    if _is_same(place.path, other.path):
+        return "on this storage, where case is no difference, its table would be that of"
+    if place.path.startswith(f"{other.path}/"):
+        return "its table would lie in that of"
+    return "its table would lie around that of" if other.path.startswith(f"{place.path}/") else None
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether both are one directory: on some disks, names that differ in case are the same."""
+    if one == other:
+        return True
+    if one.casefold() != other.casefold() or local_path(one) is None:
+        return False
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False  # one of them is not there
+
+
+def _places(graph: AssetGraph, context: OutputContext, path_of: PathOf) -> Iterator[_Place]:
+    """Where the assets of the same IO manager lie, and those that say a path."""
+    own_manager = graph.get(context.asset_key).io_manager_key
+    for key in graph.materializable_asset_keys:
+        node = graph.get(key)
+        declaration = _declaration(node.metadata, key)
+        if declaration is None:
+            continue
+        is_ours = node.io_manager_key == own_manager
+        for path, is_declared in _paths(key, declaration, path_of if is_ours else None):
+            # A catalog name does not say where the table is.
+            if "/" in path and "`" not in path:
+                is_merged_on_read = isinstance(declaration, MergeOnReadDeclaration)
+                yield _Place(key, _normalized(path), is_declared, is_merged_on_read)
+
+
+def _places_of_base(declaration: TableDeclaration | None, path_of: PathOf) -> Iterator[_Place]:
+    """Where the base is that a run of its changes creates, in the graph or not."""
+    if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "changes":
+        path = declaration.base_path or path_of(declaration.base, None)
+        if "/" in path and "`" not in path:
+            yield _Place(declaration.base, _normalized(path), False, True)
+
+
+def _paths(
+    key: AssetKey, declaration: TableDeclaration, path_of: PathOf | None
+) -> Iterator[tuple[str, bool]]:
+    part = declaration.part if isinstance(declaration, MergeOnReadDeclaration) else None
+    if part == "view":
+        return
+    if declaration.table is not None:
+        path = declaration.table
+    elif path_of is None or problem_of_table_key(key) is not None:
+        return
+    else:
+        path = path_of(key, declaration)
+    yield path, declaration.table is not None and part is None
+    if isinstance(declaration, MergeOnReadDeclaration) and part == "changes":
+        yield declaration.checkpoint or f"{path}_checkpoint", False
+
+
+def _declaration(metadata: Mapping[str, Any], key: AssetKey) -> TableDeclaration | None:
+    try:
+        return table_declaration(metadata, asset=key.to_user_string())
+    except StatementError:
+        return None  # that asset's own runs report the error
+
+
+def _normalized(path: str) -> str:
+    local = local_path(path)
+    return path.rstrip("/") if local is None else os.path.normpath(local)
+
+
+def _graph(context: OutputContext) -> AssetGraph:
+    """All assets of the code location; of a run outside of one, those of its job."""
+    step = context.step_context
+    try:
+        return step.repository_def.asset_graph
+    except CheckError:
+        return step.job_def.asset_layer.asset_graph

@@ -1,0 +1,20 @@
+from . import clauses as clauses
+from . import errors as errors
+from .changes.apply import apply_changes as apply_changes
+from .changes.debezium import FROM_DEBEZIUM as FROM_DEBEZIUM
+from .changes.debezium import debezium_changes as debezium_changes
+from .changes.merge_on_read import MergeOnReadTable as MergeOnReadTable
+from .delta.commit import WriteResult as WriteResult
+from .differences import ChangedRows as ChangedRows
+from .differences import TouchedRows as TouchedRows
+from .engine.explain import MergePlan as MergePlan
+from .engine.report import MergeMetrics as MergeMetrics
+from .engine.report import MergeResult as MergeResult
+from .engine.report import TouchedFiles as TouchedFiles
+from .merge_builder import MergeBuilder as MergeBuilder
+from .session import local_session as local_session
+from .statements import explain as explain
+from .statements import merge as merge
+from .table import Table as Table
+
+__version__: str

@@ -1,0 +1,111 @@
+"""Checks what a benchmark needs of the machine: a directory, Java, a session."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FAILED, MISUSED = 1, 2  # exit codes
+
+
+def writable(directory: Path) -> Path:
+    """The directory as an absolute path; it is created if it is missing."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"The directory {directory} cannot be made: {error.strerror}.", FAILED)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        fail(f"The directory {directory} cannot be written.", FAILED)
+    return directory.resolve()
+
+
+def check_outputs(json: Path | None, plot: Path | None = None) -> None:
+    """End the command if its output file cannot be written."""
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        fail("--plot needs matplotlib: pip install 'deltaweave[bench]'.", MISUSED)
+    for file in (json, plot):
+        if file is not None and not os.access(file.absolute().parent, os.W_OK):
+            fail(f"{file} cannot be written: its directory is missing or closed.", MISUSED)
+
+
+@contextmanager
+def session(directory: Path) -> Iterator[SparkSession]:
+    """The active session, or one of our own with more memory, ended afterwards."""
+    from pyspark.sql import SparkSession
+
+    from deltaweave.session import local_session
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    problem = _java_problem()
+    if problem is not None:
+        fail(problem, FAILED)
+    log = directory / "spark.log"
+    options = {
+        "spark.driver.memory": "8g",
+        "spark.sql.warehouse.dir": str(directory / "spark-warehouse"),
+    }
+    try:
+        with _output_to(log):
+            spark = local_session(**options)
+    except Exception as error:  # any reason why a JVM does not start; the log has it
+        fail(f"Spark did not start ({type(error).__name__}); its output is in {log}.", FAILED)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _output_to(log: Path) -> Iterator[None]:
+    """Output of this process and of those it starts to a file; theirs stays there."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    out, err = os.dup(1), os.dup(2)
+    with log.open("w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            os.close(out)
+            os.close(err)
+
+
+def _java_problem() -> str | None:
+    """Why no JVM can be started that Spark runs on, or None."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else "java"
+    try:
+        ran = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    except OSError:
+        found = None
+    else:
+        # "1.8.0_392" is Java 8: releases before 9 were numbered 1.x.
+        found = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
+    if found is not None and found[1] in ("17", "21"):
+        return None
+    release = f"Java {found[1]}" if found is not None else "none"
+    return f"deltaweave needs Java 17 or 21 and found {release}: install one or set JAVA_HOME."
+
+
+def fail(problem: str, code: int) -> NoReturn:
+    """End the command with one line on the standard error."""
+    typer.echo(problem, err=True)
+    raise typer.Exit(code)

@@ -1,0 +1,263 @@
+"""The benchmark's tables: made once, kept in a directory, cloned for each run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Literal
+
+from deltaweave.bench.data import tpcds
+from deltaweave.identifiers import quoted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+TARGET_FILES = 28
+_SEED = 20210929  # any; the same rows are drawn on every machine
+
+_A_PARTITION_FOR_EACH_FILE = {
+    "spark.sql.files.maxPartitionBytes": str(1 << 40),
+    "spark.sql.files.openCostInBytes": str(1 << 40),
+}
+
+KeyType = Literal["double", "integer"]
+
+
+@dataclass(frozen=True)
+class Fractions:
+    """Which rows a source takes from the target.
+
+    Attributes:
+        files_matched: Of the target's files, those from which rows are taken (one at least).
+        rows_matched: Of those files' rows, those that the source has under the same key.
+        rows_not_matched: Of those files' rows, those that the source has under a new key.
+    """
+
+    files_matched: float
+    rows_matched: float
+    rows_not_matched: float
+
+    def __str__(self) -> str:
+        shares = (self.files_matched, self.rows_matched, self.rows_not_matched)
+        return "/".join(f"{share:g}" for share in shares)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Where the tables of one scale are kept.
+
+    Attributes:
+        spark: The session that writes them.
+        directory: The directory for all scales, absolute.
+        scale: TPC-DS scale factor; 1 gives 71,763 rows.
+        deletion_vectors: Whether targets have deletion vectors enabled.
+        key_type: Of the key columns in the sources of Delta's cases. Delta's benchmark draws new
+            keys as fractions, so its keys are doubles; `"integer"` gives keys of the table's type.
+        log_files: How many files the log of `many_files_log` names.
+    """
+
+    spark: SparkSession
+    directory: Path
+    scale: float
+    deletion_vectors: bool
+    key_type: KeyType = "double"
+    log_files: int = 100_000
+
+    def made_once(self, name: str, make: Callable[[Path], None]) -> Path:
+        """The path of something that `make` writes at the path it is given, unless it is there."""
+        path = self.directory / f"scale-{self.scale:g}" / name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Under a name never used before: Delta remembers the tables it saw by their paths.
+            with tempfile.TemporaryDirectory(dir=self.directory, prefix=".staging-") as staging:
+                made = Path(staging) / "made"
+                make(made)
+                made.rename(path)
+        return path
+
+    def target(self, name: str, write: Callable[[Path], None]) -> Path:
+        """A target table that `write` makes, one with deletion vectors and one without."""
+        vectors = "on" if self.deletion_vectors else "off"
+        return self.made_once(f"{name}-vectors-{vectors}", write)
+
+    def write_delta(
+        self, rows: DataFrame, path: Path, *, partition_by: Sequence[str] = (), mode: str = "error"
+    ) -> None:
+        """Write rows as a Delta table with or without deletion vectors.
+
+        Rows that are read from files are written with one file for each of those.
+        """
+        writer = rows.write.format("delta").mode(mode).partitionBy(*partition_by)
+        if mode != "append":
+            enabled = str(self.deletion_vectors).lower()
+            writer = writer.option("delta.enableDeletionVectors", enabled)
+        with session_options(self.spark, _A_PARTITION_FOR_EACH_FILE):
+            writer.save(str(path))
+
+    def parts(self) -> list[Path]:
+        """The generated rows in the generator's order, as Parquet files of equal row counts."""
+        directory = self.made_once("parts", self._generate_parts)
+        return sorted(directory.glob("*.parquet"))
+
+    def web_returns(self) -> Path:
+        """The target of Delta's cases: not partitioned, a file for each part."""
+        return self.target("web_returns", lambda path: self.write_delta(self.returns(), path))
+
+    def returns(self) -> DataFrame:
+        """The generated rows."""
+        return self.spark.read.parquet(*map(str, self.parts()))
+
+    def web_returns_source(self, fractions: Fractions, key_type: KeyType) -> Path:
+        """A source with rows of web_returns, as a Delta table."""
+        name = f"source-{str(fractions).replace('/', '-')}-{key_type}"
+
+        def make(path: Path) -> None:
+            import pyarrow.parquet
+
+            staged = path.with_name("rows.parquet")
+            rows = source_rows(self.parts(), fractions, key_type)
+            # Small row groups, so that Spark reads and writes the source with all cores.
+            pyarrow.parquet.write_table(rows, staged, row_group_size=65_536)
+            self.spark.read.parquet(str(staged)).write.format("delta").save(str(path))
+
+        return self.made_once(name, make)
+
+    def _generate_parts(self, path: Path) -> None:
+        path.mkdir()
+        split(tpcds.generate(path.parent, self.scale), path, TARGET_FILES)
+
+
+@contextmanager
+def session_options(spark: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
+    """The session with these options, and as it was afterwards."""
+    before = {name: spark.conf.get(name, None) for name in options}
+    try:
+        for name, value in options.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+def split(generated: Path, directory: Path, files: int) -> None:
+    """Split the rows of a generated file, in order, into Parquet files of equal row counts.
+
+    Args:
+        generated: A file that the generator made.
+        directory: An existing directory for `part-00.parquet` and so on.
+        files: How many; row counts differ by one at most.
+    """
+    import pyarrow.parquet
+
+    with generated.open("rb") as lines:
+        rows = sum(1 for _ in lines)
+    batches = tpcds.batches(generated)
+    batch = None
+    for number in range(files):
+        wanted = rows * (number + 1) // files - rows * number // files
+        path = directory / f"part-{number:02}.parquet"
+        with pyarrow.parquet.ParquetWriter(path, tpcds.schema()) as writer:
+            while wanted > 0:
+                if batch is None or batch.num_rows == 0:
+                    batch = next(batches)
+                taken = batch.slice(0, wanted)
+                writer.write_batch(taken)
+                wanted -= taken.num_rows
+                batch = batch.slice(taken.num_rows)
+
+
+def source_rows(parts: Sequence[Path], fractions: Fractions, key_type: KeyType) -> pa.Table:
+    """Rows of a merge source, drawn from the parts that a target's files were made of.
+
+    New keys are fractions below 1 in both columns, as in Delta's benchmark, or, where keys are
+    integers, orders that come after all others. Each share is of the rows in the drawn files,
+    rounded, and the two draws are independent of each other.
+
+    Args:
+        parts: Parquet files of web_returns.
+        fractions: The shares of files and rows.
+        key_type: The type of the source's key columns.
+
+    Returns:
+        The matched rows in the order of the parts, then the others.
+    """
+    import pyarrow as pa
+
+    random = Random(_SEED)
+    drawn = sorted(random.sample(parts, max(1, round(fractions.files_matched * len(parts)))))
+    matched = _draw(drawn, fractions.rows_matched, random)
+    not_matched = _draw(drawn, fractions.rows_not_matched, random)
+    if key_type == "double":
+        for name in tpcds.KEY:
+            keys = pa.array([random.random() for _ in range(len(not_matched))], pa.float64())
+            matched = _replaced(matched, name, matched[name].cast(pa.float64()))
+            not_matched = _replaced(not_matched, name, keys)
+    else:
+        name = tpcds.KEY[0]
+        first = _highest(parts, name) + 1
+        orders = pa.array(range(first, first + len(not_matched)), matched[name].type)
+        not_matched = _replaced(not_matched, name, orders)
+    return pa.concat_tables([matched, not_matched])
+
+
+def _draw(parts: Sequence[Path], fraction: float, random: Random) -> pa.Table:
+    """A share of all rows in the parts, holding one part at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    counts = [pyarrow.parquet.read_metadata(part).num_rows for part in parts]
+    places = sorted(random.sample(range(sum(counts)), round(fraction * sum(counts))))
+    chunks = []
+    begin = 0
+    for part, count in zip(parts, counts, strict=True):
+        here = [place - begin for place in places if begin <= place < begin + count]
+        chunks.append(pyarrow.parquet.read_table(part).take(pa.array(here, pa.int64())))
+        begin += count
+    return pa.concat_tables(chunks)
+
+
+def _replaced(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return rows.set_column(rows.schema.get_field_index(name), name, values)
+
+
+def _highest(parts: Sequence[Path], name: str) -> int:
+    import pyarrow.compute as pc
+    import pyarrow.parquet
+
+    columns = (pyarrow.parquet.read_table(part, columns=[name])[name] for part in parts)
+    return max(int(pc.max(column).as_py()) for column in columns)
+
+
+def clone(table: Path, copy: Path) -> None:
+    """Make a table that shares another's data files; writers never change those in place."""
+
+    def share(file: str, link: str) -> None:
+        if "_delta_log" in Path(file).relative_to(table).parts:
+            shutil.copyfile(file, link)
+        else:
+            _link(file, link)
+
+    shutil.copytree(table, copy, copy_function=share)
+
+
+def _link(file: str, link: str) -> None:
+    try:
+        os.link(file, link)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(file, link)
+
+
+def sql_name(table: Path) -> str:
+    """A table's path as a statement names it."""
+    return f"delta.{quoted(str(table))}"

@@ -1,0 +1,32 @@
+"""Cases of MERGE: what is merged, how it is timed, and what is reported.
+
+- `case`: what a case is: a target, and the statements that are timed.
+- `cases`: the list of cases.
+- `further_tables`: the tables of the cases that Delta's benchmark does not have.
+- `many_files`: a table whose log names many files.
+- `built_in`: runs Delta's own MERGE.
+- `runner`: times the engine and its peers in turns, and compares their rows.
+- `report`: the results on the screen, as JSON and as a chart.
+"""
+
+from __future__ import annotations
+
+from deltaweave.bench.merge.built_in import builtin_merge
+from deltaweave.bench.merge.case import UPSERT, Case, Merges, Statement
+from deltaweave.bench.merge.report import Report, empty_report, environment_of
+from deltaweave.bench.merge.runner import ENGINE, checksums, fingerprint, measure
+
+__all__ = [
+    "ENGINE",
+    "UPSERT",
+    "Case",
+    "Merges",
+    "Report",
+    "Statement",
+    "builtin_merge",
+    "checksums",
+    "empty_report",
+    "environment_of",
+    "fingerprint",
+    "measure",
+]

@@ -1,0 +1,73 @@
+"""A case of the benchmark: a target, and the statements that are timed on clones of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltaweave.bench.data import Workspace, sql_name
+
+UPDATE_ALL = "WHEN MATCHED THEN UPDATE SET *"
+INSERT_ALL = "WHEN NOT MATCHED THEN INSERT *"
+UPSERT = (UPDATE_ALL, INSERT_ALL)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A MERGE statement whose target is still open.
+
+    Attributes:
+        source: The source, as a statement names it: a table or a query in parentheses.
+        condition: The ON condition, over `t` and `s`.
+        clauses: The WHEN clauses, over `t` and `s`.
+    """
+
+    source: str
+    condition: str
+    clauses: tuple[str, ...]
+
+    def into(self, target: Path) -> str:
+        """The statement's text for the Delta table at this path."""
+        return self.into_table(sql_name(target))
+
+    def into_table(self, name: str) -> str:
+        """The statement's text for the table of this name."""
+        lines = [f"MERGE INTO {name} t", f"USING {self.source} s"]
+        return "\n".join([*lines, f"ON {self.condition}", *self.clauses])
+
+
+@dataclass(frozen=True)
+class Merges:
+    """The tables of a case, written.
+
+    Attributes:
+        target: The table that is cloned for each run.
+        statements: What a run does with its clone, in order.
+        compared: The rows to compare afterwards, as a condition; all of them where None.
+    """
+
+    target: Path
+    statements: tuple[Statement, ...]
+    compared: str | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case of the benchmark.
+
+    Attributes:
+        name: As the command line and the JSON report name it.
+        label: As tables and plots name it.
+        prepare: Writes the tables it needs, or finds them written.
+        is_deltas: Whether it is one of Delta's, whose ratios make the geometric mean.
+        with_builtin: Whether Delta's own MERGE runs beside the engine.
+        with_rewrite: Whether a plain copy of the files that the engine touched is timed, too.
+    """
+
+    name: str
+    label: str
+    prepare: Callable[[Workspace], Merges]
+    is_deltas: bool = False
+    with_builtin: bool = True
+    with_rewrite: bool = False

@@ -1,0 +1,146 @@
+"""The list of cases: the 16 of Delta's own merge benchmark, then further ones.
+
+Delta's are in `benchmarks/` in the repository of Delta Lake (`MergeTestCases`); here they have the
+same names, fractions and clauses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from deltaweave.bench.data import Fractions, KeyType, Workspace, sql_name
+from deltaweave.bench.merge import further_tables, many_files
+from deltaweave.bench.merge.case import INSERT_ALL, UPSERT, Case, Merges, Statement
+
+_CONDITION = "t.wr_order_number = s.wr_order_number AND t.wr_item_sk = s.wr_item_sk"
+_DELETE = "WHEN MATCHED THEN DELETE"
+_INSERT_EVEN_ITEMS = "WHEN NOT MATCHED AND s.wr_item_sk % 2 = 0 THEN INSERT *"
+
+# Fractions of files, of rows matched and of rows not matched, in the order of Delta's list.
+_INSERTS = (Fractions(0.05, 0.0, 0.05), Fractions(0.05, 0.0, 0.5), Fractions(0.05, 0.0, 1.0))
+_DELETES = (Fractions(0.05, 0.05, 0.0),)
+_UPSERTS = (
+    Fractions(0.05, 0.1, 0.01),
+    Fractions(0.05, 0.0, 0.1),
+    Fractions(0.05, 0.01, 0.1),
+    Fractions(0.05, 0.1, 0.0),
+    Fractions(0.5, 0.01, 0.001),
+    Fractions(1.0, 0.01, 0.001),
+    Fractions(0.05, 0.5, 0.001),
+    Fractions(0.05, 0.99, 0.001),
+    Fractions(0.05, 1.0, 0.001),
+)
+_COPIED = Fractions(0.5, 0.01, 0.001)
+_SAME_FILES = Fractions(0.05, 0.01, 0.1)
+
+
+class UnknownCaseError(ValueError):
+    """No case has this name."""
+
+
+def delta_cases() -> list[Case]:
+    """The 16 cases of Delta's benchmark."""
+    return [
+        *(_of_delta("single_insert_only", "insert", each, INSERT_ALL) for each in _INSERTS),
+        *(
+            _of_delta("multiple_insert_only", "two inserts", each, _INSERT_EVEN_ITEMS, INSERT_ALL)
+            for each in _INSERTS
+        ),
+        *(_of_delta("delete_only", "delete", each, _DELETE) for each in _DELETES),
+        *(_of_delta("upsert", "upsert", each, *UPSERT) for each in _UPSERTS),
+    ]
+
+
+def further_cases() -> list[Case]:
+    """Cases that ask one question each, outside of the geometric mean."""
+    return [
+        Case("small_into_100k", "10 rows into 100,000", further_tables.small_into_100k),
+        *(
+            Case(
+                f"same_files_table_x{times}",
+                f"same files, table x{times}",
+                partial(_same_files, times=times),
+            )
+            for times in (1, 2, 4, 8)
+        ),
+        Case(
+            "not_matched_by_source_one_partition",
+            "by source, one partition",
+            further_tables.not_matched_by_source_one_partition,
+        ),
+        Case("random_uuid_keys", "random UUID keys", further_tables.random_uuid_keys),
+        Case(
+            "few_uuid_keys", "few UUID keys", partial(further_tables.few_uuid_keys, indexed=False)
+        ),
+        Case(
+            "few_uuid_keys_indexed",
+            "few UUID keys, indexed",
+            partial(further_tables.few_uuid_keys, indexed=True),
+        ),
+        Case("thousand_partitions", "1,000 partitions", further_tables.thousand_partitions),
+        Case("many_files_log", "many files", many_files.found_by_condition),
+        Case(
+            "many_files_log_by_key",
+            "many files, by key",
+            many_files.found_by_key,
+            with_builtin=False,  # it would read all files, and all but one do not exist
+        ),
+        Case(
+            "plain_rewrite",
+            "plain copy",
+            partial(_web_returns, fractions=_COPIED, clauses=UPSERT),
+            with_rewrite=True,
+        ),
+        Case("hundred_merges", "100 merges in a row", further_tables.hundred_merges),
+    ]
+
+
+def chosen(names: Sequence[str], cases: Sequence[Case]) -> list[Case]:
+    """Those of the cases that have these names, in their order; Delta's 16 where no name is given.
+
+    Raises:
+        UnknownCaseError: A name is none of a case.
+    """
+    if not names:
+        return delta_cases()
+    unknown = sorted(set(names) - {case.name for case in cases})
+    if unknown:
+        raise UnknownCaseError(f"No case is named {', '.join(unknown)}.")
+    return [case for case in cases if case.name in names]
+
+
+def _of_delta(kind: str, label: str, fractions: Fractions, *clauses: str) -> Case:
+    # Delta names only the fractions that a kind of case can vary.
+    parts = [kind, f"fileMatchedFraction_{fractions.files_matched}"]
+    if "insert_only" not in kind:
+        parts.append(f"rowMatchedFraction_{fractions.rows_matched}")
+    if kind != "delete_only":
+        parts.append(f"rowNotMatchedFraction_{fractions.rows_not_matched}")
+    return Case(
+        "_".join(parts),
+        f"{label} {fractions}",
+        partial(_web_returns, fractions=fractions, clauses=clauses),
+        is_deltas=True,
+    )
+
+
+def _web_returns(
+    workspace: Workspace,
+    *,
+    fractions: Fractions,
+    clauses: tuple[str, ...],
+    key_type: KeyType | None = None,
+) -> Merges:
+    source = workspace.web_returns_source(fractions, key_type or workspace.key_type)
+    statement = Statement(sql_name(source), _CONDITION, clauses)
+    return Merges(workspace.web_returns(), (statement,))
+
+
+def _same_files(workspace: Workspace, *, times: int) -> Merges:
+    """The same rows into the same files of a table some times as large.
+
+    Keys are integers, so that statistics can tell the files that hold them from the others.
+    """
+    merges = _web_returns(workspace, fractions=_SAME_FILES, clauses=UPSERT, key_type="integer")
+    return Merges(further_tables.web_returns_times(workspace, times), merges.statements)

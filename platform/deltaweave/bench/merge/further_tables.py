@@ -1,0 +1,211 @@
+"""The tables of the further cases: small, partitioned, randomly keyed, and grown ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from deltaweave.bench.data import TARGET_FILES, Workspace, sql_name, tpcds
+from deltaweave.bench.merge.case import UPSERT, Merges, Statement
+from deltaweave.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_SMALL_ROWS = 100_000
+_SMALL_FILES = 10
+_MERGES = 100
+_ROWS_OF_A_MERGE = 10
+_PARTITIONS = 100
+_MANY_PARTITIONS = 1_000
+_UUID_FILES = 10 * TARGET_FILES
+_ACCOUNT_COLUMNS = ("id", "name", "amount", "updated_at")
+_ROWS_AT_SCALE_1 = 71_763  # of web_returns, so that tables of one scale are of one size
+
+
+def small_into_100k(workspace: Workspace) -> Merges:
+    """5 updates in one of 10 files and 5 inserts: what a merge costs that does next to nothing."""
+    source = workspace.made_once(
+        "small-source",
+        lambda path: _write(
+            _account_rows(_ids(workspace, 0, 5).union(_ids(workspace, _SMALL_ROWS, 5)), "new"), path
+        ),
+    )
+    statement = Statement(sql_name(source), "t.id = s.id", UPSERT)
+    return Merges(_accounts(workspace), (statement,))
+
+
+def hundred_merges(workspace: Workspace) -> Merges:
+    """100 merges of 10 rows, one after the other: 5 updates in all files, 5 inserts each."""
+
+    def make(path: Path) -> None:
+        # Updates are spread over the whole table by a multiplier that shares no factor with it.
+        number = F.col("id")
+        merge = F.expr(f"CAST(id DIV {_ROWS_OF_A_MERGE} AS INT)")
+        is_update = number % 2 == 0
+        account = F.when(is_update, number * 7_919 % _SMALL_ROWS).otherwise(number + _SMALL_ROWS)
+        numbers = workspace.spark.range(0, _MERGES * _ROWS_OF_A_MERGE, 1, 1)
+        _write(
+            _account_rows(numbers.select(account.alias("id"), merge.alias("merge")), "new"), path
+        )
+
+    source = workspace.made_once("hundred-source", make)
+    columns = ", ".join(_ACCOUNT_COLUMNS)
+    statements = (
+        Statement(
+            f"(SELECT {columns} FROM {sql_name(source)} WHERE merge = {number})",
+            "t.id = s.id",
+            UPSERT,
+        )
+        for number in range(_MERGES)
+    )
+    return Merges(_accounts(workspace), tuple(statements))
+
+
+def not_matched_by_source_one_partition(workspace: Workspace) -> Merges:
+    """One of 100 partitions is replaced: half of it updated, half deleted, a few rows inserted."""
+    rows_of_each = max(20, round(_ROWS_AT_SCALE_1 * workspace.scale / _PARTITIONS))
+    rows = _PARTITIONS * rows_of_each
+    number = _PARTITIONS // 2
+    begin = number * rows_of_each
+    part = F.expr(f"CAST(id DIV {rows_of_each} AS INT)")
+
+    def make_target(path: Path) -> None:
+        # A task for each partition, so that each of these gets one file.
+        ids = workspace.spark.range(0, rows, 1, _PARTITIONS)
+        accounts = _account_rows(ids, "old").withColumn("part", part)
+        workspace.write_delta(accounts, path, partition_by=["part"])
+
+    def make_source(path: Path) -> None:
+        there = workspace.spark.range(begin, begin + rows_of_each, 2, 1)
+        ids = there.union(_ids(workspace, rows, 100))
+        _write(_account_rows(ids, "new").withColumn("part", F.lit(number)), path)
+
+    statement = Statement(
+        sql_name(workspace.made_once("partition-source", make_source)),
+        "t.part = s.part AND t.id = s.id",
+        (*UPSERT, f"WHEN NOT MATCHED BY SOURCE AND t.part = {number} THEN DELETE"),
+    )
+    return Merges(workspace.target("partitions", make_target), (statement,))
+
+
+def random_uuid_keys(workspace: Workspace) -> Merges:
+    """1% of the rows updated and 0.1% inserted; every file has keys of the whole range."""
+    rows = max(TARGET_FILES, round(_ROWS_AT_SCALE_1 * workspace.scale))
+
+    def make_target(path: Path) -> None:
+        ids = workspace.spark.range(0, rows, 1, TARGET_FILES)
+        workspace.write_delta(_keyed_by_uuid(_account_rows(ids, "old")), path)
+
+    def make_source(path: Path) -> None:
+        there = workspace.spark.range(0, rows, 100, 1)
+        ids = there.union(_ids(workspace, rows, max(1, rows // 1_000)))
+        _write(_keyed_by_uuid(_account_rows(ids, "new")), path)
+
+    source = workspace.made_once("uuid-source", make_source)
+    statement = Statement(sql_name(source), "t.key = s.key", UPSERT)
+    return Merges(workspace.target("uuid-keys", make_target), (statement,))
+
+
+def few_uuid_keys(workspace: Workspace, *, indexed: bool) -> Merges:
+    """10 rows updated and 10 inserted in ten times as many files, with a key index or without."""
+    rows = max(_UUID_FILES, round(_ROWS_AT_SCALE_1 * workspace.scale))
+
+    def make_target(path: Path) -> None:
+        ids = workspace.spark.range(0, rows, 1, _UUID_FILES)
+        workspace.write_delta(_keyed_by_uuid(_account_rows(ids, "old")), path)
+        if indexed:
+            Table(workspace.spark, str(path)).index_keys("key")
+
+    def make_source(path: Path) -> None:
+        ids = workspace.spark.range(0, rows, -(-rows // 10), 1).union(_ids(workspace, rows, 10))
+        _write(_keyed_by_uuid(_account_rows(ids, "new")), path)
+
+    source = workspace.made_once("few-uuid-source", make_source)
+    name = "many-uuid-keys-indexed" if indexed else "many-uuid-keys"
+    statement = Statement(sql_name(source), "t.key = s.key", UPSERT)
+    return Merges(workspace.target(name, make_target), (statement,))
+
+
+def thousand_partitions(workspace: Workspace) -> Merges:
+    """100 rows into 10 of 1,000 partitions: 90 updates, 10 inserts; 30 million rows at scale 100.
+
+    The partition is a part of the ON condition.
+    """
+    rows_of_each = max(20, round(300 * workspace.scale))
+    rows = _MANY_PARTITIONS * rows_of_each
+    part = F.expr(f"CAST(id DIV {rows_of_each} AS INT)")
+
+    def make_target(path: Path) -> None:
+        # A task for each partition, so that each of these gets one file.
+        accounts = _account_rows(workspace.spark.range(0, rows, 1, _MANY_PARTITIONS), "old")
+        workspace.write_delta(accounts.withColumn("part", part), path, partition_by=["part"])
+
+    def make_source(path: Path) -> None:
+        # Nine rows of every hundredth partition, and one behind all others in each.
+        places = F.explode(F.sequence(F.lit(0), F.lit(9))).alias("place")
+        hundredths = _ids(workspace, 0, 10).select((F.col("id") * 100).alias("part"), places)
+        old = F.col("part") * rows_of_each + F.col("place")
+        number = F.when(F.col("place") < 9, old).otherwise(F.lit(rows) + F.col("part"))
+        numbered = hundredths.select(number.alias("id"), F.col("part").cast("int").alias("part"))
+        _write(_account_rows(numbered, "new").select(*_ACCOUNT_COLUMNS, "part"), path)
+
+    source = workspace.made_once("thousand-partitions-source", make_source)
+    statement = Statement(sql_name(source), "t.part = s.part AND t.id = s.id", UPSERT)
+    return Merges(workspace.target("thousand-partitions", make_target), (statement,))
+
+
+def web_returns_times(workspace: Workspace, times: int) -> Path:
+    """web_returns, and the same rows under later and later orders, in as many files each."""
+
+    def make(path: Path) -> None:
+        returns = workspace.returns()
+        order = F.col(tpcds.KEY[0])
+        (highest,) = returns.agg(F.max(order)).collect()[0]
+        workspace.write_delta(returns, path)
+        for number in range(1, times):
+            # Twice the highest: the source's new orders come right after the first rows' own.
+            later = returns.withColumn(tpcds.KEY[0], order + 2 * number * highest)
+            workspace.write_delta(later, path, mode="append")
+
+    return workspace.target(f"web_returns-x{times}", make)
+
+
+def _accounts(workspace: Workspace) -> Path:
+    def make(path: Path) -> None:
+        ids = workspace.spark.range(0, _SMALL_ROWS, 1, _SMALL_FILES)
+        workspace.write_delta(_account_rows(ids, "old"), path)
+
+    return workspace.target("accounts", make)
+
+
+def _account_rows(ids: DataFrame, state: str) -> DataFrame:
+    """A row for each id, of a few types; what is beside the id stays."""
+    number = F.col("id")
+    return ids.withColumns(
+        {
+            "name": F.concat(F.lit(f"{state} "), number.cast("string")),
+            "amount": (number % 10_000 / 100).cast("decimal(7,2)"),
+            "updated_at": F.timestamp_seconds(F.lit(1_600_000_000) + number),
+        }
+    )
+
+
+def _keyed_by_uuid(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("key", _uuid(F.col("id")))
+
+
+def _uuid(number: Column) -> Column:
+    """The same UUID for the same number on every machine, as random as MD5."""
+    groups = "(.{8})(.{4})(.{4})(.{4})(.{12})"
+    return F.regexp_replace(F.md5(number.cast("string")), groups, "$1-$2-$3-$4-$5")
+
+
+def _ids(workspace: Workspace, begin: int, count: int) -> DataFrame:
+    return workspace.spark.range(begin, begin + count, 1, 1)
+
+
+def _write(rows: DataFrame, path: Path) -> None:
+    rows.coalesce(1).write.format("delta").save(str(path))

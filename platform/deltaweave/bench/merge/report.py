@@ -1,0 +1,209 @@
+"""The results of a benchmark: a table for the screen, JSON, and a chart."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from statistics import geometric_mean
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
+
+from deltaweave import __version__
+from deltaweave.bench.data import Workspace
+from deltaweave.bench.merge.runner import BUILTIN, ENGINE, REWRITE, CaseResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of one benchmark and what they were measured on.
+
+    Attributes:
+        settings: Scale, runs and the like, by name.
+        environment: Versions and the machine's size, by name.
+        results: A result for each case, with and without deletion vectors.
+    """
+
+    settings: Mapping[str, object]
+    environment: Mapping[str, object]
+    results: Sequence[CaseResult]
+
+    def with_result(self, result: CaseResult) -> Report:
+        """The report with one more result."""
+        return replace(self, results=(*self.results, result))
+
+    def geometric_means(self) -> dict[str, float]:
+        """Of Delta's cases' ratios, with deletion vectors `on` and `off`."""
+        means = {}
+        for vectors in (True, False):
+            ratios = [
+                result.ratio
+                for result in self.results
+                if result.case.is_deltas and result.deletion_vectors is vectors and result.ratio
+            ]
+            if ratios:
+                means[_on_or_off(vectors)] = geometric_mean(ratios)
+        return means
+
+    def write_json(self, path: Path) -> None:
+        """Write all that was measured; seconds are seconds."""
+        content = {
+            "benchmark": "merge",
+            **self.settings,
+            "environment": self.environment,
+            "geometric_mean_of_ratios": self.geometric_means(),
+            "cases": [_as_json(result) for result in self.results],
+        }
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+    def table(self) -> Table:
+        """The results for a screen; a ratio above 1 says that the engine was faster."""
+        table = Table(
+            box=box.SIMPLE, padding=0, caption=self._means_in_words(), caption_justify="left"
+        )
+        table.add_column("case", vertical="bottom")
+        for heading in (
+            "deletion\nvectors",
+            "deltaweave\nseconds",
+            "built-in\nseconds",
+            "ratio",
+            "files\ntouched/\nread/all",
+            "rows\nequal",
+        ):
+            table.add_column(heading, justify="right", vertical="bottom")
+        for result in self.results:
+            metrics = result.last.metrics
+            files = (
+                len(result.last.touched),
+                metrics["numTargetFilesAfterSkipping"],
+                metrics["numTargetFilesBeforeSkipping"],
+            )
+            table.add_row(
+                _label(result),
+                _on_or_off(result.deletion_vectors),
+                _cell(result.median_seconds(ENGINE)),
+                _cell(result.median_seconds(BUILTIN)),
+                _cell(result.ratio),
+                "/".join(f"{count:,}" for count in files),
+                {True: "yes", False: "NO", None: "-"}[result.rows_equal],
+            )
+        return table
+
+    def _means_in_words(self) -> str | None:
+        means = self.geometric_means().items()
+        words = [f"{mean:.2f} with deletion vectors {vectors}" for vectors, mean in means]
+        return f"Geometric mean of Delta's cases: {', '.join(words)}" if words else None
+
+    def plot(self, path: Path) -> None:
+        """Draw the ratio of each case as a bar; the ending of the file's name says its format."""
+        import matplotlib
+
+        matplotlib.use("Agg")  # draws files, needs no screen
+        from matplotlib import pyplot
+
+        ratios = [
+            (f"{result.case.label} ({_on_or_off(result.deletion_vectors)})", result.ratio)
+            for result in self.results
+            if result.ratio is not None
+        ]
+        figure, axes = pyplot.subplots(figsize=(8, 1.5 + 0.3 * len(ratios)), layout="constrained")
+        bars = axes.barh([label for label, _ in ratios], [ratio for _, ratio in ratios])
+        axes.bar_label(bars, fmt="%.2f", padding=3)
+        axes.axvline(1, color="black", linewidth=0.8)
+        axes.invert_yaxis()
+        axes.margins(x=0.1)
+        axes.set_xlabel("time of built-in MERGE / time of deltaweave (deletion vectors on or off)")
+        axes.set_title(f"MERGE of web_returns, scale {self.settings['scale']:g}")
+        figure.savefig(path)
+        pyplot.close(figure)
+
+
+def empty_report(workspace: Workspace, runs: int) -> Report:
+    """A report of a benchmark that is about to begin.
+
+    It says what the numbers depend on, and nothing that tells one machine from another of its kind.
+
+    Args:
+        workspace: The tables' place; with or without deletion vectors.
+        runs: How many timed runs each side will have.
+    """
+    settings = {
+        "scale": workspace.scale,
+        "runs": runs,
+        "key_type": workspace.key_type,
+        "log_files": workspace.log_files,
+    }
+    return Report(settings, environment_of(workspace.spark), ())
+
+
+def environment_of(spark: SparkSession) -> dict[str, object]:
+    """Versions and the machine's size, by name."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None, "a session has a JVM"
+    return {
+        "deltaweave": __version__,
+        "spark": spark.version,
+        "delta": version("delta-spark"),
+        "java": jvm.java.lang.System.getProperty("java.version"),
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "spark_master": spark.sparkContext.master,
+        "driver_memory": spark.sparkContext.getConf().get("spark.driver.memory"),
+    }
+
+
+def _as_json(result: CaseResult) -> dict[str, Any]:
+    metrics = result.last.metrics
+    content: dict[str, Any] = {
+        "name": result.case.name,
+        "deletion_vectors": result.deletion_vectors,
+        "in_geometric_mean": result.case.is_deltas,
+        "engine_seconds": result.median_seconds(ENGINE),
+        "builtin_seconds": result.median_seconds(BUILTIN),
+        "ratio": result.ratio,
+        "run_seconds": {side: [run.seconds for run in runs] for side, runs in result.runs.items()},
+        "phase_seconds": result.phase_seconds,
+        "strategy": ", ".join(result.last.strategies),
+        "files_before_skipping": metrics["numTargetFilesBeforeSkipping"],
+        "files_after_skipping": metrics["numTargetFilesAfterSkipping"],
+        "files_touched": len(result.last.touched),
+        "files_at_end": dict(result.files_at_end),
+        "rows": {
+            "source": metrics["numSourceRows"],
+            "updated": metrics["numTargetRowsUpdated"],
+            "deleted": metrics["numTargetRowsDeleted"],
+            "inserted": metrics["numTargetRowsInserted"],
+            "copied": metrics["numTargetRowsCopied"],
+        },
+        "rows_equal": result.rows_equal,
+    }
+    if REWRITE in result.runs:
+        content["rewrite_seconds"] = result.median_seconds(REWRITE)
+    if len(result.last.merge_seconds) > 1:
+        content["merge_seconds_of_last_run"] = {
+            side: runs[-1].merge_seconds for side, runs in result.runs.items()
+        }
+    return content
+
+
+def _label(result: CaseResult) -> str:
+    copied = result.median_seconds(REWRITE)
+    return result.case.label + (f" ({copied:.2f} s)" if copied is not None else "")
+
+
+def _cell(number: float | None) -> str:
+    return "-" if number is None else f"{number:.2f}"
+
+
+def _on_or_off(vectors: bool) -> str:
+    return "on" if vectors else "off"

@@ -1,0 +1,246 @@
+"""Measures cases: the engine and its peers take turns, each run on a fresh clone of the target."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote
+
+from deltaweave.bench.data import Workspace, clone, session_options, sql_name
+from deltaweave.bench.merge.built_in import builtin_merge
+from deltaweave.bench.merge.case import Case, Merges
+from deltaweave.identifiers import quoted
+from deltaweave.statements import merge
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+ENGINE, BUILTIN, REWRITE = "engine", "builtin", "rewrite"
+_ROWS_CHANGED = ("numTargetRowsUpdated", "numTargetRowsDeleted", "numTargetRowsInserted")
+_PHASES = {
+    "materialize_source": "materializeSourceTimeMs",
+    "scan": "scanTimeMs",
+    "rewrite": "rewriteTimeMs",
+    "whole_merge": "executionTimeMs",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one side did in one run.
+
+    Attributes:
+        merge_seconds: How long each merge took.
+        metrics: The merges' metrics, added up, under Delta's names.
+        strategies: How the engine wrote changes, once for each way.
+        touched: Paths of the target's files that the engine removed, relative to it.
+    """
+
+    merge_seconds: tuple[float, ...]
+    metrics: Mapping[str, int] = field(default_factory=dict)
+    strategies: tuple[str, ...] = ()
+    touched: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """How long all of them took."""
+        return sum(self.merge_seconds)
+
+
+Side = Callable[["SparkSession", Merges, Path], Run]
+"""Runs a case's statements, or what stands for them, on a clone of its target."""
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What was measured of one case.
+
+    Attributes:
+        case: The case.
+        deletion_vectors: Whether the target has them enabled.
+        runs: The timed runs of each side, in order.
+        files_at_end: How many files each side's table has after the last run.
+        fingerprints: What each side's table holds after the last run (see `fingerprint`).
+        rows_equal: Whether both sides' tables hold the same rows after the last run and both tell
+            the same numbers of changed rows; None where the engine ran alone.
+    """
+
+    case: Case
+    deletion_vectors: bool
+    runs: Mapping[str, Sequence[Run]]
+    files_at_end: Mapping[str, int]
+    fingerprints: Mapping[str, tuple[object, ...]]
+    rows_equal: bool | None
+
+    def median_seconds(self, side: str) -> float | None:
+        """The median time of a side's runs, or None where it did not run."""
+        return median(run.seconds for run in self.runs[side]) if side in self.runs else None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as long as the engine the built-in MERGE took, by medians."""
+        engine, builtin = self.median_seconds(ENGINE), self.median_seconds(BUILTIN)
+        return builtin / engine if builtin is not None and engine else None
+
+    @property
+    def last(self) -> Run:
+        """The engine's last run."""
+        return self.runs[ENGINE][-1]
+
+    @property
+    def phase_seconds(self) -> Mapping[str, float]:
+        """The median time of each phase of the engine; the whole is more than their sum."""
+        runs = self.runs[ENGINE]
+        return {
+            phase: median(run.metrics[name] for run in runs) / 1000
+            for phase, name in _PHASES.items()
+        }
+
+
+def measure(case: Case, workspace: Workspace, *, runs: int, turn: int = 0) -> CaseResult:
+    """Measure one case.
+
+    Each side first runs one merge untimed, then `runs` times all of them, on fresh clones. Only
+    merges are timed.
+
+    Args:
+        case: The case.
+        workspace: Where its tables are kept.
+        runs: How many timed runs each side has.
+        turn: Which side begins the first run; each later run begins with the next one.
+    """
+    spark = workspace.spark
+    persistent = str(workspace.deletion_vectors).lower()
+    prepared = case.prepare(workspace)
+    with (
+        session_options(
+            spark, {"spark.databricks.delta.merge.deletionVectors.persistent": persistent}
+        ),
+        tempfile.TemporaryDirectory(dir=workspace.directory, prefix=".clones-") as directory,
+    ):
+        clones = Path(directory)
+
+        def run_on_clone(side: Side, merges: Merges, name: str) -> Run:
+            table = clones / name
+            clone(merges.target, table)
+            _files_of(spark, table)  # reads the log, as a session has that used the table before
+            return side(spark, merges, table)
+
+        sides: dict[str, Side] = {ENGINE: _run_engine}
+        if case.with_builtin:
+            sides[BUILTIN] = _run_builtin
+        one = replace(prepared, statements=prepared.statements[:1])
+        warm_up = {name: run_on_clone(side, one, f"{name}-0") for name, side in sides.items()}
+        if case.with_rewrite:
+            sides[REWRITE] = _copying(warm_up[ENGINE].touched)
+            run_on_clone(sides[REWRITE], one, f"{REWRITE}-0")
+        order = list(sides)
+        done: dict[str, list[Run]] = {name: [] for name in order}
+        for number in range(1, runs + 1):
+            for table in clones.iterdir():
+                shutil.rmtree(table)
+            first = (turn + number) % len(order)
+            for name in order[first:] + order[:first]:
+                done[name].append(run_on_clone(sides[name], prepared, f"{name}-{number}"))
+        merged = [name for name in order if name != REWRITE]
+        last = {name: clones / f"{name}-{runs}" for name in merged}
+        held = {name: fingerprint(_compared(spark, prepared, last[name])) for name in merged}
+        return CaseResult(
+            case,
+            workspace.deletion_vectors,
+            done,
+            {name: _files_of(spark, table) for name, table in last.items()},
+            held,
+            _are_equal(done, held) if case.with_builtin else None,
+        )
+
+
+def _run_engine(spark: SparkSession, merges: Merges, table: Path) -> Run:
+    seconds, results = _timed(merge, spark, merges, table)
+    return Run(
+        seconds,
+        _sum(result.metrics for result in results),
+        tuple(sorted({result.strategy for result in results})),
+        tuple(path for result in results for path in result.touched_files.removed),
+    )
+
+
+def _run_builtin(spark: SparkSession, merges: Merges, table: Path) -> Run:
+    seconds, counts = _timed(builtin_merge, spark, merges, table)
+    return Run(seconds, _sum(counts))
+
+
+def _timed(
+    run: Callable[[SparkSession, str], T], spark: SparkSession, merges: Merges, table: Path
+) -> tuple[tuple[float, ...], list[T]]:
+    """Each statement's time, in seconds, and what running it gave."""
+    seconds, given = [], []
+    for statement in merges.statements:
+        text = statement.into(table)
+        began = time.perf_counter()
+        given.append(run(spark, text))
+        seconds.append(time.perf_counter() - began)
+    return tuple(seconds), given
+
+
+def _copying(touched: Sequence[str]) -> Side:
+    """A side that reads these files of the target and writes their rows again, as plain Parquet."""
+
+    def run(spark: SparkSession, merges: Merges, table: Path) -> Run:
+        files = [str(merges.target / unquote(path)) for path in touched]
+        began = time.perf_counter()
+        spark.read.parquet(*files).write.parquet(str(table / "copied"))
+        return Run((time.perf_counter() - began,))
+
+    return run
+
+
+def _sum(metrics: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
+    total: Counter[str] = Counter()
+    for each in metrics:
+        total.update(each)
+    return total
+
+
+def _files_of(spark: SparkSession, table: Path) -> int:
+    (detail,) = spark.sql(f"DESCRIBE DETAIL {sql_name(table)}").collect()
+    return int(detail["numFiles"])
+
+
+def _compared(spark: SparkSession, merges: Merges, table: Path) -> DataFrame:
+    rows = spark.read.format("delta").load(str(table))
+    return rows if merges.compared is None else rows.where(merges.compared)
+
+
+def _are_equal(
+    runs: Mapping[str, Sequence[Run]], fingerprints: Mapping[str, tuple[object, ...]]
+) -> bool:
+    """Whether all sides' tables hold the same rows, and they tell the same numbers of changes."""
+    seen = [
+        (held, [runs[side][-1].metrics[name] for name in _ROWS_CHANGED])
+        for side, held in fingerprints.items()
+    ]
+    return all(each == seen[0] for each in seen)
+
+
+def fingerprint(rows: DataFrame) -> tuple[object, ...]:
+    """The number of rows and two checksums over all columns, whatever the rows' order."""
+    (found,) = rows.selectExpr(*checksums(rows.columns)).collect()
+    return tuple(found)
+
+
+def checksums(columns: Sequence[str]) -> list[str]:
+    """What a fingerprint is of, in SQL that any Spark evaluates to the same values."""
+    # The hash passes over nulls: without saying where they are, (1, null) would equal (null, 1).
+    hashed = ", ".join(f"{quoted(name)}, {quoted(name)} IS NULL" for name in sorted(columns))
+    row = f"xxhash64({hashed})"
+    return ["count(*)", f"sum(CAST({row} AS DECIMAL(20, 0)))", f"bit_xor({row})"]

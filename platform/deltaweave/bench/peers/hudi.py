@@ -1,0 +1,55 @@
+"""Apache Hudi as a peer of merge on read: its release, and its tables' upserts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from deltaweave.bench.peers.peer_process import Peer
+from deltaweave.bench.peers.upserts import SqlUpsert
+
+_OPERATION = "hoodie.spark.sql.insert.into.operation"
+
+
+def _conf(tables: Path) -> dict[str, str]:
+    return {
+        # Those that Hudi asks for.
+        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+        "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+        "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+        "spark.sql.warehouse.dir": str(tables),
+    }
+
+
+# 1.2.0 is the newest release whose jar could be fetched from Maven Central here, as a bundle for
+# Spark 3.5 alone: of the bundles for Spark 4, and of 1.2.1, none could. The pyspark of Spark 3.5 is
+# of the bundle's Scala, 2.12, and 3.5.5 is the release that is measured with it.
+HUDI = Peer(
+    "hudi",
+    "Hudi",
+    "pyspark==3.5.5",
+    "org.apache.hudi:hudi-spark3.5-bundle_2.12:1.2.0",
+    _conf,
+)
+
+
+def upsert(columns: Sequence[str], keys: Sequence[str]) -> SqlUpsert:
+    """How a merge-on-read table of Hudi is made and upserted into.
+
+    Its index is the one it has by default, which joins the changes with the keys of the files that
+    may hold them (`SIMPLE`); its compaction is left for later, as ours is.
+    """
+    table = "upserted"
+    properties = {"type": "mor", "primaryKey": ",".join(keys), "hoodie.compact.inline": "false"}
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    return SqlUpsert(
+        table,
+        (
+            f"DROP TABLE IF EXISTS {table} PURGE",
+            f"SET {_OPERATION} = bulk_insert",
+            f"CREATE TABLE {table} USING hudi TBLPROPERTIES ({listed}) AS SELECT * FROM base",
+            f"SET {_OPERATION} = upsert",
+        ),
+        f"INSERT INTO {table} SELECT {', '.join(columns)} FROM changes",
+    )

@@ -1,0 +1,134 @@
+"""Apache Iceberg as the engine's peer: its release, and its tables' merges and upserts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
+
+from deltaweave.bench.merge import UPSERT, Merges, Statement, checksums
+from deltaweave.bench.peers.peer_process import Peer, PeerProcess
+from deltaweave.bench.peers.upserts import SqlUpsert
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CATALOG = "iceberg"
+_SOURCE = "source"  # a view in the process
+
+MERGE_ON_READ, COPY_ON_WRITE = "merge-on-read", "copy-on-write"
+MODES = (MERGE_ON_READ, COPY_ON_WRITE)
+
+
+def _conf(tables: Path) -> dict[str, str]:
+    catalog = f"spark.sql.catalog.{_CATALOG}"
+    return {
+        "spark.sql.extensions": (
+            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+        ),
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.type": "hadoop",
+        f"{catalog}.warehouse": str(tables),
+    }
+
+
+# Iceberg's runtime for Spark 4.1 does not run on 4.2. 4.1.1 is the release that Iceberg 1.11.0 was
+# built with; only the two together are measured.
+ICEBERG = Peer(
+    "iceberg",
+    "Iceberg",
+    "pyspark==4.1.1",
+    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
+    _conf,
+)
+
+
+@dataclass(frozen=True)
+class IcebergRuns:
+    """What Iceberg did in the timed runs of a case.
+
+    Attributes:
+        seconds: How long each merge took, in order.
+        files_before: How many files the target had before each.
+        checksums: What the table holds after the last run: `runner.fingerprint`, as texts.
+    """
+
+    seconds: tuple[float, ...]
+    files_before: int
+    checksums: tuple[str, ...]
+
+
+def measure(process: PeerProcess, job: Mapping[str, Any]) -> IcebergRuns:
+    """Run a job's merge, once untimed and then as often as it says.
+
+    Args:
+        process: Iceberg's.
+        job: As `merge_job` makes it.
+
+    Raises:
+        PeerError: The job failed.
+    """
+    done = process.do(job)
+    return IcebergRuns(tuple(done["run_seconds"]), done["files_before"], tuple(done["checksums"]))
+
+
+def merge_job(
+    spark: SparkSession, merges: Merges, target_files: Sequence[Path], mode: str, runs: int
+) -> dict[str, Any]:
+    """A job for Iceberg's process: one merge of a case, on the rows that the engine gets.
+
+    Args:
+        spark: Our session, which says of which files the source's table is.
+        merges: The case's tables and its one statement.
+        target_files: The Parquet files that the target's files were made of.
+        mode: One of `MODES`.
+        runs: How many timed runs.
+    """
+    (statement,) = merges.statements
+    source_files = spark.sql(f"SELECT * FROM {statement.source}").inputFiles()
+    files = [str(file) for file in target_files]
+    table = f"{_CATALOG}.bench.{mode.replace('-', '_')}"
+    return {
+        "kind": "merge",
+        "catalog": _CATALOG,
+        "table": table,
+        "properties": _properties(mode),
+        "target_files": files,
+        "source": _SOURCE,
+        "source_files": [unquote(urlparse(file).path) for file in source_files],
+        "merge": replace(statement, source=_SOURCE).into_table(table),
+        "checksums": checksums(spark.read.parquet(*files).columns),
+        "runs": runs,
+    }
+
+
+def upsert(columns: Sequence[str], keys: Sequence[str]) -> SqlUpsert:
+    """How a merge-on-read table of Iceberg is made and upserted into."""
+    table = f"{_CATALOG}.bench.upserted"
+    properties = ", ".join(
+        f"'{name}' = '{value}'" for name, value in _properties(MERGE_ON_READ).items()
+    )
+    return SqlUpsert(
+        table,
+        (
+            f"DROP TABLE IF EXISTS {table} PURGE",
+            f"CREATE TABLE {table} USING iceberg TBLPROPERTIES ({properties}) "
+            "AS SELECT * FROM base",
+        ),
+        Statement(
+            f"(SELECT {', '.join(columns)} FROM changes)",
+            " AND ".join(f"t.{key} = s.{key}" for key in keys),
+            UPSERT,
+        ).into_table(table),
+    )
+
+
+def _properties(mode: str) -> dict[str, str]:
+    return {
+        "format-version": "3",  # deletion vectors instead of delete files
+        "write.merge.mode": mode,
+        "write.update.mode": mode,
+        "write.delete.mode": mode,
+    }

@@ -1,0 +1,106 @@
+"""Combines a row of a table with the changes of its key, as SQL expressions.
+
+The expressions are text: a table with many columns has many, and building one by Column functions
+takes a JVM call for each of its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from deltaweave.changes.events import PREFIX, SEQUENCE, VALUES, EventShape
+from deltaweave.identifiers import literal, quoted
+
+COLUMN_SEQUENCES = f"{PREFIX}column_sequences"
+"""Column of a table: the sequences of columns whose value is from another event than the row."""
+
+UPSERTED = f"{PREFIX}upserted"
+DELETED = f"{PREFIX}deleted"
+SPOKEN_OF = f"{PREFIX}spoken_of"
+"""Columns of changes: the sequences of the newest upsert, of the newest delete and of each
+column."""
+
+Named = Callable[[str], str]
+"""Gives the SQL for a column of one side by the column's name."""
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The row after the changes.
+
+    Attributes:
+        is_there: Whether there is a row.
+        values: Its columns without the keys, by name.
+        differs: Whether it differs from the row before, if there is one.
+    """
+
+    is_there: str
+    values: Mapping[str, str]
+    differs: str
+
+
+def combined(shape: EventShape, row: Named, change: Named, in_table: str = "true") -> Combined:
+    """A row of the table with the changes of its key; either may be missing.
+
+    Args:
+        shape: How the events were read.
+        row: A column of the table's row; its sequence is null if it is older than all events.
+        change: A column of the changes, without upserts that are older than the delete.
+        in_table: Whether there is a row.
+    """
+    held, upserted, deleted = row(SEQUENCE), change(UPSERTED), change(DELETED)
+    outlives = f"({in_table} AND coalesce({held} > {deleted}, {deleted} IS NULL))"
+    is_there = f"({upserted} IS NOT NULL OR {outlives})"
+    newer = f"({upserted} IS NOT NULL AND coalesce({upserted} > {held}, true))"
+    if not shape.is_partial:
+        values = {
+            c: f"CASE WHEN {newer} THEN {_value(change, c)} ELSE {row(c)} END"
+            for c in shape.columns
+        }
+        values[SEQUENCE] = f"CASE WHEN {newer} THEN {upserted} ELSE {held} END"
+        return Combined(is_there, values, newer)
+    sequence = f"greatest({upserted}, CASE WHEN {outlives} THEN {held} END)"
+    others = row(COLUMN_SEQUENCES)
+    values, of_columns, differs = {}, {}, [newer]
+    for c in shape.columns:
+        spoken, name = f"{change(SPOKEN_OF)}.{quoted(c)}", literal(c)
+        held_of = (
+            f"CASE WHEN map_contains_key({others}, {name}) THEN {others}[{name}] ELSE {held} END"
+        )
+        kept = f"({in_table} AND coalesce({held_of} > {deleted}, {deleted} IS NULL))"
+        wins = f"({spoken} IS NOT NULL AND (NOT {kept} OR coalesce({spoken} > {held_of}, true)))"
+        values[c] = f"CASE WHEN {wins} THEN {_value(change, c)} WHEN {kept} THEN {row(c)} END"
+        of_columns[c] = f"CASE WHEN {wins} THEN {spoken} WHEN {kept} THEN {held_of} END"
+        differs += [wins, f"(NOT {kept} AND {held_of} IS NOT NULL)"]
+    values[SEQUENCE] = sequence
+    values[COLUMN_SEQUENCES] = _other_than(sequence, of_columns)
+    return Combined(is_there, values, f"({' OR '.join(differs)})")
+
+
+def new_row(shape: EventShape, change: Named) -> dict[str, str]:
+    """The columns, without the keys, of a new row that changes make, by name."""
+    upserted = change(UPSERTED)
+    if not shape.is_partial:
+        return {**{c: _value(change, c) for c in shape.columns}, SEQUENCE: upserted}
+    spoken = {c: f"{change(SPOKEN_OF)}.{quoted(c)}" for c in shape.columns}
+    values = {
+        c: f"CASE WHEN {of} IS NOT NULL THEN {_value(change, c)} END" for c, of in spoken.items()
+    }
+    return {**values, SEQUENCE: upserted, COLUMN_SEQUENCES: _other_than(upserted, spoken)}
+
+
+def _value(change: Named, column: str) -> str:
+    return f"{change(VALUES)}.{quoted(column)}"
+
+
+def _other_than(sequence: str, of_columns: Mapping[str, str]) -> str:
+    """The columns' sequences by name, without those that equal the row's; null if all do."""
+    # A map filter cannot do this: Delta does not resolve columns of a merge in lambda functions.
+    entries = [
+        f"CASE WHEN NOT ({of} <=> {sequence}) "
+        f"THEN named_struct('key', {literal(c)}, 'value', {of}) END"
+        for c, of in of_columns.items()
+    ]
+    others = f"map_from_entries(array_compact(array({', '.join(entries)})))"
+    return f"CASE WHEN size({others}) > 0 THEN {others} END"

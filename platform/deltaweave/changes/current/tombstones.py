@@ -1,0 +1,164 @@
+"""Remembers deletes, so that older events that come later do not undo them.
+
+A table of current rows holds nothing about a deleted key. As long as older events may come, the
+delete is kept in a small Delta table in the table's directory, which VACUUM skips.
+
+It is written before the table. A crash between the two leaves a delete that the table has not seen.
+The next batch with events of that key applies it, such as the same batch once more.
+
+Deletes are only appended, so concurrent batches do not conflict here. The newest delete of a key
+counts. From time to time old deletes are removed and the files are compacted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
+
+from deltaweave.changes.collected_values import collectable, constant
+from deltaweave.changes.current.combining import DELETED
+from deltaweave.changes.current.truncates import EMPTIED
+from deltaweave.changes.events import (
+    DELETE,
+    OPERATION,
+    PREFIX,
+    SEQUENCE,
+    TRUNCATE,
+    Events,
+    last_at,
+)
+from deltaweave.changes.side_table import (
+    NOTED,
+    TOMBSTONES,
+    create_side_table,
+    newest_version,
+    noted_before,
+    side_table,
+)
+from deltaweave.errors import CommitConflictError
+from deltaweave.identifiers import column, quoted
+from deltaweave.table import Table
+
+logger = logging.getLogger(__name__)
+
+_TIDIED_EVERY = 32  # batches with deletes
+_OF_ALL = f"{PREFIX}of_all_keys"
+_REMEMBERED = f"{PREFIX}remembered"
+
+
+@dataclass(frozen=True)
+class Tombstones:
+    """The remembered deletes of a table.
+
+    Attributes:
+        table: The table.
+        kept_in: The table that holds them, created with the first one.
+        keys: The key columns.
+    """
+
+    table: Table
+    kept_in: Table
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, table: Table, keys: Sequence[str]) -> Tombstones:
+        """The tombstones of a table."""
+        return cls(table, side_table(table, TOMBSTONES), tuple(keys))
+
+    def version(self) -> int:
+        """Their newest version; -1 if there are none."""
+        return newest_version(self.kept_in)
+
+    def remember(self, events: Events, keep_for: timedelta) -> None:
+        """Add the deletes among the events, and from time to time remove old ones."""
+        if not events.deletes and events.truncated is None:
+            return
+        of_all = F.col(OPERATION) == TRUNCATE
+        # The key of a truncate, if it has one, means nothing.
+        keys = [F.when(~of_all, column(key)).alias(key) for key in self.keys]
+        newest = (
+            events.rows.where(F.col(OPERATION).isin(DELETE, TRUNCATE))
+            .select(*keys, of_all.alias(_OF_ALL), SEQUENCE)
+            .groupBy(*map(quoted, self.keys), _OF_ALL)
+            .agg(F.max(SEQUENCE).alias(SEQUENCE))
+        )
+        self.create_if_missing(events)
+        long_ago = noted_before(keep_for)
+        emptied = {} if events.truncated is None else {EMPTIED: self._times_emptied() + 1}
+        noted = newest.withColumn(NOTED, F.current_timestamp())
+        written = self.kept_in.write(noted, "append", applied=emptied)
+        if written.version is not None and written.version % _TIDIED_EVERY == 0:
+            self._tidy(long_ago)
+
+    def _tidy(self, long_ago: str) -> None:
+        """Remove old deletes and compact the files, unless another batch does."""
+        try:
+            self.kept_in.delete(long_ago)
+            self.kept_in.compact()
+        except CommitConflictError:
+            logger.info("%s is tidied by another batch", self.kept_in)
+
+    def _times_emptied(self, version: int | None = None) -> int:
+        return self.kept_in.last_applied(EMPTIED, version) or 0
+
+    def create_if_missing(self, events: Events) -> None:
+        """Create their table, with the types of the events' keys and sequences."""
+        create_side_table(self.kept_in, self.table, self._schema(events))
+
+    def with_deletes_of_now(self, changes: DataFrame) -> DataFrame:
+        """As `with_deletes`, but as of the time when the result is used, and without truncates."""
+        joined = changes.join(self._of_keys(self.kept_in.read()), list(self.keys), "left")
+        return joined.withColumn(DELETED, F.greatest(DELETED, _REMEMBERED)).drop(_REMEMBERED)
+
+    def with_deletes(self, changes: DataFrame, events: Events, version: int) -> DataFrame:
+        """The changes, one for each key, with the last known delete of the key at a version.
+
+        Args:
+            changes: The keys, `_cdc_deleted` of the events alone, and other columns.
+            events: The events.
+            version: The version of these tombstones; -1 if there are none.
+
+        Returns:
+            The changes, with `_cdc_deleted` over all known deletes.
+        """
+        known: list[Column] = [F.col(DELETED)]
+        if events.truncated is not None:
+            known.append(last_at(events.truncated))
+        if version >= 0:
+            rows = self.kept_in.read(version)
+            if self._times_emptied(version):
+                emptied = self._last_emptied(rows, events)
+                known += [] if emptied is None else [last_at(emptied)]
+            changes = changes.join(self._of_keys(rows), list(self.keys), "left")
+            known.append(F.col(_REMEMBERED))
+        latest = F.greatest(*known) if len(known) > 1 else known[0]
+        return changes.withColumn(DELETED, latest).drop(_REMEMBERED)
+
+    def _last_emptied(self, rows: DataFrame, events: Events) -> Column | None:
+        """The sequence (`at`) of the last event among the rows that emptied the table."""
+        at_type = events.sequence_type["at"].dataType
+        last = F.max(F.col(SEQUENCE)["at"].cast(at_type))
+        found = rows.where(F.col(_OF_ALL)).agg(collectable(last, at_type)).first()
+        return None if found is None else constant(found[0], at_type)
+
+    def _of_keys(self, rows: DataFrame) -> DataFrame:
+        """The newest delete of each key, among the table's rows."""
+        keys = [quoted(key) for key in self.keys]
+        newest = F.max(SEQUENCE).alias(_REMEMBERED)
+        return rows.where(~F.col(_OF_ALL)).groupBy(*keys).agg(newest)
+
+    def _schema(self, events: Events) -> StructType:
+        return StructType(
+            [
+                *[StructField(key, events.rows.schema[key].dataType) for key in self.keys],
+                StructField(_OF_ALL, BooleanType()),
+                StructField(SEQUENCE, events.sequence_type),
+                StructField(NOTED, TimestampType()),
+            ]
+        )

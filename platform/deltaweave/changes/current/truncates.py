@@ -1,0 +1,74 @@
+"""Events that empty a table, and the rows that they leave.
+
+Such an event removes all rows that are older than it, in whatever order events come. In a row with
+columns from several events, it leaves the newer columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave import clauses
+from deltaweave.changes.current.combining import COLUMN_SEQUENCES
+from deltaweave.changes.events import SEQUENCE, Events, last_at
+from deltaweave.clauses import Clause
+from deltaweave.identifiers import column, quoted
+
+EMPTIED = "deltaweave/emptied"
+"""The application id whose version grows with each such event in a table of events."""
+
+Named = Callable[[str], Column]
+
+
+def clauses_for_other_keys(events: Events) -> list[Clause]:
+    """The clauses for rows that no other event changes."""
+    if events.truncated is None:
+        return []
+
+    def row(name: str) -> Column:
+        return column("t", name)
+
+    found = [clauses.when_not_matched_by_source_delete(condition=_is_older(row, events))]
+    if events.shape.is_partial:
+        of_several = row(COLUMN_SEQUENCES)
+        has_older = F.exists(F.map_values(of_several), lambda each: each <= _emptied_at(events))
+        emptied: dict[str, str | Column] = {
+            quoted(name): value for name, value in _left(row, events).items()
+        }
+        found.append(clauses.when_not_matched_by_source_update(emptied, condition=has_older))
+    return found
+
+
+def rows_left(base: DataFrame, events: Events) -> DataFrame:
+    """The rows of a table that the truncates leave, before the other changes of the events."""
+    if events.truncated is None:
+        return base
+
+    left = base.where(~_is_older(column, events))
+    return left.withColumns(_left(column, events)) if events.shape.is_partial else left
+
+
+def _emptied_at(events: Events) -> Column:
+    assert events.truncated is not None
+    return last_at(events.truncated)
+
+
+def _is_older(row: Named, events: Events) -> Column:
+    """Whether a whole row is older; a row without a sequence is."""
+    return F.coalesce(row(SEQUENCE) <= _emptied_at(events), F.lit(True))
+
+
+def _left(row: Named, events: Events) -> dict[str, Column]:
+    """The columns of a newer row, without its older values."""
+    emptied_at, of_several = _emptied_at(events), row(COLUMN_SEQUENCES)
+    left = {}
+    for c in events.shape.columns:
+        is_older = F.map_contains_key(of_several, c) & (of_several[c] <= emptied_at)
+        left[c] = F.when(~F.coalesce(is_older, F.lit(False)), row(c))
+    left[COLUMN_SEQUENCES] = F.transform_values(
+        of_several, lambda _, each: F.when(each > emptied_at, each)
+    )
+    return left

@@ -1,0 +1,93 @@
+"""Remembers events that the versions in a table of histories do not show.
+
+They are in a side table, and are removed once no older events can come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType, TimestampType
+
+from deltaweave import clauses
+from deltaweave.changes.events import OPERATION, SEQUENCE, Events, nullable
+from deltaweave.changes.side_table import (
+    EVENTS,
+    NOTED,
+    create_side_table,
+    newest_version,
+    noted_before,
+    side_table,
+)
+from deltaweave.identifiers import column, quoted
+from deltaweave.table import Table
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """The remembered events of a table.
+
+    Attributes:
+        table: The table.
+        kept_in: The table that holds them, created with the first one.
+        keep_for: How long they are kept.
+    """
+
+    table: Table
+    kept_in: Table
+    keep_for: timedelta
+
+    @classmethod
+    def of(cls, table: Table, keep_for: timedelta) -> Remembered:
+        """The remembered events of a table."""
+        return cls(table, side_table(table, EVENTS), keep_for)
+
+    def version(self) -> int:
+        """Their newest version; -1 if there are none."""
+        return newest_version(self.kept_in)
+
+    def of_keys(self, events: Events, version: int) -> DataFrame | None:
+        """The remembered events of a batch's keys at a version: columns as `Events.rows`."""
+        if version < 0:
+            return None
+        keys = events.rows.select(*map(quoted, events.shape.keys)).distinct()
+        kept = self.kept_in.read(version).drop(NOTED)
+        return kept.join(keys, list(events.shape.keys), "left_semi")
+
+    def create(self, rows: DataFrame) -> None:
+        """Create their table for rows like these, if it does not exist."""
+        fields = [StructField(each.name, nullable(each.dataType)) for each in rows.schema]
+        schema = StructType([*fields, StructField(NOTED, TimestampType())])
+        create_side_table(self.kept_in, self.table, schema)
+
+    def add(self, rows: DataFrame, events: Events) -> int | None:
+        """Add events to their table, and remove old ones.
+
+        Args:
+            rows: The events to remember, with the columns of `Events.rows`.
+            events: The batch whose keys they have.
+
+        Returns:
+            The committed version; None if nothing is added or removed.
+        """
+        best = F.max_by(F.struct(*map(quoted, rows.columns)), SEQUENCE)
+        keys = [quoted(key) for key in events.shape.keys]
+        newest = (
+            rows.groupBy(*keys, OPERATION, f"{SEQUENCE}.at")
+            .agg(best.alias("_cdc_best"))
+            .select("_cdc_best.*")
+        )
+        same = [f"t.{key} = s.{key}" for key in keys]
+        same += [f"t.{OPERATION} = s.{OPERATION}", f"t.{SEQUENCE}.at = s.{SEQUENCE}.at"]
+        noted = newest.withColumn(NOTED, F.current_timestamp())
+        # Column by column, because Delta expands * to names without quoting them.
+        every: dict[str, str | Column] = {quoted(c): column("s", c) for c in noted.columns}
+        merge = self.kept_in.merge(noted, on=" AND ".join(same)).add(
+            clauses.when_matched_update(every, condition=f"s.{SEQUENCE} > t.{SEQUENCE}"),
+            clauses.when_not_matched_insert(every),
+            clauses.when_not_matched_by_source_delete(condition=f"t.{noted_before(self.keep_for)}"),
+        )
+        return merge.execute().version

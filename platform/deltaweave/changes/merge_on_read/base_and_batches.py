@@ -1,0 +1,99 @@
+"""A version of a merge-on-read base and the batches that it lacks, read consistently."""
+
+from __future__ import annotations
+
+from deltaweave.changes.merge_on_read.changeset import Batches, Changeset
+from deltaweave.delta.jvm import letting_go
+from deltaweave.delta.log import TableSnapshot
+from deltaweave.errors import SourceError
+from deltaweave.table import Table
+
+MERGED = "deltaweave/merged_batch"
+"""Prefix of the application id of the newest batch in a base; earlier releases used it alone.
+
+The base's id follows (`merged_mark`). REPLACE removes all rows and gives a table a new id, but
+Delta keeps its application ids.
+"""
+
+_SAMPLED_ROWS = 1_000
+# Share of the limit that files may take: Parquet rarely compresses so few rows a hundredfold.
+_SURELY_SMALL_SHARE = 0.01
+_SURELY_FEW_ROWS = 500_000
+
+
+def merged_mark(base_id: str) -> str:
+    """The application id whose version is the newest batch in the base with this id."""
+    return f"{MERGED}/{base_id}"
+
+
+def merged_batch(base: Table, version: int | None = None) -> int:
+    """The newest batch in the base at a version; 0 if there is none or the base was replaced.
+
+    Args:
+        base: The base.
+        version: The version; by default the newest.
+    """
+    now = base.snapshot()
+    then = now if version is None else base.snapshot(version)
+    return _merged_in(then) if then.id == now.id else 0
+
+
+def retire_earlier_mark(base: Table) -> None:
+    """Reset the mark of earlier releases, which has no id, once there is a mark with an id.
+
+    Otherwise it would count again for readers that cannot list ids if the base is replaced.
+    """
+    with letting_go("the mark of earlier releases"):
+        if base.last_applied(MERGED):
+            base.write(base.read().limit(0), "append", applied={MERGED: 0})
+
+
+def _merged_in(snapshot: TableSnapshot) -> int:
+    """The newest batch that is in a version of the base; 0 for none."""
+    merged = snapshot.last_applied(merged_mark(snapshot.id))
+    if merged is not None:
+        return merged
+    earlier = snapshot.last_applied(MERGED) or 0
+    is_bound = earlier and any(
+        each.startswith(merged_mark("")) for each in snapshot.application_ids()
+    )
+    return 0 if is_bound else earlier
+
+
+def at_one_moment(base: Table, changeset: Changeset) -> tuple[TableSnapshot, Batches]:
+    """A version of the base, and all batches after the newest that is in it.
+
+    Raises:
+        SourceError: Some of these batches were purged.
+    """
+    while True:
+        # The base is read first: what is merged meanwhile is read twice, which changes nothing.
+        snapshot = base.snapshot()
+        batches = changeset.after(_merged_in(snapshot))
+        if batches.purged <= batches.after:
+            return snapshot, batches
+        # They were merged and purged between the two reads, or were merged into another base.
+        merged = merged_batch(base)
+        if merged < batches.purged:
+            raise SourceError(
+                f"it holds the batches up to {merged}, and those up to {batches.purged} were "
+                f"purged from {changeset.table.path_or_name}.",
+                table=base.path_or_name,
+                operation="reading",
+                version=snapshot.version,
+                state="Nothing was read or written.",
+                hint="They were merged into another base, or into one that was replaced since: "
+                "restore that, or drop both tables and append all events again.",
+            )
+
+
+def fit_into_a_broadcast(batches: Batches, limit_bytes: int) -> bool:
+    """Whether the changes can be broadcast, by their number and measured size."""
+    files = batches.files
+    count = files.num_records
+    is_small = files.size_in_bytes <= _SURELY_SMALL_SHARE * limit_bytes
+    if is_small and count is not None and count <= _SURELY_FEW_ROWS:
+        return True
+    sample = batches.rows.limit(_SAMPLED_ROWS).toArrow()
+    bytes_per_row = sample.nbytes / max(sample.num_rows, 1)
+    return bool(bytes_per_row * (batches.rows.count() if count is None else count) <= limit_bytes)

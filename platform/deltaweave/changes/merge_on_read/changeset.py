@@ -1,0 +1,212 @@
+"""The changeset of a merge-on-read table: an append-only Delta table of numbered batches.
+
+A batch holds the events of one micro-batch of a stream, or of one call. Batches are numbered from
+1. Each is a partition, so merged batches are deleted by the log alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+
+from deltaweave.changes.collected_values import collectable, constant
+from deltaweave.changes.current import EMPTIED
+from deltaweave.changes.events import (
+    OPERATION,
+    PREFIX,
+    SEQUENCE,
+    TRUNCATE,
+    Events,
+    EventShape,
+    nullable,
+)
+from deltaweave.changes.options import needed_properties
+from deltaweave.delta.log import FileList, TableSnapshot, num_physical_rows_column
+from deltaweave.retries import again_after_a_conflict
+from deltaweave.table import Table
+
+BATCH = f"{PREFIX}batch"
+INGESTED = f"{PREFIX}ingested_at"
+
+NUMBERED = "deltaweave/batches"
+"""The application id whose version counts the batches of a changeset."""
+
+PURGED = "deltaweave/purged_batch"
+"""The application id whose version, in a changeset, is the newest batch that was purged."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The part of a changeset that is not in the base yet.
+
+    Attributes:
+        batches: The number of batches.
+        rows: The number of events.
+        size_in_bytes: Size of their files.
+        oldest: When the oldest batch was appended, or None.
+    """
+
+    batches: int
+    rows: int
+    size_in_bytes: int
+    oldest: datetime | None
+
+    @property
+    def age(self) -> timedelta:
+        """How long ago the oldest batch was appended."""
+        return datetime.now(timezone.utc) - self.oldest if self.oldest else timedelta(0)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Some of a changeset's batches.
+
+    Attributes:
+        after: The number of the batch before them.
+        table: The version of the changeset that has them.
+        newest: The number of the changeset's newest batch; 0 if there was none.
+        purged: The number of the newest purged batch; 0 if none was purged.
+        files: Their files.
+        rows: Their events: columns as `Events.rows`.
+    """
+
+    after: int
+    table: TableSnapshot
+    newest: int
+    purged: int
+    files: FileList
+    rows: DataFrame
+
+
+@dataclass(frozen=True)
+class Changeset:
+    """The events of a merge-on-read table that have not been purged.
+
+    Attributes:
+        table: The Delta table that holds them.
+        shape: How they were read.
+    """
+
+    table: Table
+    shape: EventShape
+
+    def newest(self) -> int:
+        """The number of the newest batch; 0 if there was none."""
+        return (self.table.last_applied(NUMBERED) or 0) if self.table.exists() else 0
+
+    def create_if_missing(self, events: Events) -> None:
+        """Create the table for events like these."""
+        fields = [StructField(each.name, nullable(each.dataType)) for each in events.rows.schema]
+        of_batch = [StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
+        schema = StructType([*fields, *of_batch])
+        self.table.create_if_missing(schema, [BATCH], needed_properties(schema))
+
+    @again_after_a_conflict
+    def append(
+        self, events: Events, applied: tuple[str, int] | None, merged: int = 0
+    ) -> int | None:
+        """Append a batch; return its number, or None if its pair was appended before.
+
+        Args:
+            events: The events.
+            applied: Application id and version of the stream's batch, committed with it.
+            merged: The newest batch in the base. A new changeset continues from this number,
+                because the base treats batches with lower numbers as merged.
+
+        Raises:
+            DeltaweaveError: Nothing was appended.
+        """
+        self.create_if_missing(events)
+        read = self.table.snapshot()
+        if applied is not None:
+            before = read.last_applied(applied[0])
+            if before is not None and before >= applied[1]:
+                return None
+        number = max(read.last_applied(NUMBERED) or 0, merged) + 1
+        now = F.current_timestamp()
+        rows = events.rows.withColumns({INGESTED: now, BATCH: F.lit(number)})
+        # The transaction starts at the version from which the number was taken. If two take the
+        # same number, Delta refuses the later one.
+        pairs = {NUMBERED: number, **dict([applied] if applied else [])}
+        if events.truncated is not None:
+            pairs[EMPTIED] = number
+        self.table.write(rows, "append", applied=pairs, computed_from=read.version)
+        return number
+
+    def events(self) -> DataFrame:
+        """All events at the time of reading: columns as `Events.rows`."""
+        return self.table.read().drop(BATCH, INGESTED)
+
+    def after(self, batch: int) -> Batches:
+        """The batches after a number that are not purged.
+
+        Their files are listed here, so queries need not list them again.
+        """
+        import numpy as np
+
+        snapshot = self.table.snapshot()
+        files = snapshot.file_list()
+        name = snapshot.physical_names[BATCH]
+        numbers = [int(json.loads(each)[name]) for each in files.rows["partition"].to_pylist()]
+        files = files.where(np.array([number > batch for number in numbers], dtype=bool))
+        return Batches(
+            batch,
+            snapshot,
+            snapshot.last_applied(NUMBERED) or 0,
+            snapshot.last_applied(PURGED) or 0,
+            files,
+            snapshot.read_files(files).drop(BATCH, INGESTED),
+        )
+
+    def truncated(self, batches: Batches) -> Column | None:
+        """The sequence (`at`) of the last event among them that empties the table, or None.
+
+        Returns:
+            A constant; None if the log says that there is no such event.
+        """
+        if (self.table.last_applied(EMPTIED) or 0) <= batches.after:
+            return None
+        sequence = batches.rows.schema[SEQUENCE].dataType
+        assert isinstance(sequence, StructType)
+        at_type = sequence["at"].dataType
+        last = collectable(F.max(SEQUENCE)["at"], at_type)
+        found = batches.rows.where(F.col(OPERATION) == TRUNCATE).agg(last).first()
+        return None if found is None else constant(found[0], at_type)
+
+    def pending(self, batch: int) -> Pending:
+        """The batches after a number, by the log alone."""
+        import pyarrow.compute as pc
+
+        if not self.table.exists():
+            return Pending(0, 0, 0, None)
+        snapshot = self.table.snapshot()
+        number = F.col("partitionValues")[snapshot.physical_names[BATCH]].cast("bigint")
+        files = snapshot.files.where(number > batch)
+        found = files.select(  # one job, where aggregates would take three
+            number.alias("batch"),
+            num_physical_rows_column().alias("rows"),
+            "size",
+            "modificationTime",
+        ).toArrow()
+        oldest = pc.min(found["modificationTime"]).as_py()
+        return Pending(
+            len(found["batch"].unique()),
+            pc.sum(found["rows"]).as_py() or 0,
+            pc.sum(found["size"]).as_py() or 0,
+            None if oldest is None else datetime.fromtimestamp(oldest / 1000, timezone.utc),
+        )
+
+    def purge(self, batch: int) -> None:
+        """Delete the batches up to a number; this only removes their files from the log.
+
+        The same commit records the number, for readers of a base that lacks these batches.
+        """
+        nothing = self.table.read().where("false")
+        up_to = f"{BATCH} <= {batch}"
+        purged = {PURGED: batch}
+        self.table.write(nothing, "overwrite", replace_where=up_to, applied=purged, once=True)

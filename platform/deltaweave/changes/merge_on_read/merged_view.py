@@ -1,0 +1,186 @@
+"""The ways to join base and changes of a merge-on-read table.
+
+The changes are combined to one row for each key first. Then one of these joins follows:
+
+- `double_rank`: the union of both, of which the newest row of each key is kept. It shuffles the
+base.
+- `full_outer_join`: it shuffles the base too.
+- `left_join_anti_join`: the base left-joined with the changes, and an anti join for the changes of
+  new keys. If the changes can be broadcast, the base is not shuffled. Its keys are read twice.
+- `left_join_inserts`: the same for events that say that they insert. Only keys with a known delete
+  are looked up in the base's keys; without such a key these are not read.
+- `anti_join`: the base without the changed keys, and the changes. It needs changes that are whole
+  rows and newer than all rows of the base. Only their keys are broadcast.
+
+The last is the fastest, then the fourth, if they are possible. Otherwise the third is, unless the
+changes are too many to be broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from deltaweave.changes.current import DELETED, UPSERTED, combined, new_row
+from deltaweave.changes.events import INSERTED, SEQUENCE, VALUES, EventShape
+from deltaweave.changes.merge_on_read.key_anti_join import with_other_keys
+from deltaweave.errors import StatementError
+from deltaweave.identifiers import quoted
+
+ViewMethod = Literal[
+    "double_rank", "full_outer_join", "left_join_anti_join", "left_join_inserts", "anti_join"
+]
+METHODS: tuple[str, ...] = get_args(ViewMethod)
+
+_IN_BASE = "_cdc_in_base"
+
+
+@dataclass(frozen=True)
+class MergedView:
+    """The two sides of a merge-on-read table.
+
+    Attributes:
+        base: Its rows: the keys, the other columns, `_cdc_sequence` and, if events may leave
+            columns out, `_cdc_column_sequences`.
+        changes: One row for each changed key, from `newest_of_keys`; with `_cdc_inserted` (boolean)
+            if events say that they insert.
+        shape: How the events were read.
+        broadcasts: Whether the changes are small enough to be broadcast.
+        are_newer: Whether every change is known to be newer than all of the base.
+    """
+
+    base: DataFrame
+    changes: DataFrame
+    shape: EventShape
+    broadcasts: bool
+    are_newer: bool = False
+
+    @property
+    def best(self) -> ViewMethod:
+        """The fastest of the methods that are possible."""
+        tells_inserts = INSERTED in self.changes.columns
+        return "left_join_inserts" if tells_inserts and not self._replaces else self.best_for_all
+
+    @property
+    def best_for_all(self) -> ViewMethod:
+        """The fastest method that does not rely on events that say that they insert."""
+        if self._replaces:
+            return "anti_join"
+        return "left_join_anti_join" if self.broadcasts else "full_outer_join"
+
+    @property
+    def _replaces(self) -> bool:
+        """Whether changes replace rows without a comparison."""
+        return self.are_newer and not self.shape.is_partial
+
+    def rows(self, method: ViewMethod) -> DataFrame:
+        """The rows, with all columns of the base.
+
+        Raises:
+            StatementError: The method does not fit these events.
+        """
+        if method == "double_rank":
+            return self._ranked()
+        if method == "full_outer_join":
+            return self._joined("full_outer", self.changes)
+        if method == "left_join_anti_join":
+            return self._joined("left", self._sent(self.changes)).unionByName(self._not_in_base())
+        if method == "anti_join":
+            return self._replaced()
+        if INSERTED not in self.changes.columns:
+            raise StatementError(
+                "left_join_inserts needs to be told which events insert.",
+                operation="reading",
+                hint="Give inserts=, or use left_join_anti_join.",
+            )
+        # After a delete, no event knows whether it inserts: the base may still hold the row, may
+        # have lost it, or may hold the next row of its key. Other events may not say (null).
+        is_insert = F.coalesce(INSERTED, F.lit(False)) & F.col(DELETED).isNull()
+        others = self.changes.where(~is_insert)
+        is_untold = F.col(INSERTED).isNull() | F.col(DELETED).isNotNull()
+        returned = others.where(is_untold & F.col(UPSERTED).isNotNull())
+        return (
+            self._joined("left", self._sent(others))
+            .unionByName(self._new(self.changes.where(is_insert)))
+            .unionByName(replace(self, changes=returned)._not_in_base())
+        )
+
+    def _sent(self, changes: DataFrame) -> DataFrame:
+        return F.broadcast(changes) if self.broadcasts else changes
+
+    @property
+    def _keys(self) -> list[str]:
+        return list(self.shape.keys)
+
+    def _joined(self, how: Literal["left", "full_outer"], changes: DataFrame) -> DataFrame:
+        """The base's rows with their changes; with a full join, new rows too."""
+        base, changes = self.base.alias("b"), changes.alias("c")
+        if how == "full_outer":
+            base = self.base.withColumn(_IN_BASE, F.lit(True)).alias("b")
+        same = [f"b.{quoted(key)} = c.{quoted(key)}" for key in self._keys]
+        joined = base.join(changes, F.expr(" AND ".join(same)), how)
+        after = combined(
+            self.shape,
+            lambda name: f"b.{quoted(name)}",
+            lambda name: f"c.{quoted(name)}",
+            f"b.{_IN_BASE} IS NOT NULL" if how == "full_outer" else "true",
+        )
+        keys = {key: f"b.{quoted(key)}" for key in self._keys}
+        if how == "full_outer":
+            keys = {key: f"coalesce({of}, c.{quoted(key)})" for key, of in keys.items()}
+        return _selected(joined.where(after.is_there), {**keys, **after.values})
+
+    def _replaced(self) -> DataFrame:
+        if not self._replaces:
+            raise StatementError(
+                "anti_join needs changes that are whole rows and newer than all of the base.",
+                operation="reading",
+                hint="Use auto, which chooses it if possible.",
+            )
+        keys = self.changes.select(*map(quoted, self._keys))
+        kept = with_other_keys(self.base, keys, self._keys, broadcasts=self.broadcasts)
+        return kept.unionByName(self._new(self.changes))
+
+    def _not_in_base(self) -> DataFrame:
+        """The changes of keys that the base does not have, as rows."""
+        keys = [quoted(key) for key in self._keys]
+        # First find the changed keys that the base has: this reads only its keys, without a
+        # shuffle.
+        changed = self._sent(self.changes.select(*keys))
+        known = self.base.select(*keys).join(changed, self._keys, "left_semi")
+        return self._new(self.changes.join(self._sent(known), self._keys, "left_anti"))
+
+    def _new(self, changes: DataFrame) -> DataFrame:
+        """Changes as new rows, for keys that the base does not have."""
+        alive = changes.where(F.col(UPSERTED).isNotNull())
+        keys = {key: quoted(key) for key in self._keys}
+        return _selected(alive, {**keys, **new_row(self.shape, quoted)})
+
+    def _ranked(self) -> DataFrame:
+        if self.shape.is_partial:
+            raise StatementError(
+                "double_rank keeps whole rows, but these events may leave columns out.",
+                operation="reading",
+                hint="Use left_join_anti_join or full_outer_join.",
+            )
+        keys = [quoted(key) for key in self._keys]
+        changes = self.changes.select(
+            *keys,
+            *[F.col(VALUES)[c].alias(c) for c in self.shape.columns],
+            F.greatest(UPSERTED, DELETED).alias(SEQUENCE),
+            F.col(UPSERTED).isNull().alias("_cdc_gone"),
+        )
+        both = self.base.withColumn("_cdc_gone", F.lit(False)).unionByName(changes)
+        newest_first = Window.partitionBy(*keys).orderBy(
+            F.col(SEQUENCE).desc_nulls_last(), F.col("_cdc_gone").desc()
+        )
+        ranked = both.withColumn("_cdc_rank", F.row_number().over(newest_first))
+        return ranked.where("_cdc_rank = 1 AND NOT _cdc_gone").drop("_cdc_rank", "_cdc_gone")
+
+
+def _selected(rows: DataFrame, values: Mapping[str, str]) -> DataFrame:
+    return rows.selectExpr(*[f"{value} AS {quoted(name)}" for name, value in values.items()])

@@ -1,0 +1,199 @@
+"""Brings changes into the base, by a merge or by rewriting."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Literal, get_args
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, DataType, TimestampType
+
+from deltaweave.changes.current import Tombstones, apply_to_current_rows
+from deltaweave.changes.events import counted
+from deltaweave.changes.merge_on_read.base_and_batches import (
+    at_one_moment,
+    merged_batch,
+    merged_mark,
+    retire_earlier_mark,
+)
+from deltaweave.changes.merge_on_read.changeset import Changeset
+from deltaweave.changes.merge_on_read.merged_view import MergedView
+from deltaweave.changes.merge_on_read.sides import Sides
+from deltaweave.choices import check_choice
+from deltaweave.delta.log import TableSnapshot
+from deltaweave.errors import CommitConflictError, StatementError
+from deltaweave.identifiers import quoted
+from deltaweave.table import Table
+
+logger = logging.getLogger(__name__)
+
+Strategy = Literal["merge", "overwrite", "replace_where", "auto"]
+
+# Above this share of changed rows, a table with deletion vectors is rewritten.
+_MARKED_SHARE = 0.3
+# Above this expected share of touched files, a table without them is rewritten.
+_REWRITTEN_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Rematerialized:
+    """What a rematerialization did.
+
+    Attributes:
+        version: The version of the base that it committed.
+        batch: The newest batch that is in it.
+        strategy: The strategy that was used.
+    """
+
+    version: int
+    batch: int
+    strategy: str
+
+
+def check_strategy(strategy: str, base: Table) -> None:
+    """Raise a StatementError if a strategy is unknown."""
+    known = get_args(Strategy)
+    check_choice("strategy", strategy, known, table=base.path_or_name, operation="rematerializing")
+
+
+def best_strategy(base: Table, num_changes: int) -> Strategy:
+    """Choose by the share of changed rows, or by the expected share of touched files.
+
+    Args:
+        base: The table.
+        num_changes: The number of events; they are assumed to change different rows, spread evenly.
+    """
+    layout = base.layout(small_file_bytes=0)
+    if not layout.rows:
+        return "overwrite"
+    if base.setting("delta.enableDeletionVectors") == "true":
+        return "merge" if num_changes <= _MARKED_SHARE * layout.rows else "overwrite"
+    untouched = (1 - 1 / max(layout.files, 1)) ** num_changes
+    if 1 - untouched <= _REWRITTEN_SHARE:
+        return "merge"
+    return "replace_where" if base.partition_columns() else "overwrite"
+
+
+def touched_partitions(base: Table, view: MergedView) -> str:
+    """The SQL condition of the partitions in which a row changes, before or after.
+
+    Raises:
+        StatementError: The base has no partitions.
+    """
+    columns = base.partition_columns()
+    if not columns:
+        raise StatementError(
+            "the base has no partitions to replace.",
+            table=base.path_or_name,
+            operation="rematerializing",
+            hint="Use merge or overwrite.",
+        )
+    keys = list(view.shape.keys)
+    changed = view.changes.select(*map(quoted, keys))
+    before = view.base.join(changed, keys, "left_semi").select(*map(quoted, columns))
+    rows = view.rows("left_join_anti_join")
+    after = rows.join(changed, keys, "left_semi").select(*map(quoted, columns))
+    touched = before.unionByName(after).distinct()
+    of_each = [_equals(name, touched.schema[name].dataType) for name in columns]
+    conditions = touched.select(F.concat_ws(" AND ", *of_each).alias("condition"))
+    # At most as many rows as partitions, which the log lists anyway.
+    return " OR ".join(f"({row.condition})" for row in conditions.collect()) or "false"
+
+
+def _equals(name: str, data_type: DataType) -> Column:
+    """Makes the SQL condition that a column has a row's value, as text.
+
+    Spark makes the text, because Python has no years beyond 9999 and a time zone of its own. Times
+    are compared by microseconds: in a zone with daylight saving, one hour of text is ambiguous each
+    year.
+    """
+    column = F.col(quoted(name))
+    if isinstance(data_type, TimestampType):
+        micros = F.unix_micros(column).cast("string")
+        value = F.concat(F.lit("timestamp_micros("), micros, F.lit(")"))
+    elif isinstance(data_type, BinaryType):
+        value = F.concat(F.lit("X'"), F.hex(column), F.lit("'"))
+    else:
+        escaped = F.replace(column.cast("string"), F.lit("\\"), F.lit("\\\\"))
+        escaped = F.replace(escaped, F.lit("'"), F.lit("\\'"))
+        # Spark would insert a setting's value there (`identifiers.literal`).
+        escaped = F.replace(escaped, F.lit("${"), F.lit("\\u0024{"))
+        end = F.lit(f"' AS {data_type.simpleString()})")
+        value = F.concat(F.lit("CAST('"), escaped, end)
+    is_equal = F.concat(F.lit(f"{quoted(name)} = "), value)
+    return F.coalesce(is_equal, F.lit(f"{quoted(name)} IS NULL"))
+
+
+def write_anew(
+    base: Table, view: MergedView, read: TableSnapshot, until: int, strategy: str
+) -> int | None:
+    """Rewrite the base, or the partitions that change, with the rows of a view.
+
+    Args:
+        base: The base.
+        view: The view of that version and of the batches up to `until`.
+        read: The version.
+        until: The newest batch in the view.
+        strategy: `overwrite` or `replace_where`.
+
+    Returns:
+        The committed version; None if another run brought the batches in meanwhile.
+
+    Raises:
+        CommitConflictError: Another writer changed the base since that version.
+    """
+    predicate, columns = None, view.base.columns
+    if strategy == "replace_where":
+        predicate = touched_partitions(base, view)
+        view = replace(view, base=view.base.where(predicate))
+    try:
+        written = base.write(
+            view.rows(view.best_for_all).select(*map(quoted, columns)),
+            "overwrite",
+            replace_where=predicate,
+            applied={merged_mark(read.id): until},
+            computed_from=read.version,
+        )
+    except CommitConflictError:
+        if merged_batch(base) >= until:
+            return None
+        raise
+    return written.version
+
+
+def rematerialized(sides: Sides, strategy: Strategy, late_by: timedelta) -> Rematerialized | None:
+    """Bring all batches that there are now into the base; see `MergeOnReadTable.rematerialize`."""
+    base = sides.base
+    if not sides.changes.exists():
+        return None
+    shape = sides.shape()
+    snapshot, batches = at_one_moment(base, Changeset(sides.changes, shape))
+    until = batches.newest
+    if until <= batches.after:
+        return None
+    events = counted(batches.rows, shape)
+    chosen = best_strategy(base, events.count) if strategy == "auto" else strategy
+    if chosen == "replace_where" and events.truncated is not None:
+        chosen = "overwrite"  # all partitions change
+    tombstones = Tombstones.of(base, sides.keys)
+    tombstones.remember(events, late_by)
+    if chosen == "merge":
+        pair = (merged_mark(snapshot.id), until)
+        written = apply_to_current_rows(base, events, tombstones, pair).version
+    else:
+        known = tombstones.version()
+        whole = snapshot.read_whole()
+        view = sides.view(snapshot, whole, batches, events, asks_order=True)
+        written = write_anew(base, view, snapshot, until, chosen)
+        if written is not None and tombstones.version() != known:
+            # Others remembered deletes meanwhile. If the base did not hold their rows then, this
+            # commit may have written them just now.
+            apply_to_current_rows(base, events, tombstones, None)
+    if written is None:
+        return None
+    retire_earlier_mark(base)
+    logger.info("%s: batches up to %d are in the base, by %s", base, until, chosen)
+    return Rematerialized(written, until, chosen)

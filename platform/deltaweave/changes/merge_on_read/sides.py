@@ -1,0 +1,110 @@
+"""The base and the changeset of a merge-on-read table, and the view of both at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.changes.current import Tombstones, alive, newest_of_keys, rows_left
+from deltaweave.changes.events import PREFIX, SEQUENCE, Events, EventShape
+from deltaweave.changes.merge_on_read.base_and_batches import at_one_moment, fit_into_a_broadcast
+from deltaweave.changes.merge_on_read.changeset import Batches, Changeset
+from deltaweave.changes.merge_on_read.merged_view import MergedView
+from deltaweave.changes.merge_on_read.newer_than_base import are_newer
+from deltaweave.changes.options import ChangeOptions, condition_of_keys
+from deltaweave.delta.log import TableSnapshot
+from deltaweave.table import Table
+
+# One task combines so many rows in less time than Spark takes for another stage.
+_ROWS_OF_A_TASK = 100_000
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The two tables, and how their rows are read.
+
+    Attributes:
+        base: The base.
+        changes: The table of the changeset.
+        keys: The key columns.
+        options: What the caller says of the events.
+        broadcast_limit_bytes: Changes up to this measured size are broadcast.
+    """
+
+    base: Table
+    changes: Table
+    keys: tuple[str, ...]
+    options: ChangeOptions
+    broadcast_limit_bytes: int
+
+    def shape(self) -> EventShape:
+        """How the changeset's rows are read: they have the base's columns."""
+        columns = [
+            name
+            for name in self.base.read().columns
+            if name not in self.keys and not name.startswith(PREFIX)
+        ]
+        return EventShape(
+            keys=self.keys,
+            sequence_by=F.col(SEQUENCE),
+            deletes=None,
+            truncates=None,
+            columns=tuple(columns),
+            present=self.options.present_columns,
+            ignore_nulls=self.options.ignore_null_updates,
+        )
+
+    def view_of_now(
+        self, where: str | Column | None, *, asks_order: bool
+    ) -> tuple[MergedView, Events]:
+        """The view of both sides at one moment, and the events in it.
+
+        Args:
+            where: Condition of key columns for both sides, or None.
+            asks_order: Whether to find out if all changes are newer than the base.
+        """
+        shape = self.shape()
+        changeset = Changeset(self.changes, shape)
+        snapshot, batches = at_one_moment(self.base, changeset)
+        base = snapshot.read_whole()
+        rows, truncated = batches.rows, changeset.truncated(batches)
+        if where is not None:
+            condition = condition_of_keys(where, rows, self.keys, self.base)
+            base, rows = base.where(condition), rows.where(condition)
+        count = batches.files.num_records
+        if count is not None and count <= _ROWS_OF_A_TASK:
+            rows = rows.coalesce(1)  # finds the newest event of each key without a shuffle
+        events = Events(rows, shape, truncated=truncated)
+        return self.view(snapshot, base, batches, events, asks_order=asks_order), events
+
+    def view(
+        self,
+        snapshot: TableSnapshot,
+        base: DataFrame,
+        batches: Batches,
+        events: Events,
+        *,
+        asks_order: bool,
+    ) -> MergedView:
+        """The view of some rows of a version of the base, and the events of some batches.
+
+        Args:
+            snapshot: The version of the base.
+            base: Its rows, or some of them.
+            batches: The batches.
+            events: Their events, or some of them.
+            asks_order: Whether to find out if all changes are newer than the base.
+        """
+        tombstones = Tombstones.of(self.base, self.keys)
+        newest = newest_of_keys(events)
+        known = tombstones.with_deletes(newest, events, tombstones.version())
+        asks_order = asks_order and not events.shape.is_partial
+        return MergedView(
+            rows_left(base, events),
+            alive(known, events),
+            events.shape,
+            broadcasts=fit_into_a_broadcast(batches, self.broadcast_limit_bytes),
+            are_newer=asks_order and are_newer(batches, snapshot, events.sequence_type),
+        )

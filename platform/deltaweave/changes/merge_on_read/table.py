@@ -1,0 +1,298 @@
+"""Merge on read: a base table and the changes to it, read as one and merged from time to time.
+
+Changes that come faster than a table can be rewritten are appended to a changeset, and readers see
+base and changeset together. From time to time, one commit merges the changeset into the base and
+records the number of the newest merged batch. A reader takes a version of the base and the batches
+after its number. So it sees each change once, whatever is merged, purged or killed meanwhile.
+
+Merged batches are deleted only after a while, because readers may still use the version before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Literal
+
+from pyspark.sql import Column, DataFrame
+
+from deltaweave.changes.current import (
+    Tombstones,
+    alive,
+    current_row_columns,
+    newest_of_keys,
+)
+from deltaweave.changes.events import PREFIX, Events, read_events
+from deltaweave.changes.merge_on_read.base_and_batches import (
+    merged_batch,
+)
+from deltaweave.changes.merge_on_read.changeset import Changeset, Pending
+from deltaweave.changes.merge_on_read.merged_view import METHODS, MergedView, ViewMethod
+from deltaweave.changes.merge_on_read.rematerialization import (
+    Rematerialized,
+    Strategy,
+    check_strategy,
+    rematerialized,
+)
+from deltaweave.changes.merge_on_read.sides import Sides
+from deltaweave.changes.options import (
+    ChangeOptions,
+    check_columns,
+    event_shape,
+    needed_properties,
+    schema_of,
+)
+from deltaweave.choices import check_choice
+from deltaweave.delta.jvm import letting_go
+from deltaweave.errors import StatementError
+from deltaweave.identifiers import quoted
+from deltaweave.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class MergeOnReadTable:
+    """A base table and the changes to it.
+
+    Args:
+        spark: A Delta-enabled session.
+        base: Path or name of the base, a table of current rows like those of `apply_changes`. The
+            first batch creates it if it does not exist.
+        changes: Path of the changeset; by default the base's path with `_changes` appended.
+        keys: As in `apply_changes`, like all arguments that are not described here.
+        inserts: Condition of events that insert; they are read without looking into the base. The
+            first event of a key must insert, no other may, and it must not be appended again once
+            it is merged. If events break this promise, views by `left_join_inserts` lack the row or
+            have it twice until the next rematerialization, which does not rely on it. Keys with a
+            remembered delete (`late_by`) are always looked up in the base.
+        partition_by: Partition columns of a base that is created. A key's partition must not
+            change, unless the base is rematerialized by merge or as a whole.
+        late_by: How long deletes are remembered for events that come late.
+        keep_merged_for: How long merged batches are kept. It must be longer than a reader takes
+            from choosing a version of the base to reading the changes.
+        broadcast_limit_bytes: Changes up to this measured size are broadcast.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        base: str,
+        *,
+        changes: str | None = None,
+        keys: Sequence[str],
+        sequence_by: str | Column,
+        apply_as_deletes: str | Column | None = None,
+        apply_as_truncates: str | Column | None = None,
+        inserts: str | Column | None = None,
+        ignore_null_updates: bool = False,
+        present_columns: str | None = None,
+        column_list: Sequence[str] | None = None,
+        except_column_list: Sequence[str] | None = None,
+        partition_by: Sequence[str] = (),
+        late_by: timedelta = timedelta(days=7),
+        keep_merged_for: timedelta = timedelta(hours=1),
+        broadcast_limit_bytes: int = 2**30,
+    ) -> None:
+        self.spark = spark
+        self.base = Table(spark, base)
+        self.changes = Table(spark, changes) if changes else self.base.named_with("_changes")
+        self._keys = tuple(keys)
+        self._options = ChangeOptions(
+            keys=self._keys,
+            sequence_by=sequence_by,
+            apply_as_deletes=apply_as_deletes,
+            apply_as_truncates=apply_as_truncates,
+            inserts=inserts,
+            ignore_null_updates=ignore_null_updates,
+            present_columns=present_columns,
+            column_list=column_list,
+            except_column_list=except_column_list,
+        )
+        self._partition_by = tuple(partition_by)
+        self._late_by = late_by
+        self._keep_merged_for = keep_merged_for
+        self._sides = Sides(
+            self.base, self.changes, self._keys, self._options, broadcast_limit_bytes
+        )
+
+    def append(self, source: DataFrame, *, applied: tuple[str, int] | None = None) -> int | None:
+        """Append a batch of events; missing tables are created.
+
+        Args:
+            source: The events.
+            applied: Application id and version of the batch. A batch that was appended before is
+                not appended again.
+
+        Returns:
+            The batch's number, or None if it was appended before or is empty.
+
+        Raises:
+            StatementError: The events' columns do not fit.
+            SourceError: An event lacks its key or sequence.
+        """
+        shape = event_shape(self.base, source, self._options)
+        events = read_events(source, shape, table=self.changes.path_or_name)
+        try:
+            if not events.count:
+                return None
+            schema = schema_of(events, current_row_columns(events))
+            properties = {"delta.enableDeletionVectors": "true", **needed_properties(schema)}
+            changeset = Changeset(self.changes, shape)
+            if not self.base.exists():
+                # The changeset comes first, because readers of a base need it.
+                changeset.create_if_missing(events)
+                self.base.create_if_missing(schema, self._partition_by, properties)
+            check_columns(self.base, schema)
+            return changeset.append(events, applied, self.merged_batch())
+        finally:
+            with letting_go("the events"):
+                events.rows.unpersist()
+
+    def ingest(
+        self, stream: DataFrame, *, name: str, checkpoint: str, every: str | None = None
+    ) -> StreamingQuery:
+        """Append the batches of a stream, each exactly once.
+
+        A batch is identified by its number and the checkpoint's id, which Spark creates with the
+        checkpoint. With a new checkpoint, all batches are appended, as those of a new stream.
+
+        Args:
+            stream: A streaming DataFrame, of Kafka, files or a Delta table.
+            name: The stream's name, which no other running stream of this session has.
+            checkpoint: The directory in which Spark keeps the stream's progress.
+            every: The interval of batches, e.g. `10 seconds`. By default, the stream reads what is
+                available now, and ends.
+
+        Returns:
+            The query, which runs.
+        """
+
+        def append(batch: DataFrame, number: int) -> None:
+            # Not from the query that start() returns, because the first batch may come before it
+            # returns.
+            [of_checkpoint] = [q.id for q in stream.sparkSession.streams.active if q.name == name]
+            self.append(batch, applied=(f"deltaweave/stream/{of_checkpoint}", number))
+
+        writer = stream.writeStream.queryName(name).option("checkpointLocation", checkpoint)
+        trigger = (
+            writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)
+        )
+        return trigger.foreachBatch(append).start()
+
+    def read(
+        self, method: ViewMethod | Literal["auto"] = "auto", *, where: str | Column | None = None
+    ) -> DataFrame:
+        """The rows as of now: the base with all changes since.
+
+        Both are read at their current versions, also if the DataFrame is used later.
+
+        Args:
+            method: How base and changes are joined (`merged_view`). `auto` takes the first that is
+                possible of: the anti join, if all changes are newer than the base;
+                `left_join_inserts`, if `inserts` is given; `left_join_anti_join`, if the changes
+                can be broadcast; and the full outer join.
+            where: Condition of key columns, for both sides. Filter the result by other columns,
+                because changes may change them.
+
+        Raises:
+            StatementError: The method is unknown or does not fit the events, or the condition names
+                other columns than keys.
+            SourceError: The base lacks batches that were purged.
+        """
+        table = self.base.path_or_name
+        check_choice("method", method, ("auto", *METHODS), table=table, operation="reading")
+        view, events = self._sides.view_of_now(where, asks_order=method in ("auto", "anti_join"))
+        if method == "auto":
+            tells_inserts = self._options.inserts is not None
+            method = view.best if tells_inserts else view.best_for_all
+        if method == "left_join_inserts" and events.truncated is not None:
+            method = "left_join_anti_join"  # the base may have lost keys
+        return self._visible(view.rows(method))
+
+    def read_optimized(self) -> DataFrame:
+        """The base alone, as the last rematerialization left it, without what is `pending`."""
+        return self._visible(self.base.snapshot().read_whole())
+
+    def create_view(self, name: str) -> None:
+        """Create a temporary view that always shows the newest rows.
+
+        It reads both tables as they are when it is queried. Changes that are already in the base
+        change nothing.
+
+        Args:
+            name: What SQL calls it in this session.
+
+        Raises:
+            StatementError: The table takes events that empty it, which a view cannot know in
+                advance.
+        """
+        if self._options.apply_as_truncates is not None:
+            raise StatementError(
+                "a view by name cannot know of events that empty the table.",
+                table=self.base.path_or_name,
+                operation="making a view",
+                hint="Use read(), or leave apply_as_truncates out.",
+            )
+        shape = self._sides.shape()
+        tombstones = Tombstones.of(self.base, self._keys)
+        events = Events(Changeset(self.changes, shape).events(), shape)
+        tombstones.create_if_missing(events)
+        newest = tombstones.with_deletes_of_now(newest_of_keys(events))
+        changes = alive(newest, events)
+        view = MergedView(self.base.read(), changes, shape, broadcasts=False)
+        self._visible(view.rows("left_join_anti_join")).createOrReplaceTempView(name)
+
+    def merged_batch(self) -> int:
+        """The newest batch that is in the base; 0 for none."""
+        return merged_batch(self.base)
+
+    def newest_batch(self) -> int:
+        """The newest batch that was appended; 0 for none."""
+        return Changeset(self.changes, self._sides.shape()).newest() if self.base.exists() else 0
+
+    def pending(self) -> Pending:
+        """What is not in the base yet."""
+        merged = self.merged_batch() if self.base.exists() else 0
+        return Changeset(self.changes, self._sides.shape()).pending(merged)
+
+    def rematerialize(self, strategy: Strategy = "auto") -> Rematerialized | None:
+        """Bring all current batches into the base, in one commit with the number of the newest.
+
+        Args:
+            strategy: `merge` merges the changes; `overwrite` rewrites the base; `replace_where`
+                rewrites the partitions in which a row changes; `auto` chooses by the share of rows
+                that change, or of the files that hold them.
+
+        Returns:
+            What it did; None if nothing is pending, or another run did it meanwhile.
+
+        Raises:
+            StatementError: The strategy is unknown.
+            SourceError: The base lacks batches that were purged.
+            CommitConflictError: Another writer changed the base meanwhile. Nothing was committed,
+                and this can be repeated.
+            DeltaweaveError: Anything else; the base is as it was.
+        """
+        check_strategy(strategy, self.base)
+        return rematerialized(self._sides, strategy, self._late_by)
+
+    def purge(self) -> int:
+        """Delete the batches that were merged at least `keep_merged_for` ago, by the log alone.
+
+        Returns:
+            The newest batch that is deleted; 0 for none.
+        """
+        before = datetime.now(timezone.utc) - self._keep_merged_for
+        version = self.base.version_at(before)
+        merged = merged_batch(self.base, version) if version is not None else 0
+        if not merged:
+            return 0
+        Changeset(self.changes, self._sides.shape()).purge(merged)
+        return merged
+
+    def _visible(self, rows: DataFrame) -> DataFrame:
+        """The rows with the user's columns, in the base's order."""
+        names = [name for name in self.base.read().columns if not name.startswith(PREFIX)]
+        return rows.select(*map(quoted, names))

@@ -1,0 +1,183 @@
+"""The options that describe change events, checked before anything is read or written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape
+from deltaweave.delta.jvm import check_is_classic, translated
+from deltaweave.errors import StatementError
+from deltaweave.identifiers import RESERVED_PREFIX, quoted
+from deltaweave.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_OPERATION = "applying changes"
+_NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeOptions:
+    """How a caller describes change events; `apply_changes` documents the options.
+
+    Attributes:
+        keys: Columns that identify a row.
+        sequence_by: Orders the events of a key.
+        apply_as_deletes: Condition of events that delete.
+        apply_as_truncates: Condition of events that empty the table.
+        inserts: Condition of events that insert (merge on read).
+        ignore_null_updates: Whether nulls leave columns as they are.
+        present_columns: Column with the names of the columns that an event sets.
+        column_list: Columns of the source that are columns of the table.
+        except_column_list: Columns of the source that are not.
+    """
+
+    keys: Sequence[str]
+    sequence_by: str | Column
+    apply_as_deletes: str | Column | None = None
+    apply_as_truncates: str | Column | None = None
+    inserts: str | Column | None = None
+    ignore_null_updates: bool = False
+    present_columns: str | None = None
+    column_list: Sequence[str] | None = None
+    except_column_list: Sequence[str] | None = None
+
+
+def event_shape(table: Table, rows: DataFrame, options: ChangeOptions) -> EventShape:
+    """How the rows are read as events.
+
+    Raises:
+        StatementError: Options contradict each other, or name columns that the rows do not have.
+        UnsupportedSessionError: The rows belong to a Spark Connect session.
+    """
+    check_is_classic(rows.sparkSession)
+    return EventShape(
+        keys=tuple(options.keys),
+        sequence_by=_expression(options.sequence_by),
+        deletes=_condition(options.apply_as_deletes),
+        truncates=_condition(options.apply_as_truncates),
+        inserts=_condition(options.inserts),
+        columns=_columns(table, rows, options),
+        present=options.present_columns,
+        ignore_nulls=options.ignore_null_updates,
+    )
+
+
+def schema_of(events: Events, further: Sequence[StructField]) -> StructType:
+    """The schema of the events' table, with further columns."""
+    values = events.rows.schema[VALUES].dataType
+    assert isinstance(values, StructType)
+    keys = [StructField(key, events.rows.schema[key].dataType) for key in events.shape.keys]
+    of_values = [StructField(name, values[name].dataType) for name in events.shape.columns]
+    return StructType([*keys, *of_values, *further])
+
+
+def check_columns(table: Table, schema: StructType) -> None:
+    """Raise a StatementError that names the columns that the table lacks."""
+    has = {field.name.lower() for field in table.read().schema}
+    missing = [field for field in schema if field.name.lower() not in has]
+    if missing:
+        added = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in missing)
+        raise wrong(
+            table,
+            f"the table has no column {', '.join(field.name for field in missing)}.",
+            f"Add them, ALTER TABLE … ADD COLUMNS ({added}), or leave columns of the events out.",
+        )
+
+
+def _expression(given: str | Column) -> Column:
+    return F.expr(given) if isinstance(given, str) else given
+
+
+def _condition(given: str | Column | None) -> Column | None:
+    return None if given is None else _expression(given)
+
+
+def _columns(table: Table, rows: DataFrame, options: ChangeOptions) -> tuple[str, ...]:
+    """The columns of the table that are no keys."""
+    keys, column_list = options.keys, options.column_list
+    if isinstance(keys, str) or not keys:
+        raise wrong(table, "keys is a list of one or more columns.")
+    if column_list is not None and options.except_column_list is not None:
+        raise wrong(table, "column_list and except_column_list exclude each other.")
+    left_out = {*(options.except_column_list or ()), *filter(None, [options.present_columns])}
+    named = {*keys, *left_out, *(column_list or ())}
+    unknown = sorted(named - set(rows.columns))
+    if unknown:
+        raise wrong(
+            table,
+            f"the source has no column {', '.join(unknown)}.",
+            f"It has {', '.join(rows.columns)}.",
+        )
+    wanted = rows.columns if column_list is None else list(column_list)
+    columns = tuple(name for name in wanted if name not in left_out and name not in keys)
+    taken = (PREFIX, RESERVED_PREFIX)
+    check_names_are_free(table, [n for n in (*keys, *columns) if n.lower().startswith(taken)])
+    return columns
+
+
+def check_names_are_free(table: Table, taken: Sequence[str]) -> None:
+    """Raise a StatementError if columns have names that the table itself needs."""
+    if taken:
+        raise wrong(
+            table,
+            f"the table has columns of its own named {', '.join(taken)}, or names that begin with "
+            f"{PREFIX} or {RESERVED_PREFIX}, which are taken.",
+            "Rename them in the source, or leave them out with except_column_list.",
+        )
+
+
+def needed_properties(schema: StructType) -> dict[str, str]:
+    """The properties that a new table needs for the names of its columns.
+
+    Parquet does not allow blanks and some other characters in names. With column mapping, Delta
+    gives such columns other names in the files.
+    """
+    return {"delta.columnMapping.mode": "name"} if _needs_mapping(schema) else {}
+
+
+def _needs_mapping(data_type: DataType) -> bool:
+    if isinstance(data_type, StructType):
+        return any(
+            not _NOT_IN_PARQUET.isdisjoint(field.name) or _needs_mapping(field.dataType)
+            for field in data_type
+        )
+    if isinstance(data_type, ArrayType):
+        return _needs_mapping(data_type.elementType)
+    if isinstance(data_type, MapType):
+        return _needs_mapping(data_type.keyType) or _needs_mapping(data_type.valueType)
+    return False
+
+
+def wrong(table: Table, problem: str, hint: str | None = None) -> StatementError:
+    """The error for invalid arguments."""
+    return StatementError(problem, table=table.path_or_name, operation=_OPERATION, hint=hint)
+
+
+def condition_of_keys(
+    where: str | Column, rows: DataFrame, keys: Sequence[str], table: Table
+) -> Column:
+    """A condition of key columns.
+
+    Args:
+        where: The condition.
+        rows: Rows that have the keys.
+        keys: The key columns.
+        table: The table, for error messages.
+
+    Raises:
+        StatementError: It names other columns.
+    """
+    condition = F.expr(where) if isinstance(where, str) else where
+    with translated(table.path_or_name, operation="reading"):
+        # Not of a projection of the rows: Spark looks for other columns below it.
+        alone = rows.select(*map(quoted, keys)).schema
+        rows.sparkSession.createDataFrame([], alone).where(condition)
+    return condition

@@ -1,0 +1,65 @@
+"""Side tables: small tables in a table's directory that remember events for a time.
+
+VACUUM of the table skips them, because the names of their directories begin with "_". So they need
+maintenance of their own (`side_tables`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+from pyspark.sql.types import StructType
+
+from deltaweave.changes.events import PREFIX
+from deltaweave.changes.options import needed_properties
+from deltaweave.engine.find import KEY_INDEX_DIRECTORY
+from deltaweave.table import Table
+
+NOTED = f"{PREFIX}noted_at"
+"""Column of a side table: when the row was written."""
+
+TOMBSTONES, EVENTS = "_deltaweave_tombstones", "_deltaweave_events"
+"""The directories of remembered deletes, and of remembered events of histories."""
+
+_OWNER = "deltaweave.sideTableOf"
+"""The table property of a side table with the id of its table."""
+
+
+def side_table(table: Table, directory: str) -> Table:
+    """The side table of a table; it may not exist yet.
+
+    A new table in the same place has another id. What was remembered for the old table would undo
+    its rows, so it gets its own side table. A side table without an owner is from an earlier
+    release and belongs to the table.
+    """
+    owner = table.id()
+    found = Table(table.spark, f"{table.location()}/{directory}")
+    if found.exists() and found.setting(_OWNER) not in (None, owner):
+        return Table(table.spark, f"{found.path_or_name}_{owner}")
+    return found
+
+
+def create_side_table(kept_in: Table, table: Table, schema: StructType) -> None:
+    """Create the side table of a table if it does not exist."""
+    properties = {_OWNER: table.id(), **needed_properties(schema)}
+    kept_in.create_if_missing(schema, properties=properties)
+
+
+def side_tables(table: Table) -> Iterator[Table]:
+    """The existing side tables of a table, including its key index."""
+    index = Table(table.spark, f"{table.location()}/{KEY_INDEX_DIRECTORY}")
+    for each in (index, side_table(table, TOMBSTONES), side_table(table, EVENTS)):
+        if each.exists():
+            yield each
+
+
+def newest_version(kept_in: Table) -> int:
+    """Its newest version; -1 if the table does not exist."""
+    return kept_in.version() if kept_in.exists() else -1
+
+
+def noted_before(keep_for: timedelta) -> str:
+    """The SQL condition of rows that were written longer ago."""
+    before = (datetime.now(timezone.utc) - keep_for).isoformat()
+    return f"{NOTED} < TIMESTAMP '{before}'"

@@ -1,0 +1,53 @@
+"""Transactions on a table: what they read, what they write, and the commit.
+
+- `transaction`: the transaction of a merge: lists and reads files, writes rows, commits.
+- `merge_operation`: the operation, tags and metrics of a MERGE commit.
+- `written_files`: the files that a write left on storage.
+- `table_write`: appends and overwrites, which need no merge.
+- `table_creation`: creates tables, also when several writers do so at once.
+- `analysis_checks`: checks that the table has not changed since the statement was resolved.
+- `transaction_ids`: the idempotency pairs (application id, version) that a table holds.
+- `commit_call`: calls Delta's commit, and finds out whether a failed call committed.
+- `after_commit`: steps after a commit, whose failures are warnings.
+- `uncommitted_files`: deletes the files of a write that failed before its commit.
+"""
+
+from __future__ import annotations
+
+from deltaweave.delta.commit.after_commit import AfterCommit
+from deltaweave.delta.commit.analysis_checks import check_since_analysis
+from deltaweave.delta.commit.commit_call import Committed, committed
+from deltaweave.delta.commit.table_creation import (
+    WantedTable,
+    create_table,
+    is_unwritten,
+    is_unwritten_otherwise,
+    made_unwritten,
+    make_anew,
+)
+from deltaweave.delta.commit.table_write import Write, WriteResult, write_rows
+from deltaweave.delta.commit.transaction import Transaction, transaction_on
+from deltaweave.delta.commit.transaction_ids import is_applied, reset_session_pair, session_pair
+from deltaweave.delta.commit.written_files import WrittenFiles
+
+__all__ = [
+    "AfterCommit",
+    "Committed",
+    "Transaction",
+    "WantedTable",
+    "Write",
+    "WriteResult",
+    "WrittenFiles",
+    "check_since_analysis",
+    "committed",
+    "create_table",
+    "is_applied",
+    "is_unwritten",
+    "is_unwritten_otherwise",
+    "made_unwritten",
+    "make_anew",
+    "reset_session_pair",
+    "session_pair",
+    "transaction_on",
+    "write_rows",
+]

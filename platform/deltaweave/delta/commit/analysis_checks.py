@@ -1,0 +1,111 @@
+"""Checks that the target has not changed since the statement was resolved.
+
+Another commit may have come in between. The statement's values fit only the schema, the type rules
+and the identity columns that the analyzer saw.
+"""
+
+from __future__ import annotations
+
+import json
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit.transaction import Transaction
+from deltaweave.delta.jvm import JavaObject, condition_and_state, delta_error, translated
+from deltaweave.errors import SchemaChangedError, StatementError
+
+_HIGH_WATER_MARK = "delta.identity.highWaterMark"
+
+
+def check_since_analysis(transaction: Transaction) -> None:
+    """Fail where the table is not the one the statement was resolved against.
+
+    Raises:
+        SchemaChangedError: With Delta's wording of the difference.
+        CommitConflictError: Type widening was switched on or off in between.
+        StatementError: The statement adds a column without a type.
+    """
+    _check_schema(transaction)
+    _check_type_widening(transaction)
+    _check_identity_columns(transaction)
+    _check_void_columns(transaction)
+
+
+def _check_schema(transaction: Transaction) -> None:
+    now = transaction.transaction.metadata().schema()
+    resolved = transaction.merge.node.target().schema()
+    if now.size() != resolved.size():
+        raise _changed(transaction, "schemaChangedSinceAnalysis", resolved, now, False)
+
+
+def _check_type_widening(transaction: Transaction) -> None:
+    view = jvm_.jvm(transaction.merge.spark)
+    index, now = transaction.merge.node.targetFileIndex(), transaction.transaction
+    widening = jvm_.singleton(view.org.apache.spark.sql.delta, "TypeWidening")
+    with translated(transaction.merge.table, version=transaction.version):
+        widening.ensureFeatureConsistentlyEnabled(
+            index.protocol(),
+            index.metadata(),
+            now.protocol(),
+            now.metadata(),
+            now.tableNameOrPath(),
+        )
+
+
+def _check_identity_columns(transaction: Transaction) -> None:
+    """Fail if an identity column has moved on: values from its old mark could be used twice."""
+    if not transaction.merge.of_kind("not_matched"):
+        return
+    resolved = transaction.merge.node.targetFileIndex().metadata()
+    now = transaction.transaction.metadata()
+    if _high_water_marks(resolved) != _high_water_marks(now):
+        none = jvm_.option(jvm_.jvm(transaction.merge.spark), None)
+        name = transaction.transaction.tableNameOrPath()
+        raise _changed(transaction, "metadataChangedException", name, none)
+
+
+def _high_water_marks(metadata: JavaObject) -> dict[str, int]:
+    """The last value given out by each identity column that has given out any."""
+    schema = metadata.schemaString()
+    if _HIGH_WATER_MARK not in schema:
+        return {}
+    return {
+        field["name"]: field["metadata"][_HIGH_WATER_MARK]
+        for field in json.loads(schema)["fields"]
+        if _HIGH_WATER_MARK in field["metadata"]
+    }
+
+
+def _check_void_columns(transaction: Transaction) -> None:
+    """Delta drops columns of type void on read, so a merge may not add one."""
+    merge = transaction.merge
+    key = "spark.databricks.delta.createDataFrame.dropNullColumns"
+    migrated = merge.node.migratedSchema()
+    if merge.spark.conf.get(key, "false") != "true" or not migrated.isDefined():
+        return
+    view = jvm_.jvm(merge.spark)
+    utils = jvm_.singleton(view.org.apache.spark.sql.delta.schema, "SchemaUtils")
+    column = utils.findNullTypeColumn(migrated.get())
+    if column.isDefined():
+        error = delta_error(view, "mergeAddVoidColumn", column.get())
+        error_class, sql_state = condition_and_state(error)
+        raise StatementError(
+            error.getMessage(),
+            table=merge.table,
+            version=transaction.version,
+            error_class=error_class,
+            sql_state=sql_state,
+            hint="Cast the column to a type in the source.",
+        )
+
+
+def _changed(transaction: Transaction, error_name: str, *arguments: object) -> SchemaChangedError:
+    error = delta_error(jvm_.jvm(transaction.merge.spark), error_name, *arguments)
+    error_class, sql_state = condition_and_state(error)
+    return SchemaChangedError(
+        error.getMessage(),
+        table=transaction.merge.table,
+        version=transaction.version,
+        error_class=error_class,
+        sql_state=sql_state,
+        hint="Run the statement again: it is resolved against the new schema.",
+    )

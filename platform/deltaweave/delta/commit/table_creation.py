@@ -1,0 +1,140 @@
+"""Creates empty tables, and replaces those whose first write failed.
+
+If the write for which a table was created fails, the empty table stays, with the columns of the
+failed rows. Removing it is not safe, because another writer may have found it. Instead, a
+transaction replaces its schema. It reads the version to which nothing was committed, so Delta's
+conflict check sees other commits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.log import TableSnapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_UNWRITTEN = "deltaweave.unwrittenAtVersion"
+
+
+@dataclass(frozen=True)
+class WantedTable:
+    """The table that a caller wants.
+
+    Attributes:
+        columns: Its columns, as a StructType or as DDL.
+        partition_by: Its partition columns.
+        properties: Its table properties.
+        cluster_by: Its clustering columns.
+        for_a_write: Whether it is created for a write that follows.
+    """
+
+    columns: StructType | str
+    partition_by: Sequence[str]
+    properties: Mapping[str, str]
+    cluster_by: Sequence[str]
+    for_a_write: bool
+
+    @cached_property
+    def schema(self) -> StructType:
+        """Its columns."""
+        if isinstance(self.columns, StructType):
+            return self.columns
+        schema = StructType.fromDDL(self.columns)
+        assert isinstance(schema, StructType)  # it is annotated with the wider DataType
+        return schema
+
+    def properties_at(self, version: int) -> dict[str, str]:
+        """Its properties when it is created; one marks that nothing was committed since."""
+        marks = {_UNWRITTEN: str(version)} if self.for_a_write else {}
+        return {**self.properties, **marks}
+
+
+def create_table(spark: SparkSession, wanted: WantedTable, *, path: str | None, name: str) -> None:
+    """Create a table unless there is one.
+
+    Args:
+        spark: The session.
+        wanted: The table.
+        path: Its path; None for a table of the catalog.
+        name: Its quoted name in the catalog, if it has no path.
+    """
+    from delta.tables import DeltaTable
+
+    created = DeltaTable.createIfNotExists(spark).addColumns(wanted.schema)
+    created = created.location(path) if path is not None else created.tableName(name)
+    if wanted.partition_by:
+        created = created.partitionedBy(*wanted.partition_by)
+    if wanted.cluster_by:
+        created = created.clusterBy(*wanted.cluster_by)
+    for key, value in wanted.properties_at(0).items():
+        created = created.property(key, value)
+    created.execute()
+
+
+def is_unwritten(table: TableSnapshot) -> bool:
+    """Whether it was created for a write, and nothing was committed to it since."""
+    return table.setting(_UNWRITTEN) == str(table.version)
+
+
+def made_unwritten(version: int, operation: str, properties: str | None) -> bool:
+    """Whether a commit replaced an empty table for a write, so that no rows changed.
+
+    Args:
+        version: The version that the commit made.
+        operation: Its operation in Delta's history, e.g. `REPLACE TABLE`.
+        properties: The table properties among the operation's parameters, as JSON.
+    """
+    is_replaced = operation == "REPLACE TABLE" and properties is not None
+    return is_replaced and json.loads(properties or "{}").get(_UNWRITTEN) == str(version)
+
+
+def is_unwritten_otherwise(table: TableSnapshot, wanted: WantedTable) -> bool:
+    """Whether it was created for a write, is still unwritten, and differs from what is wanted.
+
+    Never if either has clustering columns: such a table stays as it is.
+    """
+    if not wanted.for_a_write or not is_unwritten(table):
+        return False
+    if wanted.cluster_by or table.is_clustered():
+        return False
+    there = [(field.name, field.dataType, field.nullable) for field in table.schema]
+    columns = [(field.name, field.dataType, field.nullable) for field in wanted.schema]
+    return there != columns or table.partition_columns != list(wanted.partition_by)
+
+
+def make_anew(table: TableSnapshot, wanted: WantedTable) -> None:
+    """Give a version of a table, to which nothing was committed, the wanted columns.
+
+    Raises:
+        Py4JJavaError: Another writer committed to it meanwhile, and Delta says so: a conflict.
+    """
+    view = jvm_.jvm(table.spark)
+    delta = view.org.apache.spark.sql.delta
+    none = jvm_.option(view, None)
+    transaction = table.log.startTransaction(none, jvm_.option(view, table.snapshot))
+    transaction.readWholeTable()
+    before = transaction.metadata()
+    metadata = delta.actions.Metadata(
+        before.id(),
+        before.name(),
+        before.description(),
+        before.format(),
+        wanted.schema.json(),
+        jvm_.seq(view, list(wanted.partition_by)),
+        jvm_.scala_map(view, wanted.properties_at(table.version + 1)),
+        before.createdTime(),
+    )
+    transaction.updateMetadataForNewTableInReplace(metadata)
+    operation = delta.DeltaOperations.ReplaceTable(
+        metadata, False, False, False, none, none, none, none, none, none, none
+    )
+    transaction.commit(jvm_.seq(view, []), operation, jvm_.scala_map(view, {}))

@@ -1,0 +1,245 @@
+"""Appends and overwrites, each in one commit and without a merge.
+
+Delta's own writer writes the files and checks schema, constraints and the predicate. The commit is
+made here, so that it can hold any number of transaction identifiers (Delta protocol, "Transaction
+Identifiers").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit.after_commit import AfterCommit
+from deltaweave.delta.commit.commit_call import Committed, committed
+from deltaweave.delta.commit.transaction_ids import is_applied, transaction_id
+from deltaweave.delta.commit.uncommitted_files import OwnFiles
+from deltaweave.delta.jvm import JavaObject, letting_go, translated
+from deltaweave.delta.log import at_version
+from deltaweave.errors import StatementError
+from deltaweave.identifiers import column
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    """What a write committed.
+
+    Attributes:
+        version: The version it made, or None where all of its identifiers were applied before.
+        metrics: Delta's metrics of the write by their names, e.g. `numOutputRows`.
+        warnings: What failed after the commit, a sentence each. The commit stands.
+    """
+
+    version: int | None
+    metrics: Mapping[str, int]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """How rows are written into an existing table; `Table.write` describes the options.
+
+    Attributes:
+        table: What messages call the table.
+        overwrite: Whether the rows replace others.
+        replace_where: SQL predicate of the rows that are replaced; None for all.
+        with_schema_evolution: Whether new columns are added to the table.
+        applied: Application ids and versions that go into the same commit.
+        once: Whether nothing is done if the table holds all of `applied` already.
+        applied_before: The version that the table must hold of the one pair's id.
+        computed_from: The version of the table that the rows were computed from.
+        reads_all: Whether they were computed from all of it.
+    """
+
+    table: str
+    overwrite: bool
+    replace_where: str | None
+    with_schema_evolution: bool
+    applied: Mapping[str, int]
+    once: bool
+    applied_before: int | None
+    computed_from: int | None
+    reads_all: bool
+
+    @property
+    def operation(self) -> str:
+        """What messages call the write."""
+        return "overwriting" if self.overwrite else "append"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Delta's options of the write.
+
+        Raises:
+            StatementError: The predicate is empty.
+        """
+        # A session that overwrites partitions dynamically would leave the other partitions' rows.
+        options = {
+            "mergeSchema": str(self.with_schema_evolution),
+            "partitionOverwriteMode": "static",
+        }
+        if self.replace_where is not None:
+            options["replaceWhere"] = _condition(self.replace_where, self.table)
+        return options
+
+
+def write_rows(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
+    """Write rows into an existing table; see `Table.write`."""
+    spark = rows.sparkSession
+    options = write.options
+    delta = jvm_.jvm(spark).org.apache.spark.sql.delta
+    active = jvm_.singleton(delta, "OptimisticTransaction")
+    with translated(write.table, operation=write.operation, version=write.computed_from):
+        transaction = _begun(rows, log, write.computed_from, write.reads_all)
+        if _is_done(transaction, write):
+            return WriteResult(None, {})
+        active.setActive(transaction)
+        try:
+            done = _written_and_committed(log, transaction, rows, write, options)
+        finally:
+            with letting_go("the active transaction"):
+                active.clearActive()
+    metrics: dict[str, int] = {}
+    afterwards = AfterCommit(write.table, done.version, list(done.warnings))
+    with afterwards.step("reading its metrics"):
+        metrics = _metrics(transaction)
+    return WriteResult(done.version, metrics, tuple(afterwards.warnings))
+
+
+def _is_done(transaction: JavaObject, write: Write) -> bool:
+    """Whether the table holds all pairs already, so that nothing is to be written.
+
+    Raises:
+        CommitConflictError: It does not hold the version that the rows were computed from.
+    """
+    read = int(transaction.snapshot().version())
+    are_applied = [
+        is_applied(
+            pair,
+            int(transaction.txnVersion(pair[0])),
+            write.applied_before if write.once else None,
+            table=write.table,
+            version=read,
+        )
+        for pair in write.applied.items()
+    ]
+    return write.once and bool(are_applied) and all(are_applied)
+
+
+def _written_and_committed(
+    log: JavaObject,
+    transaction: JavaObject,
+    rows: DataFrame,
+    write: Write,
+    options: Mapping[str, str],
+) -> Committed:
+    """Write the rows by Delta's writer, and commit what it wrote together with the pairs."""
+    spark = rows.sparkSession
+    view, session = jvm_.jvm(spark), spark._jsparkSession
+    delta, nothing = view.org.apache.spark.sql.delta, jvm_.option(view, None)
+    modes = view.org.apache.spark.sql.SaveMode
+    mode = modes.Overwrite if write.overwrite else modes.Append
+    own_files = OwnFiles(spark, log, transaction)
+    with own_files.deleted_unless_committed():
+        assigned = _assigned(rows, transaction, write.with_schema_evolution)
+        writer = delta.commands.WriteIntoDelta(
+            log,
+            mode,
+            delta.DeltaOptions(jvm_.scala_map(view, options), session.sessionState().conf()),
+            transaction.metadata().partitionColumns(),
+            jvm_.scala_map(view, {}),
+            assigned._jdf,
+            nothing,
+            nothing,
+            False,
+        )
+        with own_files.named():
+            data = writer.writeAndReturnCommitData(transaction, session, nothing, False)
+        actions = view.java.util.ArrayList()
+        actions.addAll(jvm_.java_list(view, data.actions()))
+        for name, version in write.applied.items():
+            actions.add(transaction_id(view, name, version))
+        predicate = jvm_.option(view, write.replace_where)
+        made = delta.DeltaOperations.Write(
+            mode, nothing, predicate, nothing, nothing, nothing, nothing, nothing, nothing
+        )
+        arguments = (jvm_.seq_of(view, actions), made, data.stringTags())
+        own_files.is_committing = True
+        return committed(
+            spark,
+            log,
+            transaction,
+            lambda: int(transaction.commit(*arguments)),
+            table=write.table,
+            operation=write.operation,
+        )
+
+
+def _begun(
+    rows: DataFrame, log: JavaObject, computed_from: int | None, reads_all: bool
+) -> JavaObject:
+    """A transaction at the newest version, or at the version that the rows were computed from."""
+    nothing = jvm_.option(jvm_.jvm(rows.sparkSession), None)
+    if computed_from is None:
+        return log.startTransaction(nothing, nothing)
+    snapshot = at_version(rows.sparkSession, log, computed_from).snapshot
+    transaction = log.startTransaction(nothing, jvm_.option(jvm_.jvm(rows.sparkSession), snapshot))
+    if reads_all:
+        # Otherwise, Delta treats appends as blind, and assumes that an overwrite read only the rows
+        # that it replaces.
+        transaction.readWholeTable()
+    return transaction
+
+
+def _assigned(rows: DataFrame, transaction: JavaObject, with_schema_evolution: bool) -> DataFrame:
+    """The rows, cast to the table's types as an INSERT casts them; values that do not fit fail.
+
+    Not cast are columns that the table lacks, types that cannot be assigned (Delta's writer refuses
+    them by name), and types to which the table may widen.
+    """
+    spark = rows.sparkSession
+    view = jvm_.jvm(spark)
+    expressions = view.org.apache.spark.sql.catalyst.expressions
+    cast = jvm_.singleton(expressions, "Cast")
+    ansi = jvm_.singleton(expressions, "EvalMode").ANSI()
+    metadata = transaction.metadata()
+    widening = metadata.configuration().get("delta.enableTypeWidening")
+    may_widen = with_schema_evolution and widening.isDefined() and widening.get() == "true"
+    wanted = {field.name().lower(): field.dataType() for field in metadata.schema().fields()}
+
+    def assigned(field: JavaObject) -> Column:
+        own, name = column(field.name()), field.name()
+        given, target = field.dataType(), wanted.get(name.lower())
+        if (
+            target is None
+            or given.equals(target)
+            or (may_widen and cast.canUpCast(target, given))
+            or not cast.canANSIStoreAssign(given, target)
+        ):
+            return own
+        nothing = jvm_.option(view, None)
+        value = expressions.Cast(jvm_.expression_of(spark, own), target, nothing, ansi)
+        return jvm_.column_of(spark, value).alias(name)
+
+    return rows.select([assigned(field) for field in rows._jdf.schema().fields()])
+
+
+def _condition(replace_where: str, table: str) -> str:
+    if not replace_where.strip():
+        raise StatementError(
+            "the predicate of the rows to replace is empty.",
+            table=table,
+            operation="overwriting",
+            hint="Say which rows are replaced, or overwrite the whole table on purpose.",
+        )
+    return replace_where
+
+
+def _metrics(transaction: JavaObject) -> dict[str, int]:
+    metrics = transaction.commitInfo().operationMetrics()
+    if not metrics.isDefined():
+        return {}
+    return {str(each._1()): int(each._2()) for each in jvm_.iterate(metrics.get())}

@@ -1,0 +1,294 @@
+"""The transaction of a merge: it lists and reads files, writes rows, and commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyspark.sql import DataFrame
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit.commit_call import Committed, committed
+from deltaweave.delta.commit.merge_operation import merge_operation, sql_metrics, tags_of_merge
+from deltaweave.delta.commit.transaction_ids import transaction_id
+from deltaweave.delta.commit.uncommitted_files import OwnFiles
+from deltaweave.delta.commit.written_files import WrittenFiles, written_files
+from deltaweave.delta.jvm import (
+    JavaObject,
+    letting_go,
+    translated,
+)
+from deltaweave.delta.log import FileList, TableSnapshot
+from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.identifiers import column
+
+_FEW_FILES = 1_000
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A merge's transaction: Delta's OptimisticTransaction and the snapshot it reads.
+
+    It registers what the merge reads, so that Delta's conflict check sees it. Otherwise, two
+    concurrent upserts could both insert a key.
+    """
+
+    merge: ResolvedMerge
+    log: JavaObject
+    transaction: JavaObject
+
+    @cached_property
+    def own_files(self) -> OwnFiles:
+        """The files that it writes."""
+        return OwnFiles(self.merge.spark, self.log, self.transaction)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make it Delta's active transaction on this thread while the block runs."""
+        delta = jvm_.jvm(self.merge.spark).org.apache.spark.sql.delta
+        transactions = jvm_.singleton(delta, "OptimisticTransaction")
+        transactions.setActive(self.transaction)
+        try:
+            yield
+        finally:
+            with letting_go("the active transaction"):
+                transactions.clearActive()
+
+    @property
+    def snapshot(self) -> JavaObject:
+        """The snapshot the transaction reads."""
+        return self.transaction.snapshot()
+
+    @property
+    def version(self) -> int:
+        """The version the transaction reads."""
+        return int(self.snapshot.version())
+
+    @property
+    def data_path(self) -> str:
+        """Where the table's data is."""
+        return self.table.data_path
+
+    @property
+    def partition_columns(self) -> list[str]:
+        """The table's partition columns, in order."""
+        return list(jvm_.iterate(self.transaction.metadata().partitionColumns()))
+
+    @cached_property
+    def table(self) -> TableSnapshot:
+        """The version of the table that the transaction reads."""
+        return TableSnapshot(self.merge.spark, self.log, self.snapshot)
+
+    @property
+    def string_prefix_length(self) -> int:
+        """How many characters of a string the statistics of the table's files keep."""
+        spark = self.merge.spark
+        statistics = jvm_.jvm(spark).org.apache.spark.sql.delta.stats
+        return int(
+            jvm_.singleton(statistics, "StatsCollectionUtils").getDataSkippingStringPrefixLength(
+                spark._jsparkSession, self.transaction.metadata()
+            )
+        )
+
+    @property
+    def num_files(self) -> int:
+        """How many data files the table has."""
+        checksum = self.snapshot.checksumOpt()
+        return int(
+            checksum.get().numFiles() if checksum.isDefined() else self.snapshot.numOfFiles()
+        )
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Their total size, in bytes."""
+        checksum = self.snapshot.checksumOpt()
+        return int(
+            checksum.get().tableSizeBytes() if checksum.isDefined() else self.snapshot.sizeInBytes()
+        )
+
+    @property
+    def changes_metadata(self) -> bool:
+        """Whether the transaction changes the table's metadata, e.g. by schema evolution."""
+        return not self.transaction.metadata().equals(self.snapshot.metadata())
+
+    def num_records(self, files: FileList) -> int:
+        """The number of rows in the files: by statistics or, if a file has none, counted."""
+        if files.num_records is not None:
+            return files.num_records
+        with translated(self.merge.table, version=self.version):
+            return self.read(files).count()
+
+    def read(self, files: FileList) -> DataFrame:
+        """The rows of these files at the transaction's snapshot."""
+        return self.table.read_files(files)
+
+    @property
+    def keeps_change_feed(self) -> bool:
+        """Whether changes are to be recorded for the table's change data feed."""
+        setting = self.transaction.metadata().configuration().get("delta.enableChangeDataFeed")
+        return bool(setting.isDefined() and setting.get().lower() == "true")
+
+    def last_applied(self, application_id: str) -> int:
+        """The newest version that application id committed here, or -1."""
+        return int(self.transaction.txnVersion(application_id))
+
+    @property
+    def statistics_schema(self) -> str:
+        """Delta's schema of the statistics of a new file, as Spark's JSON."""
+        return str(self.snapshot.statsSchema().json())
+
+    def files_in_partitions(self, files: FileList, predicate: JavaObject) -> set[str] | None:
+        """Paths of those files in whose partition a predicate can hold, found without a job.
+
+        None where the predicate reads more than partition columns.
+        """
+        return files.in_partitions(self.snapshot.metadata().partitionSchema(), predicate)
+
+    def evolve_schema(self) -> None:
+        """Put the evolved schema into the transaction, where the statement or session allows it."""
+        node = self.merge.node
+        if not node.canMergeSchema():
+            return
+        metadata = self.transaction.metadata()
+        migrated = node.migratedSchema()
+        schema = migrated.get() if migrated.isDefined() else node.target().schema()
+        with translated(self.merge.table, version=self.version):
+            node.updateMetadata(
+                self.merge.spark._jsparkSession,
+                self.transaction,
+                schema,
+                metadata.partitionColumns(),
+                metadata.configuration(),
+                False,
+                False,
+            )
+
+    def candidate_files(self, predicates: Sequence[JavaObject]) -> FileList:
+        """The files that can hold a row that satisfies all predicates, registered as read."""
+        view = jvm_.jvm(self.merge.spark)
+        expressions = view.org.apache.spark.sql.catalyst.expressions
+        everything = jvm_.singleton(expressions, "Literal").TrueLiteral()
+        wanted = jvm_.seq(view, predicates or [everything])
+        if predicates or not self._lists_all_files_quickly():
+            files = self.transaction.filterFiles(wanted, True)
+            return FileList(self.merge.spark, files, self.data_path)
+        # The same as filterFiles, without the totals of the whole table that it also computes.
+        listed = self.table.file_list()
+        self.transaction.trackReadPredicates(wanted, False, True)
+        self.transaction.trackFilesRead(listed.files)
+        return listed
+
+    def _lists_all_files_quickly(self) -> bool:
+        """Whether the checksum says that the table has few files; their list has all statistics."""
+        checksum = self.snapshot.checksumOpt()
+        return bool(checksum.isDefined() and checksum.get().numFiles() <= _FEW_FILES)
+
+    def write(self, rows: DataFrame) -> WrittenFiles:
+        """Write rows of the (evolved) schema as new data files, and check constraints.
+
+        Raises:
+            ConstraintViolationError: A row breaks a constraint.
+        """
+        partition_columns = self.partition_columns
+        if partition_columns and self._repartitions_before_write():
+            rows = rows.repartition(*[column(name) for name in partition_columns])
+        with translated(self.merge.table, version=self.version), self.own_files.named():
+            actions = self.transaction.writeFiles(rows._jdf)
+        return written_files(self.merge.spark, actions, self.data_path)
+
+    def _repartitions_before_write(self) -> bool:
+        """Whether rows are shuffled by partition before they are written."""
+        view = jvm_.jvm(self.merge.spark)
+        configuration = self.merge.spark._jsparkSession.sessionState().conf()
+        write = jvm_.singleton(view.org.apache.spark.sql.delta.files, "TransactionalWrite")
+        key = "spark.databricks.delta.merge.repartitionBeforeWrite.enabled"
+        return self.merge.spark.conf.get(key, "true") == "true" and not write.shouldOptimizeWrite(
+            self.transaction.metadata(), configuration
+        )
+
+    def commit(
+        self,
+        *,
+        removed: FileList,
+        marked: JavaObject | None,
+        written: WrittenFiles | None,
+        metrics: Mapping[str, int],
+        idempotency: tuple[str, int] | None,
+    ) -> Committed:
+        """Commit as one `MERGE` operation, with its metrics for the history.
+
+        Args:
+            removed: Files that leave the table.
+            marked: Scala Seq of the actions that put deletion vectors in place.
+            written: New files.
+            metrics: Delta's metrics by name.
+            idempotency: An (application id, version) pair for the same commit.
+
+        Returns:
+            The version, or None where Delta found nothing to commit.
+
+        Raises:
+            CommitConflictError: Another commit changed what this merge read.
+            CommitStateUnknownError: It failed, and it cannot be told whether it landed.
+        """
+        view = jvm_.jvm(self.merge.spark)
+        actions = view.java.util.ArrayList()
+        if idempotency is not None:
+            actions.add(transaction_id(view, *idempotency))
+        actions.addAll(removed.removals())
+        if marked is not None:
+            actions.addAll(jvm_.java_list(view, marked))
+        if written is not None:
+            actions.addAll(jvm_.java_list(view, written.actions))
+        with translated(self.merge.table, version=self.version):
+            self.transaction.registerSQLMetrics(
+                self.merge.spark._jsparkSession, sql_metrics(self.merge.spark, metrics)
+            )
+            tags = tags_of_merge(self.merge.spark, self.snapshot)
+            arguments = (jvm_.seq_of(view, actions), merge_operation(self.merge), tags)
+
+        self.own_files.is_committing = True
+
+        def commit() -> int | None:
+            version = self.transaction.commitIfNeeded(*arguments)
+            return int(version.get()) if version.isDefined() else None
+
+        return committed(
+            self.merge.spark, self.log, self.transaction, commit, table=self.merge.table
+        )
+
+    def recache(self) -> None:
+        """Refresh cached queries that read the target."""
+        session = self.merge.spark._jsparkSession
+        session.sharedState().cacheManager().recacheByPlan(session, self.merge.node.target())
+
+    def record_event(self, statistics: Mapping[str, int | str]) -> None:
+        """Record the `delta.dml.merge.stats` event."""
+        view = jvm_.jvm(self.merge.spark)
+        self.transaction.recordDeltaEvent(
+            self.log,
+            "delta.dml.merge.stats",
+            jvm_.scala_map(view, {}),
+            jvm_.scala_map(view, statistics),
+            jvm_.option(view, None),
+        )
+
+
+@contextmanager
+def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
+    """A transaction on the target's newest version, active on this thread during the block.
+
+    While it is active, a source that reads the target too (a self-merge) reads the same version,
+    and Delta registers its reads.
+    """
+    view = jvm_.jvm(merge.spark)
+    log = merge.node.targetFileIndex().deltaLog()
+    with translated(merge.table):
+        transaction = log.startTransaction(merge.node.catalogTable(), jvm_.option(view, None))
+    # The same commit raises the high-water marks of identity columns.
+    transaction.setTrackHighWaterMarks(merge.node.trackHighWaterMarks())
+    begun = Transaction(merge, log, transaction)
+    with begun.active(), begun.own_files.deleted_unless_committed():
+        yield begun

@@ -1,0 +1,84 @@
+"""Idempotency pairs (application id, version), by which tables know what was applied to them.
+
+See the Delta protocol, "Transaction Identifiers". A session can set a pair for its writes, which
+Delta reads from the configuration for every DML statement. A pair given to the merge takes
+precedence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.errors import CommitConflictError, StatementError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APPLICATION_ID = "spark.databricks.delta.write.txnAppId"
+VERSION = "spark.databricks.delta.write.txnVersion"
+AUTO_RESET = "spark.databricks.delta.write.txnVersion.autoReset.enabled"
+
+
+def is_applied(
+    pair: tuple[str, int], held: int, applied_before: int | None, *, table: str, version: int
+) -> bool:
+    """Whether a table holds the pair already.
+
+    `held` must have been read in the transaction that commits the pair. Delta then refuses the
+    commit if another commit with the same id wins. The id is thus a lease, held from the read to
+    the commit.
+
+    Args:
+        pair: The application id and version to be committed.
+        held: The version that the table holds of that id, -1 for none.
+        applied_before: The version that it must hold because the rows were computed from it, or
+            None.
+        table: What messages call the table.
+        version: The version that the transaction reads.
+
+    Raises:
+        CommitConflictError: It holds neither the pair nor the version that the rows were computed
+            from.
+    """
+    application_id, wanted = pair
+    if held < wanted and applied_before is not None and held != applied_before:
+        raise CommitConflictError(
+            f"another run applied {application_id} up to version {held} meanwhile, and these rows "
+            f"go on from {applied_before}.",
+            table=table,
+            version=version,
+            hint="Run it again: it will read what is left to apply.",
+        )
+    return held >= wanted
+
+
+def session_pair(spark: SparkSession, *, table: str) -> tuple[str, int] | None:
+    """The pair in the session's configuration, or None.
+
+    Raises:
+        StatementError: Only one half of the pair is set, or the version is no number.
+    """
+    application, version = spark.conf.get(APPLICATION_ID, None), spark.conf.get(VERSION, None)
+    if application is None and version is None:
+        return None
+    if application is None or version is None or not version.lstrip("-").isdigit():
+        raise StatementError(
+            f"{APPLICATION_ID} is {application!r} and {VERSION} is {version!r}.",
+            table=table,
+            hint="Set both, the version as a whole number, or neither.",
+        )
+    return application, int(version)
+
+
+def reset_session_pair(spark: SparkSession) -> None:
+    """Unset the version after its use, if the session asks for that."""
+    if spark.conf.get(AUTO_RESET, "false") == "true":
+        spark.conf.unset(VERSION)
+
+
+def transaction_id(view: JavaObject, application_id: str, version: int) -> JavaObject:
+    """The action that puts a pair into a commit."""
+    now = jvm_.option(view, view.java.lang.System.currentTimeMillis())
+    return view.org.apache.spark.sql.delta.actions.SetTransaction(application_id, version, now)

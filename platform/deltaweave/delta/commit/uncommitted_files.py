@@ -1,0 +1,113 @@
+"""Deletes the files of a write that failed before its commit.
+
+Delta's writer gives files random names and forgets those of a failed job. So each write puts its
+own prefix before the names of its files, and finds them by it. VACUUM would delete them too, after
+a week.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.jvm import JavaObject, letting_go
+from deltaweave.errors import CommitConflictError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+# Delta's writer reads it from the local properties of its task, as any Spark setting.
+_PREFIX = "spark.databricks.delta.testOnly.dataFileNamePrefix"
+_CHANGE_FEED = "_change_data"
+
+
+@dataclass
+class OwnFiles:
+    """The files that one transaction writes.
+
+    Attributes:
+        spark: The session.
+        log: Delta's log of the table.
+        transaction: Delta's transaction.
+        prefix: What the names of the files begin with.
+        may_exist: Whether a write was begun.
+        is_committing: Whether the commit was called.
+    """
+
+    spark: SparkSession
+    log: JavaObject
+    transaction: JavaObject
+    prefix: str = field(default_factory=lambda: f"{uuid.uuid4().hex[:12]}-")
+    may_exist: bool = False
+    is_committing: bool = False
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Put the prefix on files that are written by Spark jobs of this thread and block."""
+        self.may_exist = True
+        context = self.spark.sparkContext
+        before = context.getLocalProperty(_PREFIX)
+        context.setLocalProperty(_PREFIX, self.prefix)
+        try:
+            yield
+        finally:
+            with letting_go("the prefix of file names"):
+                context.setLocalProperty(_PREFIX, before)  # type: ignore[arg-type]
+
+    @contextmanager
+    def deleted_unless_committed(self) -> Iterator[None]:
+        """Delete the files if the block fails and no version of the table can hold them.
+
+        After an interrupt, Spark may still be writing. A commit that failed for another reason than
+        a conflict may still appear in storage. In both cases VACUUM deletes the files later.
+        """
+        try:
+            yield
+        except Exception as error:
+            is_known = not self.is_committing or isinstance(error, CommitConflictError)
+            if self.may_exist and is_known:
+                with letting_go("the files of a write that failed"):
+                    self._delete()
+            raise
+
+    def _delete(self) -> None:
+        view = jvm_.jvm(self.spark)
+        path = view.org.apache.hadoop.fs.Path
+        root = str(self.log.dataPath().toString())
+        files = self.log.dataPath().getFileSystem(self.log.newDeltaHadoopConf())
+        below = "*/" * self._depth()
+        deleted = 0
+        for directory in (root, f"{root}/{_CHANGE_FEED}"):
+            for file in (
+                files.globStatus(path(f"{_escaped(directory)}/{below}{self.prefix}*")) or ()
+            ):
+                deleted += bool(files.delete(file.getPath(), False))
+        logger.info("%s: deleted %d files of a write that failed", root, deleted)
+
+    def _depth(self) -> int:
+        """The number of directories between the table's directory and a data file."""
+        metadata = self.transaction.metadata()
+        configuration = metadata.configuration()
+
+        def setting(name: str) -> str:
+            value = configuration.get(name)
+            return str(value.get()).lower() if value.isDefined() else ""
+
+        has_random_directories = (
+            setting("delta.columnMapping.mode") in ("name", "id")
+            or setting("delta.randomizeFilePrefixes") == "true"
+        )
+        return 1 if has_random_directories else int(metadata.partitionColumns().size())
+
+
+def _escaped(path: str) -> str:
+    """A path, escaped for Hadoop's globs."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)

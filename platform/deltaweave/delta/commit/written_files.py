@@ -1,0 +1,70 @@
+"""The files that a write left on storage, before their commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log import FileList, total_size
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class WrittenFiles:
+    """What a write left on storage; nothing of it is in the table before the commit.
+
+    Attributes:
+        actions: Scala Seq of the AddFile and AddCDCFile actions.
+        files: The data files.
+        num_change_files: How many files of the change feed there are.
+        change_file_bytes: Their total size, in bytes.
+    """
+
+    actions: JavaObject
+    files: FileList
+    num_change_files: int = 0
+    change_file_bytes: int = 0
+
+    @classmethod
+    def of(cls, files: FileList) -> WrittenFiles:
+        """Data files alone."""
+        return cls(files.files, files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def and_also(self, other: WrittenFiles) -> WrittenFiles:
+        """These files and those of another write."""
+        return WrittenFiles(
+            self.actions.appendedAll(other.actions),
+            self.files.and_also(other.files),
+            self.num_change_files + other.num_change_files,
+            self.change_file_bytes + other.change_file_bytes,
+        )
+
+
+def written_files(spark: SparkSession, actions: JavaObject, data_path: str) -> WrittenFiles:
+    """Tell data files from files of the change feed, which Delta's writer puts last.
+
+    Args:
+        spark: The session.
+        actions: Scala Seq of the AddFile actions, followed by the AddCDCFile actions.
+        data_path: Where the table's data is.
+    """
+    first, last = 0, int(actions.size())
+    while first < last:
+        middle = (first + last) // 2
+        if actions.apply(middle).getClass().getSimpleName() == "AddCDCFile":
+            last = middle
+        else:
+            first = middle + 1
+    change_files = actions.drop(first)
+    return WrittenFiles(
+        actions,
+        FileList(spark, actions.take(first), data_path),
+        int(change_files.size()),
+        total_size(spark, change_files) if change_files.size() else 0,
+    )

@@ -1,0 +1,38 @@
+"""Files that the engine writes itself instead of through Delta's writer.
+
+- `data_files`: which tables' data files the engine can write, and the AddFile actions for them.
+- `deletion_vectors`: writes deletion vectors, on the driver or in a Spark job.
+- `missing_statistics`: computes statistics for files that were written without them.
+"""
+
+from __future__ import annotations
+
+from deltaweave.delta.files.data_files import (
+    additions,
+    arrow_schema,
+    codec,
+    data_columns,
+    why_not_writable,
+)
+from deltaweave.delta.files.deletion_vectors import (
+    MarkedRows,
+    mark_here,
+    mark_rows,
+    may_mark_here,
+    vectors_writable,
+)
+from deltaweave.delta.files.missing_statistics import compute_missing_statistics
+
+__all__ = [
+    "MarkedRows",
+    "additions",
+    "arrow_schema",
+    "codec",
+    "compute_missing_statistics",
+    "data_columns",
+    "mark_here",
+    "mark_rows",
+    "may_mark_here",
+    "vectors_writable",
+    "why_not_writable",
+]

@@ -1,0 +1,156 @@
+"""Data files that the engine writes itself: their format and their AddFile actions."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import time
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.log import FileList, actions
+
+if TYPE_CHECKING:
+    import pyarrow
+
+MAPPING_MODE = "delta.columnMapping.mode"
+_FIELD_ID = "delta.columnMapping.id"
+_PLAIN_TYPES = (
+    BinaryType,
+    BooleanType,
+    DateType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+# Spark's names of codecs, with pyarrow's names and the file endings that Spark uses.
+_CODECS = {
+    "none": ("none", ".parquet"),
+    "uncompressed": ("none", ".parquet"),
+    "snappy": ("snappy", ".snappy.parquet"),
+    "gzip": ("gzip", ".gz.parquet"),
+    "zstd": ("zstd", ".zstd.parquet"),
+}
+
+
+def why_not_writable(transaction: Transaction) -> str | None:
+    """Why Spark must write this table's files; None if the engine can.
+
+    Only Spark's writer checks constraints, fills generated columns and writes some types.
+    """
+    merge = transaction.merge
+    view = jvm_.jvm(merge.spark)
+    metadata = transaction.transaction.metadata()
+    constraints = jvm_.singleton(view.org.apache.spark.sql.delta.constraints, "Constraints")
+    columns = data_columns(transaction)
+    if transaction.changes_metadata:
+        return "the merge changes the table's schema"
+    if constraints.getAll(metadata, merge.spark._jsparkSession).nonEmpty():
+        return "the table has constraints"
+    if any("delta.generationExpression" in field.metadata for field in columns):
+        return "the table has generated columns"
+    mapping = metadata.configuration().get(MAPPING_MODE)
+    if mapping.isDefined() and mapping.get() == "id":
+        return "the table finds columns in its files by id"
+    for field in columns:
+        if not _is_plain(field.dataType, nested_allowed=not mapping.isDefined()):
+            return f"column {field.name!r} is of type {field.dataType.simpleString()}"
+    codec = merge.spark.conf.get("spark.sql.parquet.compression.codec") or ""
+    if codec.lower() not in _CODECS:
+        return f"files are compressed with {codec}"
+    if not transaction.data_path.startswith("file:"):
+        return "the table is not on a file system that Python opens"
+    return None
+
+
+def data_columns(transaction: Transaction) -> list[StructField]:
+    """The columns in the table's files: the evolved schema without partition columns."""
+    schema = json.loads(transaction.transaction.metadata().schemaString())
+    partitioned = set(transaction.partition_columns)
+    fields = StructType.fromJson(schema).fields
+    return [field for field in fields if field.name not in partitioned]
+
+
+def arrow_schema(transaction: Transaction) -> pyarrow.Schema:
+    """The Arrow schema of a file: physical names, times in UTC, field ids."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    fields = []
+    for column in data_columns(transaction):
+        number = (column.metadata or {}).get(_FIELD_ID)
+        metadata = None if number is None else {"PARQUET:field_id": str(number)}
+        fields.append(
+            pa.field(
+                transaction.table.physical_names[column.name],
+                to_arrow_type(column.dataType, timezone="UTC"),
+                metadata=metadata,
+            )
+        )
+    return pa.schema(fields)
+
+
+def codec(transaction: Transaction) -> tuple[str, str]:
+    """The codec of new files by pyarrow's name, and the ending of their names."""
+    name = transaction.merge.spark.conf.get("spark.sql.parquet.compression.codec") or ""
+    return _CODECS[name.lower()]
+
+
+def additions(old: FileList, new: dict[str, tuple[str, int, str]]) -> FileList:
+    """AddFile actions of files that replace old ones, in the same directories.
+
+    Args:
+        old: The old files.
+        new: By the path of an old file: the new one's name, its size in bytes and its statistics.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    added = []
+    for row in old.rows.to_pylist():
+        if row["path"] not in new:
+            continue
+        name, size, statistics = new[row["path"]]
+        added.append(
+            {
+                "path": posixpath.join(posixpath.dirname(row["path"]), name),
+                "partitionValues": json.loads(row["partition"]),
+                "size": size,
+                "modificationTime": now_ms,
+                "dataChange": True,
+                "stats": statistics,
+            }
+        )
+    view = jvm_.jvm(old.spark)
+    files = jvm_.seq_of(view, actions.from_json(view, "actions.AddFile", added))
+    return FileList(old.spark, files, old.data_path)
+
+
+def _is_plain(data_type: DataType, *, nested_allowed: bool) -> bool:
+    if nested_allowed and isinstance(data_type, StructType):
+        return all(_is_plain(f.dataType, nested_allowed=True) for f in data_type.fields)
+    if nested_allowed and isinstance(data_type, ArrayType):
+        return _is_plain(data_type.elementType, nested_allowed=True)
+    if nested_allowed and isinstance(data_type, MapType):
+        return all(
+            _is_plain(each, nested_allowed=True)
+            for each in (data_type.keyType, data_type.valueType)
+        )
+    if isinstance(data_type, StringType):
+        return data_type.simpleString() == "string"  # with the default collation
+    return isinstance(data_type, _PLAIN_TYPES)

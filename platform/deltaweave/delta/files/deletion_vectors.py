@@ -1,0 +1,259 @@
+"""Deletion vectors, which mark rows of a file as deleted (Delta protocol, "Deletion Vectors")."""
+
+from __future__ import annotations
+
+import time
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.jvm import JavaObject, translated
+from deltaweave.delta.log import FileList, actions, decoded_location, parsed
+from deltaweave.delta.scan import METADATA_COLUMN
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_FEW_VECTORS = 32
+# Delta's portable format: this comes before the bitmap, which RoaringBitmap serializes
+# (Delta protocol, section "Deletion Vector Format").
+_MAGIC_NUMBER = (1681511377).to_bytes(4, "little")
+
+USE_PERSISTENT = "spark.databricks.delta.merge.deletionVectors.persistent"
+
+
+@dataclass(frozen=True)
+class MarkedRows:
+    """Vectors written to storage for one merge; nothing is in the table before the commit.
+
+    Attributes:
+        actions: Scala Seq of the removes and adds that put the vectors in place. Files with no row
+            left are only removed.
+        num_added: Files that had no vector and now have one.
+        num_updated: Files whose vector was merged with the new one.
+        num_removed: Vectors of files that are now fully deleted.
+    """
+
+    actions: JavaObject
+    num_added: int
+    num_updated: int
+    num_removed: int
+
+
+def vectors_writable(transaction: Transaction) -> bool:
+    """Whether modified rows can be marked instead of rewriting their files.
+
+    They cannot if the table has a column with the name of Spark's metadata column: Delta 4.4
+    confuses the two when it reads files with marked rows, so the table could not be read.
+    """
+    spark = transaction.merge.spark
+    names = transaction.merge.evolved_schema.names
+    if any(name.lower() == METADATA_COLUMN for name in names):
+        return False
+    utils = jvm_.singleton(
+        jvm_.jvm(spark).org.apache.spark.sql.delta.commands, "DeletionVectorUtils"
+    )
+    wanted = spark.conf.get(USE_PERSISTENT, "true") == "true"
+    snapshot = transaction.snapshot
+    return wanted and bool(utils.deletionVectorsWritable(snapshot.protocol(), snapshot.metadata()))
+
+
+def mark_rows(
+    transaction: Transaction, rows: DataFrame, file: str, row_index: str, touched: FileList
+) -> MarkedRows:
+    """Write vectors that mark these rows, merged with the files' existing vectors.
+
+    Args:
+        transaction: The merge's transaction.
+        rows: The rows to mark; a row may be named more than once.
+        file: Name of their column (string) with the file as `_metadata.file_path` gives it.
+        row_index: Name of their column (bigint) with the row's position in the file.
+        touched: The files that hold them.
+    """
+    spark = transaction.merge.spark
+    view = jvm_.jvm(spark)
+    if not len(touched):
+        return MarkedRows(jvm_.seq(view, []), 0, 0, 0)
+    delta = view.org.apache.spark.sql.delta
+    generator = jvm_.singleton(delta.commands, "DeletionVectorBitmapGenerator")
+    every_row = jvm_.singleton(view.org.apache.spark.sql.catalyst.expressions, "Literal")
+    with translated(transaction.merge.table, version=transaction.version):
+        stored = generator.buildRowIndexSetsForFilesMatchingCondition(
+            spark._jsparkSession,
+            transaction.transaction,
+            True,
+            rows._jdf,
+            touched.files,
+            every_row.TrueLiteral(),
+            jvm_.option(view, F.col(file)._jc),
+            jvm_.option(view, F.col(row_index)._jc),
+        )
+        return _in_their_files(transaction, touched, stored)
+
+
+def may_mark_here(touched: FileList) -> bool:
+    """Whether `mark_here` can mark rows of these files: existing vectors cost JVM calls each."""
+    return touched.num_vectors <= _FEW_VECTORS
+
+
+def mark_here(
+    transaction: Transaction,
+    files: pyarrow.ChunkedArray,
+    row_indexes: pyarrow.ChunkedArray,
+    touched: FileList,
+) -> MarkedRows:
+    """The same as `mark_rows` for rows on the driver, which writes the vectors without a job.
+
+    Args:
+        transaction: The merge's transaction.
+        files: The file of each row to mark, as `_metadata.file_path` gives it.
+        row_indexes: The row's position in the file (int64).
+        touched: The files that hold them.
+    """
+    spark = transaction.merge.spark
+    view = jvm_.jvm(spark)
+    if not len(touched):
+        return MarkedRows(jvm_.seq(view, []), 0, 0, 0)
+    commands = view.org.apache.spark.sql.delta.commands
+    writer = jvm_.singleton(commands, "DeletionVectorWriter")
+    length = jvm_.singleton(view.org.apache.spark.sql.delta.util, "Utils").getRandomPrefixLength(
+        transaction.transaction.metadata()
+    )
+    with translated(transaction.merge.table, version=transaction.version):
+        store = writer.createMapperToStoreDeletionVectors(
+            spark._jsparkSession,
+            transaction.log.newDeltaHadoopConf(),
+            transaction.log.dataPath(),
+            length,
+        )
+        vectors = _vectors(files, row_indexes, _stored_vectors(touched))
+        new = actions.from_json(view, "commands.DeletionVectorData", vectors)
+        stored = store.apply(jvm_.seq_of(view, new).iterator()).toSeq()
+        return _in_their_files(transaction, touched, stored)
+
+
+def _stored_vectors(touched: FileList) -> dict[str, str]:
+    """The existing vectors as Delta writes them, by the file's location."""
+    import numpy as np
+
+    places = np.flatnonzero(touched.rows["has_vector"].to_numpy()).tolist()
+    return {
+        touched.rows["location"][place].as_py(): str(
+            touched.files.apply(place).deletionVector().serializeToBase64()
+        )
+        for place in places
+    }
+
+
+def _vectors(
+    files: pyarrow.ChunkedArray, row_indexes: pyarrow.ChunkedArray, there: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Delta's `DeletionVectorData` of each file, as JSON has it."""
+    import numpy as np
+    from pyroaring import BitMap64
+
+    named = files.combine_chunks().dictionary_encode()
+    numbers = named.indices.to_numpy()
+    order = np.argsort(numbers, kind="stable")
+    rows = row_indexes.to_numpy().astype(np.uint64)[order]
+    ends = np.cumsum(np.bincount(numbers))
+    vectors = []
+    for name, marked in zip(named.dictionary.to_pylist(), np.split(rows, ends[:-1]), strict=True):
+        bitmap = BitMap64(marked)
+        vectors.append(
+            {
+                "filePath": name,
+                "deletionVectorId": there.get(decoded_location(name)),
+                "deletedRowIndexSet": b64encode(_MAGIC_NUMBER + bitmap.serialize()).decode(),
+                "deletedRowIndexCount": len(bitmap),
+            }
+        )
+    return vectors
+
+
+def _in_their_files(transaction: Transaction, touched: FileList, stored: JavaObject) -> MarkedRows:
+    """The actions that put vectors, a Scala Seq of Delta's DeletionVectorResult, in place."""
+    spark = transaction.merge.spark
+    view = jvm_.jvm(spark)
+    by_us = _replaced(view, touched, actions.to_json(view, stored))
+    if by_us is not None:
+        return by_us
+    commands = view.org.apache.spark.sql.delta.commands
+    helper = jvm_.singleton(commands, "DMLWithDeletionVectorsHelper")
+    by_name = helper.generateCandidateFileMap(transaction.log.dataPath(), touched.files)
+    marked = helper.findFilesWithMatchingRows(transaction.transaction, by_name, stored)
+    result = helper.processUnmodifiedData(
+        spark._jsparkSession, marked, transaction.snapshot, transaction.string_prefix_length
+    )
+    counts = result._2()
+    return MarkedRows(
+        actions=result._1(),
+        num_added=_count(counts, "numDeletionVectorsAdded"),
+        num_updated=_count(counts, "numDeletionVectorsUpdated"),
+        num_removed=_count(counts, "numDeletionVectorsRemoved"),
+    )
+
+
+def _replaced(
+    view: JavaObject, touched: FileList, stored: list[actions.Action]
+) -> MarkedRows | None:
+    """The actions that replace the files by the same files with new vectors.
+
+    None if statistics are not in the driver or not in the form that Delta writes. Delta then reads
+    them from its state or from the files, in several jobs.
+
+    Args:
+        view: The JVM.
+        touched: The files.
+        stored: Delta's DeletionVectorResults: `filePath`, `deletionVector`, `matchedRowCount`.
+    """
+    if touched.adds is None or not touched.have_statistics:
+        return None
+    files = dict(zip(touched.rows["location"].to_pylist(), touched.adds, strict=True))
+    adds, removes = [], []
+    now_ms = time.time_ns() // 1_000_000
+    for result in stored:
+        old = files[decoded_location(result["filePath"])]
+        stats = with_wide_bounds(old)
+        if stats is None:
+            return None
+        # Delta's writer needs the position of the last marked row; the log does not have it.
+        vector = {k: v for k, v in result["deletionVector"].items() if k != "maxRowIndex"}
+        adds.append({**old, "dataChange": True, "stats": stats, "deletionVector": vector})
+        removes.append(actions.removal(old, now_ms))
+    updated = sum("deletionVector" in old for old in removes)
+    added = actions.from_json(view, "actions.AddFile", adds)
+    added.addAll(actions.from_json(view, "actions.RemoveFile", removes))
+    return MarkedRows(jvm_.seq_of(view, added), len(adds) - updated, updated, 0)
+
+
+def with_wide_bounds(add: actions.Action) -> str | None:
+    """A file's statistics after rows of it were marked: its bounds are no longer tight.
+
+    Only the end of the text changes, because parsing and writing all of it would round decimals.
+    None if the text does not end as Delta writes it, or more has to change (Delta protocol, section
+    "Per-file Statistics").
+    """
+    text = add.get("stats") or "{}"
+    statistics = parsed(text)
+    if "numRecords" not in statistics:
+        return None
+    tight = statistics.get("tightBounds")
+    if tight is False:
+        return text
+    if tight is None:
+        return text.rstrip().removesuffix("}") + ',"tightBounds":false}'
+    # With tight bounds, null counts are of the remaining rows; with wide bounds, of all rows.
+    if "deletionVector" in add or not text.endswith('"tightBounds":true}'):
+        return None
+    return text.removesuffix("true}") + "false}"
+
+
+def _count(counts: JavaObject, name: str) -> int:
+    found = counts.get(name)
+    return int(found.get()) if found.isDefined() else 0

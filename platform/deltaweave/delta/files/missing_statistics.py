@@ -1,0 +1,83 @@
+"""Computes statistics for files without any, so that they can be skipped and counted.
+
+Writers may leave statistics out, and setting `delta.dataSkippingStatsColumns` does not change older
+files. Delta recomputes statistics only for whole tables, and not for tables with deletion vectors.
+Here they are computed for the files that lack them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit import committed
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log import FileList, TableSnapshot, decoded, encoder
+from deltaweave.delta.scan import file_metadata
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def compute_missing_statistics(spark: SparkSession, log: JavaObject) -> int:
+    """Compute statistics for each data file without any, in one commit that changes no row.
+
+    Args:
+        spark: The session.
+        log: Delta's log of the table.
+
+    Returns:
+        The number of files that got statistics; without such files nothing is committed.
+
+    Raises:
+        CommitConflictError: One of the files left the table meanwhile (by `translated`).
+    """
+    view = jvm_.jvm(spark)
+    none = jvm_.option(view, None)
+    transaction = log.startTransaction(none, none)
+    table = TableSnapshot(spark, log, transaction.snapshot())
+    files = table.files_without_statistics()
+    if not len(files):
+        return 0
+    transaction.trackFilesRead(files.files)
+    adds = _with_statistics(table, files, transaction.statsCollector())
+    operation = view.org.apache.spark.sql.delta.DeltaOperations.ComputeStats(jvm_.seq(view, []))
+    wanted = jvm_.seq_of(view, adds)
+    committed(
+        spark,
+        log,
+        transaction,
+        lambda: int(transaction.commit(wanted, operation)),
+        table=table.data_path,
+        operation="computing statistics",
+    )
+    return len(files)
+
+
+def _with_statistics(table: TableSnapshot, files: FileList, collector: JavaObject) -> JavaObject:
+    """A Java list of the files' AddFile actions with their statistics."""
+    computed = _computed(table.read_files(files.without_vectors()), collector)
+    named = files.rows.select(["path", "location", "has_vector"])
+    by_path = table.spark.createDataFrame(named).join(computed, "location", "left")
+    statistics = by_path.select("path", F.to_json(_bounds(by_path)).alias("computed"))
+    adds = files.data_frame.join(statistics, "path")
+    adds = adds.withColumns({"stats": F.col("computed"), "dataChange": F.lit(False)})
+    adds = adds.select(files.data_frame.columns)
+    return getattr(adds._jdf, "as")(encoder(table.spark, "addFile")).collectAsList()
+
+
+def _computed(rows: DataFrame, collector: JavaObject) -> DataFrame:
+    """Columns `location` (string) and `statistics` (struct) of all rows that are in the files."""
+    location = decoded(file_metadata(rows, "file_path")).alias("location")
+    return rows.groupBy(location).agg(Column(collector).alias("statistics"))
+
+
+def _bounds(files: DataFrame) -> Column:
+    """The statistics. In a file with marked rows, bounds may come from them (`tightBounds`)."""
+    statistics = F.col("statistics")
+    if "tightBounds" not in files.select("statistics.*").columns:
+        return statistics
+    return statistics.withField("tightBounds", ~F.col("has_vector"))

@@ -1,0 +1,75 @@
+"""Calls to the JVM: everything above this folder sees Python values or opaque Java objects.
+
+- `gateway`: converts collections, plans and expressions; checks the Spark and Delta versions.
+- `errors`: translates Java exceptions into the errors of `deltaweave.errors`.
+- `threads`: runs work for Spark in a second thread.
+"""
+
+from __future__ import annotations
+
+from deltaweave.delta.jvm.errors import (
+    DeltaMessage,
+    condition_and_state,
+    delta_error,
+    delta_message,
+    letting_go,
+    said_by,
+    translated,
+)
+from deltaweave.delta.jvm.gateway import (
+    JavaObject,
+    check_is_classic,
+    column_of,
+    compute,
+    data_frame,
+    data_frame_of_plan,
+    expression_of,
+    function,
+    is_a,
+    iterate,
+    java_list,
+    jvm,
+    option,
+    place_of,
+    plan_text,
+    scala_map,
+    select_where,
+    seq,
+    seq_of,
+    singleton,
+    text_of,
+)
+from deltaweave.delta.jvm.threads import alongside, started
+
+__all__ = [
+    "DeltaMessage",
+    "JavaObject",
+    "alongside",
+    "check_is_classic",
+    "column_of",
+    "compute",
+    "condition_and_state",
+    "data_frame",
+    "data_frame_of_plan",
+    "delta_error",
+    "delta_message",
+    "expression_of",
+    "function",
+    "is_a",
+    "iterate",
+    "java_list",
+    "jvm",
+    "letting_go",
+    "option",
+    "place_of",
+    "plan_text",
+    "said_by",
+    "scala_map",
+    "select_where",
+    "seq",
+    "seq_of",
+    "singleton",
+    "started",
+    "text_of",
+    "translated",
+]

@@ -1,0 +1,309 @@
+"""Translates JVM errors into ours, by the class, SQLSTATE and message of the Java exception.
+
+pyspark's own translation is not used: it can fail for Delta's error classes ("Cannot find main
+error class"), and it hides the chain of causes.
+
+A second error must not hide the one that is being handled: errors during translation or clean-up
+are logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import dropwhile
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
+from deltaweave import errors
+from deltaweave.delta.jvm.gateway import JavaObject, jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+_NOT_FOUND = {
+    "TABLE_OR_VIEW_NOT_FOUND",
+    "DELTA_PATH_DOES_NOT_EXIST",
+    "PATH_NOT_FOUND",
+    "SCHEMA_NOT_FOUND",
+}
+_NOT_DELTA = {
+    "DELTA_MISSING_DELTA_TABLE",
+    "DELTA_TABLE_NOT_FOUND",  # the path exists; a missing path is PATH_NOT_FOUND
+    "DELTA_NOT_A_DELTA_TABLE",
+    "DELTA_TABLE_ONLY_OPERATION",
+    "DELTA_INVALID_FORMAT",
+}
+_SCHEMA_CHANGED = {
+    "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS",
+    "DELTA_SCHEMA_CHANGED",
+    "DELTA_SCHEMA_CHANGED_WITH_VERSION",
+    "DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS",
+}
+_CONSTRAINT = {
+    "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES",
+    "DELTA_NOT_NULL_CONSTRAINT_VIOLATED",
+    "DELTA_EXCEED_CHAR_VARCHAR_LIMIT",
+    "EXCEED_LIMIT_LENGTH",
+    "NOT_NULL_ASSERT_VIOLATION",
+    "CAST_OVERFLOW_IN_TABLE_INSERT",
+    "DELTA_CAST_OVERFLOW_IN_TABLE_WRITE",
+}
+_HINTS: dict[type[errors.DeltaweaveError], str] = {
+    errors.TableNotFoundError: "Check the name or path, or create the table first.",
+    errors.NotADeltaTableError: "Convert the table with CONVERT TO DELTA, or name a Delta table.",
+    errors.StatementError: "Correct the statement and run it again.",
+    errors.SchemaChangedError: "Run the statement again: it is resolved against the new schema.",
+    errors.CommitConflictError: "Run the merge again: it will read the winning commit.",
+    errors.ConstraintViolationError: "Correct the source rows, or the constraint.",
+    errors.SourceLostError: "Run the merge again once the cluster keeps its executors.",
+    errors.SourceError: "Check that the source's files are readable and its query runs by itself.",
+    errors.SessionEndedError: "Start a new session, and run it again there.",
+}
+_TRACEBACK = "Traceback (most recent call last):"
+_SESSION_ENDED = re.compile(r"SparkContext (was|has been) shut ?down|stopped SparkContext")
+# Delta raises these before it writes a version.
+_BEFORE_ANY_COMMIT = (
+    errors.TableNotFoundError,
+    errors.NotADeltaTableError,
+    errors.StatementError,
+    errors.SchemaChangedError,
+    errors.ConstraintViolationError,
+    errors.CommitConflictError,
+)
+
+
+@contextmanager
+def translated(
+    table: str | None,
+    *,
+    operation: str = "MERGE",
+    version: int | None = None,
+    otherwise: type[errors.DeltaweaveError] = errors.MergeFailedError,
+    commits: bool = False,
+) -> Iterator[None]:
+    """Raise errors of the block as ours; the original error is the cause.
+
+    Args:
+        table: What the message calls the table.
+        operation: What was being done.
+        version: The table version it read.
+        otherwise: The class for errors that match no other class.
+        commits: Whether the block commits, so that an error may come after the commit. Otherwise
+            every error says that nothing was committed.
+    """
+    try:
+        yield
+    except (Py4JError, PySparkException, AttributeError, OSError) as error:
+        is_ours = isinstance(error, (Py4JJavaError, PySparkException))
+        # pyspark raises many kinds of errors for a session that has ended.
+        if not is_ours and not _session_has_ended():
+            raise
+        about = {"table": table, "operation": operation, "version": version}
+        raise _translation(error, otherwise, commits, about) from error
+
+
+@contextmanager
+def letting_go(of_what: str) -> Iterator[None]:
+    """Run a block that releases something: log its errors instead of raising them."""
+    try:
+        yield
+    except Exception as error:
+        logger.warning("could not release %s: %s", of_what, said_by(error))
+
+
+def said_by(error: BaseException) -> str:
+    """The first line of an error's message, from the JVM if that still runs."""
+    try:
+        java_error = _java_exception(error)
+        said = str(error) if java_error is None else java_error.getMessage()
+    except Exception:
+        said = None
+    return (str(said or "").strip() or type(error).__name__).splitlines()[0]
+
+
+def _translation(
+    error: BaseException,
+    otherwise: type[errors.DeltaweaveError],
+    commits: bool,
+    about: dict[str, Any],
+) -> errors.DeltaweaveError:
+    try:
+        java_error = _java_exception(error)
+        kind, arguments = (
+            (otherwise, {"problem": str(error)})
+            if java_error is None
+            else _kind_and_arguments(java_error, otherwise)
+        )
+    except Exception:  # the JVM has ended, or cannot describe its error
+        kind, arguments = otherwise, {"problem": said_by(error)}
+    if kind is otherwise and _session_has_ended(arguments["problem"]):
+        kind = errors.SessionEndedError
+        arguments["problem"] = f"the Spark session has ended ({_first_line(arguments)})."
+    state = errors.NOTHING_WRITTEN
+    if commits and kind not in _BEFORE_ANY_COMMIT:
+        state = errors.STATE_UNKNOWN
+    return kind(**{"hint": _HINTS.get(kind), "state": state, **arguments, **about})
+
+
+def _first_line(arguments: dict[str, Any]) -> str:
+    return (str(arguments["problem"]).strip().splitlines() or ["it cannot be reached"])[0]
+
+
+def _session_has_ended(said: str = "") -> bool:
+    """Whether this process's Spark has been stopped, or its JVM cannot be reached."""
+    if _SESSION_ENDED.search(said):
+        return True
+    context: Any = SparkContext._active_spark_context
+    if context is None or context._jsc is None:
+        return True
+    try:
+        return bool(context._jsc.sc().isStopped())
+    except Exception:  # py4j cannot reach the JVM, in one of several ways
+        return True
+
+
+def _java_exception(error: BaseException | None) -> JavaObject | None:
+    """The first Java exception behind an error of py4j or pyspark."""
+    while error is not None:
+        origin = getattr(error, "_origin", None)
+        if origin is not None:
+            return origin
+        if isinstance(error, Py4JJavaError) and not isinstance(error.__context__, Py4JJavaError):
+            return error.java_exception
+        error = error.__context__
+    return None
+
+
+def _kind_and_arguments(
+    java_error: JavaObject, otherwise: type[errors.DeltaweaveError]
+) -> tuple[type[errors.DeltaweaveError], dict[str, Any]]:
+    chain = list(_causes(java_error))
+    for cause in chain:
+        kind = _kind(cause)
+        if kind is not None:
+            return kind, _arguments(cause)
+    # The outermost exceptions only report an aborted job. An exception without an error class may
+    # not name the file or value.
+    told = next((cause for cause in reversed(chain) if _error_class(cause)), chain[-1])
+    return otherwise, _arguments(told)
+
+
+def _arguments(java_error: JavaObject) -> dict[str, Any]:
+    return {
+        "problem": _without_traceback(java_error.getMessage() or java_error.toString()),
+        "error_class": _error_class(java_error),
+        "sql_state": _call(java_error, "getSqlState"),
+    }
+
+
+def _without_traceback(said: str) -> str:
+    """The message of a Python worker's error, without its traceback, which the cause has."""
+    _, is_traceback, last = said.rpartition(_TRACEBACK)
+    if not is_traceback:
+        return said
+    lines = last.strip("\n").split("\n")
+    raised = list(dropwhile(lambda line: line.startswith(" ") or not line, lines))
+    # The first line begins with the class and its module.
+    return re.sub(r"^[\w.]+: ", "", "\n".join(raised)).strip() or said
+
+
+def _causes(java_error: JavaObject) -> Iterator[JavaObject]:
+    """The exception and its causes, outermost first; at most ten of them."""
+    for _ in range(10):
+        if java_error is None:
+            return
+        yield java_error
+        java_error = java_error.getCause()
+
+
+def _kind(java_error: JavaObject) -> type[errors.DeltaweaveError] | None:
+    name = java_error.getClass().getName()
+    error_class = (_error_class(java_error) or "").split(".")[0]
+    for known, classes in (
+        (errors.TableNotFoundError, _NOT_FOUND),
+        (errors.NotADeltaTableError, _NOT_DELTA),
+        (errors.SchemaChangedError, _SCHEMA_CHANGED),
+        (errors.ConstraintViolationError, _CONSTRAINT),
+        (errors.SourceLostError, {"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"}),
+    ):
+        if error_class in classes:
+            return known
+    if "InvariantViolation" in name:
+        return errors.ConstraintViolationError
+    if ("Concurrent" in name or "MetadataChanged" in name or "ProtocolChanged" in name) and (
+        "delta" in name
+    ):
+        return errors.CommitConflictError
+    if name.endswith(("AnalysisException", ".parser.ParseException")):
+        return errors.StatementError
+    return _transient_in_a_batch(java_error)
+
+
+def _transient_in_a_batch(java_error: JavaObject) -> type[errors.DeltaweaveError] | None:
+    """The class of our error that a stream's batch raised, by its traceback, if it is transient."""
+    if not java_error.getClass().getName().endswith("StreamingQueryException"):
+        return None
+    raised = re.search(r"^deltaweave\.errors\.(\w+): ", java_error.getMessage() or "", re.M)
+    kind = getattr(errors, raised.group(1), None) if raised else None
+    return kind if kind is not None and issubclass(kind, errors.Transient) else None
+
+
+def _error_class(java_error: JavaObject) -> str | None:
+    return _call(java_error, "getCondition") or _call(java_error, "getErrorClass")
+
+
+def _call(java_error: JavaObject, method: str) -> str | None:
+    """The method's answer, or None where this exception class does not have it."""
+    try:
+        answer = getattr(java_error, method)()
+    except Exception:  # py4j raises different types for a missing method and a failing one
+        return None
+    return answer if isinstance(answer, str) else None
+
+
+def delta_error(view: JavaObject, name: str, *arguments: Any) -> JavaObject:
+    """The exception that Delta's `DeltaErrors.name(...)` builds, so that wording is Delta's."""
+    module = getattr(view.org.apache.spark.sql.delta, "DeltaErrors$")
+    return getattr(getattr(module, "MODULE$"), name)(*arguments)
+
+
+@dataclass(frozen=True)
+class DeltaMessage:
+    """What one of Delta's errors says.
+
+    Attributes:
+        text: Its message.
+        error_class: Its error class.
+        sql_state: Its SQLSTATE, if it has one.
+    """
+
+    text: str
+    error_class: str
+    sql_state: str | None
+
+
+def delta_message(spark: SparkSession, name: str, *, with_session: bool = False) -> DeltaMessage:
+    """What the error says that Delta's `DeltaErrors.name()` builds.
+
+    Args:
+        spark: The session.
+        name: The method's name.
+        with_session: Whether the method takes the session.
+    """
+    arguments = (spark._jsparkSession,) if with_session else ()
+    error = delta_error(jvm(spark), name, *arguments)
+    return DeltaMessage(str(error.getMessage()), *condition_and_state(error))
+
+
+def condition_and_state(java_error: JavaObject) -> tuple[str, str | None]:
+    """Error class and SQLSTATE of a Java exception of Spark or Delta."""
+    return _error_class(java_error) or "", _call(java_error, "getSqlState")

@@ -1,0 +1,49 @@
+"""What a table's transaction log says: versions, their data files, and the files' statistics.
+
+- `snapshot`: a version of a table: its rows, files, schema and properties.
+- `versions`: finds a table's log, and a version in it.
+- `file_list`: a list of data files, read as one Arrow table.
+- `file_index`: a scan of listed files that does not ask Delta for the list again.
+- `actions`: log actions as JSON, read and made without a Spark query.
+- `statistics`: the bounds of a column's values in each file; the only reader of statistics.
+- `statistic_bounds`: what a bound in the log means for each type, and how inexact ones are widened.
+- `num_records`: the number of rows in a file, by its statistics.
+- `arrow_values`: values of Arrow columns in the form in which bounds are compared.
+- `features`: the table features that the engine supports, and the error for the others.
+"""
+
+from __future__ import annotations
+
+from deltaweave.delta.log.arrow_values import python_values, sorted_values
+from deltaweave.delta.log.features import refuse_unsupported
+from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
+from deltaweave.delta.log.file_list import FileList, decoded, decoded_location, encoder, total_size
+from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
+from deltaweave.delta.log.snapshot import FileLayout, TableSnapshot
+from deltaweave.delta.log.statistic_bounds import are_bounded
+from deltaweave.delta.log.statistics import bounds
+from deltaweave.delta.log.table_log import TableLog
+from deltaweave.delta.log.versions import at_version, latest, version_at
+
+__all__ = [
+    "FileLayout",
+    "FileList",
+    "TableLog",
+    "TableSnapshot",
+    "are_bounded",
+    "at_version",
+    "bounds",
+    "decoded",
+    "decoded_location",
+    "encoder",
+    "latest",
+    "num_physical_rows_column",
+    "parsed",
+    "python_values",
+    "refuse_unsupported",
+    "scan_of_known_files",
+    "scan_with_index",
+    "sorted_values",
+    "total_size",
+    "version_at",
+]

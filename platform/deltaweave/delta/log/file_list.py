@@ -1,0 +1,288 @@
+"""Lists of a table's data files, read as Arrow tables and not object by object."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log import actions
+from deltaweave.delta.log.num_records import (
+    Statistics,
+    num_physical_rows,
+    num_physical_rows_column,
+    parsed,
+)
+
+if TYPE_CHECKING:
+    import numpy
+    import pyarrow
+    from pyspark.sql import SparkSession
+
+
+_SCHEME = "^([A-Za-z][A-Za-z0-9+.-]*):/"
+
+
+@dataclass(frozen=True)
+class FileList:
+    """Data files of one snapshot: a Scala Seq of AddFile, and what Python needs to know of them.
+
+    Attributes:
+        spark: The session.
+        files: The AddFiles.
+        data_path: Where the table's data is.
+        have_statistics: Whether they have all of their statistics. Delta's data skipping leaves
+            statistics out of its lists.
+    """
+
+    spark: SparkSession
+    files: JavaObject
+    data_path: str
+    have_statistics: bool = False
+
+    def none(self) -> FileList:
+        """An empty list of files of the same table."""
+        nothing = jvm_.seq(jvm_.jvm(self.spark), [])
+        return self._with_rows(FileList(self.spark, nothing, self.data_path), self.rows.slice(0, 0))
+
+    @staticmethod
+    def _with_rows(files: FileList, rows: pyarrow.Table) -> FileList:
+        """The list with its `rows`, if they are known already: that saves a Spark query."""
+        files.__dict__["rows"] = rows
+        return files
+
+    @cached_property
+    def adds(self) -> list[actions.Action] | None:
+        """The AddFiles as the log has them, in order; None if there are many."""
+        if len(self) > actions.FEW:
+            return None
+        return actions.to_json(jvm_.jvm(self.spark), self.files)
+
+    @cached_property
+    def statistics(self) -> list[Statistics] | None:
+        """Their statistics, in order; None if there are many."""
+        return None if self.adds is None else [parsed(add.get("stats")) for add in self.adds]
+
+    @cached_property
+    def rows(self) -> pyarrow.Table:
+        """One row per file, in the order of the Seq.
+
+        Columns: `path` (string, as the log spells it), `location` (string, absolute and percent-
+        decoded), `size` (int64, bytes), `partition` (string, the partition values as JSON),
+        `num_records` (int64, rows not marked deleted; null where the statistics lack them),
+        `has_vector` (boolean, whether rows are marked deleted), `num_marked` (int64, how many).
+        """
+        import pyarrow as pa
+
+        if self.adds is None or self.statistics is None:
+            return self._query({})
+        schema = pa.schema(
+            {
+                "path": pa.string(),
+                "location": pa.string(),
+                "size": pa.int64(),
+                "partition": pa.string(),
+                "num_records": pa.int64(),
+                "has_vector": pa.bool_(),
+                "num_marked": pa.int64(),
+            }
+        )
+        rows = map(self._row, self.adds, self.statistics)
+        return pa.Table.from_pylist(list(rows), schema)
+
+    def _row(self, add: actions.Action, statistics: Statistics) -> dict[str, Any]:
+        vector = add.get("deletionVector")
+        marked = vector["cardinality"] if vector else 0
+        physical = num_physical_rows(statistics)
+        path = decoded_location(add["path"])
+        is_absolute = path.startswith("/") or re.match(_SCHEME, path)
+        return {
+            "path": add["path"],
+            "location": path if is_absolute else f"{self.data_path.rstrip('/')}/{path}",
+            "size": add["size"],
+            "partition": json.dumps(add["partitionValues"]),
+            "num_records": None if physical is None else physical - marked,
+            "has_vector": vector is not None,
+            "num_marked": marked,
+        }
+
+    @cached_property
+    def row_counts(self) -> numpy.ndarray:
+        """The number of rows in each file, as floats; NaN if unknown."""
+        counts: numpy.ndarray = self.rows["num_records"].to_numpy().astype(float)
+        return counts
+
+    def rows_with(self, columns: dict[str, Column]) -> pyarrow.Table:
+        """`rows` with further columns computed from AddFile's fields; one query gives both."""
+        table = self._query(columns)
+        self.__dict__.setdefault("rows", table.drop_columns(list(columns)))
+        return table
+
+    def _query(self, further: dict[str, Column]) -> pyarrow.Table:
+        deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
+        num_records = num_physical_rows_column() - deleted
+        return self.data_frame.select(
+            "path",
+            _location(self.data_path).alias("location"),
+            "size",
+            F.to_json("partitionValues", {"ignoreNullFields": "false"}).alias("partition"),
+            num_records.alias("num_records"),
+            F.col("deletionVector").isNotNull().alias("has_vector"),
+            deleted.alias("num_marked"),
+            *[value.alias(name) for name, value in further.items()],
+        ).toArrow()
+
+    @property
+    def data_frame(self) -> DataFrame:
+        """The files as a DataFrame of AddFile's fields; it is local data and needs no scan."""
+        return jvm_.data_frame(self.spark, self._dataset.toDF())
+
+    @property
+    def _dataset(self) -> JavaObject:
+        return self.spark._jsparkSession.createDataset(self.files, encoder(self.spark, "addFile"))
+
+    def __len__(self) -> int:
+        return self.rows.num_rows if "rows" in self.__dict__ else int(self.files.size())
+
+    @cached_property
+    def size_in_bytes(self) -> int:
+        """Total size of the files, in bytes."""
+        import pyarrow.compute as pc
+
+        return pc.sum(self.rows["size"]).as_py() or 0
+
+    @cached_property
+    def num_partitions(self) -> int:
+        """How many partitions the files are in; 0 for a table that is not partitioned."""
+        partitions = self.rows["partition"].unique().to_pylist()
+        return 0 if partitions in ([], ["{}"]) else len(partitions)
+
+    @cached_property
+    def num_records(self) -> int | None:
+        """The number of rows in the files, or None if a file has no statistics."""
+        import pyarrow.compute as pc
+
+        counts = self.rows["num_records"]
+        return None if counts.null_count else pc.sum(counts).as_py() or 0
+
+    @property
+    def num_vectors(self) -> int:
+        """How many of the files have a deletion vector."""
+        import pyarrow.compute as pc
+
+        return int(pc.sum(self.rows["has_vector"]).as_py() or 0)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files' paths as the log spells them."""
+        return tuple(self.rows["path"].to_pylist())
+
+    def and_also(self, others: FileList) -> FileList:
+        """These files and others of the same table."""
+        return FileList(self.spark, self.files.appendedAll(others.files), self.data_path)
+
+    def where(self, mask: numpy.ndarray) -> FileList:
+        """The files for which the boolean mask is true."""
+        if mask.all():
+            return self
+        chosen = jvm_.select_where(jvm_.jvm(self.spark), self.files, mask)
+        files = FileList(self.spark, chosen, self.data_path, self.have_statistics)
+        if self.__dict__.get("adds") is not None:
+            files.__dict__["adds"] = list(compress(self.__dict__["adds"], mask))
+        return self._with_rows(files, self.rows.filter(mask))
+
+    def in_partitions(self, partition_schema: JavaObject, predicate: JavaObject) -> set[str] | None:
+        """Paths of the files whose partitions can satisfy a predicate; the query runs no job.
+
+        None if the predicate reads other columns than partition columns.
+        """
+        names = {field["name"] for field in json.loads(partition_schema.json())["fields"]}
+        if not {attribute.name() for attribute in jvm_.iterate(predicate.references())} <= names:
+            return None
+        view = jvm_.jvm(self.spark)
+        chosen = view.org.apache.spark.sql.delta.DeltaLog.filterFileList(
+            partition_schema,
+            self.data_frame._jdf,
+            jvm_.seq(view, [predicate]),
+            jvm_.seq(view, []),
+            True,
+        )
+        return set(jvm_.data_frame(self.spark, chosen).select("path").toArrow()["path"].to_pylist())
+
+    def without_vectors(self) -> FileList:
+        """The files with all of their rows, those marked deleted included."""
+        vector = F.lit(None).cast(self.data_frame.schema["deletionVector"].dataType)
+        whole = self.data_frame.withColumn("deletionVector", vector)
+        files = getattr(whole._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
+        return FileList(self.spark, jvm_.seq_of(jvm_.jvm(self.spark), files), self.data_path)
+
+    def removals(self) -> JavaObject:
+        """A Java list of the RemoveFile actions that take these files out of the table.
+
+        They have the fields that the protocol asks for (section "Add File and Remove File"):
+        partition values, size, tags and deletion vector, as AddFile.remove does.
+        """
+        if self.adds is not None:
+            now_ms = time.time_ns() // 1_000_000
+            removed = [actions.removal(add, now_ms) for add in self.adds]
+            return actions.from_json(jvm_.jvm(self.spark), "actions.RemoveFile", removed)
+        # One timestamp for all, taken on the driver.
+        now = F.unix_millis(F.current_timestamp())
+        removes = self.data_frame.select(
+            *actions.KEPT_BY_REMOVAL,
+            now.alias("deletionTimestamp"),
+            F.lit(True).alias("dataChange"),
+            F.lit(True).alias("extendedFileMetadata"),
+        )
+        return getattr(removes._jdf, "as")(encoder(self.spark, "removeFile")).collectAsList()
+
+
+def encoder(spark: SparkSession, action: str) -> JavaObject:
+    """Spark's encoder of an action, e.g. `addFile`."""
+    implicits = jvm_.singleton(jvm_.jvm(spark).org.apache.spark.sql.delta.implicits, "package")
+    return getattr(implicits, f"{action}Encoder")()
+
+
+def total_size(spark: SparkSession, change_files: JavaObject) -> int:
+    """Total size of a Scala Seq of AddCDCFile, in bytes."""
+    if change_files.size() <= actions.FEW:
+        few = actions.to_json(jvm_.jvm(spark), change_files)
+        return sum(action["size"] for action in few)
+    dataset = spark._jsparkSession.createDataset(change_files, encoder(spark, "addCdcFile"))
+    row = jvm_.data_frame(spark, dataset.toDF()).agg(F.sum("size").alias("size")).first()
+    assert row is not None
+    return int(row["size"] or 0)
+
+
+def decoded_location(path: str) -> str:
+    """An absolute path, percent-decoded, with `scheme:///x` written as `scheme:/x`.
+
+    Writers encode differently ("ü" as it is, or as %C3%BC), so names are compared decoded.
+    """
+    return re.sub(_SCHEME + "{3,}", r"\1:/", unquote(path))
+
+
+def decoded(path: Column) -> Column:
+    """`decoded_location` as a Column."""
+    # url_decode would also turn "+" into a space; in paths it is a plus.
+    path = F.url_decode(F.replace(path, F.lit("+"), F.lit("%2B")))
+    return F.regexp_replace(path, _SCHEME + "{3,}", "$1:/")
+
+
+def _location(path_of_table: str) -> Column:
+    """The `decoded_location` of a file by its `path` in the log, as a Column."""
+    path = decoded(F.col("path"))
+    is_absolute = path.rlike(_SCHEME) | path.startswith("/")
+    return F.when(is_absolute, path).otherwise(
+        F.concat(F.lit(path_of_table.rstrip("/") + "/"), path)
+    )

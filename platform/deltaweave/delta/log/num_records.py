@@ -1,0 +1,37 @@
+"""The number of rows in a data file, by its statistics in the log."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
+
+from deltaweave.delta.log.statistic_bounds import whole
+
+Statistics = dict[str, Any]
+"""A file's statistics as Delta's log has them: parsed JSON, numbers with all of their digits."""
+
+NUM_RECORDS = StructField("numRecords", LongType())
+
+
+def parsed(text: str | None) -> Statistics:
+    """A file's statistics, with all digits of their numbers; empty if they are no JSON object."""
+    try:
+        found = json.loads(text or "{}", parse_float=Decimal)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def num_physical_rows(statistics: Statistics) -> int | None:
+    """The number of rows in a file, those marked deleted included; None without statistics."""
+    return whole(statistics.get("numRecords"))
+
+
+def num_physical_rows_column() -> Column:
+    """The same, over AddFile's fields."""
+    return F.from_json("stats", StructType([NUM_RECORDS]))["numRecords"]

@@ -1,0 +1,293 @@
+"""A version of a table: its rows, files, schema and properties."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructField, StructType
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log.file_index import scan_of_known_files
+from deltaweave.delta.log.file_list import FileList, encoder
+from deltaweave.delta.log.num_records import num_physical_rows_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_BETWEEN_IDS = "\n\0\n"
+_FILES_IN_CHECKSUM = "spark.databricks.delta.allFilesInCrc.enabled"
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """How the rows of a version are spread over its files, by the log alone.
+
+    Attributes:
+        files: How many data files there are.
+        size_in_bytes: Their total size.
+        small_files: Files below a given size that share their partition with another such file.
+            OPTIMIZE would compact them.
+        unclustered_files: Files that were not clustered yet.
+        rows: Rows in the files, those marked deleted included; files without statistics count as
+            empty.
+        deleted_rows: Rows marked deleted by deletion vectors.
+        files_without_statistics: Files without a row count in the log.
+    """
+
+    files: int
+    size_in_bytes: int
+    small_files: int
+    unclustered_files: int
+    rows: int
+    deleted_rows: int
+    files_without_statistics: int
+
+
+@dataclass(frozen=True)
+class TableSnapshot:
+    """A version of a table: Delta's log, and its snapshot at that version."""
+
+    spark: SparkSession
+    log: JavaObject
+    snapshot: JavaObject
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return int(self.snapshot.version())
+
+    @property
+    def committed_at_ms(self) -> int:
+        """When the version was committed, in ms since 1970, as the log says."""
+        return int(self.snapshot.timestamp())
+
+    @property
+    def id(self) -> str:
+        """Delta's id of the table; a new table in the same place has another id."""
+        return str(self.snapshot.metadata().id())
+
+    @property
+    def created_at_ms(self) -> int | None:
+        """When the table with this id was created, in ms since 1970, or None."""
+        created = self.snapshot.metadata().createdTime()
+        return int(created.get()) if created.isDefined() else None
+
+    def last_applied(self, application_id: str) -> int | None:
+        """The newest version that was committed with this application id, or None."""
+        applied = self.snapshot.transactions().get(application_id)
+        return int(applied.get()) if applied.isDefined() else None
+
+    def application_ids(self) -> list[str]:
+        """All application ids in the log."""
+        ids = str(self.snapshot.transactions().keys().mkString(_BETWEEN_IDS))
+        return ids.split(_BETWEEN_IDS) if ids else []
+
+    def applied_at_ms(self, application_id: str) -> int | None:
+        """When this application id was last committed, in ms since 1970; None if unknown."""
+        for each in jvm_.iterate(self.snapshot.setTransactions()):
+            if each.appId() == application_id and each.lastUpdated().isDefined():
+                return int(each.lastUpdated().get())
+        return None
+
+    @property
+    def data_path(self) -> str:
+        """Where the table's data is."""
+        return data_path(self.log)
+
+    @cached_property
+    def schema(self) -> StructType:
+        """The table's columns."""
+        return StructType.fromJson(json.loads(self.snapshot.metadata().schemaString()))
+
+    @cached_property
+    def physical_names(self) -> dict[str, str]:
+        """What the table's files and statistics call each of its columns."""
+        return {field.name: _physical_name(field) for field in self.schema}
+
+    def fields_at(self, path: Sequence[str]) -> list[StructField]:
+        """The fields on the path to a column or nested field, outermost first."""
+        found: list[StructField] = []
+        within: DataType = self.schema
+        for name in path:
+            assert isinstance(within, StructType), "only structs have fields"
+            found.append(within[name])
+            within = found[-1].dataType
+        return found
+
+    def physical_path(self, path: Sequence[str]) -> tuple[str, ...]:
+        """The path of a column or nested field in files and statistics."""
+        return tuple(map(_physical_name, self.fields_at(path)))
+
+    def setting(self, name: str) -> str | None:
+        """A table property's value, if it is set."""
+        value = self.snapshot.metadata().configuration().get(name)
+        return str(value.get()) if value.isDefined() else None
+
+    @property
+    def partition_columns(self) -> list[str]:
+        """The table's partition columns."""
+        names = self.snapshot.metadata().partitionColumns()
+        return [str(names.apply(number)) for number in range(names.size())]
+
+    @property
+    def files(self) -> DataFrame:
+        """All data files, distributed: a DataFrame of AddFile's fields."""
+        return jvm_.data_frame(self.spark, self.snapshot.allFiles().toDF())
+
+    def file_list(self) -> FileList:
+        """All data files, with their statistics; one job, or none if the checksum lists them."""
+        files = self.files_in_checksum()
+        if files is None:
+            view = jvm_.jvm(self.spark)
+            files = jvm_.seq_of(view, self.snapshot.allFiles().collectAsList())
+        return FileList(self.spark, files, self.data_path, have_statistics=True)
+
+    def files_in_checksum(self) -> JavaObject | None:
+        """The AddFiles in the version's checksum, a Scala Seq; writers list up to 50 files there.
+
+        None if it does not list them (Delta protocol, section "Version Checksum File").
+        """
+        checksum = self.snapshot.checksumOpt()
+        is_trusted = self.spark.conf.get(_FILES_IN_CHECKSUM, "true") == "true"
+        if not is_trusted or not checksum.isDefined():
+            return None
+        listed = checksum.get().allFiles()
+        if not listed.isDefined() or listed.get().size() != checksum.get().numFiles():
+            return None
+        return listed.get()
+
+    def num_records(self) -> int | None:
+        """The number of rows by statistics, or None if a file has none.
+
+        One job over the file list; none where the checksum lists the files.
+        """
+        listed = self.files_in_checksum()
+        if listed is not None:
+            return FileList(self.spark, listed, self.data_path, have_statistics=True).num_records
+        deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
+        rows = num_physical_rows_column() - deleted
+        known = self.files.select(rows.alias("rows")).agg(
+            F.sum("rows").alias("rows"), F.count_if(F.col("rows").isNull()).alias("unknown")
+        )
+        row = known.first()
+        assert row is not None
+        return None if row["unknown"] else int(row["rows"] or 0)
+
+    def layout(self, small_file_bytes: int) -> FileLayout:
+        """How the rows are spread over the files; one job over the file list.
+
+        Args:
+            small_file_bytes: Size below which a file is small.
+        """
+        small = F.count_if(F.col("size") < small_file_bytes)
+        rows = num_physical_rows_column()
+        partitions = self.files.groupBy(F.to_json("partitionValues")).agg(
+            F.count("*").alias("files"),
+            F.sum("size").alias("size_in_bytes"),
+            F.when(small > 1, small).otherwise(0).alias("small_files"),
+            F.count_if(F.col("clusteringProvider").isNull()).alias("unclustered_files"),
+            F.sum(rows).alias("rows"),
+            F.sum("deletionVector.cardinality").alias("deleted_rows"),
+            F.count_if(rows.isNull()).alias("files_without_statistics"),
+        )
+        names = [each.name for each in fields(FileLayout)]
+        row = partitions.agg(*[F.sum(name).alias(name) for name in names]).first()
+        assert row is not None
+        return FileLayout(**{name: int(row[name] or 0) for name in names})
+
+    def is_clustered(self) -> bool:
+        """Whether the table has clustering columns."""
+        clustering = jvm_.jvm(self.spark).org.apache.spark.sql.delta.skipping.clustering
+        columns = jvm_.singleton(clustering, "ClusteringColumnInfo")
+        return bool(columns.extractLogicalNames(self.snapshot).nonEmpty())
+
+    def retention(self) -> timedelta:
+        """How long the table keeps files that were removed from it, before VACUUM deletes them."""
+        delta = jvm_.jvm(self.spark).org.apache.spark.sql.delta
+        kept = delta.DeltaLog.tombstoneRetentionMillis(self.snapshot.metadata())
+        return timedelta(milliseconds=int(kept))
+
+    def read(self) -> DataFrame:
+        """The rows of this version."""
+        reader = self.spark.read.format("delta").option("versionAsOf", self.version)
+        return reader.load(data_path(self.log))
+
+    def read_whole(self) -> DataFrame:
+        """The rows of this version, for queries that need most of them.
+
+        If its files are few, they are listed here. Delta would list them in a job for every plan
+        that Spark makes of a table with deletion vectors, several times for one query.
+        """
+        listed = self.files_in_checksum()
+        if listed is None:
+            return self.read()
+        return self.read_files(FileList(self.spark, listed, self.data_path))
+
+    @property
+    def keeps_change_feed(self) -> bool:
+        """Whether the table records its changes for the change data feed."""
+        setting = self.snapshot.metadata().configuration().get("delta.enableChangeDataFeed")
+        return bool(setting.isDefined() and setting.get().lower() == "true")
+
+    def read_change_feed(self, since: int) -> DataFrame:
+        """The changes that the commits from version `since` up to this one made."""
+        reader = self.spark.read.format("delta").option("readChangeFeed", "true")
+        reader = reader.option("startingVersion", since).option("endingVersion", self.version)
+        return reader.load(data_path(self.log))
+
+    def read_files(self, files: FileList) -> DataFrame:
+        """The rows of some files of this version."""
+        empty = jvm_.option(jvm_.jvm(self.spark), None)
+        rows = self.log.createDataFrame(self.snapshot, files.files, False, empty)
+        scan = rows.queryExecution().analyzed()
+        known = scan_of_known_files(self.spark, scan, files, self.log.options())
+        if known is None:
+            return jvm_.data_frame(self.spark, rows)
+        return jvm_.data_frame_of_plan(self.spark, known)
+
+    def files_without(self, known: DataFrame | None) -> FileList:
+        """The files whose `path` is not in `known`."""
+        files = self.files if known is None else self.files.join(known, "path", "left_anti")
+        return self._chosen(files.select(self.files.columns))
+
+    def files_without_statistics(self) -> FileList:
+        """The files without a row count in the log."""
+        return self._chosen(self.files.where(num_physical_rows_column().isNull()))
+
+    def files_not_in(self, other: TableSnapshot) -> FileList:
+        """The files (with their deletion vectors) of this version that another does not have."""
+        vector = F.coalesce(
+            F.concat_ws(
+                "|",
+                "deletionVector.storageType",
+                "deletionVector.pathOrInlineDv",
+                F.col("deletionVector.offset").cast("string"),
+            ),
+            F.lit(""),
+        )
+        theirs = other.files.select("path", vector.alias("vector"))
+        ours = self.files.withColumn("vector", vector)
+        new = ours.join(theirs, ["path", "vector"], "left_anti").select(self.files.columns)
+        return self._chosen(new)
+
+    def _chosen(self, files: DataFrame) -> FileList:
+        chosen = getattr(files._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
+        files_chosen = jvm_.seq_of(jvm_.jvm(self.spark), chosen)
+        return FileList(self.spark, files_chosen, self.data_path, have_statistics=True)
+
+
+def _physical_name(field: StructField) -> str:
+    return str((field.metadata or {}).get("delta.columnMapping.physicalName", field.name))
+
+
+def data_path(log: JavaObject) -> str:
+    """Where the table's data is, e.g. `file:/lake/orders`, not percent-encoded."""
+    return str(log.dataPath().toString())

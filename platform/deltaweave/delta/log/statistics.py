@@ -1,0 +1,263 @@
+"""The bounds of a column's values in each file; the only reader of statistics.
+
+Merges prune files by these bounds, so they are never narrower than the values. What writers round
+or truncate is widened, and what is not understood counts as unknown. Writers differ (Delta
+protocol, section "Per-file Statistics"): Delta truncates strings to 32 characters and times to
+milliseconds, and delta-rs writes decimals as doubles.
+
+`engine/tasks/file_statistics.py` writes statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from deltaweave.delta.log.arrow_values import python_values
+from deltaweave.delta.log.file_list import FileList
+from deltaweave.delta.log.num_records import NUM_RECORDS, num_physical_rows
+from deltaweave.delta.log.snapshot import TableSnapshot
+from deltaweave.delta.log.statistic_bounds import MEANINGS, Meaning, bound, itself
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_KINDS = ("minValues", "maxValues", "nullCount")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The bounds of a column in each of some files; NaN is not bounded.
+
+    Values are as `arrow_values` has them.
+
+    Attributes:
+        lows: No value in the file is below this; None if unknown.
+        highs: No value in the file is above this; None if unknown.
+        may_be_null: Whether a value in the file can be null.
+        are_null: Whether all are known to be null.
+    """
+
+    lows: list[Any]
+    highs: list[Any]
+    may_be_null: list[bool]
+    are_null: list[bool]
+
+
+def bounds(
+    table: TableSnapshot, files: FileList, columns: Sequence[tuple[Sequence[str], DataType]]
+) -> list[Bounds]:
+    """The bounds of some columns in each of the files.
+
+    Statistics of a few files that are already in the driver are read without Spark.
+
+    Args:
+        table: The version of the table that the files are of.
+        files: The files.
+        columns: The path of each column or nested field, and the type in which to read it: its own
+            or a wider one, for which `are_bounded` holds.
+    """
+    partitioned_by = table.partition_columns
+    known = [
+        _known_column(table, path, data_type, is_partition=path[0] in partitioned_by)
+        for path, data_type in columns
+    ]
+    found = _in_text(files, known)
+    if found is None:
+        found = _queried(table, files, known)
+    return [column.bounds(each) for column, each in zip(known, found, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """The statistics of a column in each of some files, as written; None if missing."""
+
+    lows: list[Any]
+    highs: list[Any]
+    nulls: list[Any]
+    rows: list[Any]
+
+
+@dataclass(frozen=True)
+class _KnownColumn:
+    """A column as the log has it.
+
+    Attributes:
+        path: The physical names down to it.
+        data_type: The type in which it is read.
+        is_partition: Whether each file has one value of it, which the log holds.
+        was_single: Whether some files may have been written when its type was FLOAT.
+    """
+
+    path: tuple[str, ...]
+    data_type: DataType
+    is_partition: bool
+    was_single: bool
+
+    @property
+    def meaning(self) -> Meaning:
+        if self.is_partition:
+            return Meaning(MEANINGS[type(self.data_type)].read)  # of exact values
+        return MEANINGS[FloatType if self.was_single else type(self.data_type)]
+
+    @property
+    def is_cast_by_spark(self) -> bool:
+        """Whether Spark reads its values in the session's time zone, as Delta does."""
+        return self.is_partition and isinstance(self.data_type, TimestampType)
+
+    def bounds(self, raw: _Raw) -> Bounds:
+        """The statistics, as bounds of the column's values."""
+        read, below, above = self.meaning.read, self.meaning.below, self.meaning.above
+        if self.is_cast_by_spark:
+            read = itself
+        lows = [bound(low, read, below) for low in raw.lows]
+        highs = [bound(high, read, above) for high in raw.highs]
+        # For nested fields, not all writers count the nulls of structs that are null.
+        is_field = len(self.path) > 1
+        return Bounds(
+            lows,
+            highs,
+            [is_field or type(nulls) is not int or nulls != 0 for nulls in raw.nulls],
+            [
+                type(nulls) is int and nulls == rows
+                for nulls, rows in zip(raw.nulls, raw.rows, strict=True)
+            ],
+        )
+
+
+def _known_column(
+    table: TableSnapshot, path: Sequence[str], data_type: DataType, *, is_partition: bool
+) -> _KnownColumn:
+    field = table.fields_at(path)[-1]
+    changes = (field.metadata or {}).get("delta.typeChanges", [])
+    was_single = isinstance(field.dataType, FloatType) or any(
+        change.get("fromType") == "float" for change in changes
+    )
+    return _KnownColumn(table.physical_path(path), data_type, is_partition, was_single)
+
+
+def _in_text(files: FileList, columns: Sequence[_KnownColumn]) -> list[_Raw] | None:
+    """The statistics in the log's text; None if Spark has to read them."""
+    adds, statistics = files.adds, files.statistics
+    if adds is None or statistics is None or not files.have_statistics:
+        return None
+    if any(column.is_cast_by_spark for column in columns):
+        return None
+    rows = [num_physical_rows(each) for each in statistics]
+    found = []
+    for column in columns:
+        if column.is_partition:
+            name = column.path[0]
+            found.append(_of_partitions([add["partitionValues"].get(name) for add in adds]))
+            continue
+        lows, highs, nulls = (
+            [_at(each.get(kind), column.path) for each in statistics] for kind in _KINDS
+        )
+        found.append(_Raw(lows, highs, nulls, rows))
+    return found
+
+
+def _of_partitions(values: list[Any]) -> _Raw:
+    """The statistics of a partition column; "" may mean null (Delta protocol)."""
+    nulls = [None if value == "" else int(value is None) for value in values]
+    return _Raw(values, values, nulls, [1] * len(values))
+
+
+def _at(found: Any, path: tuple[str, ...]) -> Any:
+    """The value at a path in statistics, or None."""
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _queried(table: TableSnapshot, files: FileList, columns: Sequence[_KnownColumn]) -> list[_Raw]:
+    """The statistics, read by a Spark query of the log."""
+    asked = {"statistics": F.from_json("stats", _schema(columns))}
+    for i, column in enumerate(columns):
+        if column.is_partition:
+            value = F.col("partitionValues").getItem(column.path[0])
+            if column.is_cast_by_spark:
+                value = F.unix_micros(value.try_cast(column.data_type))
+            asked[f"partition_{i}"] = value
+    if files.have_statistics:
+        found = files.rows_with(asked)
+    else:
+        named = [column.alias(name) for name, column in asked.items()]
+        found = table.files.select("path", *named).toArrow()
+    place = {path: i for i, path in enumerate(found["path"].to_pylist())}
+    places = [place.get(path) for path in files.paths]
+
+    def placed(values: pyarrow.ChunkedArray) -> list[Any]:
+        known = python_values(values)
+        assert known is not None, "numbers and texts"
+        return [None if at is None else known[at] for at in places]
+
+    statistics = found["statistics"]
+    rows = placed(_field(statistics, ("numRecords",)))
+    raw = []
+    for i, column in enumerate(columns):
+        if column.is_partition:
+            raw.append(_of_partitions(placed(found[f"partition_{i}"])))
+            continue
+        lows, highs, nulls = (placed(_field(statistics, (kind, *column.path))) for kind in _KINDS)
+        raw.append(_Raw(lows, highs, nulls, rows))
+    return raw
+
+
+def _schema(columns: Sequence[_KnownColumn]) -> StructType:
+    """Delta's schema of statistics, with these columns alone.
+
+    Dates and times are read as text, so that the session's settings for parsing do not matter.
+    """
+    of_data = [column for column in columns if not column.is_partition]
+    if not of_data:
+        return StructType([NUM_RECORDS])
+    values = _nested([(column.path, _spelled(column)) for column in of_data])
+    nulls = _nested([(column.path, LongType()) for column in of_data])
+    kinds = zip(_KINDS, (values, values, nulls), strict=True)
+    return StructType([NUM_RECORDS, *[StructField(*kind) for kind in kinds]])
+
+
+def _spelled(column: _KnownColumn) -> DataType:
+    """The type of a bound in JSON."""
+    if isinstance(column.data_type, DecimalType):
+        return column.data_type
+    if isinstance(column.data_type, FloatType | DoubleType):
+        return DoubleType()
+    return LongType() if isinstance(column.data_type, IntegralType) else StringType()
+
+
+def _nested(leaves: Sequence[tuple[tuple[str, ...], DataType]]) -> StructType:
+    """A struct with these fields at these paths."""
+    names = dict.fromkeys(path[0] for path, _ in leaves)
+    fields = []
+    for name in names:
+        within = [(path[1:], data_type) for path, data_type in leaves if path[0] == name]
+        is_leaf = not within[0][0]
+        fields.append(StructField(name, within[0][1] if is_leaf else _nested(within)))
+    return StructType(fields)
+
+
+def _field(column: pyarrow.ChunkedArray, path: Sequence[str]) -> pyarrow.ChunkedArray:
+    """A field within a column of structs, null where one of these is."""
+    import pyarrow.compute as pc
+
+    for name in path:
+        # By its place: Arrow reads names that begin with a dot or a bracket as paths.
+        column = pc.struct_field(column, column.type.get_field_index(name))
+    return column

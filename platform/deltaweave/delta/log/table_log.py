@@ -1,0 +1,55 @@
+"""Delta's log of a table, and the versions that it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log.snapshot import TableSnapshot, data_path
+from deltaweave.delta.log.versions import at_version, delta_log, latest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class TableLog:
+    """Delta's log of a table, which need not exist.
+
+    Attributes:
+        spark: The session that opened it.
+        log: Delta's DeltaLog.
+    """
+
+    spark: SparkSession
+    log: JavaObject
+
+    @classmethod
+    def of(cls, spark: SparkSession, parts: Sequence[str]) -> TableLog:
+        """The log of the table that the name parts mean; `["delta", path]` means a path."""
+        return cls(spark, delta_log(spark, list(parts)))
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a Delta table."""
+        return bool(self.log.tableExists())
+
+    @property
+    def data_path(self) -> str:
+        """Where the table's data is, e.g. `file:/lake/orders`, not percent-encoded."""
+        return data_path(self.log)
+
+    def latest(self) -> TableSnapshot:
+        """The newest version."""
+        return latest(self.spark, self.log)
+
+    def at_version(self, version: int) -> TableSnapshot:
+        """A version.
+
+        Raises:
+            TableNotFoundError: The log no longer holds, or never held, that version.
+        """
+        return at_version(self.spark, self.log, version)

@@ -1,0 +1,72 @@
+"""Finds the log of a table, and a version of the table in its log."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from deltaweave import errors
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.jvm import JavaObject, translated
+from deltaweave.delta.log.snapshot import TableSnapshot, data_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def delta_log(spark: SparkSession, parts: list[str]) -> JavaObject:
+    """Delta's log of the table with these name parts; `["delta", path]` is a path."""
+    view = jvm_.jvm(spark)
+    label = ".".join(parts)
+    if len(parts) == 2 and parts[0].lower() == "delta":
+        with translated(label, operation="opening"):
+            return view.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, parts[1])
+    with translated(label, operation="opening"):
+        catalyst = view.org.apache.spark.sql.catalyst
+        empty = jvm_.option(view, None)
+        database = jvm_.option(view, parts[-2]) if len(parts) > 1 else empty
+        identifier = catalyst.TableIdentifier(parts[-1], database, empty)
+        table = spark._jsparkSession.sessionState().catalog().getTableMetadata(identifier)
+        return view.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, table)
+
+
+def latest(spark: SparkSession, log: JavaObject) -> TableSnapshot:
+    """The newest version of a table."""
+    empty = jvm_.option(jvm_.jvm(spark), None)
+    return TableSnapshot(spark, log, log.update(False, empty, empty))
+
+
+def at_version(spark: SparkSession, log: JavaObject, version: int) -> TableSnapshot:
+    """A version of a table.
+
+    Raises:
+        TableNotFoundError: The log no longer holds, or never held, that version.
+    """
+    newest = latest(spark, log)
+    if newest.version == version:
+        return newest
+    if version > newest.version:
+        raise errors.TableNotFoundError(
+            f"it has no version {version}; the newest is {newest.version}.",
+            table=data_path(log),
+            operation="reading a version",
+        )
+    empty = jvm_.option(jvm_.jvm(spark), None)
+    with translated(data_path(log), operation="reading a version", version=version):
+        return TableSnapshot(spark, log, log.getSnapshotAt(version, empty, empty, True))
+
+
+def version_at(spark: SparkSession, name: str, time: datetime) -> int | None:
+    """The newest version that was committed at or before a time, or None.
+
+    Args:
+        spark: The session.
+        name: The table's quoted name.
+        time: The time, with its time zone.
+    """
+    history = spark.sql(f"DESCRIBE HISTORY {name}")
+    row = history.where(F.col("timestamp") <= F.lit(time)).agg(F.max("version")).first()
+    assert row is not None
+    return None if row[0] is None else int(row[0])

@@ -1,0 +1,31 @@
+"""How the rows of source and target are read.
+
+- `source_plan`: whether the source must be materialized, and which files it reads.
+- `checkpoint`: rows that are computed once and kept on the executors.
+- `target_rows`: the target's rows in chosen files, under the names that the statement uses.
+- `row_index`: a scan that also gives the position of each row in its file.
+- `row_tracking`: the columns that keep row ids and row commit versions.
+- `metadata_column`: Spark's `_metadata` column.
+- `literals`: collected values as Spark literals.
+"""
+
+from __future__ import annotations
+
+from deltaweave.delta.scan.checkpoint import materialized
+from deltaweave.delta.scan.literals import literal
+from deltaweave.delta.scan.metadata_column import METADATA_COLUMN, file_metadata
+from deltaweave.delta.scan.row_tracking import TrackedColumns, tracked_columns
+from deltaweave.delta.scan.source_plan import reason_to_materialize, with_files_chosen
+from deltaweave.delta.scan.target_rows import target_plan
+
+__all__ = [
+    "METADATA_COLUMN",
+    "TrackedColumns",
+    "file_metadata",
+    "literal",
+    "materialized",
+    "reason_to_materialize",
+    "target_plan",
+    "tracked_columns",
+    "with_files_chosen",
+]

@@ -1,0 +1,65 @@
+"""Rows computed once and kept on the executors: a local checkpoint with a size and an end.
+
+The checkpoint cuts the lineage, so that no later phase computes the rows again with other results.
+If the executors that hold it die, the rows are lost, and reading them fails with
+`CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.jvm import JavaObject, letting_go
+
+NAME = "mergeMaterializedSource"
+
+
+@dataclass(frozen=True)
+class Materialized:
+    """Checkpointed rows.
+
+    Attributes:
+        rows: The rows, with the attribute ids of the materialized DataFrame.
+        num_rows: How many there are.
+        size_in_bytes: Their serialized size on the executors, in bytes.
+    """
+
+    rows: DataFrame
+    num_rows: int
+    size_in_bytes: int
+
+
+@contextmanager
+def materialized(rows: DataFrame, storage_level: str) -> Iterator[Materialized]:
+    """Compute the rows in one job and keep them until the block ends.
+
+    Args:
+        rows: The rows.
+        storage_level: Name of a Spark storage level, e.g. `DISK_ONLY_2`.
+    """
+    spark = rows.sparkSession
+    view = jvm_.jvm(spark)
+    level = view.org.apache.spark.storage.StorageLevel.fromString(storage_level.upper())
+    kept = jvm_.data_frame(spark, rows._jdf.localCheckpoint(False, level))
+    rdd = kept._jdf.queryExecution().analyzed().rdd()
+    rdd.setName(NAME)
+    try:
+        # This count fills the checkpoint. It is one of the RDD and not of SQL, so it reads every
+        # row.
+        num_rows = int(rdd.count())
+        yield Materialized(kept, num_rows, _size(spark.sparkContext._jsc.sc(), rdd.id()))
+    finally:
+        with letting_go("the materialized rows"):
+            rdd.unpersist(False)
+
+
+def _size(context: JavaObject, rdd_id: int) -> int:
+    for info in context.getRDDStorageInfo():
+        if info.id() == rdd_id:
+            return int(info.memSize() + info.diskSize())
+    return 0

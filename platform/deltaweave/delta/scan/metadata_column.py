@@ -1,0 +1,20 @@
+"""Spark's metadata column of a scan: each row's file, position in the file, and row id."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+
+METADATA_COLUMN = "_metadata"
+
+
+def file_metadata(scan: DataFrame, field: str) -> Column:
+    """A field of Spark's metadata column, even if the table has a column of the same name.
+
+    `_metadata.file_path` would then read a field of the table's own column. Spark renames its
+    metadata column in this case, and still finds it by its original name.
+
+    Args:
+        scan: The rows of a table's files.
+        field: E.g. `file_path` (absolute, percent-encoded) or `row_index`.
+    """
+    return scan.metadataColumn(METADATA_COLUMN).getField(field)

@@ -1,0 +1,48 @@
+"""What a MERGE statement means: Delta's analyzer resolves it, and this folder reads the result.
+
+- `builder`: makes the unresolved plan from clauses, as the SQL parser does from text.
+- `analyzer`: parses text, and resolves a plan into a `ResolvedMerge`.
+- `resolved`: the statement after analysis: its condition, its clauses, and what they read.
+- `spark_types`: data types of the JVM as PySpark's.
+- `conditions`: what the conditions say about target rows: equalities of keys, pruning predicates.
+- `lineage`: the source columns from which each value of the merge comes.
+- `builtin`: Delta's own MERGE, for callers that allow it as a fallback.
+"""
+
+from __future__ import annotations
+
+from deltaweave.delta.statement.analyzer import parse_statement, resolve
+from deltaweave.delta.statement.builder import merge_plan, name_parts
+from deltaweave.delta.statement.builtin import run_builtin_merge
+from deltaweave.delta.statement.conditions import (
+    Assignment,
+    Equality,
+    assignments,
+    by_source_predicate,
+    equalities,
+    keeps_columns,
+    skipping_predicates,
+)
+from deltaweave.delta.statement.lineage import Origin, origins
+from deltaweave.delta.statement.parsed import ParsedMerge
+from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
+
+__all__ = [
+    "Assignment",
+    "Equality",
+    "Origin",
+    "ParsedMerge",
+    "ResolvedClause",
+    "ResolvedMerge",
+    "assignments",
+    "by_source_predicate",
+    "equalities",
+    "keeps_columns",
+    "merge_plan",
+    "name_parts",
+    "origins",
+    "parse_statement",
+    "resolve",
+    "run_builtin_merge",
+    "skipping_predicates",
+]

@@ -1,0 +1,133 @@
+"""Resolves a MERGE with Delta's analyzer; nothing is executed.
+
+Statement text or clauses become Spark's `MergeIntoTable` plan. Spark's and Delta's analysis rules
+turn it into Delta's resolved MERGE node: stars are expanded, values are cast, generated columns and
+defaults are filled in, and the evolved schema is known. Case rules, store assignment and analysis
+errors are therefore Delta's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import NullType
+
+from deltaweave import errors
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.jvm import JavaObject, translated
+from deltaweave.delta.statement.parsed import ParsedMerge
+from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
+from deltaweave.delta.statement.spark_types import spark_schema
+from deltaweave.identifiers import RESERVED_PREFIX
+from deltaweave.locations import refuse_credentials
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CLAUSE_NODES = {
+    "DeltaMergeIntoMatchedUpdateClause": ("matched", "update"),
+    "DeltaMergeIntoMatchedDeleteClause": ("matched", "delete"),
+    "DeltaMergeIntoNotMatchedInsertClause": ("not_matched", "insert"),
+    "DeltaMergeIntoNotMatchedBySourceUpdateClause": ("not_matched_by_source", "update"),
+    "DeltaMergeIntoNotMatchedBySourceDeleteClause": ("not_matched_by_source", "delete"),
+}
+
+
+def parse_statement(spark: SparkSession, text: str) -> ParsedMerge:
+    """Parse the text of a MERGE statement.
+
+    Raises:
+        StatementError: The text does not parse, or a URI in it holds credentials.
+    """
+    jvm_.check_is_classic(spark)
+    refuse_credentials(text, operation="MERGE")
+    label = _target_in_text(text)
+    with translated(label):
+        plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+    return ParsedMerge(spark, plan, label or "an unnamed table")
+
+
+def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> ResolvedMerge:
+    """Run Spark's and Delta's analysis over a parsed MERGE.
+
+    Raises:
+        TableNotFoundError: The target, or a table that the source reads, does not exist.
+        NotADeltaTableError: The target is no Delta table.
+        StatementError: The plan is no MERGE, or names or types in it do not fit.
+    """
+    spark, table = parsed.spark, parsed.table
+    execution = jvm_.jvm(spark).org.apache.spark.sql.execution
+    skip = jvm_.singleton(execution, "CommandExecutionMode").SKIP()
+    with translated(table):
+        analyzed = spark._jsparkSession.sessionState().executePlan(parsed.plan, skip).analyzed()
+    name = analyzed.getClass().getSimpleName()
+    if name == "MergeIntoTable":
+        raise errors.NotADeltaTableError(
+            "the target is no Delta table.",
+            table=table,
+            hint="Convert the table with CONVERT TO DELTA, or name a Delta table.",
+        )
+    if name != "MergeIntoCommand":
+        raise errors.StatementError(
+            f"the statement is no MERGE (Spark reads it as {name}).",
+            table=table,
+            hint="Give a statement that starts with MERGE INTO.",
+        )
+    _refuse_reserved_names(analyzed, table)
+    _refuse_other_columns(analyzed, table)
+    nodes = [
+        *jvm_.iterate(analyzed.matchedClauses()),
+        *jvm_.iterate(analyzed.notMatchedClauses()),
+        *jvm_.iterate(analyzed.notMatchedBySourceClauses()),
+    ]
+    clauses = tuple(_clause(spark, node) for node in nodes)
+    return ResolvedMerge(spark, table, analyzed, clauses, skip_unchanged_updates)
+
+
+def _refuse_reserved_names(analyzed: JavaObject, table: str) -> None:
+    for plan in (analyzed.target(), analyzed.source()):
+        for name in spark_schema(plan.schema()).names:
+            if name.lower().startswith(RESERVED_PREFIX):
+                raise errors.StatementError(
+                    f"column {name!r} begins with {RESERVED_PREFIX!r}, the names of columns that "
+                    "the engine adds while it works.",
+                    table=table,
+                    hint="Rename the column; in the source, use an alias.",
+                )
+
+
+def _refuse_other_columns(analyzed: JavaObject, table: str) -> None:
+    """Refuse a view as target that renames or reorders columns, as Delta does when it runs.
+
+    A view that leaves columns out is refused later, as a schema that changed since analysis.
+    """
+    # Delta's scans leave void columns out.
+    schema = spark_schema(analyzed.targetFileIndex().metadata().schema())
+    of_table = [f.name.lower() for f in schema.fields if not isinstance(f.dataType, NullType)]
+    of_target = [name.lower() for name in spark_schema(analyzed.target().schema()).names]
+    if len(of_target) == len(of_table) and of_target != of_table:
+        raise errors.StatementError(
+            "the target is a view that renames or reorders the columns of its table.",
+            table=table,
+            hint="Name the table itself, or a view that selects its columns as they are.",
+            error_class="MISSING_ATTRIBUTES.RESOLVED_ATTRIBUTE_MISSING_FROM_INPUT",
+        )
+
+
+def _clause(spark: SparkSession, node: JavaObject) -> ResolvedClause:
+    kind, action = _CLAUSE_NODES[node.getClass().getSimpleName()]
+    condition = node.condition()
+    return ResolvedClause(
+        kind=kind,
+        action=action,
+        condition=jvm_.column_of(spark, condition.get()) if condition.isDefined() else None,
+        node=node,
+        spark=spark,
+    )
+
+
+def _target_in_text(text: str) -> str | None:
+    """The target as a MERGE statement spells it, so that errors can name it."""
+    found = re.search(r"\bINTO\s+((?:`[^`]*`|[^\s`(])+)", text, re.IGNORECASE)
+    return found.group(1) if found else None

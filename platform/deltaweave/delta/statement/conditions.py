@@ -1,0 +1,244 @@
+"""What a statement's conditions say about target rows before any row is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column
+from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log import are_bounded
+from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
+from deltaweave.delta.statement.spark_types import spark_type
+from deltaweave.identifiers import column
+
+_WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
+# Rules of Spark's optimizer that keep a condition's value.
+_SIMPLIFYING = (
+    "ReplaceExpressions",
+    "RewriteWithExpression",
+    "ConstantFolding",
+    "UnwrapCastInBinaryComparison",
+    "LikeSimplification",
+)
+
+
+@dataclass(frozen=True)
+class Equality:
+    """A conjunct of the ON condition that compares a target column with a value of the source.
+
+    Attributes:
+        path: The path of the target column or nested field.
+        data_type: Its type, which has an order.
+        compared_as: The type in which it is compared: its own, or one to which the statement or
+            Spark's analysis casts it without changing the order of values.
+        source: What it must equal: a Column over source attributes alone, in the type
+            `compared_as`.
+        null_safe: Whether null equals null (`<=>`).
+    """
+
+    path: tuple[str, ...]
+    data_type: DataType
+    compared_as: DataType
+    source: Column
+    null_safe: bool
+
+    @property
+    def target(self) -> Column:
+        """The column or nested field, by the names of the target's columns."""
+        return column(*self.path)
+
+
+def skipping_predicates(merge: ResolvedMerge) -> list[JavaObject]:
+    """Expressions over target attributes that hold for every matched row that may change.
+
+    Files in which no row satisfies them need not be read for matches.
+    """
+    predicates = _conjuncts_over_target(merge, merge.node.condition())
+    if merge.is_matched_only:
+        clause_predicate = _any_of(merge, merge.clauses)
+        if clause_predicate is not None:
+            predicates.append(clause_predicate)
+    return predicates
+
+
+def by_source_predicate(merge: ResolvedMerge) -> JavaObject | None:
+    """What holds for rows that a WHEN NOT MATCHED BY SOURCE clause takes; None if any row may."""
+    return _any_of(merge, merge.of_kind("not_matched_by_source"))
+
+
+def _any_of(merge: ResolvedMerge, clauses: Sequence[ResolvedClause]) -> JavaObject | None:
+    """OR over the clauses of the target-only part of each condition; None if one has none."""
+    expressions = jvm_.jvm(merge.spark).org.apache.spark.sql.catalyst.expressions
+    parts = []
+    for clause in clauses:
+        condition = clause.node.condition()
+        conjuncts = _conjuncts_over_target(merge, condition.get()) if condition.isDefined() else []
+        if not conjuncts:
+            return None
+        parts.append(reduce(expressions.And, conjuncts))
+    return reduce(expressions.Or, parts)
+
+
+def equalities(merge: ResolvedMerge) -> list[Equality]:
+    """The conjuncts of the ON condition that set a target column equal to a value of the source."""
+    found = []
+    for conjunct in _conjuncts(merge.node.condition()):
+        name = conjunct.getClass().getSimpleName()
+        if name not in ("EqualTo", "EqualNullSafe"):
+            continue
+        left, right = conjunct.left(), conjunct.right()
+        for here, there in ((left, right), (right, left)):
+            column = _ordered_column(merge, here)
+            if column is not None and _is_of_source(merge, there):
+                value = jvm_.column_of(merge.spark, there)
+                found.append(Equality(*column, value, null_safe=name == "EqualNullSafe"))
+    return found
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What an update gives a column of the evolved target schema.
+
+    Attributes:
+        value: The value.
+        is_column_itself: Whether that is the column as it is.
+        is_deterministic: Whether computing it again gives the same.
+    """
+
+    value: Column
+    is_column_itself: bool
+    is_deterministic: bool
+
+
+def assignments(merge: ResolvedMerge, clause: ResolvedClause) -> list[Assignment]:
+    """What an update gives each column of the evolved target schema, in its order."""
+    output = jvm_.iterate(merge.node.target().output())
+    attributes = dict(zip(merge.target_schema.names, output, strict=True))
+    actions = jvm_.iterate(clause.node.resolvedActions())
+    found = []
+    for name, action, value in zip(merge.evolved_schema.names, actions, clause.values, strict=True):
+        expression, attribute = action.expr(), attributes.get(name)
+        itself = attribute is not None and bool(expression.semanticEquals(attribute))
+        found.append(Assignment(value, itself, bool(expression.deterministic())))
+    return found
+
+
+def keeps_columns(merge: ResolvedMerge, clause: ResolvedClause, names: Sequence[str]) -> bool:
+    """Whether an update certainly leaves these target columns as they are.
+
+    It does if it assigns the column itself, or what the ON condition compares the column with.
+    """
+    actions = list(jvm_.iterate(clause.node.resolvedActions()))
+    output = dict(
+        zip(merge.target_schema.names, jvm_.iterate(merge.node.target().output()), strict=True)
+    )
+    equal = [
+        (conjunct.left(), conjunct.right())
+        for conjunct in _conjuncts(merge.node.condition())
+        if conjunct.getClass().getSimpleName() in ("EqualTo", "EqualNullSafe")
+    ]
+
+    def keeps(name: str) -> bool:
+        column = output[name]
+        value = actions[merge.evolved_schema.names.index(name)].expr()
+        if value.semanticEquals(column):
+            return True
+        if isinstance(merge.target_schema[name].dataType, FloatType | DoubleType):
+            return False  # 0.0 equals -0.0 but is a different value
+        return clause.kind == "matched" and any(
+            (one.semanticEquals(column) and other.semanticEquals(value))
+            or (other.semanticEquals(column) and one.semanticEquals(value))
+            for one, other in equal
+        )
+
+    return all(keeps(name) for name in names)
+
+
+def _ordered_column(
+    merge: ResolvedMerge, expression: JavaObject
+) -> tuple[tuple[str, ...], DataType, DataType] | None:
+    """A target column or field whose values statistics bound: path, type, type compared in."""
+    compared_as = spark_type(expression.dataType())
+    if expression.getClass().getSimpleName() == "Cast":
+        # Casts of whole numbers to wider ones or to doubles keep their order.
+        child, wider = expression.child(), expression.dataType().simpleString()
+        own = child.dataType().simpleString()
+        if own not in _WHOLE_NUMBERS:
+            return None
+        if wider not in (*_WHOLE_NUMBERS[_WHOLE_NUMBERS.index(own) :], "double"):
+            return None
+        expression = child
+    path, data_type = _field(merge, expression)
+    if data_type is None or not are_bounded(data_type):
+        return None
+    return path, data_type, compared_as
+
+
+def _field(merge: ResolvedMerge, expression: JavaObject) -> tuple[tuple[str, ...], DataType | None]:
+    """The path and type of a target column or nested field; None for other expressions."""
+    kind = expression.getClass().getSimpleName()
+    if kind == "GetStructField":
+        path, struct = _field(merge, expression.child())
+        if not isinstance(struct, StructType):
+            return (), None
+        field = struct.fields[expression.ordinal()]
+        return (*path, field.name), field.dataType
+    if kind != "AttributeReference":
+        return (), None
+    # By id, because the statement may spell the name in another case than the table.
+    place = jvm_.place_of(jvm_.jvm(merge.spark), merge.node.target().output(), expression)
+    if place < 0:
+        return (), None
+    field = merge.target_schema.fields[place]
+    return (field.name,), field.dataType
+
+
+def _is_of_source(merge: ResolvedMerge, expression: JavaObject) -> bool:
+    """Whether an expression reads the source alone and always gives the same value for a row."""
+    references = expression.references()
+    return bool(
+        references.nonEmpty()
+        and references.subsetOf(merge.node.source().outputSet())
+        and expression.deterministic()
+    )
+
+
+def _conjuncts(expression: JavaObject) -> list[JavaObject]:
+    """The AND-ed parts of an expression."""
+    if expression.getClass().getSimpleName() == "And":
+        return [*_conjuncts(expression.left()), *_conjuncts(expression.right())]
+    return [expression]
+
+
+def _conjuncts_over_target(merge: ResolvedMerge, expression: JavaObject) -> list[JavaObject]:
+    """The AND-ed parts of a condition that read target attributes alone, in a simple form.
+
+    An untyped NULL is left out: Spark refuses it when rows are joined.
+    """
+    target = merge.node.target().outputSet()
+    return [
+        part
+        for each in _conjuncts(expression)
+        if each.references().subsetOf(target) and each.dataType().simpleString() == "boolean"
+        for part in _conjuncts(_simplified(merge, each))
+    ]
+
+
+def _simplified(merge: ResolvedMerge, condition: JavaObject) -> JavaObject:
+    """The condition, simplified by rules of Spark's optimizer.
+
+    Delta compares statistics with literals alone. Analysis leaves `day >= '2024-01-01'` with a cast
+    of text, `k < 10` over bigint with a cast of 10, and BETWEEN as its own expression.
+    """
+    catalyst = jvm_.jvm(merge.spark).org.apache.spark.sql.catalyst
+    plan = catalyst.plans.logical.Filter(condition, merge.node.target())
+    for rule in _SIMPLIFYING:
+        simpler = jvm_.singleton(catalyst.optimizer, rule).apply(plan)
+        # The operand of a BETWEEN may become a column of its own below.
+        plan = simpler if simpler.getClass().getSimpleName() == "Filter" else plan
+    return plan.condition()

@@ -1,0 +1,214 @@
+"""A MERGE statement after analysis: its condition, its clauses, and what they read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.statement.spark_types import spark_schema
+
+if TYPE_CHECKING:
+    import numpy
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class ResolvedClause:
+    """A WHEN clause after analysis.
+
+    Attributes:
+        kind: `matched`, `not_matched` or `not_matched_by_source`.
+        action: `update`, `delete` or `insert`.
+        condition: The condition over source and target attributes, or None.
+        node: Delta's clause.
+        spark: The session that resolved it.
+    """
+
+    kind: str
+    action: str
+    condition: Column | None
+    node: JavaObject
+    spark: SparkSession
+
+    def condition_unless_it_fails(self) -> Column | None:
+        """The condition, null for rows for which evaluating it fails.
+
+        None without a condition, or if it has a Python function, which Spark runs separately.
+        """
+        condition = self.node.condition()
+        if not condition.isDefined():
+            return None
+        catalyst = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst
+        if condition.get().containsPattern(catalyst.trees.TreePattern.PYTHON_UDF()):
+            return None
+        column = jvm_.column_of(self.spark, condition.get())
+        # A lambda keeps its subexpressions inside of TryEval. Spark would compute those that it
+        # shares with other expressions once, outside of it, and fail there.
+        apart = F.exists(F.array(F.lit(True)), lambda _: column)
+        guarded = catalyst.expressions.TryEval(jvm_.expression_of(self.spark, apart))
+        return jvm_.column_of(self.spark, guarded)
+
+    @cached_property
+    def values(self) -> tuple[Column, ...]:
+        """For update and insert, one Column per column of the evolved target schema."""
+        actions = jvm_.iterate(self.node.resolvedActions())
+        return tuple(jvm_.column_of(self.spark, action.expr()) for action in actions)
+
+    def row(self, wanted: numpy.ndarray | None = None) -> Column:
+        """The values as one struct, in a few JVM calls; only those for which the mask is true."""
+        view, actions = jvm_.jvm(self.spark), self.node.resolvedActions()
+        if wanted is not None and not wanted.all():
+            actions = jvm_.select_where(view, actions, wanted)
+        values = actions.map(jvm_.function(self.spark, actions.head().getClass(), "expr"))
+        struct = jvm_.singleton(view.org.apache.spark.sql.catalyst.expressions, "CreateStruct")
+        return jvm_.column_of(self.spark, struct.apply(values))
+
+    def gives_same_values(self, other: ResolvedClause) -> bool:
+        """Whether both assign the same expressions, as UPDATE SET * and INSERT * do."""
+        return bool(self.node.resolvedActions().equals(other.node.resolvedActions()))
+
+
+@dataclass(frozen=True)
+class ResolvedMerge:
+    """A MERGE after analysis: plans, condition and clauses, valid in one Spark session.
+
+    Attributes:
+        spark: The session that resolved it.
+        table: What messages call the target.
+        node: Delta's resolved MERGE node.
+        clauses: In statement order within each kind: matched, not matched, not matched by source.
+        skips_unchanged: Whether updates that change no value are skipped.
+    """
+
+    spark: SparkSession
+    table: str
+    node: JavaObject
+    clauses: tuple[ResolvedClause, ...]
+    skips_unchanged: bool = False
+
+    @cached_property
+    def location(self) -> str:
+        """Where the target's data is."""
+        return str(self.target_log.dataPath().toString())
+
+    @property
+    def target_log(self) -> JavaObject:
+        """Delta's log of the target."""
+        return self.node.targetFileIndex().deltaLog()
+
+    @cached_property
+    def condition(self) -> Column:
+        """The ON condition over source and target attributes."""
+        return jvm_.column_of(self.spark, self.node.condition())
+
+    @property
+    def condition_text(self) -> str:
+        """The ON condition as Spark prints it."""
+        return str(self.node.condition().toString())
+
+    @cached_property
+    def source(self) -> DataFrame:
+        """The source as the statement gives it."""
+        return jvm_.data_frame_of_plan(self.spark, self.node.source())
+
+    @cached_property
+    def target_columns(self) -> list[Column]:
+        """The target's columns, in the order of its schema."""
+        output = jvm_.iterate(self.node.target().output())
+        return [jvm_.column_of(self.spark, attribute) for attribute in output]
+
+    @cached_property
+    def target_schema(self) -> StructType:
+        """The target's schema when the statement was resolved."""
+        return spark_schema(self.node.target().schema())
+
+    @cached_property
+    def evolved_schema(self) -> StructType:
+        """The target's schema after the merge."""
+        migrated = self.node.migratedSchema()
+        return spark_schema(migrated.get()) if migrated.isDefined() else self.target_schema
+
+    def of_kind(self, kind: str) -> tuple[ResolvedClause, ...]:
+        """The clauses of one kind, in order."""
+        return tuple(clause for clause in self.clauses if clause.kind == kind)
+
+    @property
+    def is_insert_only(self) -> bool:
+        """Whether there are only WHEN NOT MATCHED clauses."""
+        return all(clause.kind == "not_matched" for clause in self.clauses)
+
+    @property
+    def takes_insert_only_path(self) -> bool:
+        """Whether one anti join is the whole merge."""
+        key = "spark.databricks.delta.merge.optimizeInsertOnlyMerge.enabled"
+        return self.is_insert_only and self.spark.conf.get(key, "true") == "true"
+
+    @property
+    def is_matched_only(self) -> bool:
+        """Whether there are only WHEN MATCHED clauses."""
+        return all(clause.kind == "matched" for clause in self.clauses)
+
+    @property
+    def may_match_repeatedly(self) -> bool:
+        """Whether several source rows may match a target row, because they can only delete it."""
+        matched = self.of_kind("matched")
+        return len(matched) == 1 and matched[0].action == "delete" and matched[0].condition is None
+
+    def reads_source_alone(self, clause: ResolvedClause) -> bool:
+        """Whether the clause's values read no column of the target."""
+        read = self._attributes.apply(clause.node.resolvedActions())
+        return bool(read.subsetOf(self.node.source().outputSet()))
+
+    def condition_columns(self) -> list[str]:
+        """Names of the target columns that the ON condition reads."""
+        read = self.node.target().outputSet().intersect(self.node.condition().references())
+        return [attribute.name() for attribute in jvm_.iterate(read)]
+
+    def scan_columns(self) -> list[str]:
+        """Names of the target columns that tell which clause takes a row.
+
+        These are the columns that a condition reads, or all columns if unchanged rows are skipped.
+        """
+        if self.skips_unchanged:
+            return list(self.target_schema.names)
+        read = self.node.target().outputSet().intersect(self._read_by_conditions)
+        return [attribute.name() for attribute in jvm_.iterate(read)]
+
+    def used_source(self) -> DataFrame:
+        """The source, with the columns that the ON condition or any part of a clause reads."""
+        read = self._read_by_conditions
+        for clause in self.clauses:
+            if clause.action != "delete":
+                # "$plus$plus" is how the JVM spells Scala's "++".
+                values = self._attributes.apply(clause.node.resolvedActions())
+                read = getattr(read, "$plus$plus")(values)
+        source = self.node.source()
+        used = source.outputSet().intersect(read)
+        if used.size() == source.output().size():
+            return self.source
+        columns = [jvm_.column_of(self.spark, attribute) for attribute in jvm_.iterate(used)]
+        return self.source.select(*columns)
+
+    @property
+    def is_case_sensitive(self) -> bool:
+        """Whether names that differ in case alone are different."""
+        return self.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+
+    @property
+    def _attributes(self) -> JavaObject:
+        expressions = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.expressions
+        return jvm_.singleton(expressions, "AttributeSet")
+
+    @cached_property
+    def _read_by_conditions(self) -> JavaObject:
+        """The attributes that a condition reads."""
+        of_clauses = [clause.node.condition() for clause in self.clauses]
+        conditions = [self.node.condition(), *[c.get() for c in of_clauses if c.isDefined()]]
+        return self._attributes.apply(jvm_.seq(jvm_.jvm(self.spark), conditions))

@@ -1,0 +1,28 @@
+"""Find the touched files: candidates by statistics, by keys and by index, then a scan of them."""
+
+from __future__ import annotations
+
+from deltaweave.engine.find.candidates import candidate_files, files_by_conditions, find_candidates
+from deltaweave.engine.find.key_index import (
+    KEY_INDEX_DIRECTORY,
+    KEY_INDEX_PROPERTY,
+    index_new_files,
+    stored_index,
+    wanted_index,
+)
+from deltaweave.engine.find.matches import TouchedFilesScan, find_touched_files
+from deltaweave.engine.find.pairs import MatchedRows
+
+__all__ = [
+    "KEY_INDEX_DIRECTORY",
+    "KEY_INDEX_PROPERTY",
+    "MatchedRows",
+    "TouchedFilesScan",
+    "candidate_files",
+    "files_by_conditions",
+    "find_candidates",
+    "find_touched_files",
+    "index_new_files",
+    "stored_index",
+    "wanted_index",
+]

@@ -1,0 +1,90 @@
+"""Candidate files: those that may hold a row that the merge changes, registered as read.
+
+A file is pruned if it can hold no row that the source matches. If the statement has WHEN NOT
+MATCHED BY SOURCE clauses, it must also hold no row that such a clause can take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.log import FileList
+from deltaweave.delta.statement import by_source_predicate, skipping_predicates
+from deltaweave.engine.find.key_index import stored_index
+from deltaweave.engine.find.statistics_pruning import may_match
+from deltaweave.engine.source import PreparedSource, SourceKeys, source_keys
+
+if TYPE_CHECKING:
+    import numpy
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What is known before any file is read.
+
+    Attributes:
+        files: The candidate files.
+        keys: The values that the source has for the equalities of the ON condition.
+    """
+
+    files: FileList
+    keys: SourceKeys
+
+
+def find_candidates(transaction: Transaction, source: PreparedSource) -> Candidates:
+    """Collect the source's keys, and prune files by them."""
+    files = files_by_conditions(transaction)
+    keys = source_keys(transaction.merge, source, files)
+    candidates = candidate_files(transaction, source, keys, files)
+    return Candidates(candidates, keys)
+
+
+def candidate_files(
+    transaction: Transaction, source: PreparedSource, keys: SourceKeys, files: FileList
+) -> FileList:
+    """The candidates among the files that the statement's conditions leave."""
+    import numpy as np
+
+    merge = transaction.merge
+    by_source = bool(merge.of_kind("not_matched_by_source"))
+    predicate = by_source_predicate(merge) if by_source else None
+    if by_source and predicate is None:
+        return files
+    can_match = _can_match(transaction, source, keys, files)
+    if predicate is None or can_match.all():
+        return files.where(can_match)
+    open_to_a_clause = transaction.files_in_partitions(files, predicate)
+    if open_to_a_clause is None:
+        open_to_a_clause = set(transaction.candidate_files([predicate]).paths)
+    taken = [path in open_to_a_clause for path in files.paths]
+    return files.where(can_match | np.array(taken, dtype=bool))
+
+
+def files_by_conditions(transaction: Transaction) -> FileList:
+    """The files that the statement's conditions over the target alone leave.
+
+    All of them are registered with the transaction as read, also those that the source's keys then
+    prune, since a commit of another writer may add matching rows.
+    """
+    merge = transaction.merge
+    by_source = bool(merge.of_kind("not_matched_by_source"))
+    return transaction.candidate_files([] if by_source else skipping_predicates(merge))
+
+
+def _can_match(
+    transaction: Transaction, source: PreparedSource, keys: SourceKeys, files: FileList
+) -> numpy.ndarray:
+    """For each file, whether it can hold a row that a source row matches."""
+    import numpy as np
+
+    if source.gives_same_rows and source.num_rows == 0:
+        return np.zeros(len(files), dtype=bool)
+    if not keys.columns or len(files) < 2:
+        return np.ones(len(files), dtype=bool)
+    mask = may_match(transaction, files, keys)
+    index = stored_index(transaction.table)
+    if index is not None and mask.sum() > 1:
+        mask[mask] = index.may_hold(files.where(mask), keys)
+    return mask

@@ -1,0 +1,235 @@
+"""An optional index of a table's key: a bloom filter of the keys of each data file.
+
+Statistics prune nothing if the keys of every file span the whole range, as UUIDs do. A table whose
+property `deltaweave.keyIndex` names a column has a small Delta table of filters beside its data,
+keyed by the files' paths. Files never change, so a filter is right in every version of the table
+that holds its file, and a file without a filter is read. An index that is stale or missing costs
+time and nothing else.
+
+After its commit, each merge indexes the files that it wrote, and at intervals also those that other
+writers left without a filter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+)
+
+from deltaweave.delta.log import FileList, TableLog, TableSnapshot, decoded
+from deltaweave.delta.scan import file_metadata
+from deltaweave.engine import limits
+from deltaweave.engine.source import KeyValues, SourceKeys
+from deltaweave.engine.tasks import FILTERS_SCHEMA, HOLDERS_SCHEMA, filters_of, holders_of
+from deltaweave.errors import StatementError
+from deltaweave.identifiers import column
+
+if TYPE_CHECKING:
+    import numpy
+
+logger = logging.getLogger(__name__)
+
+
+KEY_INDEX_PROPERTY = "deltaweave.keyIndex"
+"""The table property that names the indexed column."""
+
+# Beside the data: VACUUM skips directories whose names begin with "_".
+KEY_INDEX_DIRECTORY = "_deltaweave_keys"
+
+_HASHED_AS = {
+    ByteType: "bigint",
+    ShortType: "bigint",
+    IntegerType: "bigint",
+    LongType: "bigint",
+    StringType: "string",
+    DateType: "date",
+}
+_IN_ARROW = {"bigint": "int64", "string": "string", "date": "date32"}
+_OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"  # one side of a comparison may be padded
+
+
+@dataclass(frozen=True)
+class KeyIndex:
+    """The index that a table asks for.
+
+    Attributes:
+        table: The table, at the version to be read.
+        column: The indexed column.
+        hashed_as: The type in which its values are hashed, as SQL writes it.
+    """
+
+    table: TableSnapshot
+    column: str
+    hashed_as: str
+
+    def may_hold(self, files: FileList, keys: SourceKeys) -> numpy.ndarray:
+        """For each of the files, whether it can hold one of the source's values."""
+        import numpy as np
+
+        key = next((each for each in keys.columns if self.answers(each)), None)
+        stored = self._stored() if key is not None and len(files) > 1 else None
+        if key is None or stored is None:
+            return np.ones(len(files), dtype=bool)
+        ask = holders_of(self._hashes(key.values))
+        answers = self._filters(stored).mapInArrow(ask, HOLDERS_SCHEMA).toArrow()
+        known = set(answers["path"].to_pylist())
+        may = set(answers.filter(answers["may_hold"])["path"].to_pylist())
+        return np.array([path in may or path not in known for path in files.paths], dtype=bool)
+
+    def answers(self, key: KeyValues) -> bool:
+        """Whether the index can tell which files may hold the values of this equality."""
+        return (
+            key.equality.path == (self.column,)
+            and _hashed_as(key.equality.compared_as) == self.hashed_as
+            and not key.are_ranges
+            and len(key.values) <= limits.MAX_INDEXED_KEYS
+            and not (key.equality.null_safe and key.has_null)
+        )
+
+    def catch_up(self) -> int:
+        """Index the files that have no filter, and return how many there were."""
+        stored = self._stored()
+        return self._index(stored, self._missing(stored))
+
+    def catch_up_with(self, written: FileList) -> int:
+        """Index files that were just written and, at intervals, all others without a filter."""
+        stored = self._stored()
+        if stored is None or _is_due(stored, limits.INDEX_CATCH_UP_INTERVAL):
+            return self._index(stored, self._missing(stored))
+        return self._index(stored, written)
+
+    def _missing(self, stored: TableSnapshot | None) -> FileList:
+        return self.table.files_without(None if stored is None else self._filters(stored))
+
+    def _index(self, stored: TableSnapshot | None, missing: FileList) -> int:
+        if not len(missing):
+            return 0
+        filters, mode = self._built(missing), "append"
+        if stored is not None and _is_due(stored, limits.INDEX_REWRITE_INTERVAL):
+            # Filters of files that have left the table are dropped, and the index is compacted.
+            live = self.table.files.select("path")
+            kept = self._filters(stored).join(live, "path", "left_semi")
+            filters, mode = kept.unionByName(filters).coalesce(limits.INDEX_FILES), "overwrite"
+        filters.select(
+            "path",
+            F.lit(self._physical).alias("column"),
+            F.lit(self.hashed_as).alias("hashed_as"),
+            "filter",
+        ).write.format("delta").mode(mode).save(self._path)
+        return len(missing)
+
+    @property
+    def _path(self) -> str:
+        return f"{self.table.data_path}/{KEY_INDEX_DIRECTORY}"
+
+    @property
+    def _physical(self) -> str:
+        return self.table.physical_names[self.column]
+
+    def _stored(self) -> TableSnapshot | None:
+        """The table of filters, or None if nothing was indexed yet."""
+        log = TableLog.of(self.table.spark, ["delta", self._path])
+        return log.latest() if log.exists else None
+
+    def _filters(self, stored: TableSnapshot) -> DataFrame:
+        """Columns `path` (string) and `filter` (binary): one or more filters of each file."""
+        # A column may have been dropped and added again, with another type.
+        same = (F.col("column") == self._physical) & (F.col("hashed_as") == self.hashed_as)
+        return stored.read_whole().filter(same).select("path", "filter")
+
+    def _built(self, files: FileList) -> DataFrame:
+        # Rows that are marked as deleted count: the table may be restored to an earlier version.
+        rows = self.table.read_files(files.without_vectors() if files.num_vectors else files)
+        hashed = rows.select(
+            decoded(file_metadata(rows, "file_path")).alias("location"),
+            self._hash(column(self.column)).alias("hash"),
+        )
+        filters = hashed.mapInArrow(filters_of, FILTERS_SCHEMA)
+        names = self.table.spark.createDataFrame(files.rows.select(["path", "location"]))
+        return filters.join(F.broadcast(names), "location").select("path", "filter")
+
+    def _hashes(self, values: Sequence[object]) -> numpy.ndarray:
+        """The values, hashed as those of the files are."""
+        import numpy as np
+        import pyarrow as pa
+
+        # Rows from Arrow are local to the driver, so that hashing them takes no job.
+        keys = pa.table({"key": pa.array(values, _IN_ARROW[self.hashed_as])})
+        rows = self.table.spark.createDataFrame(keys)
+        hashed = rows.select(self._hash(F.col("key"))).collect()
+        return np.array([row[0] for row in hashed], dtype=np.int64)
+
+    def _hash(self, key: Column) -> Column:
+        return F.when(key.isNotNull(), F.xxhash64(key.cast(self.hashed_as)))
+
+
+def stored_index(table: TableSnapshot) -> KeyIndex | None:
+    """The index that the table's property asks for, or None.
+
+    None also if the column was dropped or renamed after the property was set.
+    """
+    column = table.setting(KEY_INDEX_PROPERTY)
+    return None if column is None else index_of(table, column)
+
+
+def index_of(table: TableSnapshot, column: str) -> KeyIndex | None:
+    """The index of this column, or None if it does not exist or cannot be indexed."""
+    if column not in table.schema.names:
+        return None
+    field = table.schema[column]
+    limited = _OF_LIMITED_LENGTH in (field.metadata or {})
+    hashed_as = None if limited else _hashed_as(field.dataType)
+    return None if hashed_as is None else KeyIndex(table, column, hashed_as)
+
+
+def wanted_index(table: TableSnapshot, column: str, name: str) -> KeyIndex:
+    """The index of a column that the caller asks for.
+
+    Raises:
+        StatementError: There is no such column, or its type cannot be indexed.
+    """
+    index = index_of(table, column)
+    if index is None:
+        raise StatementError(
+            f"it has no column {column!r} of whole numbers, strings or dates.",
+            table=name,
+            operation="indexing keys",
+        )
+    return index
+
+
+def index_new_files(table: TableSnapshot, written: FileList, name: str) -> None:
+    """Update the index after a commit, if the table asks for one.
+
+    Args:
+        table: The version that the commit made.
+        written: The new files.
+        name: The table's name in log messages.
+    """
+    index = stored_index(table)
+    if index is not None:
+        logger.info("%s: indexed the keys of %d files", name, index.catch_up_with(written))
+
+
+def _is_due(stored: TableSnapshot, every: int) -> bool:
+    """Whether the version of the index ends an interval of this many versions."""
+    return stored.version % every == every - 1
+
+
+def _hashed_as(data_type: DataType) -> str | None:
+    if isinstance(data_type, StringType) and data_type.simpleString() != "string":
+        return None  # in other collations, strings of different bytes can be equal
+    return _HASHED_AS.get(type(data_type))

@@ -1,0 +1,257 @@
+"""Pairs of a target row and a source row that matches it, with the clause that takes each.
+
+Every later step reads them: counts per file, ambiguity, deletion vectors, updates and inserts. So
+they are computed once and kept. Few pairs come to the driver, where counting them and writing
+vectors takes no Spark job. More pairs stay on the executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from deltaweave.engine import limits
+from deltaweave.engine.columns import (
+    CLAUSE,
+    FILE,
+    INSERTABLE,
+    MATCHES,
+    NO_CLAUSE,
+    SOURCE_ROW,
+    TARGET_ROW_ID,
+)
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+# Types whose values survive the way to Arrow and back under all settings of the session.
+_SAME_IN_ARROW = (
+    BooleanType,
+    ByteType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+)
+
+
+@dataclass(frozen=True)
+class MatchedRows:
+    """How many source rows match.
+
+    Attributes:
+        pairs: Pairs of a target row and a source row that matches it.
+        source_rows: Source rows in a pair. The number of pairs, if counting them takes a query.
+        insertable: Those of them that an insert clause would take if they matched nothing.
+    """
+
+    pairs: int = 0
+    source_rows: int = 0
+    insertable: int = 0
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The pairs, wherever they are kept.
+
+    Attributes:
+        computed: The query that gives them: `FILE` (string), `TARGET_ROW_ID` (bigint; the row's
+            place in its file, or any number that tells the rows of the scan apart), `SOURCE_ROW`
+            (the source row's identity, or 0 if it has none; null where no source row matches),
+            `CLAUSE` (int; -1 if no clause takes the pair) and, if asked for, `INSERTABLE` (boolean;
+            whether an insert clause would take the source row).
+        on_driver: All of them, if they are few; else None.
+    """
+
+    computed: DataFrame
+    on_driver: pyarrow.Table | None = None
+
+    def matched(self, *columns: str) -> DataFrame:
+        """These columns of the pairs with a source row."""
+        if self.on_driver is None:
+            return self.computed.filter(F.col(SOURCE_ROW).isNotNull()).select(*columns)
+        return self._data_frame(_with_source_row(self.on_driver).select(columns))
+
+    def changed(self, *columns: str, in_files: Collection[str] | None = None) -> DataFrame:
+        """These columns of the pairs that a clause takes; `in_files` limits them to some files."""
+        here = self.changed_on_driver(in_files)
+        if here is not None:
+            return self._data_frame(here.select(columns))
+        rows = self.computed.filter(F.col(CLAUSE) != NO_CLAUSE)
+        if in_files is not None:
+            rows = rows.filter(F.col(FILE).isin(list(in_files)))
+        return rows.select(*columns)
+
+    def changed_on_driver(self, in_files: Collection[str] | None = None) -> pyarrow.Table | None:
+        """The pairs that a clause takes, as Arrow; None if the pairs are on the executors."""
+        if self.on_driver is None:
+            return None
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        mask = pc.not_equal(self.on_driver[CLAUSE], NO_CLAUSE)
+        if in_files is not None:
+            wanted = pa.array(in_files, pa.string())
+            mask = pc.and_(mask, pc.is_in(self.on_driver[FILE], wanted))
+        return self.on_driver.filter(mask)
+
+    def _data_frame(self, rows: pyarrow.Table) -> DataFrame:
+        schema = StructType([self.computed.schema[name] for name in rows.column_names])
+        return self.computed.sparkSession.createDataFrame(rows, schema)
+
+    def counts_per_file(self, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
+        """Per `FILE`: `pairs`, and rows `matched`, `ambiguous`, `changed`, and by each `clause_i`.
+
+        Where the pairs have `INSERTABLE`, also how many are `insertable`.
+
+        A row with several source rows counts once, as ambiguous and for its one clause.
+
+        Args:
+            num_clauses: How many clauses the statement has.
+            one_each: Whether it is known that no target row has two pairs.
+        """
+        if self.on_driver is None:
+            return _counted(self.computed, num_clauses, one_each=one_each)
+        return _counted_here(self.on_driver, num_clauses, one_each=one_each)
+
+    @cached_property
+    def num_source_rows(self) -> int | None:
+        """How many source rows are in a pair; None if counting them takes a query."""
+        if self.on_driver is None:
+            return None
+        return _num_source_rows(_with_source_row(self.on_driver))
+
+    @cached_property
+    def num_insertable_source_rows(self) -> int | None:
+        """How many of them are insertable; None if counting them takes a query."""
+        if self.on_driver is None or INSERTABLE not in self.on_driver.column_names:
+            return None
+        return _num_source_rows(self.on_driver.filter(self.on_driver[INSERTABLE]))
+
+    def unpersist(self) -> None:
+        """Drop what the executors keep."""
+        if self.on_driver is None:
+            self.computed.unpersist()
+
+
+def brought_to_driver(
+    pairs: DataFrame, *, at_most: int | None = None, only_file: str | None = None
+) -> Pairs | None:
+    """Compute the pairs and bring them to the driver in one job; None if they are too many.
+
+    The job is then wasted, so callers try it only if they expect few pairs.
+
+    Args:
+        pairs: The query that gives them.
+        at_most: The most pairs that there can be, or None if that is not known.
+        only_file: The only candidate file, percent-encoded; None if there are several.
+    """
+    import pyarrow as pa
+
+    if not _is_same_in_arrow(pairs.schema[SOURCE_ROW].dataType):
+        return None
+    brought = pairs if only_file is None else pairs.drop(FILE)
+    if at_most is None or at_most > limits.MAX_PAIRS_ON_DRIVER:
+        # The limit bounds the driver's memory: a source row may match any number of target rows.
+        brought = brought.limit(limits.MAX_PAIRS_ON_DRIVER + 1)
+    table = brought.toArrow()
+    if table.num_rows > limits.MAX_PAIRS_ON_DRIVER:
+        return None
+    if only_file is not None:
+        table = table.append_column(FILE, pa.repeat(only_file, table.num_rows))
+    return Pairs(pairs, table.select(pairs.columns))
+
+
+def _is_same_in_arrow(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return all(_is_same_in_arrow(field.dataType) for field in kind.fields)
+    return isinstance(kind, _SAME_IN_ARROW) or kind == StringType()
+
+
+def _num_source_rows(pairs: pyarrow.Table) -> int:
+    import pyarrow as pa
+
+    identity = pa.table({"row": pairs[SOURCE_ROW]}).flatten()
+    return int(identity.group_by(identity.column_names).aggregate([]).num_rows)
+
+
+def _with_source_row(pairs: pyarrow.Table) -> pyarrow.Table:
+    import pyarrow.compute as pc
+
+    return pairs.filter(pc.is_valid(pairs[SOURCE_ROW]))
+
+
+def _counted(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
+    of_source = {INSERTABLE: F.count_if(INSERTABLE)} if INSERTABLE in pairs.columns else {}
+    if one_each:
+        # Each row is one group: no shuffle is needed.
+        rows = pairs.withColumn(MATCHES, F.col(SOURCE_ROW).isNotNull().cast("int"))
+    else:
+        # If a row may match repeatedly, one clause takes all of its pairs.
+        rows = pairs.groupBy(FILE, TARGET_ROW_ID).agg(
+            F.count(SOURCE_ROW).alias(MATCHES),
+            F.max(CLAUSE).alias(CLAUSE),
+            *[count.alias(name) for name, count in of_source.items()],
+        )
+        of_source = {name: F.sum(name) for name in of_source}
+    counts = rows.groupBy(FILE).agg(
+        F.sum(MATCHES).alias("pairs"),
+        F.count_if(F.col(MATCHES) > 0).alias("matched"),
+        F.count_if(F.col(MATCHES) > 1).alias("ambiguous"),
+        F.count_if(F.col(CLAUSE) != NO_CLAUSE).alias("changed"),
+        *[F.count_if(F.col(CLAUSE) == i).alias(f"clause_{i}") for i in range(num_clauses)],
+        *[count.alias("insertable") for count in of_source.values()],
+    )
+    return counts.toArrow()
+
+
+def _counted_here(pairs: pyarrow.Table, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
+    """As `_counted`, of pairs on the driver."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    of_source = [INSERTABLE] if INSERTABLE in pairs.column_names else []
+    pairs = pairs.append_column(MATCHES, pc.is_valid(pairs[SOURCE_ROW]).cast("int64"))
+    if not one_each:
+        sums = [MATCHES, *of_source]
+        pairs = (
+            pairs.group_by([FILE, TARGET_ROW_ID])
+            .aggregate([(CLAUSE, "max"), *[(name, "sum") for name in sums]])
+            .rename_columns({f"{CLAUSE}_max": CLAUSE, **{f"{name}_sum": name for name in sums}})
+        )
+    matches, clause = pairs[MATCHES], pairs[CLAUSE]
+    columns = {
+        "pairs": matches,
+        "matched": pc.greater(matches, 0).cast("int64"),
+        "ambiguous": pc.greater(matches, 1).cast("int64"),
+        "changed": pc.not_equal(clause, NO_CLAUSE).cast("int64"),
+        **{f"clause_{i}": pc.equal(clause, i).cast("int64") for i in range(num_clauses)},
+    }
+    if of_source:
+        columns["insertable"] = pairs[INSERTABLE].cast("int64")
+    counts = pa.table({FILE: pairs[FILE], **columns}).group_by(FILE)
+    summed = counts.aggregate([(name, "sum") for name in columns])
+    return summed.rename_columns({f"{name}_sum": name for name in columns})

@@ -1,0 +1,99 @@
+"""Every threshold of the engine, and why it has this value.
+
+Modules read them as `limits.NAME`. What tasks on executors need is in `tasks`, which imports
+nothing of deltaweave.
+"""
+
+from __future__ import annotations
+
+# Source: collected keys and broadcasts.
+
+# Bytes, as measured when the source was materialized. Rows decoded to a hash table take about three
+# times their size on disk, which a 2 GiB driver still holds with ease.
+MAX_BROADCAST_SOURCE_BYTES = 64 * 1024 * 1024
+
+# Rows of a source whose keys are collected: some 30 MB of strings for each key column.
+MAX_COLLECTED_ROWS = 500_000
+
+# Rows of a source whose keys are numbers alone: they take as much memory as the strings above.
+# It needs a source whose rows are counted.
+MAX_COLLECTED_NUMBERS = 4_000_000
+
+# Ranges that stand for the values of a key column whose values are too many to be collected.
+MAX_KEY_RANGES = 4_096
+
+# Values of a key that the scan's filter lists. Spark passes so many to Parquet one by one, and of
+# more only the lowest and the highest.
+MAX_PUSHED_VALUES = 10
+
+
+# Key index: bloom filters of files.
+
+# Keys of a source that ask the index. Among more random keys, some lie in every file.
+MAX_INDEXED_KEYS = 10_000
+
+# Versions of the index between two searches for files that other writers added. A search lists all
+# files, and a file without a filter is only read in vain.
+INDEX_CATCH_UP_INTERVAL = 10
+
+# Versions of the index after which it is rewritten: filters of files that have left the table go,
+# and its small files are compacted.
+INDEX_REWRITE_INTERVAL = 50
+
+# Files of the index after it was rewritten.
+INDEX_FILES = 8
+
+
+# Find: pairs of target rows and source rows.
+
+# Pairs that come to the driver. With the name of its file, a pair takes some 200 bytes on its way.
+MAX_PAIRS_ON_DRIVER = 500_000
+
+# Pairs that are broadcast: source row and clause of so many take some 64 MB as a hash table.
+MAX_BROADCAST_PAIRS = 1_000_000
+
+# Target rows that an error about ambiguous matches shows.
+MAX_SHOWN_AMBIGUOUS_ROWS = 10
+
+
+# Write: files and rows.
+
+# Bytes of source rows that one new file holds at most, roughly: the size that Spark reads as one
+# partition (spark.sql.files.maxPartitionBytes).
+TARGET_FILE_BYTES = 128 * 1024 * 1024
+
+# Bytes of source rows from which on another file is written: a core needs about a second for them.
+MIN_FILE_BYTES = 4 * 1024 * 1024
+
+# Files that are written in parallel although one would hold all rows, so that cores are at work.
+MAX_SMALL_FILES = 4
+
+# Fraction of a file's rows. If more would be marked as deleted, the file is rewritten: this writes
+# at most a quarter of the rows that are written anyway, and saves each later scan four fifths.
+DEFAULT_MAX_MARKED_FRACTION = 0.8
+
+# Bytes of files to rewrite in place. Below it, starting Python costs more than Spark needs for the
+# rows.
+MIN_BYTES_IN_PLACE = 16 * 1024 * 1024
+
+# Fraction of a file's rows. If more change, bringing them to Python costs more than Spark needs to
+# rewrite all rows.
+MAX_CHANGED_FRACTION_IN_PLACE = 0.25
+
+# Tasks that rewrite files in place; more files share tasks.
+MAX_TASKS_IN_PLACE = 1_000
+
+# Files whose rows are told apart by one number: its expression has a branch for each file.
+MAX_NUMBERED_FILES = 32
+
+# Changed rows whose numbers are broadcast: some 64 MB as a hash table.
+MAX_BROADCAST_NUMBERS = 2_000_000
+
+
+# Advice of `explain`.
+
+# Files of a table. A table of no more files has little to gain if some are skipped.
+MIN_FILES_FOR_ADVICE = 10
+
+# Rows written for each source row. Above it, deletion vectors are recommended.
+HIGH_WRITE_AMPLIFICATION = 10

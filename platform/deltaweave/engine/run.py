@@ -1,0 +1,253 @@
+"""A merge, phase by phase.
+
+1. Resolve: Delta's analyzer says what the statement means (`delta.statement`).
+2. Materialize the source: it is read once, counted and measured (`source`).
+3. Find touched files: the scan gives the pairs of matching rows and their clauses (`find`).
+4. Write all changes: touched files are rewritten, or their changed rows are marked (`write`).
+5. Commit: one transaction removes and adds files and records metrics (`report`).
+
+What fails after the commit does not fail the merge: the result lists it as a warning.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+
+from deltaweave.delta.commit import (
+    AfterCommit,
+    Committed,
+    Transaction,
+    check_since_analysis,
+    is_applied,
+    reset_session_pair,
+    session_pair,
+    transaction_on,
+)
+from deltaweave.delta.jvm import delta_message, translated
+from deltaweave.delta.log import latest, refuse_unsupported
+from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.engine.find import index_new_files, stored_index
+from deltaweave.engine.phases import Phases
+from deltaweave.engine.report import (
+    MergeMetrics,
+    MergeResult,
+    TouchedFiles,
+    merge_metrics,
+    num_unaffected,
+)
+from deltaweave.engine.source import check_same_source, prepared_source
+from deltaweave.engine.write import Changes, Strategy, write_changes
+from deltaweave.errors import CommitConflictError, SourceLostError
+
+logger = logging.getLogger(__name__)
+
+_MAX_ATTEMPTS = "spark.databricks.delta.merge.materializeSource.maxAttempts"
+
+
+def run(
+    merge: ResolvedMerge,
+    idempotency: tuple[str, int] | None = None,
+    applied_before: int | None = None,
+    computed_from: int | None = None,
+) -> MergeResult:
+    """Run a resolved merge and commit it.
+
+    Args:
+        merge: The statement, resolved in this session.
+        idempotency: An (application id, version) pair for the same commit. If the table already
+            holds that version of the id or a later one, nothing is done. By default the pair that
+            the session sets for its writes, if any.
+        applied_before: The version of that id that the table must still hold at the commit, -1 for
+            none.
+        computed_from: The version of the target that the merge must read.
+
+    Raises:
+        CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
+        DeltaweaveError: Another subclass that says what happened; nothing was committed.
+    """
+    pair = idempotency or session_pair(merge.spark, table=merge.table)
+    result = _with_retries(merge, pair, applied_before, computed_from)
+    if idempotency is not None or pair is None:
+        return result
+    afterwards = AfterCommit(merge.table, result.version, list(result.warnings))
+    with afterwards.step("resetting the session's idempotency pair"):
+        reset_session_pair(merge.spark)
+    return replace(result, warnings=tuple(afterwards.warnings))
+
+
+def _with_retries(
+    merge: ResolvedMerge,
+    idempotency: tuple[str, int] | None,
+    applied_before: int | None,
+    computed_from: int | None,
+) -> MergeResult:
+    """Run attempts until one keeps its materialized source to the end."""
+    max_attempts = int(merge.spark.conf.get(_MAX_ATTEMPTS, "4") or 4)
+    attempts = Retrying(
+        retry=retry_if_exception_type(SourceLostError),
+        stop=stop_after_attempt(max_attempts),
+        before_sleep=_log_retry,
+        reraise=True,
+    )
+    try:
+        for attempt in attempts:
+            with attempt:
+                number = attempt.retry_state.attempt_number
+                result = _attempt(merge, idempotency, applied_before, computed_from, number)
+    except SourceLostError as lost:
+        message = delta_message(merge.spark, "sourceMaterializationFailedRepeatedlyInMerge")
+        raise SourceLostError(
+            f"{message.text} Attempts: {max_attempts}.",
+            table=merge.table,
+            version=lost.version,
+            hint=lost.hint,
+            error_class=message.error_class,
+            sql_state=message.sql_state,
+        ) from lost
+    return result
+
+
+def _log_retry(attempt: RetryCallState) -> None:
+    logger.warning(
+        "attempt %d lost its materialized source, the merge starts again: %s",
+        attempt.attempt_number,
+        attempt.outcome.exception() if attempt.outcome else "",
+    )
+
+
+def _attempt(
+    merge: ResolvedMerge,
+    idempotency: tuple[str, int] | None,
+    applied_before: int | None,
+    computed_from: int | None,
+    attempt: int,
+) -> MergeResult:
+    """Run the phases once, with a new transaction and a newly materialized source."""
+    started = time.perf_counter()
+    phases = Phases(merge.spark)
+    # Spark refuses some expressions only when it plans a query with them: errors are translated.
+    with translated(merge.table), transaction_on(merge) as transaction, ExitStack() as stack:
+        refuse_unsupported(transaction.snapshot, table=merge.table)
+        if _is_applied(transaction, idempotency, applied_before):
+            applied = Strategy.ALREADY_APPLIED.value
+            return MergeResult(None, MergeMetrics(), TouchedFiles(), applied)
+        check_since_analysis(transaction)
+        _check_version(transaction, computed_from)
+        transaction.evolve_schema()
+        with phases.running(
+            "materializeSource", "MERGE operation - materialize source", "materializeSourceTimeMs"
+        ):
+            source = stack.enter_context(prepared_source(merge, attempt))
+        changes = write_changes(transaction, source, phases)
+        check_same_source(merge, source)
+        phases.times_ms["executionTimeMs"] = round((time.perf_counter() - started) * 1000)
+        metrics = merge_metrics(transaction, source, changes, phases)
+        touched_files = _touched_files(changes)
+        unaffected = num_unaffected(merge, source, changes.matched_source, metrics)
+        committing = time.perf_counter()
+        committed = _commit(transaction, changes, metrics, idempotency)
+        commit_time_ms = round((time.perf_counter() - committing) * 1000)
+    unchanged = MergeResult(
+        None,
+        metrics,
+        TouchedFiles(),
+        Strategy.NONE.value,
+        attempts=attempt,
+        source_materialization=source.reason,
+        num_source_rows_unaffected=unaffected,
+    )
+    if committed.version is None:
+        return unchanged
+    return replace(
+        unchanged,
+        version=committed.version,
+        touched_files=touched_files,
+        strategy=changes.strategy.value,
+        commit_time_ms=commit_time_ms,
+        warnings=_after_commit(transaction, changes, committed, unchanged),
+    )
+
+
+def _is_applied(
+    transaction: Transaction, idempotency: tuple[str, int] | None, applied_before: int | None
+) -> bool:
+    """Whether the table holds the idempotency pair, or a later version of its id."""
+    if idempotency is None:
+        return False
+    table = transaction.merge.table
+    held = transaction.last_applied(idempotency[0])
+    if not is_applied(idempotency, held, applied_before, table=table, version=transaction.version):
+        return False
+    logger.info("%s: %s was applied before", table, idempotency)
+    return True
+
+
+def _check_version(transaction: Transaction, computed_from: int | None) -> None:
+    """Fail where the source was computed from another version of the target."""
+    if computed_from not in (None, transaction.version):
+        raise CommitConflictError(
+            f"its source was computed from version {computed_from}.",
+            table=transaction.merge.table,
+            version=transaction.version,
+            hint="Compute it again from the newest version.",
+        )
+
+
+def _after_commit(
+    transaction: Transaction,
+    changes: Changes,
+    committed: Committed,
+    result: MergeResult,
+) -> tuple[str, ...]:
+    """Do what Delta does after a merge's commit, update the key index, and return the warnings."""
+    merge = transaction.merge
+    statistics: dict[str, int | str] = {
+        **result.metrics,
+        "materializeSourceReason": result.source_materialization,
+        "materializeSourceAttempts": result.attempts,
+    }
+    afterwards = AfterCommit(merge.table, committed.version, list(committed.warnings))
+    with afterwards.step("recording Delta's event"):
+        transaction.record_event(statistics)
+    with afterwards.step("refreshing cached queries"):
+        transaction.recache()
+    with afterwards.step("updating the key index"):
+        if stored_index(transaction.table) is not None:
+            none = changes.touched.none()
+            written = none if changes.written is None else changes.written.files
+            index_new_files(latest(merge.spark, transaction.log), written, merge.table)
+    return tuple(afterwards.warnings)
+
+
+def _commit(
+    transaction: Transaction,
+    changes: Changes,
+    metrics: MergeMetrics,
+    idempotency: tuple[str, int] | None,
+) -> Committed:
+    """Commit, unless nothing changed and there is no idempotency pair to keep."""
+    has_changes = len(changes.touched) or metrics.num_target_files_added
+    if not has_changes and idempotency is None and not transaction.changes_metadata:
+        logger.info("%s: nothing changed, nothing committed", transaction.merge.table)
+        return Committed(None)
+    return transaction.commit(
+        removed=changes.removed,
+        marked=changes.marked.actions if changes.marked is not None else None,
+        written=changes.written,
+        metrics=metrics,
+        idempotency=idempotency,
+    )
+
+
+def _touched_files(changes: Changes) -> TouchedFiles:
+    """Touched files are removed; those with marked rows are added again with a new vector."""
+    removed = changes.touched.paths
+    gone = set(changes.removed.paths)
+    marked = tuple(path for path in removed if path not in gone)
+    written = changes.written.files.paths if changes.written is not None else ()
+    return TouchedFiles(removed, written + marked, changes.touched.size_in_bytes)

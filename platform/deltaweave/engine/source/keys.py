@@ -1,0 +1,248 @@
+"""The source's keys: the values that an equality of the ON condition can match.
+
+`t.k = s.k AND t.day = date(s.at)` can only match target rows whose `k` and `day` are among the
+values that the source has. These values are collected once, from the materialized source. They
+prune files (see statistics_pruning), and tell whether a target row can match twice.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ByteType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+)
+
+from deltaweave.delta.jvm import translated
+from deltaweave.delta.log import FileList, sorted_values
+from deltaweave.delta.scan import literal
+from deltaweave.delta.statement import Equality, ResolvedMerge, equalities
+from deltaweave.engine import limits
+from deltaweave.engine.columns import INSERTABLE, SOURCE_ROW_ID
+from deltaweave.engine.source.key_ranges import key_ranges
+from deltaweave.engine.source.prepared import PreparedSource
+from deltaweave.errors import SourceError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# Types whose values mean the same in Python, whatever the session's time zone.
+_PUSHED = (ByteType, ShortType, IntegerType, LongType, DecimalType, StringType, DateType)
+_NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
+# The change of the calendar skipped these days. Spark has them, but it pushes dates to Parquet as
+# java.sql.Date, which does not: the scan would find no row of them.
+_LOST_DAYS = frozenset(date(1582, 10, day) for day in range(5, 15))
+
+
+@dataclass(frozen=True)
+class KeyValues:
+    """The source's values for one equality of the ON condition.
+
+    Attributes:
+        equality: The conjunct of the ON condition.
+        values: The values as `arrow_values` has them, sorted; if `are_ranges`, the lowest and the
+            highest value of each range, one after the other.
+        are_ranges: Whether `values` are ranges, in which any value may be present.
+        has_null: Whether a null is among the values.
+    """
+
+    equality: Equality
+    values: Sequence[Any]
+    are_ranges: bool
+    has_null: bool
+
+    def may_lie_within(self, low: Any, high: Any) -> bool:
+        """Whether a value can lie between the two, ends included."""
+        place = bisect_left(self.values, low)
+        if place < len(self.values) and self.values[place] <= high:
+            return True
+        # The next value is the highest of a range: both lie within it.
+        return self.are_ranges and place % 2 == 1
+
+
+@dataclass(frozen=True)
+class SourceKeys:
+    """The source's values for every equality of the ON condition.
+
+    Attributes:
+        columns: One for each equality whose values can be compared with statistics. NaN cannot,
+            since statistics do not bound it.
+        rows: The values row by row, with a column for each equality; None if they were not
+            collected.
+    """
+
+    columns: tuple[KeyValues, ...] = ()
+    rows: pyarrow.Table | None = None
+
+    @cached_property
+    def are_unique(self) -> bool:
+        """Whether it is known that no two source rows have the same values.
+
+        Then no target row can match twice.
+        """
+        if self.rows is None or len(self.columns) < self.rows.num_columns:
+            return False
+        if len(self.columns) == 1 and not self.columns[0].has_null:
+            return bool(len(self.columns[0].values) == self.rows.num_rows)
+        return _unique(self.rows)
+
+
+def row_identity(source: PreparedSource, keys: SourceKeys) -> Column | None:
+    """What identifies a source row, also if the source is computed again; None if nothing does.
+
+    It is never null in a row that matches.
+    """
+    if source.is_materialized:
+        return F.col(SOURCE_ROW_ID)
+    if not keys.are_unique:
+        return None
+    first, *others = (key.equality for key in keys.columns)
+    if not others and not first.null_safe:
+        return first.source
+    return F.struct(*[equality.source for equality in (first, *others)])
+
+
+def within(keys: SourceKeys) -> Column | None:
+    """A condition that holds for every target row that matches, over the target's columns by name.
+
+    Parquet skips row groups and pages by it. None if nothing is known.
+    """
+    known = [
+        _within(key)
+        for key in keys.columns
+        if isinstance(key.equality.data_type, _PUSHED)
+        and not isinstance(key.equality.compared_as, DoubleType)
+    ]
+    whole = [_whole_within(key) for key in keys.columns if _is_whole_as_double(key)]
+    pushed = [each for each in (*known, *whole) if each is not None]
+    return reduce(Column.__and__, pushed) if pushed else None
+
+
+def _is_whole_as_double(key: KeyValues) -> bool:
+    """Whether whole numbers are compared as doubles, and doubles hold all of them exactly."""
+    return (
+        isinstance(key.equality.compared_as, DoubleType)
+        and not isinstance(key.equality.data_type, DoubleType)
+        and bool(key.values)
+        and max(abs(key.values[0]), abs(key.values[-1])) < 1 << 53
+    )
+
+
+def _whole_within(key: KeyValues) -> Column:
+    """The range of the keys as whole numbers: Parquet's statistics of the column are whole, too."""
+    column = key.equality.target
+    possible = column.between(math.ceil(key.values[0]), math.floor(key.values[-1]))
+    return possible | column.isNull() if key.equality.null_safe and key.has_null else possible
+
+
+def _within(key: KeyValues) -> Column | None:
+    column = key.equality.target
+    are_few = not key.are_ranges and len(key.values) <= limits.MAX_PUSHED_VALUES
+    values = key.values if are_few else (*key.values[:1], *key.values[-1:])
+    if any(value in _LOST_DAYS for value in values):
+        return None
+    literals = [literal(value, key.equality.compared_as) for value in values]
+    if not values:
+        possible: Column = F.lit(False)
+    elif are_few:
+        possible = column.isin(literals)
+    else:
+        possible = column.between(*literals)
+    return possible | column.isNull() if key.equality.null_safe and key.has_null else possible
+
+
+def source_keys(merge: ResolvedMerge, source: PreparedSource, files: FileList) -> SourceKeys:
+    """Collect the source's keys in one job; none if the source may give other rows later.
+
+    None are collected either if there is no file to match: computing a key may fail, for example by
+    a cast, where a join with nothing does not fail.
+
+    Raises:
+        SourceError: The source's rows could not be read or computed.
+    """
+    import pyarrow.compute as pc
+
+    conjuncts = equalities(merge)
+    if not conjuncts or not source.gives_same_rows or not len(files):
+        return SourceKeys()
+    columns = [equality.source.alias(f"key_{i}") for i, equality in enumerate(conjuncts)]
+    keys = source.rows.select(*columns)
+    with translated(merge.table, otherwise=SourceError):
+        if source.is_counted and source.num_rows > _max_collected(keys):
+            return _ranges(conjuncts, keys, files)
+        asked = keys
+        if source.insertable is not None:
+            asked = source.rows.select(*columns, source.insertable.alias(INSERTABLE))
+        # A source that is not counted is collected with a limit, which saves the job to count it.
+        at_most = limits.MAX_COLLECTED_ROWS
+        table = (asked if source.is_counted else asked.limit(at_most + 1)).toArrow()
+        if not source.is_counted and table.num_rows > at_most:
+            return _ranges(conjuncts, keys, files)
+    source.known.rows = table.num_rows
+    if source.insertable is not None:
+        source.known.insertable = pc.sum(table[INSERTABLE]).as_py() or 0
+        table = table.drop_columns([INSERTABLE])
+    return SourceKeys(tuple(_collected(conjuncts, table)), table)
+
+
+def _max_collected(keys: DataFrame) -> int:
+    """The most rows whose keys are collected on the driver."""
+    of_numbers = all(isinstance(field.dataType, _NUMBERS) for field in keys.schema)
+    return limits.MAX_COLLECTED_NUMBERS if of_numbers else limits.MAX_COLLECTED_ROWS
+
+
+def _ranges(conjuncts: list[Equality], keys: DataFrame, files: FileList) -> SourceKeys:
+    """The ranges of the values of each key; with one candidate file, finer ranges prune nothing."""
+    found = key_ranges(keys, at_most=limits.MAX_KEY_RANGES if len(files) > 1 else 1)
+    columns = [
+        KeyValues(equality, ranges.ends, True, ranges.has_null)
+        for equality, ranges in zip(conjuncts, found, strict=True)
+        if ranges is not None
+    ]
+    return SourceKeys(tuple(columns))
+
+
+def _collected(conjuncts: list[Equality], table: pyarrow.Table) -> list[KeyValues]:
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    columns = []
+    for equality, column in zip(conjuncts, table.columns, strict=True):
+        if types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+            continue
+        values = sorted_values(column.drop_null())
+        if values is not None:
+            columns.append(KeyValues(equality, values, False, column.null_count > 0))
+    return columns
+
+
+def _unique(table: pyarrow.Table) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    for i, field in enumerate(table.schema):
+        if types.is_floating(field.type):
+            if pc.any(pc.is_nan(table[i])).as_py():
+                return False  # Arrow says that NaN differs from NaN, Spark that they are equal
+            # Arrow says that -0.0 differs from 0.0; this sum turns one into the other.
+            zero = pa.scalar(0, field.type)
+            table = table.set_column(i, field, pc.add(table[i], zero))
+    groups = table.group_by(table.column_names).aggregate([])
+    return bool(groups.num_rows == table.num_rows)

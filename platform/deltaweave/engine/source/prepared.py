@@ -1,0 +1,204 @@
+"""The source of a merge: pruned to the columns used, materialized where needed, and counted.
+
+Several phases read the source. It is materialized unless it is certain to give the same rows each
+time: files may change, queries may be random, and other writers may commit to a table. Delta's
+setting `spark.databricks.delta.merge.materializeSource` decides, as it does for built-in MERGE.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.delta.jvm import delta_message, translated
+from deltaweave.delta.scan import materialized, reason_to_materialize, with_files_chosen
+from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.engine import limits
+from deltaweave.engine.columns import SOURCE_ROW_ID, SOURCE_ROW_PRESENT
+from deltaweave.engine.statement import insertable
+from deltaweave.errors import SourceError
+
+logger = logging.getLogger(__name__)
+
+
+_SETTING = "spark.databricks.delta.merge.materializeSource"
+# An attempt that lost blocks of the source is followed by one that keeps more copies of them.
+_STORAGE_LEVELS = (
+    ("rddStorageLevel", "DISK_ONLY"),
+    ("rddStorageLevelFirstRetry", "DISK_ONLY_2"),
+    ("rddStorageLevelRetry", "DISK_ONLY_3"),
+)
+
+
+@dataclass
+class KnownCounts:
+    """Counts of source rows that other queries found, so that no job has to count again.
+
+    Attributes:
+        rows: How many rows there are; None until that is known.
+        insertable: How many of them an insert clause takes if they match nothing; None until that
+            is known.
+    """
+
+    rows: int | None = None
+    insertable: int | None = None
+
+
+@dataclass(frozen=True)
+class PreparedSource:
+    """The source as every phase reads it.
+
+    Attributes:
+        rows: The columns that the merge uses, and `SOURCE_ROW_ID` (bigint) if materialized.
+        table: The target's name in messages.
+        size_in_bytes: Their measured size, or None if they were not materialized.
+        reason: Why the source was materialized or not, in Delta's words.
+        gives_same_rows: Whether evaluating them again is certain to give the same rows.
+        insertable: Whether an insert clause takes a row if it matches nothing; None if that is not
+            asked for (see unaffected_rows).
+        known: Counts that are known.
+    """
+
+    rows: DataFrame
+    table: str
+    size_in_bytes: int | None
+    reason: str
+    gives_same_rows: bool
+    insertable: Column | None = None
+    known: KnownCounts = field(default_factory=KnownCounts)
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are; one job counts them unless that is known."""
+        if self.known.rows is None:
+            with translated(self.table, otherwise=SourceError):
+                self.known.rows = self.rows.count()
+        return self.known.rows
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the number of rows is known."""
+        return self.known.rows is not None
+
+    @property
+    def num_insertable(self) -> int:
+        """How many rows an insert clause takes if they match nothing; one job unless known."""
+        if self.known.insertable is None:
+            assert self.insertable is not None
+            with translated(self.table, otherwise=SourceError):
+                row = self.rows.agg(F.count_if(self.insertable)).first()
+            assert row is not None
+            self.known.insertable = int(row[0])
+        return self.known.insertable
+
+    @property
+    def is_materialized(self) -> bool:
+        """Whether the rows were computed once and are stored on the executors."""
+        return self.size_in_bytes is not None
+
+    @property
+    def is_broadcastable(self) -> bool:
+        """Whether the rows were measured to fit a broadcast."""
+        size = self.size_in_bytes
+        return size is not None and size <= limits.MAX_BROADCAST_SOURCE_BYTES
+
+    def for_join(self) -> DataFrame:
+        """The rows with `SOURCE_ROW_PRESENT`, and a broadcast hint if they are measured to fit."""
+        rows = self.rows.withColumn(SOURCE_ROW_PRESENT, F.lit(True))
+        return F.broadcast(rows) if self.is_broadcastable else rows
+
+
+@contextmanager
+def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSource]:
+    """Prepare the source for a block; its materialized rows are dropped when the block ends.
+
+    Args:
+        merge: The resolved merge.
+        attempt: 1, or more after the materialized rows of an earlier attempt were lost.
+
+    Raises:
+        SourceError: The source's rows could not be read or computed.
+    """
+    materialize, reason = decide(merge)
+    used = merge.used_source()
+    if not materialize:
+        same, num_rows = reason == "NOT_MATERIALIZED_AUTO", None
+        if same:
+            used, num_rows = with_files_chosen(used, merge.target_log)
+        source = PreparedSource(used, merge.table, None, reason, same, insertable(merge))
+        if not same:
+            # The source may give other rows later: they are counted before they are merged.
+            num_rows = source.num_rows
+        source.known.rows = num_rows
+        yield source
+        return
+    setting, default = _STORAGE_LEVELS[min(attempt, len(_STORAGE_LEVELS)) - 1]
+    level = merge.spark.conf.get(f"{_SETTING}.{setting}", default) or default
+    numbered = used.withColumn(SOURCE_ROW_ID, F.monotonically_increasing_id())
+    with ExitStack() as stack:
+        with translated(merge.table, otherwise=SourceError):
+            kept = stack.enter_context(materialized(numbered, level))
+        logger.debug(
+            "materialized the source (%s, attempt %d, %s): %d rows, %d bytes",
+            reason,
+            attempt,
+            level,
+            kept.num_rows,
+            kept.size_in_bytes,
+        )
+        yield PreparedSource(
+            kept.rows,
+            merge.table,
+            kept.size_in_bytes,
+            reason,
+            gives_same_rows=True,
+            insertable=insertable(merge),
+            known=KnownCounts(rows=kept.num_rows),
+        )
+
+
+def check_same_source(merge: ResolvedMerge, source: PreparedSource) -> None:
+    """Fail if the number of source rows changed during the merge, if the session asks for that.
+
+    A materialized source cannot change. For another source, Delta's MERGE counts the rows twice
+    anyway. Here the check is one more job, so it runs only if
+    `spark.databricks.delta.merge.failIfSourceChanged` is true.
+
+    Raises:
+        SourceError: With Delta's wording.
+    """
+    asked = merge.spark.conf.get("spark.databricks.delta.merge.failIfSourceChanged", "false")
+    if asked != "true" or source.is_materialized or merge.takes_insert_only_path:
+        return
+    with translated(merge.table, otherwise=SourceError):
+        now = source.rows.count()
+    if now != source.num_rows:
+        message = delta_message(
+            merge.spark, "sourceNotDeterministicInMergeException", with_session=True
+        )
+        raise SourceError(
+            f"{message.text} It had {source.num_rows} rows, then {now}.",
+            table=merge.table,
+            hint="Set spark.databricks.delta.merge.materializeSource to auto, or write the source "
+            "to a table first.",
+        )
+
+
+def decide(merge: ResolvedMerge) -> tuple[bool, str]:
+    """Whether to materialize the source, and why: the setting decides, then the plan."""
+    mode = (merge.spark.conf.get(_SETTING, "auto") or "auto").lower()
+    if mode == "all":
+        return True, "MATERIALIZE_ALL"
+    if mode == "none":
+        return False, "NOT_MATERIALIZED_NONE"
+    if mode != "auto":
+        return True, "INVALID_CONFIG"
+    # Also for an insert-only merge, unlike Delta: it counts the rows, prunes by them and inserts
+    # them.
+    reason = reason_to_materialize(merge)
+    return (False, "NOT_MATERIALIZED_AUTO") if reason is None else (True, reason)

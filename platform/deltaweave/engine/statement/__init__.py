@@ -1,0 +1,22 @@
+"""What the resolved statement says of rows: their clauses, new values, and evolved schema."""
+
+from __future__ import annotations
+
+from deltaweave.engine.statement.clause_expressions import (
+    clause_taken,
+    first_insert,
+    insert_places,
+    insertable,
+    updated,
+)
+from deltaweave.engine.statement.schema_evolution import changes_nothing, columns_before
+
+__all__ = [
+    "changes_nothing",
+    "clause_taken",
+    "columns_before",
+    "first_insert",
+    "insert_places",
+    "insertable",
+    "updated",
+]

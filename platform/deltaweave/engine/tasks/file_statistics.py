@@ -1,0 +1,193 @@
+"""Statistics of a data file as Delta's writer makes them (Delta protocol, "Per-file Statistics").
+
+Readers treat them as those of any other writer. The module runs in a task on an executor, as
+parquet_rewrite does, and imports nothing of deltaweave.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+@dataclass
+class Statistics:
+    """A file's statistics as Delta's writer makes them (Delta protocol, "Per-file Statistics").
+
+    Attributes:
+        schema: Delta's schema of the statistics of this table: a struct as Spark's JSON.
+        string_prefix: Characters of a string that are kept.
+    """
+
+    schema: dict[str, Any]
+    string_prefix: int
+    num_records: int = 0
+    _lows: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    _highs: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    _nulls: dict[tuple[str, ...], int] = field(default_factory=dict)
+    _has_nan: set[tuple[str, ...]] = field(default_factory=set)
+
+    def add(self, rows: pyarrow.Table) -> None:
+        """Add rows of the file."""
+        import pyarrow.compute as pc
+        import pyarrow.types as types
+
+        self.num_records += rows.num_rows
+        for path in self._leaves("nullCount"):
+            values = _values(rows, path)
+            self._nulls[path] = self._nulls.get(path, 0) + values.null_count
+        for path in self._leaves("minValues"):
+            values = _values(rows, path)
+            if types.is_floating(values.type):
+                is_nan = pc.is_nan(values)
+                if pc.any(is_nan).as_py():
+                    self._has_nan.add(path)
+                    values = values.filter(pc.invert(is_nan))
+            ends = pc.min_max(values)
+            # They stay Arrow values: Python has not all dates and times that Spark has.
+            low, high = ends["min"], ends["max"]
+            if low.is_valid:
+                self._lows[path] = _lower(self._lows.get(path), low)
+                self._highs[path] = _higher(self._highs.get(path), high)
+
+    def to_json(self) -> str:
+        """The statistics, as the log holds them."""
+        text: dict[str, Any] = {"numRecords": self.num_records}
+        lows = {path: _low_text(low, self.string_prefix) for path, low in self._lows.items()}
+        highs = {path: _high_text(high, self.string_prefix) for path, high in self._highs.items()}
+        for path in self._has_nan:  # Spark orders NaN above all other numbers
+            highs[path] = "NaN"
+            lows.setdefault(path, "NaN")
+        known = [f["name"] for f in self.schema["fields"]]
+        if "minValues" in known:
+            text["minValues"] = _nested(lows)
+            text["maxValues"] = _nested(highs)
+        if "nullCount" in known:
+            text["nullCount"] = _nested(self._nulls)
+        if "tightBounds" in known:
+            text["tightBounds"] = True
+        return _json(text)
+
+    def _leaves(self, kind: str) -> list[tuple[str, ...]]:
+        found = [f["type"] for f in self.schema["fields"] if f["name"] == kind]
+        return list(_leaf_paths(found[0])) if found else []
+
+
+def _leaf_paths(struct: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for column in struct["fields"]:
+        if isinstance(column["type"], dict) and column["type"]["type"] == "struct":
+            for path in _leaf_paths(column["type"]):
+                yield (column["name"], *path)
+        else:
+            yield (column["name"],)
+
+
+def _values(rows: pyarrow.Table, path: tuple[str, ...]) -> pyarrow.ChunkedArray:
+    """A column, or a field within a struct; null where the struct is."""
+    import pyarrow.compute as pc
+
+    values = rows[path[0]]
+    for name in path[1:]:
+        # By index: Arrow reads names that begin with a dot or a bracket as paths.
+        values = pc.struct_field(values, values.type.get_field_index(name))
+    return values
+
+
+def _lower(one: pyarrow.Scalar | None, other: pyarrow.Scalar) -> pyarrow.Scalar:
+    return other if one is None or _order(other) < _order(one) else one
+
+
+def _higher(one: pyarrow.Scalar | None, other: pyarrow.Scalar) -> pyarrow.Scalar:
+    return other if one is None or _order(other) > _order(one) else one
+
+
+def _order(value: pyarrow.Scalar) -> Any:
+    """A Python value with the order that Spark gives the value."""
+    import pyarrow.types as types
+
+    if types.is_timestamp(value.type) or types.is_date(value.type):
+        return value.value
+    # Python compares code points, whose order is that of their UTF-8 bytes.
+    return value.as_py()
+
+
+def _low_text(value: pyarrow.Scalar, string_prefix: int) -> Any:
+    """A lowest value as statistics give it: a prefix of a string is never above the string."""
+    import pyarrow.types as types
+
+    if types.is_string(value.type):
+        return value.as_py()[:string_prefix]
+    return _text(value)
+
+
+def _high_text(value: pyarrow.Scalar, string_prefix: int) -> Any:
+    """A highest value as statistics give it; for a long string, a prefix and a higher character.
+
+    None if no short text is known to be above the string.
+    """
+    import pyarrow.types as types
+
+    if not types.is_string(value.type):
+        return _text(value)
+    text = value.as_py()
+    for end in range(string_prefix, min(2 * string_prefix + 1, len(text))):
+        if text[end] < "\x7f":
+            return text[:end] + "\x7f"
+        if text[end] < "\U0010ffff":
+            return text[:end] + "\U0010ffff"
+    return text if len(text) <= 2 * string_prefix else None
+
+
+_MICROSECONDS_OF_YEAR_10000 = 253402300800000000
+_MICROSECONDS_OF_YEAR_1 = -62135596800000000
+
+
+def _text(value: pyarrow.Scalar) -> Any:
+    """A value as statistics give it; times are rounded down to milliseconds."""
+    import datetime
+
+    import pyarrow.types as types
+
+    if types.is_timestamp(value.type):
+        if not _MICROSECONDS_OF_YEAR_1 <= value.value < _MICROSECONDS_OF_YEAR_10000:
+            return None
+        cut = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=value.value // 1000)
+        return cut.isoformat(timespec="milliseconds") + ("Z" if value.type.tz else "")
+    if types.is_date(value.type):
+        day = datetime.date(1970, 1, 1).toordinal() + value.value
+        if not 1 <= day <= datetime.date.max.toordinal():
+            return None
+        return datetime.date.fromordinal(day).isoformat()
+    plain = value.as_py()
+    if isinstance(plain, float) and plain in (float("inf"), float("-inf")):
+        return "Infinity" if plain > 0 else "-Infinity"
+    return plain
+
+
+def _nested(values: dict[tuple[str, ...], Any]) -> dict[str, Any]:
+    """Values by path as nested objects; those that are None are left out."""
+    found: dict[str, Any] = {}
+    for path, value in values.items():
+        if value is None:
+            continue
+        place = found
+        for name in path[:-1]:
+            place = place.setdefault(name, {})
+        place[path[-1]] = value
+    return found
+
+
+def _json(value: Any) -> str:
+    """JSON in which decimals keep all of their digits."""
+    import decimal
+
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(k)}:{_json(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,93 @@
+"""Deletion vectors: changed rows are marked in their files, and only changed rows are written.
+
+A touched file of which few rows would be left is rewritten instead (see mark_or_rewrite).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from deltaweave.delta.commit import Transaction, WrittenFiles
+from deltaweave.delta.files import MarkedRows, mark_here, mark_rows, may_mark_here
+from deltaweave.delta.jvm import alongside
+from deltaweave.delta.log import FileList
+from deltaweave.engine.columns import FILE, TARGET_ROW_ID
+from deltaweave.engine.find import TouchedFilesScan
+from deltaweave.engine.phases import Phases
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.write.mark_or_rewrite import TouchedFileFates, mark_or_rewrite
+from deltaweave.engine.write.rows import (
+    changed_rows,
+    inserted_rows,
+    remaining_rows,
+    rows_from_source_alone,
+    together,
+)
+
+
+@dataclass(frozen=True)
+class MarkedFiles:
+    """What marking changed rows did.
+
+    Attributes:
+        fates: Which touched files stay and which leave the table.
+        written: The new files, or None.
+        marked: The deletion vectors of the files that stay.
+    """
+
+    fates: TouchedFileFates
+    written: WrittenFiles | None
+    marked: MarkedRows
+
+
+def mark_changed_rows(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, phases: Phases
+) -> MarkedFiles:
+    """Write deletion vectors and the changed rows, both at once in two threads.
+
+    Usually few rows change, and each side plans queries for longer than it runs them.
+    """
+    fates = mark_or_rewrite(transaction, scan)
+
+    def mark() -> MarkedRows:
+        status = f"MERGE operation - Rewriting Deletion Vectors to {len(fates.stay)} files"
+        with phases.described(status):
+            return _mark(transaction, scan, fates.stay)
+
+    with (
+        alongside(transaction.merge.spark, mark) as marking,
+        phases.running(
+            "writeModifiedRowsOnly",
+            f"MERGE operation - Rewriting {len(scan.touched)} files",
+            "rewriteTimeMs",
+        ),
+    ):
+        parts = _updated_and_inserted(transaction, source, scan)
+        if fates.num_copied:
+            parts.append(remaining_rows(transaction, scan, fates.copied))
+        written = transaction.write(together(parts)) if parts else None
+        marked = marking.result()
+    return MarkedFiles(fates, written, marked)
+
+
+def _mark(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> MarkedRows:
+    """Mark the rows of these files that a clause takes; on the driver if the pairs are there."""
+    here = scan.changed_on_driver(files)
+    if here is not None and may_mark_here(files):
+        return mark_here(transaction, here[FILE], here[TARGET_ROW_ID], files)
+    changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files)
+    return mark_rows(transaction, changed, FILE, TARGET_ROW_ID, files)
+
+
+def _updated_and_inserted(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
+) -> list[DataFrame]:
+    """Updated and inserted rows: from the source alone if it has all that they need."""
+    if not transaction.keeps_change_feed:
+        rows = rows_from_source_alone(transaction, source, scan)
+        if rows is not None:
+            return rows
+    changed = changed_rows(transaction, source, scan, scan.touched, with_unmodified=False)
+    return [changed, *inserted_rows(transaction, source, scan)]

@@ -1,0 +1,211 @@
+"""Copy in place, file by file: every row stays where it was, and only changed rows move.
+
+Spark computes the changed rows and groups them by file. A task for each file then copies it with
+pyarrow and replaces the changed rows (see tasks/parquet_rewrite). Each file becomes one new file
+with its rows in the same order. Unmodified rows are not shuffled, and a sorted table stays sorted.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from deltaweave.delta.commit import Transaction, WrittenFiles
+from deltaweave.delta.files import additions, arrow_schema, codec, data_columns
+from deltaweave.delta.jvm import alongside, translated
+from deltaweave.delta.log import FileList, decoded_location
+from deltaweave.delta.scan import target_plan
+from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.engine import limits
+from deltaweave.engine.columns import CLAUSE, FILE, NO_CLAUSE, SOURCE_ROW, TARGET_ROW_ID
+from deltaweave.engine.find import TouchedFilesScan
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.statement import clause_taken, columns_before, updated
+from deltaweave.engine.tasks import REWRITTEN_SCHEMA, TableFormat, rewriter
+from deltaweave.engine.write.rows import inserted_rows, together, updates_from_source
+from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from deltaweave.errors import MergeFailedError
+
+if TYPE_CHECKING:
+    import numpy
+
+logger = logging.getLogger(__name__)
+
+
+_LIBRARY_IS_MISSING = re.compile(r"No module named 'pyarrow|PACKAGE_NOT_INSTALLED")
+
+
+def rewrite_in_place(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
+) -> tuple[WrittenFiles, FileList]:
+    """Rewrite these files where that is possible, and write the inserts meanwhile.
+
+    Args:
+        transaction: The merge's transaction.
+        source: The prepared source.
+        scan: What the scan for matches found; it knows each row's place in its file.
+        files: The files to rewrite.
+
+    Returns:
+        The new files, and the touched files that are left to Spark.
+    """
+
+    def insert() -> WrittenFiles | None:
+        with transaction.active():
+            inserts = inserted_rows(transaction, source, scan)
+            return transaction.write(together(inserts)) if inserts else None
+
+    # One task rewrites a file: a few files leave cores idle, which can write the inserts.
+    with alongside(transaction.merge.spark, insert) as inserting:
+        rewritten, left = _rewrite(transaction, source, scan, files)
+    inserted = inserting.result()
+    return rewritten if inserted is None else inserted.and_also(rewritten), left
+
+
+def _rewrite(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
+) -> tuple[WrittenFiles, FileList]:
+    """Rewrite these files; the new ones, and the touched files that were not rewritten."""
+    transaction.own_files.may_exist = True
+    results = _results_of_tasks(transaction, _changes(transaction, source, scan, files), files)
+    if results is None:
+        return WrittenFiles.of(scan.touched.none()), scan.touched
+    import numpy as np
+
+    paths = dict(zip(files.rows["location"].to_pylist(), files.paths, strict=True))
+    done = {paths[decoded_location(row["file"])]: row for row in results}
+    for path, row in done.items():
+        if row["refused"]:
+            logger.info("%s: Spark rewrites %s: %s", transaction.merge.table, path, row["refused"])
+    in_place = {path for path, row in done.items() if row["refused"] is None}
+    left = np.array([path not in in_place for path in scan.touched.paths], dtype=bool)
+    new = {
+        path: (row["name"], row["size"], row["stats"])
+        for path, row in done.items()
+        if row["name"] is not None
+    }
+    return WrittenFiles.of(additions(files, new)), scan.touched.where(left)
+
+
+def _results_of_tasks(
+    transaction: Transaction, changes: DataFrame, files: FileList
+) -> list[dict[str, Any]] | None:
+    """A row of `REWRITTEN_SCHEMA` for each file; None if the executors have no pyarrow."""
+    with_vectors = frozenset(
+        row["location"].removeprefix("file:") for row in files.rows.to_pylist() if row["has_vector"]
+    )
+    task = rewriter(_table_format(transaction), with_vectors)
+    rewritten = (
+        changes.repartition(max(1, min(len(files), limits.MAX_TASKS_IN_PLACE)), FILE)
+        .groupBy(FILE)
+        .applyInArrow(task, REWRITTEN_SCHEMA)
+    )
+    try:
+        with translated(transaction.merge.table, version=transaction.version):
+            rows: list[dict[str, Any]] = rewritten.toArrow().to_pylist()
+    except MergeFailedError as error:
+        if not _LIBRARY_IS_MISSING.search(error.problem):
+            raise
+        logger.warning(
+            "%s: the executors' Python has no pyarrow, so Spark rewrites the files; install it "
+            "there, or set %s=false",
+            transaction.merge.table,
+            REWRITE_IN_PLACE,
+        )
+        return None
+    return rows
+
+
+def most_rows_change(transaction: Transaction, scan: TouchedFilesScan) -> bool:
+    """Whether too many rows of every touched file change for any to be rewritten in place."""
+    setting = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto")
+    is_big = scan.touched.size_in_bytes >= limits.MIN_BYTES_IN_PLACE
+    return setting != "true" and is_big and not _few_rows_change(scan).any()
+
+
+def worth_rewriting_in_place(transaction: Transaction, scan: TouchedFilesScan) -> FileList:
+    """The touched files to be rewritten in place: all of them if the setting is `true`."""
+    if transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto") == "true":
+        return scan.touched
+    files = scan.touched.where(_few_rows_change(scan))
+    return files if files.size_in_bytes >= limits.MIN_BYTES_IN_PLACE else scan.touched.none()
+
+
+def _few_rows_change(scan: TouchedFilesScan) -> numpy.ndarray:
+    """For each touched file, whether few of its rows change; false if their number is not known."""
+    import numpy as np
+
+    at_most = limits.MAX_CHANGED_FRACTION_IN_PLACE * scan.touched.row_counts
+    few: numpy.ndarray = np.array(scan.changed_by_file) <= at_most
+    return few
+
+
+def _table_format(transaction: Transaction) -> TableFormat:
+    compression, extension = codec(transaction)
+    return TableFormat(
+        arrow_schema(transaction),
+        compression,
+        extension,
+        transaction.statistics_schema,
+        transaction.string_prefix_length,
+        transaction.own_files.prefix,
+    )
+
+
+def _changes(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
+) -> DataFrame:
+    """A row per change: file, row index, whether it is deleted, and the new row as a struct."""
+    import numpy as np
+
+    merge = transaction.merge
+    in_files = {column.name for column in data_columns(transaction)}
+    stored = np.array([name in in_files for name in merge.evolved_schema.names])
+    updates = updates_from_source(transaction, scan)
+    if updates is not None:
+        rows = scan.changed_pairs(FILE, TARGET_ROW_ID, SOURCE_ROW, CLAUSE, files=files)
+        identity = scan.source_identity
+        if updates and identity is not None:
+            # The source is the left side, whose attribute ids Spark keeps.
+            rows = source.for_join().join(rows, identity == F.col(SOURCE_ROW), "right")
+        after = _new_row(merge, scan, updates, stored)
+    else:
+        target = target_plan(transaction, files, file_column=FILE, row_index_column=TARGET_ROW_ID)
+        outer = merge.of_kind("not_matched_by_source")
+        rows = target.join(source.for_join(), merge.condition, "left" if outer else "inner")
+        rows = rows.withColumn(CLAUSE, clause_taken(merge)).filter(F.col(CLAUSE) != NO_CLAUSE)
+        after = _struct(updated(merge, columns_before(merge)), stored)
+    deletes = [i for i, clause in enumerate(merge.clauses) if clause.action == "delete"]
+    is_deleted = F.col(CLAUSE).isin(deletes).alias("is_deleted")
+    return rows.select(FILE, TARGET_ROW_ID, is_deleted, after.alias("row"))
+
+
+def _new_row(
+    merge: ResolvedMerge, scan: TouchedFilesScan, updates: Sequence[int], stored: numpy.ndarray
+) -> Column:
+    """The new values of rows that these update clauses take; null for deleted rows."""
+    took_rows = [i for i, count in scan.rows_by_clause.items() if count]
+    if len(took_rows) == len(updates) == 1:
+        fields = compress(merge.evolved_schema.fields, stored)
+        # Arrow refuses a struct with two fields of the same name.
+        names = [StructField(f"v{i}", field.dataType) for i, field in enumerate(fields)]
+        return merge.clauses[updates[0]].row(stored).cast(StructType(names))
+    # A clause's values may fail for rows of other clauses: only its own rows are computed.
+    values = [F.lit(None).cast(field.dataType) for field in merge.evolved_schema.fields]
+    for i in updates:
+        values = [
+            F.when(F.col(CLAUSE) == i, value).otherwise(other)
+            for value, other in zip(merge.clauses[i].values, values, strict=True)
+        ]
+    return _struct(values, stored)
+
+
+def _struct(values: Sequence[Column], stored: numpy.ndarray) -> Column:
+    return F.struct(*[value.alias(f"v{i}") for i, value in enumerate(values) if stored[i]])

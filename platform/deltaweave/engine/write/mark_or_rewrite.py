@@ -1,0 +1,60 @@
+"""Which touched files are marked, and which are rewritten, in a table with deletion vectors.
+
+Marking writes changed rows alone, but every later scan reads the marked rows in vain until the
+table is purged. So a file of which few rows would be left is rewritten: copying these rows costs
+less than to read the others again and again. A file without any row left is removed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.log import FileList
+from deltaweave.engine import limits
+from deltaweave.engine.find import TouchedFilesScan
+
+MAX_MARKED_FRACTION = "spark.deltaweave.merge.maxMarkedFraction"
+"""A file is rewritten if more than this fraction of its rows would be marked; 1 always marks."""
+
+
+def max_marked_fraction(transaction: Transaction) -> float:
+    """The setting, or its default."""
+    setting = transaction.merge.spark.conf.get(MAX_MARKED_FRACTION, None)
+    return limits.DEFAULT_MAX_MARKED_FRACTION if setting is None else float(setting)
+
+
+@dataclass(frozen=True)
+class TouchedFileFates:
+    """What becomes of the touched files.
+
+    Attributes:
+        stay: Files in which rows are marked.
+        removed: Files that leave the table.
+        copied: Removed files that have rows left, which are written anew.
+        num_copied: How many such rows there are.
+    """
+
+    stay: FileList
+    removed: FileList
+    copied: FileList
+    num_copied: int
+
+
+def mark_or_rewrite(transaction: Transaction, scan: TouchedFilesScan) -> TouchedFileFates:
+    """Choose for each touched file, by the fraction of its rows that would be marked.
+
+    Rows that earlier merges marked count as marked. A file with an unknown number of rows stays.
+    """
+    import numpy as np
+
+    limit = max_marked_fraction(transaction)
+    rows, num_marked = scan.touched.row_counts, scan.touched.rows["num_marked"].to_numpy()
+    left = rows - np.array(scan.changed_by_file, dtype=float)
+    leaves = (left == 0) | (1 - left / (rows + num_marked) > limit)
+    return TouchedFileFates(
+        scan.touched.where(~leaves),
+        scan.touched.where(leaves),
+        scan.touched.where(leaves & (left > 0)),
+        int(left[leaves].sum()),
+    )

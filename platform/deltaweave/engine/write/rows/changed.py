@@ -1,0 +1,263 @@
+"""The rows of touched files after a merge: changed rows and, if asked for, unmodified ones.
+
+Delta's MERGE uses a right or full outer join. Here a left join from the target gives changed rows,
+and the pairs give the inserts (see from_source). If the source is broadcast, target rows are not
+shuffled and keep their order. If the pairs are too many for a broadcast, the inserts would shuffle
+the source a second time, so one full outer join gives both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.jvm import plan_text
+from deltaweave.delta.log import FileList, decoded_location
+from deltaweave.delta.scan import TrackedColumns, target_plan, tracked_columns
+from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.engine import limits
+from deltaweave.engine.columns import (
+    CLAUSE,
+    FILE,
+    NO_CLAUSE,
+    NUMBER,
+    TARGET_ROW_ID,
+    TARGET_ROW_PRESENT,
+)
+from deltaweave.engine.find import TouchedFilesScan
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.statement import clause_taken, columns_before, first_insert, updated
+from deltaweave.engine.write.rows.change_feed import recorded
+from deltaweave.identifiers import quoted
+
+if TYPE_CHECKING:
+    import pyarrow
+
+logger = logging.getLogger(__name__)
+
+_PLACE_BITS = 40
+
+
+@dataclass(frozen=True)
+class _Images:
+    """The columns of a row, over joined rows with `CLAUSE`.
+
+    Attributes:
+        names: Names of the table's columns and of those that track its rows.
+        before: Their values before the merge.
+        after: Their values after it.
+    """
+
+    names: list[str]
+    before: list[Column]
+    after: list[Column]
+
+
+def changed_rows(
+    transaction: Transaction,
+    source: PreparedSource,
+    scan: TouchedFilesScan,
+    files: FileList,
+    *,
+    with_unmodified: bool,
+    with_inserts: bool = False,
+) -> DataFrame:
+    """Rows of touched files after the merge, in the evolved target schema.
+
+    If the table keeps a change data feed, its rows are among them (see change_feed).
+
+    Args:
+        transaction: The merge's transaction.
+        source: The prepared source.
+        scan: What the scan for matches found.
+        files: The touched files to read.
+        with_unmodified: Whether rows that no clause takes are copied too (copy on write).
+        with_inserts: Whether to include inserted rows, which `may_join_once` must allow.
+    """
+    merge = transaction.merge
+    # Rows that match repeatedly are deleted, and the feed must show each of them once.
+    deduplicates = transaction.keeps_change_feed and scan.num_repeated > 0
+    row_column = TARGET_ROW_ID if deduplicates else None
+    tracked = tracked_columns(transaction)
+    target = target_plan(transaction, files, row_column=row_column, tracked=tracked or ())
+    how = _join_type(merge, with_unmodified=with_unmodified, with_inserts=with_inserts)
+    taken = _joined(merge, source, target, how)
+    if not with_unmodified:
+        taken = taken.filter(F.col(CLAUSE) != NO_CLAUSE)
+    if deduplicates:
+        taken = taken.dropDuplicates([TARGET_ROW_ID])
+    images = _images(merge, target, tracked, and_inserted=with_inserts)
+    if transaction.keeps_change_feed:
+        rows = _with_change_feed(merge, taken, images)
+    else:
+        rows = _after(merge, taken, images)
+    for column in tracked or ():
+        rows = rows.withMetadata(column.name, column.metadata)
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
+            "writeAllChanges using %s join:\n  source.output: %s\n  target.output: %s\n"
+            "  condition: %s\n  output plan:\n%s",
+            how,
+            source.rows.columns,
+            target.columns,
+            merge.condition_text,
+            plan_text(rows),
+        )
+    return rows
+
+
+def _join_type(merge: ResolvedMerge, *, with_unmodified: bool, with_inserts: bool) -> str:
+    """How target rows are joined with the source."""
+    if with_inserts:
+        return "full"
+    # Rows without a match are needed if they are copied or a clause looks at them.
+    return "left" if with_unmodified or merge.of_kind("not_matched_by_source") else "inner"
+
+
+def _joined(merge: ResolvedMerge, source: PreparedSource, target: DataFrame, how: str) -> DataFrame:
+    """Target rows joined with the source, and their clauses; with the inserts if `full`."""
+    if how != "full":
+        joined = target.join(source.for_join(), merge.condition, how)
+        return joined.withColumn(CLAUSE, clause_taken(merge))
+    target = target.withColumn(TARGET_ROW_PRESENT, F.lit(True))
+    joined = target.join(source.for_join(), merge.condition, how)
+    is_new = F.col(TARGET_ROW_PRESENT).isNull()
+    clause = F.when(is_new, first_insert(merge)).otherwise(clause_taken(merge))
+    return joined.withColumn(CLAUSE, clause).filter(~is_new | (F.col(CLAUSE) != NO_CLAUSE))
+
+
+def _images(
+    merge: ResolvedMerge,
+    target: DataFrame,
+    tracked: TrackedColumns | None,
+    *,
+    and_inserted: bool,
+) -> _Images:
+    names = list(merge.evolved_schema.names)
+    before = columns_before(merge)
+    after = updated(merge, before, and_inserted=and_inserted)
+    if tracked is not None:
+        row_id, version = (target[quoted(column.name)] for column in tracked)
+        names += [column.name for column in tracked]
+        before += [row_id, version]
+        # A changed row keeps its id; its commit version is that of this merge.
+        after += [row_id, F.when(~_is_taken_by(merge, "update"), version)]
+    return _Images(names, before, after)
+
+
+def _with_change_feed(merge: ResolvedMerge, taken: DataFrame, images: _Images) -> DataFrame:
+    """The rows after the merge, and the feed's rows of each change."""
+    return recorded(
+        taken,
+        images.names,
+        images.before,
+        images.after,
+        is_update=_is_taken_by(merge, "update"),
+        is_delete=_is_taken_by(merge, "delete"),
+    )
+
+
+def _after(merge: ResolvedMerge, taken: DataFrame, images: _Images) -> DataFrame:
+    """The rows after the merge, without those that a clause deletes."""
+    if any(clause.action == "delete" for clause in merge.clauses):
+        taken = taken.filter(~_is_taken_by(merge, "delete"))
+    values = zip(images.names, images.after, strict=True)
+    return taken.select(*[value.alias(name) for name, value in values])
+
+
+def _is_taken_by(merge: ResolvedMerge, action: str) -> Column:
+    """Whether a clause with this action takes a row."""
+    places = [i for i, clause in enumerate(merge.clauses) if clause.action == action]
+    return F.col(CLAUSE).isin(places)
+
+
+def may_join_once(transaction: Transaction, scan: TouchedFilesScan) -> bool:
+    """Whether the join that gives the changed rows should give the inserts, too.
+
+    It should if the pairs are too many for a broadcast. It can if the touched files hold all
+    matches, and if new rows have only the table's columns.
+    """
+    return bool(
+        transaction.merge.of_kind("not_matched")
+        and not scan.may_broadcast_pairs
+        and set(scan.matched.paths) <= set(scan.touched.paths)
+        and not transaction.keeps_change_feed
+        and tracked_columns(transaction) is None
+    )
+
+
+def remaining_rows(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> DataFrame:
+    """The rows of some touched files that no clause takes, in the evolved target schema."""
+    merge = transaction.merge
+    tracked = tracked_columns(transaction) or ()
+    rows = target_plan(
+        transaction, files, file_column=FILE, row_index_column=TARGET_ROW_ID, tracked=tracked
+    )
+    left = _without(scan, files, rows)
+    values = zip(merge.evolved_schema.names, columns_before(merge), strict=True)
+    kept = left.select(
+        *[value.alias(name) for name, value in values],
+        *[rows[quoted(column.name)].alias(column.name) for column in tracked],
+    )
+    for column in tracked:
+        kept = kept.withMetadata(column.name, column.metadata)
+    return kept
+
+
+def _without(scan: TouchedFilesScan, files: FileList, rows: DataFrame) -> DataFrame:
+    """The rows of these files that no clause takes, by an anti join on file and row index."""
+    names = scan.names_of(files)
+    num_changed = sum(scan.changed_by_file)
+    if len(names) > limits.MAX_NUMBERED_FILES or num_changed > limits.MAX_BROADCAST_NUMBERS:
+        changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files)
+        return rows.join(changed, [FILE, TARGET_ROW_ID], "left_anti")
+    # File and row index as one number: its hash table is small, and quickly built and searched.
+    numbered = rows.withColumn(NUMBER, _numbers(names))
+    left = _numbers_left(scan, files, names)
+    if left is not None:
+        table = rows.sparkSession.createDataFrame(left)
+        return numbered.join(F.broadcast(table), NUMBER, "left_semi")
+    changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files)
+    taken = changed.select(_numbers(names).alias(NUMBER))
+    return numbered.join(F.broadcast(taken), NUMBER, "left_anti")
+
+
+def _numbers(names: Sequence[str]) -> Column:
+    """File and row index as one number, for rows of these files."""
+    if len(names) == 1:
+        return F.col(TARGET_ROW_ID)
+    number = F.lit(None).cast("bigint")
+    for i, name in enumerate(names):
+        number = F.when(F.col(FILE) == name, F.lit(i << _PLACE_BITS)).otherwise(number)
+    return number + F.col(TARGET_ROW_ID)
+
+
+def _numbers_left(
+    scan: TouchedFilesScan, files: FileList, names: Sequence[str]
+) -> pyarrow.Table | None:
+    """The numbers of the remaining rows; None if the others are fewer, or not on the driver.
+
+    They include numbers of rows that were marked as deleted before, which no scan returns.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    changed = scan.changed_on_driver(files)
+    num_rows = files.row_counts + files.rows["num_marked"].to_numpy()
+    if changed is None or not num_rows.sum() < 2 * changed.num_rows:  # also if a count is not known
+        return None
+    rows_of = dict(zip(files.rows["location"].to_pylist(), num_rows, strict=True))
+    left = []
+    for i, name in enumerate(names):
+        taken = changed.filter(pc.equal(changed[FILE], name))[TARGET_ROW_ID].to_numpy()
+        is_left = np.ones(int(rows_of[decoded_location(name)]), dtype=bool)
+        is_left[taken] = False
+        left.append(np.flatnonzero(is_left) + (i << _PLACE_BITS))
+    return pa.table({NUMBER: np.concatenate(left)})

@@ -1,0 +1,186 @@
+"""Rows that a merge writes from the source alone.
+
+These are inserted rows, and updated rows whose new values read no column of the target, as with
+UPDATE SET *.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.jvm import plan_text
+from deltaweave.delta.log import FileList
+from deltaweave.delta.scan import target_plan, tracked_columns
+from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.engine import limits
+from deltaweave.engine.columns import CLAUSE, SOURCE_ROW, VALUES
+from deltaweave.engine.find import TouchedFilesScan, find_candidates
+from deltaweave.engine.source import PreparedSource, within
+from deltaweave.engine.statement import first_insert, insert_places
+
+logger = logging.getLogger(__name__)
+
+
+def updates_from_source(transaction: Transaction, scan: TouchedFilesScan) -> list[int] | None:
+    """The places of the update clauses that took rows, if none of them needs the target's rows.
+
+    None if one needs them for a value or for a row id, or if nothing identifies source rows.
+    """
+    merge = transaction.merge
+    took_rows = [i for i, count in scan.rows_by_clause.items() if count]
+    updates = [i for i in took_rows if merge.clauses[i].action == "update"]
+    if not updates:
+        return updates
+    if scan.source_identity is None or tracked_columns(transaction) is not None:
+        return None
+    clauses = [merge.clauses[i] for i in updates]
+    # WHEN NOT MATCHED BY SOURCE updates rows that are not in the source, even to constants.
+    alone = all(each.kind == "matched" and merge.reads_source_alone(each) for each in clauses)
+    return updates if alone else None
+
+
+def may_insert(transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan) -> bool:
+    """Whether the statement inserts, and not every source row is known to match."""
+    if not transaction.merge.of_kind("not_matched"):
+        return False
+    num_matching = scan.pairs.num_source_rows if scan.source_identity is not None else None
+    return num_matching is None or num_matching < source.num_rows
+
+
+def rows_after_scan(
+    transaction: Transaction,
+    source: PreparedSource,
+    scan: TouchedFilesScan,
+    updates: Sequence[int] = (),
+) -> DataFrame:
+    """The rows to insert and, for the update clauses at these places, their new rows.
+
+    Args:
+        transaction: The merge's transaction.
+        source: The prepared source.
+        scan: What the scan for matches found.
+        updates: Places of clauses that `updates_from_source` gave.
+    """
+    merge = transaction.merge
+    rows, inserts, identity = source.rows, insert_places(merge), scan.source_identity
+    if identity is None:
+        # Without an identity, pairs do not tell which rows match: they are matched again, with the
+        # files that hold matches.
+        if scan.num_matched_rows:
+            target = target_plan(transaction, scan.matched, merge.condition_columns())
+            rows = rows.join(target, merge.condition, "left_anti")
+        return _values(merge, rows.withColumn(CLAUSE, first_insert(merge)), inserts)
+    if _takes_every_row_once(merge, source, scan, updates):
+        return _values_of(merge, _in_few_files(rows, source), updates[0])
+    rows = _in_few_files(_with_clause(merge, rows, scan, identity), source)
+    return _values(merge, rows, [*inserts, *updates])
+
+
+def _takes_every_row_once(
+    merge: ResolvedMerge, source: PreparedSource, scan: TouchedFilesScan, updates: Sequence[int]
+) -> bool:
+    """Whether every source row gives one row, with the values of the one update clause.
+
+    The source is then written without a join with the pairs. It is known only if the pairs are on
+    the driver.
+    """
+    num_matching = scan.pairs.num_source_rows
+    if len(updates) != 1 or num_matching is None:
+        return False
+    [update] = updates
+    if not num_matching == scan.num_matched_pairs == scan.rows_by_clause[update]:
+        return False
+    if num_matching == source.num_rows:
+        return True
+    inserts = insert_places(merge)
+    first = merge.clauses[inserts[0]] if inserts else None
+    return (
+        first is not None
+        and first.condition is None
+        and first.gives_same_values(merge.clauses[update])
+    )
+
+
+def _with_clause(
+    merge: ResolvedMerge, rows: DataFrame, scan: TouchedFilesScan, identity: Column
+) -> DataFrame:
+    """Source rows with the clause that takes each: that of its pairs, or an insert clause."""
+    if not scan.num_matched_rows:
+        return rows.withColumn(CLAUSE, first_insert(merge))
+    how = "left" if insert_places(merge) else "inner"
+    pairs = scan.matched_pairs(SOURCE_ROW, CLAUSE)
+    rows = rows.join(pairs, identity == F.col(SOURCE_ROW), how)
+    clause = F.when(F.col(SOURCE_ROW).isNotNull(), F.col(CLAUSE)).otherwise(first_insert(merge))
+    return rows.withColumn(CLAUSE, clause)
+
+
+def _in_few_files(rows: DataFrame, source: PreparedSource) -> DataFrame:
+    """Source rows in as many partitions as new files, since each partition becomes a file.
+
+    Values must be computed after this: those of identity columns depend on the partition's number,
+    and a task that coalesces partitions would see several.
+    """
+    if source.size_in_bytes is None:
+        return rows
+    return rows.coalesce(_num_files(source.size_in_bytes, rows.sparkSession))
+
+
+def _num_files(size_in_bytes: int, spark: SparkSession) -> int:
+    """How many files to write: a few, so that several cores are busy, but no small ones.
+
+    There are more only if each is full.
+    """
+    cores = spark.sparkContext.defaultParallelism
+    small = min(limits.MAX_SMALL_FILES, cores, size_in_bytes // limits.MIN_FILE_BYTES)
+    return max(1, small, math.ceil(size_in_bytes / limits.TARGET_FILE_BYTES))
+
+
+def inserts_only(transaction: Transaction, source: PreparedSource) -> tuple[DataFrame, FileList]:
+    """Inserted rows of a merge without other clauses, by one left anti join.
+
+    Returns:
+        The rows, and the candidate files they were joined with.
+    """
+    merge = transaction.merge
+    found = find_candidates(transaction, source)
+    candidates, unmatched = found.files, source.rows
+    if len(candidates):
+        target = target_plan(transaction, candidates, merge.condition_columns())
+        may_match = within(found.keys)
+        if may_match is not None:
+            target = target.filter(may_match)
+        unmatched = unmatched.join(target, merge.condition, "left_anti")
+    rows = _values(merge, unmatched.withColumn(CLAUSE, first_insert(merge)), insert_places(merge))
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
+            "writeInsertsOnlyWhenNoMatchedClauses using leftanti join: output plan:\n%s",
+            plan_text(rows),
+        )
+    return rows, candidates
+
+
+def _values(merge: ResolvedMerge, rows: DataFrame, clauses: Sequence[int]) -> DataFrame:
+    """The rows that one of these clauses takes, with the values that it gives them."""
+    *others, last = clauses
+    others = [i for i in others if not merge.clauses[i].gives_same_values(merge.clauses[last])]
+    chosen = rows.filter(F.col(CLAUSE).isin(list(clauses)))
+    if not others:
+        return _values_of(merge, chosen, last)
+    output: list[Column] = []
+    for place, value in enumerate(merge.clauses[last].values):
+        for i in others:
+            value = F.when(F.col(CLAUSE) == i, merge.clauses[i].values[place]).otherwise(value)
+        output.append(value)
+    return chosen.select(*output).toDF(*merge.evolved_schema.names)
+
+
+def _values_of(merge: ResolvedMerge, rows: DataFrame, clause: int) -> DataFrame:
+    """The values that a clause gives the rows, as columns of the evolved target schema."""
+    values = rows.select(merge.clauses[clause].row().alias(VALUES)).select(f"{VALUES}.*")
+    return values.toDF(*merge.evolved_schema.names)

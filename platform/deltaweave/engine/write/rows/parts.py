@@ -1,0 +1,44 @@
+"""Rows that several strategies write, and how such parts become one write job."""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+
+from pyspark.sql import DataFrame
+
+from deltaweave.delta.commit import Transaction
+from deltaweave.engine.find import TouchedFilesScan
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.write.rows.change_feed import recorded_inserts
+from deltaweave.engine.write.rows.from_source import (
+    may_insert,
+    rows_after_scan,
+    updates_from_source,
+)
+
+
+def rows_from_source_alone(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
+) -> list[DataFrame] | None:
+    """Updated and inserted rows, if there are any; None if an update needs the target's rows."""
+    updates = updates_from_source(transaction, scan)
+    if updates is None:
+        return None
+    if not updates and not may_insert(transaction, source, scan):
+        return []
+    return [rows_after_scan(transaction, source, scan, updates)]
+
+
+def inserted_rows(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
+) -> list[DataFrame]:
+    """The inserted rows, with those of the change data feed; nothing if there can be none."""
+    if not may_insert(transaction, source, scan):
+        return []
+    inserts = rows_after_scan(transaction, source, scan)
+    return [recorded_inserts(inserts) if transaction.keeps_change_feed else inserts]
+
+
+def together(parts: list[DataFrame]) -> DataFrame:
+    """The parts as one write job. Inserted rows have no row id or commit version yet."""
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)

@@ -1,0 +1,86 @@
+"""The choice of a strategy, which the write phase and `explain` share.
+
+The choice depends on the statement, on settings, on the table's features and on the source. It
+comes before the scan for matches, whose result may change the outcome: a merge that touches no
+file inserts at most, and files of which most rows change are left to Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.files import vectors_writable, why_not_writable
+from deltaweave.delta.scan import tracked_columns
+from deltaweave.delta.statement import keeps_columns
+from deltaweave.engine import limits
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.write.mark_or_rewrite import max_marked_fraction
+
+REWRITE_IN_PLACE = "spark.deltaweave.merge.rewriteInPlace"
+"""Whether files are rewritten in place: `auto` (if there is enough to copy), `true` or `false`."""
+
+
+class Strategy(Enum):
+    """How the changes of a merge were written; the values are those of `MergeResult.strategy`."""
+
+    INSERT_ONLY = "insert-only"
+    DELETION_VECTORS = "deletion-vectors"
+    COPY_IN_PLACE = "copy-in-place"
+    COPY_ON_WRITE = "copy-on-write"
+    NONE = "none"
+    ALREADY_APPLIED = "already-applied"
+    BUILTIN = "builtin"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The strategy that a merge starts with.
+
+    Attributes:
+        strategy: The strategy.
+        reason: Why, as `explain` shows it.
+    """
+
+    strategy: Strategy
+    reason: str
+
+
+def choose_strategy(transaction: Transaction, source: PreparedSource) -> Choice:
+    """Choose how the changes are to be written. Nothing is written and no job runs."""
+    if transaction.merge.takes_insert_only_path:
+        return Choice(Strategy.INSERT_ONLY, "the statement has WHEN NOT MATCHED clauses alone")
+    if vectors_writable(transaction):
+        return Choice(
+            Strategy.DELETION_VECTORS,
+            "the table takes deletion vectors; files of which more than "
+            f"{max_marked_fraction(transaction):.0%} of the rows would be marked are rewritten",
+        )
+    why_not = _why_not_in_place(transaction, source)
+    if why_not is None:
+        return Choice(
+            Strategy.COPY_IN_PLACE, "the table's files can be copied row by row in their order"
+        )
+    return Choice(Strategy.COPY_ON_WRITE, f"Spark rewrites the touched files, since {why_not}")
+
+
+def _why_not_in_place(transaction: Transaction, source: PreparedSource) -> str | None:
+    """Why Spark has to rewrite all touched files; None if some may be rewritten in place."""
+    if not source.gives_same_rows:
+        # Changed rows are computed after the scan, and must be the rows that the scan saw.
+        return "the source may give other rows when it is read again"
+    setting = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto") or "auto"
+    if setting == "false":
+        return f"{REWRITE_IN_PLACE} is false"
+    if setting == "auto" and transaction.size_in_bytes < limits.MIN_BYTES_IN_PLACE:
+        return "the table is small"
+    if transaction.keeps_change_feed:
+        return "the table keeps a change feed"
+    if tracked_columns(transaction) is not None:
+        return "the table tracks its rows"
+    merge, partitioned_by = transaction.merge, transaction.partition_columns
+    updates = [clause for clause in merge.clauses if clause.action == "update"]
+    if partitioned_by and not all(keeps_columns(merge, each, partitioned_by) for each in updates):
+        return "an update may move rows to another partition"
+    return why_not_writable(transaction)

@@ -1,0 +1,279 @@
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from dagster import (
+    AssetChecksDefinition,
+    AssetsDefinition,
+    AssetSelection,
+    DagsterInstance,
+    DagsterInvalidDefinitionError,
+    ExecuteInProcessResult,
+    asset,
+    materialize,
+)
+from pyspark.sql import DataFrame, SparkSession
+
+from dagster_deltaweave import (
+    build_merge_checks,
+    build_orphan_changes_check,
+    build_table_checks,
+    merge_asset,
+)
+from dagster_deltaweave.checks.merge_results import takes_every_row
+from dagster_deltaweave.checks.table_findings import nulls_in_columns, repeated_keys
+from dagster_deltaweave.tables.metadata_declarations import merge_declaration_in
+from deltaweave import Table, clauses
+from deltaweave.clauses import Clause
+from tests.spark_jobs import jobs_of
+
+SCHEMA = "id INT, name STRING"
+Rows = list[tuple[int | None, str | None]]
+
+
+class Customers:
+    """A merge asset whose table is made of given batches, in a deployment with its checks."""
+
+    def __init__(
+        self, spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance
+    ) -> None:
+        self.batches: list[Rows] = []
+        self.downstream_ran = 0
+        self._spark, self._resources, self._instance = spark, resources, instance
+
+        @merge_asset(keys=["id"], schema=SCHEMA)
+        def customers():  # type: ignore[no-untyped-def]
+            return self.delivered(spark, None)
+
+        @asset(deps=[customers])
+        def downstream() -> None:
+            self.downstream_ran += 1
+
+        self.asset: AssetsDefinition = customers
+        self.downstream = downstream
+
+    def delivered(self, spark: SparkSession, partition: str | None) -> DataFrame:
+        return spark.createDataFrame(self.batches[-1], SCHEMA)
+
+    def merge(self, *checks: AssetChecksDefinition, batch: Rows) -> ExecuteInProcessResult:
+        """One run of asset, checks and downstream asset."""
+        self.batches.append(batch)
+        return self._run(checks, None)
+
+    def check(self, *checks: AssetChecksDefinition) -> dict[str, Any]:
+        """One run of the checks alone: name to evaluation."""
+        result = self._run(checks, AssetSelection.checks(*checks))
+        return {each.check_name: each for each in result.get_asset_check_evaluations()}
+
+    def _run(
+        self, checks: tuple[AssetChecksDefinition, ...], selection: Any
+    ) -> ExecuteInProcessResult:
+        return materialize(
+            [self.asset, self.downstream, *checks],
+            instance=self._instance,
+            resources=self._resources,
+            raise_on_error=False,
+            selection=selection,
+        )
+
+
+@pytest.fixture
+def customers(
+    spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance
+) -> Customers:
+    return Customers(spark, resources, instance)
+
+
+def values(evaluation: Any) -> dict[str, Any]:
+    return {key: entry.value for key, entry in evaluation.metadata.items()}
+
+
+def test_a_failing_blocking_check_keeps_downstream_assets_from_running(
+    spark: SparkSession, customers: Customers, table: Callable[[str], Table]
+) -> None:
+    checks = build_table_checks(
+        customers.asset,
+        unique_key=["id"],
+        no_nulls=["name"],
+        schema="name STRING, id INT",
+        changed_within=timedelta(hours=1),
+        blocking=["unique_key"],
+    )
+    orphans = build_orphan_changes_check(
+        customers.asset, changes=customers.delivered, keys=["id"], deleted="s.name = 'gone'"
+    )
+    accounted = build_merge_checks(
+        customers.asset, source_rows=True, row_count_change=(-0.1, 0.5), blocking=True
+    )
+
+    # Null keys match nothing, so they are no keys of several rows.
+    first = customers.merge(checks, batch=[(1, "a"), (2, "b"), (None, "c"), (None, "d")])
+    assert first.success
+    assert {e.check_name: e.passed for e in first.get_asset_check_evaluations()} == {
+        "unique_key": True,
+        "no_nulls": True,
+        "declared_schema": True,
+        "changed_recently": True,
+    }
+    assert customers.downstream_ran == 1
+
+    # Another writer doubles a key: this merge updates both rows, and says so.
+    path = table("customers").path_or_name
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (2, 'twice')")
+    second = customers.merge(checks, orphans, accounted, batch=[(2, None), (3, "gone")])
+
+    assert not second.success
+    assert customers.downstream_ran == 1
+    found = {each.check_name: each for each in second.get_asset_check_evaluations()}
+    assert {name: each.passed for name, each in found.items()} == {
+        "unique_key": False,
+        "no_nulls": False,
+        "declared_schema": True,
+        "changed_recently": True,
+        "no_orphan_changes": False,  # (3, 'gone') deletes nothing here, it is inserted
+        "source_rows_accounted_for": False,
+        "row_count_change": True,  # 4 rows, then 6
+    }
+    unique = values(found["unique_key"])
+    assert (unique["check/keys_repeated"], unique["check/rows_repeated"]) == (1, 2)
+    assert unique["check/sample"] == "| id | number of rows |\n| --- | --- |\n| 2 | 2 |"
+    assert unique["check/version"] == table("customers").version()
+    assert found["no_nulls"].description == "There are nulls in the table: 2 in name."
+    assert found["source_rows_accounted_for"].description == (
+        "Of 2 source rows: 1 inserted, 2 updated, 0 deleted; "
+        "1 more than there are, so one matched several rows of the table."
+    )
+    assert values(found["row_count_change"])["check/row_count_change"] == 0.5
+    lost = values(found["no_orphan_changes"])
+    assert (lost["check/changes"], lost["check/lost"], lost["check/undone"]) == (2, 0, 1)
+    assert lost["check/sample"].splitlines()[-1] == "| 3 | deleted, but there |"
+
+
+def test_nulls_are_looked_for_only_in_files_added_since_the_check_last_passed(
+    spark: SparkSession, customers: Customers, table: Callable[[str], Table]
+) -> None:
+    no_nulls = build_table_checks(customers.asset, no_nulls=["id"])
+    customers.merge(no_nulls, batch=[(1, "a"), (2, "b")])
+
+    path = table("customers").path_or_name
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (3, NULL)")
+    [added] = customers.check(no_nulls).values()
+    # The columns are others, so that nothing is known of the rows before.
+    [other] = customers.check(build_table_checks(customers.asset, no_nulls=["name"])).values()
+    [whole] = customers.check(
+        build_table_checks(customers.asset, no_nulls=["id"], whole_table=True)
+    ).values()
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (NULL, 'x')")
+    [null] = customers.check(no_nulls).values()
+
+    read = [values(each)["check/rows"] for each in (added, other, whole, null)]
+    assert read == [1, 3, 3, 1]
+    assert [each.passed for each in (added, other, whole, null)] == [True, False, True, False]
+
+
+def test_unique_key_and_nulls_share_a_pass_over_the_table(
+    spark: SparkSession, customers: Customers, table: Callable[[str], Table]
+) -> None:
+    customers.merge(batch=[(1, "a"), (2, "b")])
+    target = table("customers")
+    version = target.version()
+    nulls_in_columns(target, version, ["id"], None)  # Delta loads the list of files once
+
+    alone = jobs_of(spark, "key", lambda: repeated_keys(target, version, ["id"], []))
+    both = jobs_of(spark, "both", lambda: repeated_keys(target, version, ["id"], ["name"]))
+    nulls = jobs_of(spark, "nulls", lambda: nulls_in_columns(target, version, ["id", "name"], None))
+
+    # The files to read, and their deletion vectors; the stages of the aggregation, each of which
+    # adaptive execution runs as a job.
+    assert (alone, both, nulls) == (5, 5, 4)
+
+
+def test_a_lost_change_is_found_at_the_version_of_the_run(
+    spark: SparkSession, customers: Customers, table: Callable[[str], Table]
+) -> None:
+    customers.merge(batch=[(1, "a"), (None, "b")])
+    orphans = build_orphan_changes_check(customers.asset, changes=customers.delivered, keys=["id"])
+    # Deleted later, by another: at the version of the merge it is there.
+    spark.sql(f"DELETE FROM delta.`{table('customers').path_or_name}` WHERE id = 1")
+    [found] = customers.check(orphans).values()
+    assert found.passed
+    assert values(found)["check/changes"] == 2
+
+    customers.batches.append([(1, "a"), (9, "never merged")])
+    [lost] = customers.check(orphans).values()
+    assert not lost.passed
+    assert values(lost)["check/sample"].splitlines()[-1] == "| 9 | not there |"
+
+
+def test_checks_of_a_table_that_is_not_there_fail_and_those_of_merges_have_nothing_to_say(
+    customers: Customers,
+) -> None:
+    found = customers.check(
+        build_table_checks(customers.asset, unique_key=["id"]),
+        build_merge_checks(customers.asset, source_rows=True, row_count_change=(0, None)),
+        build_orphan_changes_check(customers.asset, changes=customers.delivered, keys=["id"]),
+    )
+
+    assert {name: each.passed for name, each in found.items()} == {
+        "unique_key": False,
+        "source_rows_accounted_for": True,
+        "row_count_change": True,
+        "no_orphan_changes": False,
+    }
+    assert "There is no table at" in found["unique_key"].description
+
+
+UPDATE, DELETE = clauses.when_matched_update_all, clauses.when_matched_delete
+INSERT = clauses.when_not_matched_insert_all
+
+
+@pytest.mark.parametrize(
+    ("declared", "takes_all"),
+    [
+        ([], True),  # an upsert
+        ([DELETE("s.op = 'd'"), UPDATE(), INSERT()], True),
+        ([DELETE("s.op = 'd'"), UPDATE(), INSERT("s.op <> 'd'")], False),
+        ([UPDATE("s.n > t.n"), INSERT()], False),
+        ([INSERT()], False),  # matched rows are left alone
+        ([UPDATE()], False),
+        ([DELETE(), INSERT()], False),  # several source rows may go with one deleted row
+        ([UPDATE(), INSERT(), clauses.when_not_matched_by_source_delete()], True),
+    ],
+)
+def test_clauses_without_conditions_take_every_source_row(
+    declared: list[Clause], takes_all: bool
+) -> None:
+    @merge_asset(keys=["id"], clauses=declared)
+    def customers() -> None: ...
+
+    declaration = merge_declaration_in(customers.metadata_by_key[customers.key])
+    assert takes_every_row(declaration) is takes_all
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({}, "no check is asked for"),
+        ({"unique_key": "id"}, r"unique_key=\['id'\]"),
+        ({"no_nulls": ["id"], "blocking": ["unique_key"]}, "blocking names 'unique_key'"),
+    ],
+)
+def test_wrong_declarations_are_refused_when_they_are_made(
+    arguments: dict[str, Any], problem: str
+) -> None:
+    @merge_asset(keys=["id"])
+    def customers() -> None: ...
+
+    with pytest.raises(DagsterInvalidDefinitionError, match=problem):
+        build_table_checks(customers, **arguments)
+
+
+def test_only_merges_have_source_rows() -> None:
+    @asset
+    def report() -> None: ...
+
+    with pytest.raises(DagsterInvalidDefinitionError, match="no merge asset"):
+        build_merge_checks(report, source_rows=True)

@@ -1,0 +1,189 @@
+"""MergeAssetComponent: a merge asset from a defs.yaml, loaded and scaffolded by Dagster's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dagster import (
+    AssetKey,
+    AutomationCondition,
+    DagsterInstance,
+    Definitions,
+    DynamicPartitionsDefinition,
+    materialize,
+)
+from dagster.components.core.component_tree import ComponentTreeException
+from dagster.components.core.package_entry import discover_entry_point_package_objects
+from dagster.components.testing.utils import DefsFolderSandbox, create_defs_folder_sandbox
+from dagster_shared.serdes.objects import EnvRegistryKey
+from pyspark.sql import SparkSession
+
+from dagster_deltaweave import MergeAssetComponent, SparkDeltaIOManager, SparkResource
+from dagster_deltaweave.tables.declaration import MergeDeclaration
+from dagster_deltaweave.tables.metadata_declarations import merge_declaration_in
+from deltaweave import Table
+from tests.dagster_deltaweave.conftest import rows
+
+ORDERS_KEY = AssetKey(["sales", "orders"])
+TYPE = "dagster_deltaweave.MergeAssetComponent"
+
+ORDERS = """
+type: dagster_deltaweave.MergeAssetComponent
+attributes:
+  asset:
+    key: sales/orders
+    description: Every order once.
+    owners: ["team:sales"]
+    tags: {tier: gold}
+    automation_condition: "{{ automation_condition.eager() }}"
+  keys: [id]
+  clauses:
+    - {when: matched, then: delete, condition: s.op = 'delete'}
+    - {when: matched, then: update_all}
+    - {when: not_matched, then: insert_all, condition: s.op <> 'delete'}
+  except_column_list: [op]
+  source: {type: path, path: "LANDING/{partition}", format: json, columns: "id INT, op STRING"}
+  table_schema: id INT
+  cluster_by: [id]
+  properties: {delta.enableDeletionVectors: "false"}
+  dynamic_partitions: landed_orders
+  op: {pool: sales}
+---
+type: dagster_deltaweave.MergeAssetComponent
+attributes:
+  asset: {key: sizes}
+  keys: [size]
+  source:
+    type: sql
+    sql: "SELECT 'all' AS size, count(*) AS n FROM {orders}"
+    upstreams: {orders: sales/orders}
+---
+type: dagster_deltaweave.MergeAssetComponent
+attributes:
+  asset: {key: letters}
+  merge_text: "MERGE INTO {target} t USING {source} s ON t.v = s.v WHEN NOT MATCHED THEN INSERT *"
+  source: {type: function, function: .orders.letters.both}
+"""
+
+LETTERS = """
+from dagster_deltaweave import SparkResource
+
+def both(spark: SparkResource):
+    return spark.session.createDataFrame([("x",), ("y",)], "v STRING")
+"""
+
+
+@pytest.fixture
+def sandbox() -> Iterator[DefsFolderSandbox]:
+    with create_defs_folder_sandbox() as sandbox:
+        yield sandbox
+
+
+@contextmanager
+def loaded(sandbox: DefsFolderSandbox, resources: dict[str, Any]) -> Iterator[Definitions]:
+    with sandbox.build_all_defs() as defs:
+        yield Definitions.merge(defs, Definitions(resources=resources))
+
+
+def declared(defs: Definitions, key: str) -> MergeDeclaration:
+    asset_key = AssetKey.from_user_string(key)
+    declaration = merge_declaration_in(
+        defs.resolve_assets_def(asset_key).metadata_by_key[asset_key]
+    )
+    assert declaration is not None
+    return declaration
+
+
+def test_yaml_declares_assets_that_merge_files_queries_and_functions(
+    spark: SparkSession,
+    sandbox: DefsFolderSandbox,
+    resources: dict[str, Any],
+    instance: DagsterInstance,
+    table: Callable[[str], Table],
+    tmp_path: Path,
+) -> None:
+    landing = tmp_path / "landing"
+    (landing / "p1").mkdir(parents=True)
+    (landing / "p1" / "1.json").write_text('{"id": 1, "op": "upsert"}\n{"id": 2, "op": "delete"}')
+    folder = sandbox.scaffold_component(MergeAssetComponent, defs_path="orders")
+    (folder / "defs.yaml").write_text(ORDERS.replace("LANDING", str(landing)))
+    (folder / "letters.py").write_text(LETTERS)
+
+    with loaded(sandbox, resources) as defs:
+        orders = defs.resolve_assets_def(ORDERS_KEY)
+        spec = orders.specs_by_key[ORDERS_KEY]
+        assert (list(spec.owners), spec.tags["tier"]) == (["team:sales"], "gold")
+        assert spec.kinds == {"spark", "deltalake", "python"}
+        assert spec.automation_condition == AutomationCondition.eager()
+        assert spec.partitions_def == DynamicPartitionsDefinition(name="landed_orders")
+        assert (spec.description, orders.op.pool) == ("Every order once.", "sales")
+        assert declared(defs, "sales/orders").created_properties == {
+            "delta.enableDeletionVectors": "false"
+        }
+
+        instance.add_dynamic_partitions("landed_orders", ["p1"])
+        others = [defs.resolve_assets_def(name) for name in ("sizes", "letters")]
+        materialize([orders], partition_key="p1", instance=instance)
+        materialize([orders, *others], selection=others, instance=instance)
+
+    assert rows(table("sales/orders")) == [(1,)]
+    assert rows(table("sizes")) == [("all", 1)]
+    assert rows(table("letters")) == [("x",), ("y",)]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "problem"),
+    [
+        ({"clauses": [{"when": "matched", "then": "update"}]}, "`then: update` needs `set`"),
+        ({"clauses": [{"when": "matched", "then": "delete", "set": {}}]}, "`set` goes with"),
+        ({"clauses": [{"when": "matched", "then": "insert_all"}]}, "MERGE has no clause"),
+        ({"schema_policy": "loose"}, "schema_policy"),
+        ({"colour": "red"}, "colour"),
+        ({"on": "t.id = s.id"}, "exactly one of keys, on and merge_text"),
+    ],
+)
+def test_yaml_that_cannot_be_meant_is_refused_at_load(
+    sandbox: DefsFolderSandbox, attributes: dict[str, Any], problem: str
+) -> None:
+    required = {"asset": {"key": "a"}, "keys": ["id"], "source": {"type": "path", "path": "/x"}}
+    sandbox.scaffold_component(
+        MergeAssetComponent,
+        defs_yaml_contents={"type": TYPE, "attributes": {**required, **attributes}},
+    )
+
+    with pytest.raises(ComponentTreeException) as refused, sandbox.build_all_defs():
+        pass
+    messages: list[str] = []
+    error: BaseException | None = refused.value
+    while error is not None:
+        messages.append(str(error))
+        error = error.__cause__
+    assert problem in "\n".join(messages)
+
+
+def test_what_is_scaffolded_loads_as_it_is(sandbox: DefsFolderSandbox) -> None:
+    folder = sandbox.scaffold_component(MergeAssetComponent, defs_path="my_table")
+
+    written = yaml.safe_load((folder / "defs.yaml").read_text())
+    assert written["attributes"]["asset"]["key"] == "my_table"
+    spark = SparkResource()
+    io_manager = SparkDeltaIOManager(root="/lake", spark=spark)
+    with loaded(sandbox, {"spark": spark, "io_manager": io_manager}) as defs:
+        assert declared(defs, "my_table").on == "t.`id` = s.`id`"
+
+
+def test_dg_finds_the_component() -> None:
+    [registered] = [
+        each
+        for each in entry_points(group="dagster_dg_cli.registry_modules")
+        if each.name == "dagster_deltaweave"
+    ]
+    assert registered.value == "dagster_deltaweave"
+    key = EnvRegistryKey(namespace="dagster_deltaweave", name="MergeAssetComponent")
+    assert discover_entry_point_package_objects()[key] is MergeAssetComponent

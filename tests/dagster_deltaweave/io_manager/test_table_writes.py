@@ -1,0 +1,264 @@
+"""Tables as any type in and out, partitions of them, write modes and schema policies."""
+
+# No `from __future__ import annotations`: Dagster takes annotations as classes.
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from dagster import (
+    AssetExecutionContext,
+    DagsterInstance,
+    DailyPartitionsDefinition,
+    Definitions,
+    asset,
+)
+from pyspark.sql import DataFrame, SparkSession
+
+from dagster_deltaweave import merge_asset
+from deltaweave import Table, clauses
+from deltaweave.errors import SourceError, StatementError
+from tests.dagster_deltaweave.conftest import Run, rows
+
+AssetTable = Callable[[str], Table]
+
+DAYS = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-05")
+OVERWRITE = {"deltaweave/write": "overwrite"}
+APPEND = {"deltaweave/write": "append"}
+
+
+def test_tables_go_in_and_out_as_the_annotated_type(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    kinds: dict[str, type] = {}
+
+    @asset(metadata=OVERWRITE)
+    def numbers() -> DataFrame:
+        return spark.createDataFrame([(1, "é"), (2, None)], "id INT, name STRING")
+
+    @asset(metadata=OVERWRITE)
+    def as_pandas(numbers: pd.DataFrame) -> pd.DataFrame:
+        kinds["pandas"] = type(numbers)
+        return numbers
+
+    @asset(metadata=OVERWRITE)
+    def as_arrow(numbers: pa.Table) -> pa.Table:
+        kinds["arrow"] = type(numbers)
+        return numbers
+
+    @asset(metadata=OVERWRITE)
+    def as_batches(numbers: pa.RecordBatchReader) -> pa.RecordBatchReader:
+        return numbers
+
+    @asset(metadata=OVERWRITE)
+    def as_polars(numbers: pl.DataFrame) -> pl.DataFrame:
+        kinds["polars"] = type(numbers)
+        return numbers
+
+    @asset(metadata=OVERWRITE)
+    def as_lazy(numbers: pl.LazyFrame) -> pl.LazyFrame:
+        kinds["lazy"] = type(numbers)
+        return numbers.with_columns(id=pl.col("id") * 10)
+
+    downstream = (as_pandas, as_arrow, as_batches, as_polars, as_lazy)
+    run(numbers, *downstream)
+
+    assert kinds == {
+        "pandas": pd.DataFrame,
+        "arrow": pa.Table,
+        "polars": pl.DataFrame,
+        "lazy": pl.LazyFrame,
+    }
+    for name in ("numbers", "as_pandas", "as_arrow", "as_batches", "as_polars"):
+        assert rows(table(name)) == [(1, "é"), (2, None)], name
+        assert table(name).read().schema["id"].dataType.simpleString() == "int", name
+    assert rows(table("as_lazy")) == [(10, "é"), (20, None)]
+
+    @asset
+    def strange(numbers: int) -> None: ...
+
+    with pytest.raises(SourceError, match="annotated int, which no table is loaded as"):
+        run(numbers, strange, selection=[strange])
+
+
+def test_partitions_of_a_table_are_loaded_and_overwritten_by_themselves(
+    spark: SparkSession,
+    run: Run,
+    table: AssetTable,
+    resources: dict[str, Any],
+    instance: DagsterInstance,
+) -> None:
+    read: list[Any] = []
+    days_of = {"wanted": 1}
+
+    @asset(partitions_def=DAYS, metadata={**OVERWRITE, "partition_expr": "day"})
+    def sales(context: AssetExecutionContext) -> DataFrame:
+        n = days_of["wanted"]
+        return spark.sql(f"SELECT DATE'{context.partition_key}' AS day, {n} AS n")
+
+    @asset(partitions_def=DAYS)
+    def of_day(sales: DataFrame) -> None:
+        read.append(sorted(str(row.day) for row in sales.collect()))
+
+    @asset
+    def of_all(sales: DataFrame) -> None:
+        read.append(sales.count())
+
+    for day in ("2026-01-01", "2026-01-02", "2026-01-03"):
+        run(sales, partition=day)
+    days_of["wanted"] = 7
+    run(sales, of_day, partition="2026-01-02")
+    run(sales, of_all, selection=[of_all])
+
+    assert [(str(day), n) for day, n in rows(table("sales"))] == [
+        ("2026-01-01", 1),
+        ("2026-01-02", 7),  # written again, alone
+        ("2026-01-03", 1),
+    ]
+    assert read == [["2026-01-02"], 3]
+    # Outside of a run, as in a notebook.
+    defs = Definitions([sales], resources=resources)
+    with defs.get_asset_value_loader(instance) as loader:
+        assert loader.load_asset_value("sales").count() == 3
+        [row] = loader.load_asset_value("sales", partition_key="2026-01-02").collect()
+    assert (str(row.day), row.n) == ("2026-01-02", 7)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "day", "problem"),
+    [
+        (OVERWRITE, "2026-01-01", "nothing says which rows a partition has"),
+        ({"deltaweave/write": "replace_where"}, "2026-01-01", "nothing says which rows"),
+        ({**OVERWRITE, "partition_expr": "dya"}, "2026-01-01", "dya"),
+        ({**OVERWRITE, "partition_expr": "day"}, "2026-01-02", "2026-01-02"),
+        ({"deltaweave/write": "replace"}, "2026-01-01", "deltaweave/write is 'replace'"),
+        ({**APPEND, "deltaweave/kyes": "id"}, "2026-01-01", "deltaweave/kyes is not a known entry"),
+        ({**APPEND, "deltaweave/keys": "id"}, "2026-01-01", "deltaweave/keys goes with"),
+    ],
+    ids=["no-expression", "no-predicate", "no-column", "other-rows", "mode", "entry", "keys"],
+)
+def test_a_write_without_a_sound_predicate_changes_nothing(
+    spark: SparkSession,
+    run: Run,
+    table: AssetTable,
+    metadata: dict[str, str],
+    day: str,
+    problem: str,
+) -> None:
+    target = table("sales")
+    target.create_if_missing("day DATE, n INT")
+
+    @asset(partitions_def=DAYS, metadata=metadata)
+    def sales() -> DataFrame:
+        return spark.sql("SELECT DATE'2026-01-01' AS day, 1 AS n")
+
+    with pytest.raises(Exception, match=problem):
+        run(sales, partition=day)
+
+    assert target.version() == 0
+
+
+def test_appends_add_rows_and_a_predicate_names_those_replaced(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    batch: list[Any] = []
+
+    def rows_of(name: str, **metadata: str) -> Any:
+        @asset(name=name, metadata={f"deltaweave/{k}": v for k, v in metadata.items()})
+        def writes() -> DataFrame:
+            return spark.createDataFrame(batch, "id INT, v STRING")
+
+        return writes
+
+    log = rows_of("log", write="append", idempotent_by="delivery")
+    merged = rows_of("merged", write="merge", keys="id")
+    where = rows_of("where", write="replace_where", replace_where="id > 1")
+    batch[:] = [(2, "a")]
+    run(log, merged, where, tags={"deltaweave/delivery": "1"})
+    spark.sql(f"INSERT INTO delta.`{table('where').path_or_name}` VALUES (1, 'kept')")
+    batch[:] = [(2, "b"), (3, "c")]
+    for delivery in ("2", "2"):
+        run(log, merged, where, tags={"deltaweave/delivery": delivery})
+
+    assert rows(table("log")) == [(2, "a"), (2, "b"), (3, "c")]  # the second delivery once
+    assert rows(table("merged")) == [(2, "b"), (3, "c")]
+    assert rows(table("where")) == [(1, "kept"), (2, "b"), (3, "c")]
+
+
+def test_created_tables_have_deletion_vectors_and_clustering_unless_told_otherwise(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    @merge_asset(keys=["id"], cluster_by=["id"])
+    def clustered():  # type: ignore[no-untyped-def]
+        return spark.createDataFrame([(1,)], "id INT")
+
+    @merge_asset(keys=["id"], properties={"delta.enableDeletionVectors": "false"})
+    def without():  # type: ignore[no-untyped-def]
+        return spark.createDataFrame([(1,)], "id INT")
+
+    run(clustered, without)
+
+    detail = {
+        name: spark.sql(f"DESCRIBE DETAIL delta.`{table(name).path_or_name}`").collect()[0]
+        for name in ("clustered", "without")
+    }
+    assert detail["clustered"].clusteringColumns == ["id"]
+    assert detail["clustered"].properties["delta.enableDeletionVectors"] == "true"
+    assert detail["without"].properties["delta.enableDeletionVectors"] == "false"
+
+
+def test_columns_that_the_table_lacks_are_refused_added_or_widened_by_policy(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    def of_policy(policy: str, kind: str) -> Any:
+        @merge_asset(
+            name=policy,
+            keys=["id"],
+            clauses=[
+                clauses.when_matched_update_all(condition="s.op = 'u'"),
+                clauses.when_not_matched_insert_all(),
+            ],
+            schema_policy=policy,  # type: ignore[arg-type]
+            except_column_list=["op"],
+        )
+        def merged():  # type: ignore[no-untyped-def]
+            schema = f"id INT, n {kind}, new STRING, deep STRUCT<a: INT, b: INT>, op STRING"
+            return spark.createDataFrame([(1, 7, "x", (1, 2), "u")], schema)
+
+        return merged
+
+    for policy in ("strict", "add", "widen"):
+        target = table(policy)
+        target.create_if_missing("id INT, n SMALLINT, deep STRUCT<a: INT>")
+
+    with pytest.raises(StatementError, match=r"the table lacks: new, deep\.b\."):
+        run(of_policy("strict", "SMALLINT"))
+    assert table("strict").version() == 0
+    run(of_policy("add", "SMALLINT"))
+    run(of_policy("widen", "INT"))
+
+    types = "id:int,n:{},deep:struct<a:int,b:int>,new:string"
+    for policy, type_of_n in (("add", "smallint"), ("widen", "int")):
+        assert rows(table(policy)) == [(1, 7, (1, 2), "x")]
+        schema = table(policy).read().schema.simpleString()
+        assert schema == f"struct<{types.format(type_of_n)}>"
+
+
+def test_a_table_made_for_a_write_that_failed_hinders_no_corrected_asset(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    table("sales").create_if_missing("dya DATE, n INT", for_a_write=True)
+
+    @asset(
+        partitions_def=DAYS,
+        metadata={**OVERWRITE, "partition_expr": "day", "deltaweave/retries": 0},
+    )
+    def sales(context: AssetExecutionContext) -> DataFrame:
+        return spark.sql(f"SELECT DATE'{context.partition_key}' AS day, 1 AS n")
+
+    # That the table is made anew, after the function began, is no change that it did not see.
+    run(sales, partition="2026-01-01")
+    assert [(str(day), n) for day, n in rows(table("sales"))] == [("2026-01-01", 1)]

@@ -1,0 +1,320 @@
+"""Marks: recreated upstream tables, marks of earlier releases, and deliveries that are replaced."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dagster import (
+    AssetExecutionContext,
+    AssetIn,
+    AssetKey,
+    DagsterInstance,
+    Definitions,
+    DynamicPartitionsDefinition,
+    define_asset_job,
+)
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dagster_deltaweave import Changes, build_partition_sensor, merge_asset
+from dagster_deltaweave.io_manager.transaction_ids import marks_of_run
+from dagster_deltaweave.tables.declaration import MergeDeclaration
+from deltaweave import Table, clauses
+from deltaweave.errors import SourceError
+from tests.dagster_deltaweave.conftest import Run, rows
+from tests.dagster_deltaweave.ticks import tick
+
+AssetTable = Callable[[str], Table]
+
+REFRESH = {"deltaweave/full_refresh": "true"}
+ADD_UP = [
+    clauses.when_matched_update(set={"n": "t.n + s.n"}),
+    clauses.when_not_matched_insert_all(),
+]
+
+
+class Upstream:
+    """A table of (id, grp), and a count by grp that reads only the rows touched since."""
+
+    def __init__(self, spark: SparkSession, run: Run, table: Table) -> None:
+        self.spark, self.run, self.table = spark, run, table
+        batch: list[Any] = []
+
+        @merge_asset(keys=["id"], schema="id INT, grp STRING")
+        def customers():  # type: ignore[no-untyped-def]
+            return spark.createDataFrame(batch, "id INT, grp STRING")
+
+        @merge_asset(
+            keys=["grp"],
+            clauses=ADD_UP,
+            schema="grp STRING, n BIGINT",
+            ins={"customers": AssetIn(metadata={"deltaweave/read": "touched"})},
+        )
+        def counts(customers):  # type: ignore[no-untyped-def]
+            signed = customers.added.selectExpr("grp", "1 AS n").union(
+                customers.removed.selectExpr("grp", "-1 AS n")
+            )
+            rows = signed.groupBy("grp").agg(F.sum("n").alias("n")).where("n <> 0")
+            return Changes(rows, applied=customers)
+
+        self.batch, self.customers, self.counts = batch, customers, counts
+
+    def change(self, *lines: tuple[int, str]) -> None:
+        self.batch[:] = lines
+        self.run(self.customers)
+
+    def count(self, **arguments: Any) -> None:
+        self.run(self.customers, self.counts, selection=[self.counts], **arguments)
+
+    def make_anew(self, *lines: tuple[int, str]) -> None:
+        shutil.rmtree(self.table.path_or_name)
+        self.spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        self.change(*lines)
+
+
+@pytest.fixture
+def upstream(spark: SparkSession, run: Run, table: AssetTable) -> Upstream:
+    return Upstream(spark, run, table("customers"))
+
+
+def test_rows_of_an_upstream_table_made_anew_are_neither_skipped_nor_added_to_those_of_the_old(
+    upstream: Upstream, table: AssetTable
+) -> None:
+    upstream.change((1, "a"), (2, "a"))
+    upstream.change((3, "b"))
+    upstream.count()
+    upstream.make_anew((7, "a"), (8, "c"))
+
+    with pytest.raises(SourceError, match="the table of customers was recreated"):
+        upstream.count()
+    assert rows(table("counts")) == [("a", 2), ("b", 1)]
+
+    upstream.count(tags=REFRESH)
+    upstream.change((9, "c"))
+    upstream.count()
+    assert rows(table("counts")) == [("a", 1), ("c", 2)]
+
+
+def test_marks_of_earlier_releases_count_where_the_table_is_older_than_they_are(
+    spark: SparkSession, upstream: Upstream, table: AssetTable
+) -> None:
+    upstream.change((1, "a"), (2, "a"))
+    counts = table("counts")
+    counts.create_if_missing("grp STRING, n BIGINT")
+    earlier = spark.createDataFrame([("a", 2)], "grp STRING, n BIGINT")
+    mark = {"customers→counts": upstream.table.version()}
+    counts.write(earlier, "append", applied=mark)
+
+    upstream.change((3, "b"))
+    upstream.count()
+    upstream.count()
+    assert rows(counts) == [("a", 2), ("b", 1)]
+    assert counts.last_applied("customers→counts") == mark["customers→counts"]
+
+
+def test_marks_of_earlier_releases_do_not_count_for_a_table_made_anew(
+    spark: SparkSession, upstream: Upstream, table: AssetTable
+) -> None:
+    upstream.change((1, "a"), (2, "a"))
+    counts = table("counts")
+    counts.create_if_missing("grp STRING, n BIGINT")
+    earlier = spark.createDataFrame([("a", 2)], "grp STRING, n BIGINT")
+    counts.write(earlier, "append", applied={"customers→counts": 1})
+    upstream.make_anew((7, "c"))
+    upstream.change((8, "c"))
+
+    with pytest.raises(SourceError, match="was recreated"):
+        upstream.count()
+    assert rows(counts) == [("a", 2)]
+
+
+@pytest.mark.parametrize(
+    ("delivery", "pair"),
+    [
+        ("1732312345678901234", ("counts#a", 1732312345678901234)),
+        ("100", ("counts#a", 100)),
+        ("12345678901234567890", ("counts#a@12345678901234567890", 0)),  # a digest of 20 digits
+        ("00345678901234567890", ("counts#a@00345678901234567890", 0)),
+        ("9223372036854775808", ("counts#a@9223372036854775808", 0)),  # one above a Long
+        ("0123", ("counts#a@0123", 0)),
+        ("١٢٣", ("counts#a@١٢٣", 0)),
+        ("sha-1", ("counts#a@sha-1", 0)),
+    ],
+)
+def test_a_delivery_is_a_time_only_if_it_is_spelt_as_one(
+    table: AssetTable, delivery: str, pair: tuple[str, int]
+) -> None:
+    marks = marks_of_run(
+        AssetKey("counts"),
+        MergeDeclaration(idempotent_by="delivery"),
+        Changes(None),
+        table=table("counts"),
+        upstreams=[],
+        partitions=["a"],
+        tags={"deltaweave/delivery": delivery},
+        first_attempt=lambda: "run",
+    )
+    assert marks.pair == pair
+
+
+class Landing:
+    """A directory in which partition `a` lands, a sensor on it, and an asset that counts it up."""
+
+    def __init__(
+        self, spark: SparkSession, run: Run, instance: DagsterInstance, directory: Path
+    ) -> None:
+        self.spark, self.run, self.instance = spark, run, instance
+        self.directory, self.cursor = directory, None
+        self.deliveries = 0
+        self.while_read: list[Callable[[], None]] = []
+        letters = DynamicPartitionsDefinition(name="letters")
+        while_read = self.while_read
+
+        @merge_asset(keys=["who"], clauses=ADD_UP, partitions_def=letters, idempotent_by="delivery")
+        def counts(context: AssetExecutionContext) -> DataFrame:
+            path = str(directory / context.partition_key)
+            landed = spark.read.schema("who STRING, n BIGINT").parquet(path)
+            while while_read:
+                while_read.pop()()
+            return landed
+
+        self.counts = counts
+        job = define_asset_job("count", selection=[counts])
+        sensor = build_partition_sensor(
+            name="landed", target=job, directory=directory, partitions_def=letters
+        )
+        self.defs = Definitions([counts], jobs=[job], sensors=[sensor])
+
+    def land(self, n: int) -> None:
+        """Deliver the partition, again with another number, the marker last and later."""
+        self.deliveries += 1
+        path = self.directory / "a"
+        shutil.rmtree(path, ignore_errors=True)
+        frame = self.spark.createDataFrame([("x", n)], "who STRING, n BIGINT")
+        frame.coalesce(1).write.parquet(str(path))
+        os.utime(path / "_SUCCESS", ns=(0, 10**18 + self.deliveries))
+
+    def requested(self) -> dict[str, str]:
+        """The tags of the run that the sensor requests now."""
+        found = tick(self.defs, self.instance, self.cursor)
+        self.cursor = found.cursor  # type: ignore[assignment]
+        [request] = found.run_requests or []
+        for each in found.dynamic_partitions_requests or []:
+            self.instance.add_dynamic_partitions("letters", each.partition_keys or [])
+        return dict(request.tags)
+
+    def merge(self, tags: dict[str, str]) -> None:
+        self.run(self.counts, partition="a", tags=tags)
+
+
+@pytest.fixture
+def landing(spark: SparkSession, run: Run, instance: DagsterInstance, tmp_path: Path) -> Landing:
+    (tmp_path / "landing").mkdir()
+    return Landing(spark, run, instance, tmp_path / "landing")
+
+
+def test_a_delivery_replaced_before_its_run_reads_it_is_counted_once(
+    landing: Landing, table: AssetTable
+) -> None:
+    landing.land(1)
+    first = landing.requested()
+    landing.land(10)
+
+    with pytest.raises(SourceError, match="was delivered anew since this run was requested"):
+        landing.merge(first)
+    assert not table("counts").exists()
+
+    for tags in (second := landing.requested(), second):
+        landing.merge(tags)
+    assert rows(table("counts")) == [("x", 10)]
+    shutil.rmtree(landing.directory / "a")
+    with pytest.raises(Exception, match=r"is no longer in|PATH_NOT_FOUND"):
+        landing.merge(first)
+
+
+def test_a_delivery_replaced_while_its_run_reads_it_is_not_merged(
+    landing: Landing, table: AssetTable
+) -> None:
+    landing.land(1)
+    tags = landing.requested()
+    # A new delivery begins, and its marker is yet to come: that of the first is still there.
+    landing.while_read.append(
+        lambda: shutil.copy(
+            next((landing.directory / "a").glob("*.parquet")), landing.directory / "a/more.parquet"
+        )
+    )
+    with pytest.raises(SourceError, match="has other files than when this run was requested"):
+        landing.merge(tags)
+    assert not table("counts").exists()
+
+
+def test_a_delivery_that_is_half_there_beside_the_marker_of_the_one_before_is_not_merged(
+    landing: Landing, table: AssetTable
+) -> None:
+    landing.land(1)
+    for checksum in (landing.directory / "a").glob(".*.crc"):
+        checksum.unlink()  # an object store has none
+    first = landing.requested()
+    marker = (landing.directory / "a/_SUCCESS").stat()
+    [part] = (landing.directory / "a").glob("*.parquet")
+    landing.spark.range(1).selectExpr("'x' AS who", "10L AS n").toPandas().to_parquet(part)
+
+    assert (landing.directory / "a/_SUCCESS").stat() == marker
+    with pytest.raises(SourceError, match="has other files than when this run was requested"):
+        landing.merge(first)
+    assert not table("counts").exists()
+
+
+def test_a_run_that_an_earlier_release_tagged_without_its_files_is_merged(
+    landing: Landing, table: AssetTable
+) -> None:
+    landing.land(1)
+    tags = landing.requested()
+    tag = json.loads(tags["deltaweave/landing"])
+    assert tag.pop("files")
+    landing.merge({**tags, "deltaweave/landing": json.dumps(tag)})
+    assert rows(table("counts")) == [("x", 1)]
+
+
+def test_files_that_change_between_the_looks_at_a_delivery_fail_its_run(
+    spark: SparkSession, landing: Landing, table: AssetTable
+) -> None:
+    landing.land(1)
+    tags = landing.requested()
+    more = str(landing.directory / "a" / "more.parquet")
+
+    @F.udf("string")
+    def who_lands_more(who: str) -> str:
+        Path(more).write_bytes(b"the beginning of another delivery")
+        return who
+
+    @merge_asset(
+        keys=["who"],
+        name="counts",
+        clauses=ADD_UP,
+        partitions_def=DynamicPartitionsDefinition(name="letters"),
+        idempotent_by="delivery",
+    )
+    def counts() -> DataFrame:
+        landed = spark.read.schema("who STRING, n BIGINT").parquet(str(landing.directory / "a"))
+        return landed.withColumn("who", who_lands_more("who"))
+
+    with pytest.raises(SourceError, match="has other files than when this run was requested"):
+        landing.run(counts, partition="a", tags=tags)
+    assert not table("counts").exists()
+
+
+def test_a_delivery_tagged_by_hand_is_taken_at_its_word(
+    landing: Landing, table: AssetTable
+) -> None:
+    landing.land(1)
+    landing.instance.add_dynamic_partitions("letters", ["a"])
+    for _ in range(2):
+        landing.merge({"deltaweave/delivery": "7"})
+    assert rows(table("counts")) == [("x", 1)]

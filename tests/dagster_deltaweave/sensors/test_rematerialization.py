@@ -1,0 +1,278 @@
+"""When the base of a merge-on-read table is due, and what then requests it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dagster import (
+    DagsterInstance,
+    Definitions,
+    build_schedule_context,
+    build_sensor_context,
+)
+from dagster._core.definitions.schedule_definition import ScheduleExecutionData
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.storage.dagster_run import DagsterRunStatus
+from dagster._core.storage.tags import RUN_KEY_TAG, SENSOR_NAME_TAG
+from dagster._core.test_utils import create_run_for_test
+from pyspark.sql import SparkSession
+
+from dagster_deltaweave import (
+    MergeOnReadAssets,
+    RematerializationPolicy,
+    build_rematerialization_schedule,
+    build_rematerialization_sensor,
+    merge_on_read_asset,
+)
+from dagster_deltaweave.logs.changeset_log import PendingChanges, batches_after, pending_changes
+from dagster_deltaweave.tables.merge_on_read import MergeOnReadLocations
+from deltaweave import MergeOnReadTable
+from deltaweave.errors import SourceError
+from tests.dagster_deltaweave.ticks import run_keys
+from tests.deltaweave.changes.merge_on_read.test_other_writers import replace_by_an_empty_one
+
+SCHEMA = "id INT, pieces INT, version INT"
+NOTHING = {"batches": None, "age": None, "fraction_of_base": None, "broadcast_limit_bytes": None}
+
+
+@pytest.fixture
+def orders(spark: SparkSession, tmp_path: Path) -> MergeOnReadTable:
+    return MergeOnReadTable(
+        spark,
+        str(tmp_path / "tables" / "orders_base"),
+        changes=str(tmp_path / "tables" / "orders_changes"),
+        keys=["id"],
+        sequence_by="version",
+        except_column_list=["version"],
+        keep_merged_for=timedelta(0),
+    )
+
+
+def append(orders: MergeOnReadTable, *events: tuple[int, int, int]) -> None:
+    orders.append(orders.spark.createDataFrame(events, SCHEMA))
+
+
+def test_what_is_pending_is_read_without_spark_as_spark_reads_it(orders: MergeOnReadTable) -> None:
+    at = MergeOnReadLocations(orders.base.path_or_name, orders.changes.path_or_name, "")
+
+    def same() -> PendingChanges:
+        found, expected = pending_changes(at), orders.pending()
+        assert found is not None
+        for name in ("batches", "rows", "size_in_bytes", "oldest"):
+            assert getattr(found, name) == getattr(expected, name), name
+        assert found.base_bytes == sum(each["size"] for each in orders.base.files().collect())
+        assert (found.merged_batch, found.newest_batch) == (
+            orders.merged_batch(),
+            orders.newest_batch(),
+        )
+        return found
+
+    assert pending_changes(at) is None
+    assert not Path(at.base).exists()
+    append(orders, (1, 10, 1), (2, 20, 1))
+    append(orders, (1, 11, 2))
+    first = same()
+    assert (first.rows, first.batches, first.read_amplification) == (3, 2, None)  # an empty base
+    orders.rematerialize()
+    append(orders, (3, 30, 3))
+    later = same()
+    assert (later.rows, later.merged_batch, later.newest_batch) == (1, 2, 3)
+    replace_by_an_empty_one(orders.base)
+    assert same().merged_batch == 0
+    assert later.read_amplification == 1 + later.size_in_bytes / later.base_bytes
+    orders.rematerialize()
+    orders.purge()
+    assert (same().newest, same().newest_batch) == (None, 3)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "reason"),
+    [
+        ({}, None),
+        ({"rows": 51}, None),
+        ({"rows": 50}, "50 rows are pending, the limit is 50."),
+        ({"size_in_bytes": 900}, "1,000 bytes are pending, the limit is 900."),
+        ({"batches": 5}, "5 batches are pending, the limit is 5."),
+        (
+            {"age": timedelta(hours=1)},
+            "a batch has been pending for 2:00:00, the limit is 1:00:00.",
+        ),
+        ({"fraction_of_base": 0.5}, "50.0% of the base are pending, the limit is 50.0%."),
+        (
+            {"broadcast_limit_bytes": 3_999},
+            "some 4,000 bytes in memory are too many to be sent to every task (3,999).",
+        ),
+        (
+            {"rows": 1, "batches": 1},
+            "50 rows are pending, the limit is 1; 5 batches are pending, the limit is 1.",
+        ),
+    ],
+)
+def test_a_policy_says_why(allowed: dict[str, Any], reason: str | None) -> None:
+    two_hours_ago = datetime.now(timezone.utc) - timedelta(hours=2)
+    pending = PendingChanges(5, 50, 1_000, two_hours_ago, two_hours_ago, 2_000, "id", 3, 8)
+    assert RematerializationPolicy(**{**NOTHING, **allowed}).reason(pending) == reason
+
+
+def test_nothing_pending_is_no_reason_and_anything_is_for_an_empty_base() -> None:
+    now = datetime.now(timezone.utc)
+    policy = RematerializationPolicy(age=timedelta(0))
+    assert policy.reason(PendingChanges(0, 0, 0, None, now, 0, "id", 3, 3)) is None
+    empty = PendingChanges(1, 1, 10, now, now, 0, "id", 0, 1)
+    assert RematerializationPolicy().reason(empty) == "the base is empty."
+
+
+def declared() -> MergeOnReadAssets:
+    return merge_on_read_asset(name="orders", keys=["id"], sequence_by="version")(lambda: None)
+
+
+def tick(
+    instance: DagsterInstance, resources: dict[str, Any], policy: RematerializationPolicy
+) -> SensorExecutionData:
+    """A tick as the daemon evaluates it: with the definitions' own resources."""
+    assets = declared()
+    sensor = build_rematerialization_sensor(name="due", tables=[assets], policy=policy)
+    defs = Definitions(assets=[*assets], sensors=[sensor], resources=resources)
+    repository = defs.get_repository_def()
+    with build_sensor_context(
+        instance=instance,
+        instance_ref=instance.get_ref(),
+        repository_def=repository,
+        resources=repository.get_top_level_resources(),
+    ) as context:
+        return repository.get_sensor_def("due").evaluate_tick(context)
+
+
+def test_the_sensor_requests_once_and_again_when_more_is_pending(
+    orders: MergeOnReadTable, instance: DagsterInstance, resources: dict[str, Any]
+) -> None:
+    policy = RematerializationPolicy(**{**NOTHING, "rows": 2})
+
+    def look() -> SensorExecutionData:
+        return tick(instance, resources, policy)
+
+    def launch(data: SensorExecutionData, status: DagsterRunStatus) -> str:
+        """Let the run that was requested be in the instance, as the daemon launches it."""
+        [request] = data.run_requests or []
+        tags = {**request.tags, RUN_KEY_TAG: str(request.run_key), SENSOR_NAME_TAG: "due"}
+        return create_run_for_test(instance, tags=tags, status=status).run_id
+
+    empty = look()
+    append(orders, (1, 10, 1))
+    allowed = look()
+    append(orders, (2, 20, 1))
+    due = look()
+    started = launch(due, DagsterRunStatus.STARTED)
+    meanwhile = look()
+    instance.delete_run(started)
+    launch(due, DagsterRunStatus.FAILURE)
+    failed = look()
+    append(orders, (3, 30, 1))
+    again = look()
+    orders.rematerialize()
+    done = look()
+
+    assert empty.skip_message == (
+        "Nothing to rematerialize: nothing was ever appended for orders_base."
+    )
+    assert allowed.skip_message == (
+        "Nothing to rematerialize: orders_base lacks 1 rows in 1 batches, which its policy allows."
+    )
+    [request] = due.run_requests or []
+    assert [key.to_user_string() for key in request.asset_selection or []] == ["orders_base"]
+    assert request.tags["deltaweave/rematerialization_reason"] == (
+        "2 rows are pending, the limit is 2."
+    )
+    assert meanwhile.skip_message == (
+        f"Nothing to rematerialize: orders_base is in progress in run {started[:8]}."
+    )
+    assert failed.skip_message == (
+        "Nothing to rematerialize: orders_base was requested before: "
+        "2 rows are pending, the limit is 2."
+    )
+    assert len({*run_keys(due), *run_keys(again)}) == 2
+    assert done.skip_message == (
+        "Nothing to rematerialize: orders_base lacks 0 rows in 0 batches, which its policy allows."
+    )
+
+
+def test_a_log_that_cannot_be_read_is_named(
+    tmp_path: Path, instance: DagsterInstance, resources: dict[str, Any]
+) -> None:
+    for name in ("orders_base", "orders_changes"):
+        log = tmp_path / "tables" / name / "_delta_log"
+        log.mkdir(parents=True)
+        (log / f"{0:020}.json").write_text("no JSON")
+    skipped = tick(instance, resources, RematerializationPolicy())
+    assert skipped.skip_message
+    assert "its log cannot be read" in skipped.skip_message
+    assert "orders_base" in skipped.skip_message
+
+
+def test_an_error_of_a_log_that_cannot_be_read_holds_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE_SECRET", "hush-hush-hush")
+    log = tmp_path / "hush-hush-hush" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("no JSON: hush-hush-hush")
+
+    with pytest.raises(SourceError) as raised:
+        pending_changes(MergeOnReadLocations(str(log.parent), str(log.parent), ""))
+    assert raised.value.__cause__ is None
+    assert "hush" not in raised.value.problem
+
+
+def test_what_is_pending_is_read_where_columns_are_mapped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = MergeOnReadTable(
+        spark,
+        str(tmp_path / "base"),
+        changes=str(tmp_path / "changes"),
+        keys=["order id"],
+        sequence_by="version",
+    )
+    at = MergeOnReadLocations(table.base.path_or_name, table.changes.path_or_name, "")
+    for version in (1, 2):
+        table.append(spark.createDataFrame([(1, version)], "`order id` INT, version INT"))
+    found = pending_changes(at)
+
+    assert found is not None
+    assert (found.batches, found.rows, found.newest_batch) == (2, 2, 2)
+    assert batches_after(at, 1).rows == 1
+    table.rematerialize()
+    merged = pending_changes(at)
+    assert merged is not None
+    assert (merged.batches, merged.merged_batch) == (0, 2)
+
+
+def test_the_schedule_requests_what_is_pending(
+    orders: MergeOnReadTable, instance: DagsterInstance, resources: dict[str, Any]
+) -> None:
+    assets = declared()
+    night = build_rematerialization_schedule(
+        name="night", tables=[assets], cron_schedule="0 1 * * *"
+    )
+    defs = Definitions(assets=[*assets], schedules=[night], resources=resources)
+    repository = defs.get_repository_def()
+    append(orders, (1, 10, 1))
+
+    def evaluated() -> ScheduleExecutionData:
+        with build_schedule_context(
+            instance=instance,
+            repository_def=repository,
+            resources=repository.get_top_level_resources(),
+        ) as context:
+            return repository.get_schedule_def("night").evaluate_tick(context)
+
+    due = evaluated()
+    orders.rematerialize()
+    skipped = evaluated()
+
+    [request] = due.run_requests or []
+    assert request.asset_selection == [assets.base.key]
+    assert "lacks 0 rows" in (skipped.skip_message or "")

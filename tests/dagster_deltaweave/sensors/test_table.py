@@ -1,0 +1,199 @@
+"""The sensor on a source table, over tables that another engine (delta-rs) writes; no Spark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from dagster import (
+    AssetKey,
+    AssetSelection,
+    DagsterInstance,
+    Definitions,
+    DynamicPartitionsDefinition,
+    PartitionsDefinition,
+    StaticPartitionsDefinition,
+    asset,
+)
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.storage.dagster_run import DagsterRunStatus
+from dagster._core.storage.tags import RUN_KEY_TAG, SENSOR_NAME_TAG
+from dagster._core.test_utils import create_run_for_test
+from deltalake import DeltaTable, write_deltalake
+
+from dagster_deltaweave import build_table_sensor
+from tests.dagster_deltaweave.ticks import requested, run_keys, tick
+
+DAYS = DynamicPartitionsDefinition(name="days")
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    return tmp_path / "events"
+
+
+def append(events: Path, *rows: tuple[str | None, int], **arguments: Any) -> None:
+    days, ids = zip(*rows, strict=True)
+    table = pa.table({"day": pa.array(days, pa.string()), "id": pa.array(ids, pa.int64())})
+    write_deltalake(events, table, mode="append", partition_by=["day"], **arguments)
+
+
+def sensor_on(
+    events: Path, partitions_def: PartitionsDefinition[str] | None = None, **arguments: Any
+) -> Definitions:
+    @asset(partitions_def=partitions_def)
+    def merged() -> None: ...
+
+    sensor = build_table_sensor(
+        name="events_changed",
+        target=AssetSelection.assets(merged),
+        table=events,
+        partitions_def=partitions_def,
+        **arguments,
+    )
+    return Definitions(assets=[merged], sensors=[sensor])
+
+
+def run(instance: DagsterInstance, data: SensorExecutionData) -> None:
+    """Let the requested runs be in the instance, as after the daemon launched them."""
+    for run_key in run_keys(data):
+        tags = {RUN_KEY_TAG: str(run_key), SENSOR_NAME_TAG: "events_changed"}
+        create_run_for_test(instance, tags=tags, status=DagsterRunStatus.SUCCESS)
+
+
+def versions(data: SensorExecutionData) -> list[Mapping[str, str]]:
+    return [request.tags["deltaweave/source_version"] for request in data.run_requests or []]
+
+
+def test_new_versions_give_one_run_for_the_newest(events: Path, instance: DagsterInstance) -> None:
+    sensor = sensor_on(events, source_asset=AssetKey("events"))
+    nothing = tick(sensor, instance)
+    append(events, ("mon", 1))
+    first = tick(sensor, instance, nothing.cursor)
+    quiet = tick(sensor, instance, first.cursor)
+    append(events, ("mon", 2))
+    append(events, ("tue", 3))
+    second = tick(sensor, instance, quiet.cursor)
+    DeltaTable(events).optimize.compact()
+    DeltaTable(events).alter.set_table_properties({"delta.appendOnly": "false"})
+    compacted = tick(sensor, instance, second.cursor)
+    # The newest version changed no rows: the run is for the one before it that did.
+    from_the_start = tick(sensor, instance)
+
+    assert nothing.skip_message == f"There is no Delta table at {events} yet."
+    assert [versions(each) for each in (first, second)] == [["0"], ["2"]]
+    assert quiet.skip_message == f"No new version of {events}: 0 was the newest before."
+    assert compacted.skip_message == (
+        f"Nothing to request for versions 3 to 4 of {events} (OPTIMIZE, SET TBLPROPERTIES): "
+        "no rows were changed."
+    )
+    assert run_keys(from_the_start) == run_keys(second)
+    assert from_the_start.cursor == compacted.cursor
+    [arrival] = second.asset_events
+    assert (arrival.asset_key, arrival.metadata["commit/version"].value) == (AssetKey("events"), 2)
+
+
+def test_a_lost_cursor_doubles_no_run_and_a_table_made_anew_loses_none(
+    events: Path, instance: DagsterInstance
+) -> None:
+    sensor = sensor_on(events)
+    append(events, ("mon", 1))
+    first = tick(sensor, instance)
+    run(instance, first)
+    lost = tick(sensor, instance, None)
+    shutil.rmtree(events)
+    append(events, ("mon", 1))
+    anew = tick(sensor, instance, lost.cursor)
+
+    assert lost.skip_message == (
+        f"Nothing to request for version 0 of {events} (WRITE): the runs were requested before."
+    )
+    assert versions(anew) == versions(first) == ["0"]
+    assert run_keys(anew) != run_keys(first)
+
+
+def test_each_changed_partition_gives_a_run(events: Path, instance: DagsterInstance) -> None:
+    sensor = sensor_on(events, DAYS, max_requests_per_tick=2)
+    append(events, ("tue", 1), (None, 2))
+    append(events, ("mon", 3))
+    append(events, ("tue", 4))
+    first = tick(sensor, instance)
+    # While the first three are being requested, a later version changes one again.
+    append(events, ("mon", 5))
+    second = tick(sensor, instance, first.cursor)
+    third = tick(sensor, instance, second.cursor)
+    DeltaTable(events).optimize.compact()
+    compacted = tick(sensor, instance, third.cursor)
+    DeltaTable(events).delete("day = 'tue'")  # rows that went are a change too
+    deleted = tick(sensor, instance, compacted.cursor)
+    for each in (first, second, third, deleted):
+        run(instance, each)
+    lost = tick(sensor, instance)
+
+    ticks = (first, second, third, deleted)
+    assert [requested(each) for each in ticks] == [
+        ["__HIVE_DEFAULT_PARTITION__", "mon"],
+        ["tue"],
+        ["mon"],
+        ["tue"],
+    ]
+    assert [versions(each) for each in ticks] == [["0", "1"], ["2"], ["3"], ["5"]]
+    additions = [
+        key for request in first.dynamic_partitions_requests or [] for key in request.partition_keys
+    ]
+    assert additions == requested(first)
+    assert "no rows were changed" in (compacted.skip_message or "")
+    assert requested(lost) == []
+
+
+def test_fixed_partitions_are_requested_once_they_are_known(
+    events: Path, instance: DagsterInstance
+) -> None:
+    append(events, ("mon", 1), ("tue", 2))
+    early = tick(sensor_on(events, StaticPartitionsDefinition(["mon"])), instance)
+    quiet = tick(sensor_on(events, StaticPartitionsDefinition(["mon"])), instance, early.cursor)
+    later = tick(
+        sensor_on(events, StaticPartitionsDefinition(["mon", "tue"])), instance, quiet.cursor
+    )
+
+    assert [requested(each) for each in (early, quiet, later)] == [["mon"], [], ["tue"]]
+    assert quiet.skip_message == (
+        f"No new version of {events}: 0 was the newest before, 1 unknown (tue)."
+    )
+
+
+def test_a_log_that_was_cleaned_up_meanwhile_is_taken_up_where_it_begins(
+    events: Path, instance: DagsterInstance
+) -> None:
+    sensor = sensor_on(events, DAYS, max_requests_per_tick=1)
+    for id_ in range(4):
+        append(events, (f"day {id_}", id_))
+    DeltaTable(events).create_checkpoint()
+    first = tick(sensor, instance)
+    run(instance, first)
+    for version in (0, 1):  # as Delta does with what its log retention has passed
+        (events / "_delta_log" / f"{version:020}.json").unlink()
+    ticks = [first]
+    for _ in range(3):
+        ticks.append(tick(sensor, instance, ticks[-1].cursor))
+
+    assert [requested(each) for each in ticks] == [["day 0"], ["day 2"], ["day 3"], []]
+    assert ticks[-1].skip_message == f"No new version of {events}: 3 was the newest before."
+
+
+def test_partition_values_may_be_made_partition_keys_by_a_function(
+    events: Path, instance: DagsterInstance
+) -> None:
+    weeks = StaticPartitionsDefinition(["weekend", "workdays"])
+    append(events, ("sat", 1), ("sun", 2))
+
+    def week(values: Mapping[str, str | None]) -> str:
+        return "weekend" if values["day"] in ("sat", "sun") else "workdays"
+
+    data = tick(sensor_on(events, weeks, partition_key=week), instance)
+
+    assert requested(data) == ["weekend"]

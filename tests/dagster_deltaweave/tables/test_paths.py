@@ -1,0 +1,158 @@
+"""Where tables may lie: under the root, none in another, none in another's place."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dagster import AssetKey, AssetsDefinition, DagsterInvalidDefinitionError, asset
+from pyspark.sql import DataFrame, SparkSession
+
+from dagster_deltaweave import cdc_asset, merge_asset, merge_on_read_asset
+from deltaweave import Table
+from deltaweave.errors import StatementError
+from tests.dagster_deltaweave.conftest import Run, rows
+
+AssetTable = Callable[[str], Table]
+
+APPEND = {"deltaweave/write": "append"}
+
+
+def numbers(spark: SparkSession, *key: str, **arguments: Any) -> AssetsDefinition:
+    @merge_asset(keys=["id"], key_prefix=list(key[:-1]) or None, name=key[-1], **arguments)
+    def of_key() -> DataFrame:
+        return spark.createDataFrame([(1,)], "id INT")
+
+    return of_key
+
+
+@pytest.mark.parametrize("prefix", ["..", ".", "", "a/../..", "/etc", "a`b", "sales/_delta_log"])
+def test_a_key_that_leaves_its_place_under_the_root_is_refused_at_load(prefix: str) -> None:
+    decorators: list[Any] = [
+        merge_asset(keys=["id"], key_prefix=prefix),
+        cdc_asset(keys=["id"], sequence_by="v", key_prefix=prefix),
+        merge_on_read_asset(keys=["id"], sequence_by="v", key_prefix=prefix),
+    ]
+    for decorate in decorators:
+
+        def orders() -> None: ...
+
+        with pytest.raises(DagsterInvalidDefinitionError, match="in its key"):
+            decorate(orders)
+
+
+def test_a_key_that_leaves_the_root_is_refused_before_anything_is_written(
+    spark: SparkSession, run: Run, tmp_path: Path
+) -> None:
+    @asset(key=AssetKey(["..", "x"]), metadata=APPEND)
+    def outside() -> DataFrame:
+        return spark.createDataFrame([(1,)], "id INT")
+
+    with pytest.raises(StatementError, match=r"'\.\.' in its key leads out"):
+        run(outside)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_table_is_not_made_in_another_assets_or_around_it(
+    spark: SparkSession, run: Run, table: AssetTable, tmp_path: Path
+) -> None:
+    outer, inner = numbers(spark, "sales"), numbers(spark, "sales", "orders")
+    elsewhere = numbers(spark, "other", table=str(tmp_path / "tables" / "sales" / "deep" / "x"))
+
+    with pytest.raises(StatementError, match=r"would lie (in|around) that of sales"):
+        run(outer, inner)
+    with pytest.raises(StatementError, match=r"would lie (in|around) that of (sales|other)"):
+        run(outer, elsewhere)
+    assert not (tmp_path / "tables").exists()
+
+    run(outer, numbers(spark, "sales2"), numbers(spark, "sale", "s"))  # names that only begin so
+    assert rows(table("sales")) == [(1,)]
+    with pytest.raises(StatementError, match="its table would lie in the one at"):
+        run(inner)  # of another code location, say, where nothing is known of the outer one
+
+
+def test_tables_that_lie_in_one_another_already_are_written_with_a_warning(
+    spark: SparkSession, run: Run, table: AssetTable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("sales", "sales/orders"):
+        table(name).create_if_missing("id INT")
+
+    run(numbers(spark, "sales"), numbers(spark, "sales", "orders"))
+
+    assert rows(table("sales")) == rows(table("sales/orders")) == [(1,)]
+    said = capsys.readouterr().err
+    assert "its table would lie in that of sales" in said
+    assert "Its table is there already, so it is written." in said
+
+
+def test_side_tables_are_no_other_assets_tables(
+    spark: SparkSession, run: Run, tmp_path: Path
+) -> None:
+    @merge_on_read_asset(keys=["id"], sequence_by="v", table=str(tmp_path / "mor" / "orders"))
+    def orders():  # type: ignore[no-untyped-def]
+        return spark.createDataFrame([(1, 1)], "id INT, v INT")
+
+    for name in ("orders_changes", "orders_changes_checkpoint"):
+        other = numbers(spark, "other", table=str(tmp_path / "mor" / name))
+        with pytest.raises(StatementError, match="would lie where there is that of"):
+            run(other, orders.changes)
+    assert not (tmp_path / "mor").exists()
+
+
+def test_names_that_differ_in_case_alone_are_refused_where_they_are_one_directory(
+    spark: SparkSession, run: Run, table: AssetTable, tmp_path: Path
+) -> None:
+    upper, lower = numbers(spark, "Orders"), numbers(spark, "orders")
+    run(upper, lower)  # two directories here
+    assert rows(table("orders")) == rows(table("Orders")) == [(1,)]
+
+    merged = numbers(spark, "Merged")
+    run(merged)
+    (tmp_path / "tables" / "merged").symlink_to(tmp_path / "tables" / "Merged")  # as on such a disk
+    with pytest.raises(StatementError, match="where case is no difference"):
+        run(merged, numbers(spark, "merged"))
+
+
+def test_a_base_is_not_made_in_another_assets_table_by_a_run_of_its_changes(
+    spark: SparkSession, run: Run, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    outer = numbers(spark, "outer", table=str(lake / "outer"))
+    run(outer)
+
+    @merge_on_read_asset(
+        keys=["id"],
+        sequence_by="v",
+        table=str(lake / "outer" / "base"),
+        changes_table=str(lake / "elsewhere"),
+    )
+    def orders():  # type: ignore[no-untyped-def]
+        return spark.createDataFrame([(1, 1)], "id INT, v INT")
+
+    with pytest.raises(StatementError, match="its table would lie in that of outer"):
+        run(outer, orders.changes)
+    assert not (lake / "outer" / "base").exists()
+    assert not (lake / "elsewhere").exists()
+
+
+def test_two_assets_that_write_one_table_which_is_there_go_on_with_a_warning(
+    spark: SparkSession,
+    run: Run,
+    table: AssetTable,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own, other = (
+        numbers(spark, "shared"),
+        numbers(spark, "other", table=str(tmp_path / "tables" / "shared")),
+    )
+    with pytest.raises(StatementError, match="would lie where there is that of"):
+        run(own, other)
+
+    table("shared").create_if_missing("id INT")
+    run(own, other)
+
+    assert rows(table("shared")) == [(1,)]
+    assert "Its table is there already, so it is written." in capsys.readouterr().err

@@ -1,0 +1,343 @@
+"""Keys of all types, however long, late or oddly written, find the files that hold them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import deltaweave
+from deltaweave import Table
+from deltaweave.delta.log import statistics
+from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from tests.big_source import collect_no_keys
+from tests.builders import write_table
+from tests.oracles import configured, rows_as_text
+
+LATE = "America/Los_Angeles"  # whose last moment of 9999 is in the year 10000 in UTC
+
+
+@pytest.fixture(params=["in_text", "by_query"])
+def bounds_are_read(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Of few files Python reads the log's text, of many a query of Spark does."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "by_query":
+            patch.setattr(statistics, "_in_text", lambda files, columns: None)
+        yield
+
+
+def write_files(spark: SparkSession, path: str, data_type: str, keys: Sequence[str]) -> Table:
+    """A table with a file for each key, an SQL expression."""
+    values = ", ".join(f"(CAST({key} AS {data_type}), 0)" for key in keys)
+    rows = spark.sql(f"SELECT * FROM VALUES {values} AS (k, v)").coalesce(1)
+    rows.write.format("delta").option("maxRecordsPerFile", 1).save(path)
+    return Table(spark, path)
+
+
+def files_read(table: Table, key: str, on: str = "t.k = s.k") -> int:
+    """How many files a merge by one key reads."""
+    plan = deltaweave.explain(
+        table.spark,
+        f"MERGE INTO delta.`{table.path_or_name}` t USING (SELECT {key} AS k) s ON {on} "
+        "WHEN MATCHED THEN DELETE",
+    )
+    return plan.after_source_keys.files
+
+
+def upsert(table: Table, keys: Sequence[str], data_type: str) -> tuple[int, int]:
+    """How many rows an upsert of the keys updates, and how many it inserts."""
+    values = ", ".join(f"(CAST({key} AS {data_type}), 1)" for key in keys)
+    source = table.spark.sql(f"SELECT * FROM VALUES {values} AS (k, v)")
+    merge = table.merge(source, on="t.k = s.k").when_matched_update_all()
+    metrics = merge.when_not_matched_insert_all().execute().metrics
+    return metrics["numTargetRowsUpdated"], metrics["numTargetRowsInserted"]
+
+
+# Keys that doubles round, each in a file of its own.
+LONG_DECIMALS = [
+    "20240101000000001BD",
+    "20240101000000003BD",
+    "-9999999999999999999999999999.9999999999BD",
+    "9999999999999999999999999999.9999999999BD",
+    "0.0000000001BD",
+]
+
+
+def test_a_decimal_key_of_17_digits_finds_its_file(
+    spark: SparkSession, tmp_path: Path, bounds_are_read: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = write_files(spark, str(tmp_path / "table"), "DECIMAL(38,10)", LONG_DECIMALS)
+    assert upsert(table, [LONG_DECIMALS[0]], "DECIMAL(38,10)") == (1, 0)
+    assert upsert(table, ["20240101000000002BD"], "DECIMAL(38,10)") == (0, 1)
+    collect_no_keys(monkeypatch)  # but their ranges
+    assert upsert(table, LONG_DECIMALS, "DECIMAL(38,10)") == (5, 0)
+    assert files_read(table, "CAST(0.0000000001BD AS DECIMAL(38,10))") == 1
+
+
+def test_a_decimal_key_finds_the_file_that_delta_rs_wrote(
+    spark: SparkSession, tmp_path: Path, bounds_are_read: None
+) -> None:
+    path, keys = str(tmp_path / "table"), [each.removesuffix("BD") for each in LONG_DECIMALS]
+    for key in keys:
+        columns = {"k": pa.array([Decimal(key)], pa.decimal128(38, 10)), "v": pa.array([0])}
+        deltalake.write_deltalake(path, pa.table(columns), mode="append")
+    assert upsert(Table(spark, path), LONG_DECIMALS, "DECIMAL(38,10)") == (5, 0)
+
+
+def test_a_decimal_key_finds_the_file_that_was_rewritten_in_place(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = write_files(spark, str(tmp_path / "table"), "DECIMAL(38,10)", LONG_DECIMALS)
+    with configured(spark, {REWRITE_IN_PLACE: "true"}):
+        for _ in range(2):
+            assert upsert(table, LONG_DECIMALS, "DECIMAL(38,10)") == (5, 0)
+
+
+@pytest.mark.parametrize("data_type", ["TIMESTAMP", "TIMESTAMP_NTZ", "DATE"])
+def test_a_last_moment_in_one_file_leaves_the_bounds_of_others_known(
+    spark: SparkSession, tmp_path: Path, data_type: str, bounds_are_read: None
+) -> None:
+    last = {
+        "DATE": ["DATE'9999-12-31'", "DATE'+10000-01-01'"],
+        "TIMESTAMP": ["TIMESTAMP'9999-12-31 23:59:59.999999'", "TIMESTAMP'+12024-01-01 00:00:00'"],
+        "TIMESTAMP_NTZ": [
+            "TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'",
+            "TIMESTAMP_NTZ'+12024-01-01 00:00:00'",
+        ],
+    }[data_type]
+    keys = [f"DATE'2024-0{month}-01'" for month in (1, 2, 3)]
+    with configured(spark, {"spark.sql.session.timeZone": LATE}):
+        table = write_files(spark, str(tmp_path / "table"), data_type, [*keys, *last])
+        # That of the key, and that of the year that Python does not have.
+        assert files_read(table, f"CAST({keys[1]} AS {data_type})") == 2
+        assert upsert(table, [keys[0], last[0]], data_type) == (2, 0)
+        assert upsert(table, [keys[0], last[1]], data_type) == (2, 0)
+
+
+def test_a_text_of_the_highest_characters_finds_its_file(
+    spark: SparkSession, tmp_path: Path, bounds_are_read: None
+) -> None:
+    # To Java, 40 and 64 characters: Delta's writer keeps them whole.
+    keys = [f"repeat('\U0010ffff', {times})" for times in (20, 32)]
+    keys += ["'a'", "repeat('z', 40)"]
+    table = write_files(spark, str(tmp_path / "table"), "STRING", keys)
+    for key in keys:
+        assert files_read(table, key) in (2, 3), key  # of the two, nothing says where they end
+    assert upsert(table, [keys[0]], "STRING") == (1, 0)
+    assert upsert(table, [keys[1]], "STRING") == (1, 0)
+
+
+def test_keys_find_files_that_were_written_before_their_type_was_widened(
+    spark: SparkSession, tmp_path: Path, bounds_are_read: None
+) -> None:
+    path = str(tmp_path / "table")
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (single FLOAT, day DATE, whole INT, cents DECIMAL(5,2)) "
+        "USING delta TBLPROPERTIES ('delta.enableTypeWidening' = 'true', "
+        "'delta.feature.timestampNtz' = 'supported')"
+    )
+    for number in ("0.1", "1.1", "2.1"):
+        spark.sql(
+            f"INSERT INTO delta.`{path}` VALUES ({number}F, DATE'2024-01-01' + "
+            f"INT({number}), INT({number}), {number})"
+        )
+    held = {  # as they are read once the types are wider
+        "single": ("DOUBLE", "CAST(0.1F AS DOUBLE)"),  # 0.1, as statistics say, is below
+        "day": ("TIMESTAMP_NTZ", "TIMESTAMP_NTZ'2024-01-01 00:00:00'"),
+        "whole": ("DECIMAL(38,10)", "CAST(0 AS DECIMAL(38,10))"),
+        "cents": ("DECIMAL(20,4)", "CAST(0.1 AS DECIMAL(20,4))"),
+    }
+    for column, (data_type, _) in held.items():
+        spark.sql(f"ALTER TABLE delta.`{path}` ALTER COLUMN {column} TYPE {data_type}")
+    spark.sql(
+        f"INSERT INTO delta.`{path}` VALUES (3.1, TIMESTAMP_NTZ'2024-02-01 01:00:00', 9.5, 9.0001)"
+    )
+    for column, (_, key) in held.items():
+        merge = Table(spark, path).merge(spark.sql(f"SELECT {key} AS k"), on=f"t.{column} = s.k")
+        metrics = merge.when_matched_update({"day": "t.day"}).execute().metrics
+        assert metrics["numTargetRowsUpdated"] == 1, column
+        assert metrics["numTargetFilesAfterSkipping"] == 1, column
+
+
+ODD_NAMES = ["k.1", "it's", "a?*", "$", "[0]", ".x", 'say"', "\u00fc-"]
+
+
+@pytest.mark.parametrize("mapping", ["none", "name"])
+def test_keys_of_any_name_find_their_files(
+    spark: SparkSession, tmp_path: Path, mapping: str, bounds_are_read: None
+) -> None:
+    path = str(tmp_path / "table")
+    names = ", ".join(f"`{name}`: STRUCT<`{name}`: INT>" for name in ODD_NAMES)
+    columns = ", ".join(f"`{name}` INT" for name in ODD_NAMES)
+    many = {"delta.dataSkippingNumIndexedCols": "-1", "delta.columnMapping.mode": mapping}
+    rows = [((tuple((key,) for _ in ODD_NAMES)), *[key for _ in ODD_NAMES]) for key in range(3)]
+    write_table(spark, path, rows, f"s STRUCT<{names}>, {columns}", files=3, properties=many)
+    if mapping == "name":
+        spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN s TO `a.b'?`")
+    struct = "a.b'?" if mapping == "name" else "s"
+    table = Table(spark, path)
+    on = " AND ".join(
+        f"t.`{name}` = s.k AND t.`{struct}`.`{name}`.`{name}` = s.k" for name in ODD_NAMES
+    )
+    assert files_read(table, "1", on) == 1
+    for name in ODD_NAMES:
+        assert files_read(table, "1", f"t.`{name}` = s.k") == 1, name
+    assert files_read(table, "1", f"t.`{struct}`.`.x`.`.x` = s.k") == 1
+
+
+def test_a_file_rewritten_in_place_has_bounds_of_fields_of_any_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [((key,), 0) for key in range(3)], "s STRUCT<`.x`: INT>, v INT")
+    source = spark.sql("SELECT 1 AS k, 5 AS v")
+    with configured(spark, {REWRITE_IN_PLACE: "true"}):
+        merge = Table(spark, path).merge(source, on="t.s.`.x` = s.k")
+        result = merge.when_matched_update({"v": "s.v"}).execute()
+    assert result.strategy == "copy-in-place"
+    log = sorted(Path(path, "_delta_log").glob("*.json"))[-1].read_text().splitlines()
+    [added] = [json.loads(line)["add"] for line in log if '"add"' in line]
+    assert json.loads(added["stats"])["maxValues"] == {"s": {".x": 2}, "v": 5}
+
+
+# What may stand in the place of a file's statistics.
+NOT_UNDERSTOOD = {
+    "none": None,
+    "empty": "{}",
+    "of_no_column": '{"numRecords":1}',
+    "cut_short": '{"numRecords":1,"minValues":{"k":5',
+    "no_object": "[1]",
+    "no_numbers": '{"numRecords":1,"minValues":{"k":"x"},"maxValues":{"k":"y"}}',
+    "one_end": '{"numRecords":1,"minValues":{"k":5},"nullCount":{"k":0}}',
+    "not_nested": '{"numRecords":1,"minValues":5,"maxValues":[5],"nullCount":{"k":0}}',
+}
+
+
+def test_a_file_is_read_whose_statistics_are_not_understood(
+    spark: SparkSession, tmp_path: Path, bounds_are_read: None
+) -> None:
+    path = str(tmp_path / "table")
+    table = write_files(spark, path, "INT", [str(key) for key in range(len(NOT_UNDERSTOOD) + 2)])
+    table = with_statistics(table, list(NOT_UNDERSTOOD.values()), str(tmp_path / "edited"))
+    last = len(NOT_UNDERSTOOD) + 1
+    assert files_read(table, str(last)) == len(NOT_UNDERSTOOD) + 1
+    # The one of null keys as well: nobody knows that it has none.
+    known_to_have_none = ("one_end", "not_nested")
+    may_have = len(NOT_UNDERSTOOD) - len(known_to_have_none)
+    assert files_read(table, "CAST(NULL AS INT)", on="t.k <=> s.k") >= may_have
+    keys = [str(key) for key in range(last + 1)]
+    assert upsert(table, keys, "INT") == (last + 1, 0)
+
+
+def with_statistics(table: Table, texts: Sequence[str | None], path: str) -> Table:
+    """A copy of a table, of whose first files the log says something else."""
+    shutil.copytree(table.path_or_name, path)
+    log = Path(path, "_delta_log")
+    for checksum in log.glob("*.crc"):
+        checksum.unlink()
+    for checksum in log.glob(".*.crc"):
+        checksum.unlink()
+    commit = log / f"{0:020}.json"
+    said = [json.loads(line) for line in commit.read_text().splitlines()]
+    adds = sorted(
+        (action["add"] for action in said if "add" in action),
+        key=lambda add: json.loads(add["stats"])["minValues"]["k"],
+    )
+    for add, text in zip(adds, texts, strict=False):
+        add.pop("stats")
+        add.update({} if text is None else {"stats": text})
+    commit.write_text("\n".join(map(json.dumps, said)))
+    return Table(table.spark, path)
+
+
+PARTITION_VALUES = {
+    "day": ("DATE", "DATE'1000-01-01'", "DATE'9999-12-31'"),
+    "at": ("TIMESTAMP", "TIMESTAMP'2024-01-01 00:00:00.000001'", "TIMESTAMP'1850-01-01 00:00:00'"),
+    "local": (
+        "TIMESTAMP_NTZ",
+        "TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'",
+        "TIMESTAMP_NTZ'0001-01-01 00:00:00'",
+    ),
+    "decimal": ("DECIMAL(38,10)", "20240101000000001BD", "20240101000000003BD"),
+    "single": ("FLOAT", "0.1F", "-0.0F"),
+    "double": ("DOUBLE", "0.1D", "1.7976931348623157E308D"),
+    "big": ("BIGINT", "9223372036854775807", "CAST(-9223372036854775807L - 1 AS BIGINT)"),
+    "text": ("STRING", f"'{'a' * 40}b'", f"'{'a' * 40}c'"),
+}
+
+
+def test_partitions_of_extreme_values_are_found(
+    spark: SparkSession, tmp_path: Path, bounds_are_read: None
+) -> None:
+    path = str(tmp_path / "table")
+    rows = [
+        ", ".join(
+            f"CAST({values[i]} AS {values[0]}) AS {name}"
+            for name, values in PARTITION_VALUES.items()
+        )
+        for i in (1, 2)
+    ]
+    nulls = ", ".join(f"CAST(NULL AS {values[0]}) AS {n}" for n, values in PARTITION_VALUES.items())
+    nulls = nulls.replace("CAST(NULL AS STRING)", "''")  # which Delta writes as null
+    with configured(spark, {"spark.sql.session.timeZone": LATE}):
+        selects = " UNION ALL ".join(f"SELECT 0 AS v, {row}" for row in (*rows, nulls))
+        spark.sql(selects).write.format("delta").partitionBy(*PARTITION_VALUES).save(path)
+        table = Table(spark, path)
+        for name, (data_type, *held) in PARTITION_VALUES.items():
+            for key in held:
+                read = files_read(table, f"CAST({key} AS {data_type})", f"t.{name} = s.k")
+                assert 1 <= read <= 2, (name, key)  # its own, and that of nulls
+            null = f"CAST(NULL AS {data_type})"
+            assert files_read(table, null, f"t.{name} <=> s.k") == 1, name
+        source = table.read().drop("v").where("text IS NOT NULL")
+        on = " AND ".join(f"t.{name} = s.{name}" for name in PARTITION_VALUES)
+        table.merge(source, on=on).when_matched_update({"v": "t.v + 1"}).execute()
+    assert sorted(row.v for row in table.read().collect()) == [0, 1, 1]
+
+
+# Types of target and source, the keys of the files and of the source.
+COMPARED: dict[str, tuple[str, str, list[str], list[str]]] = {
+    "text_with_whole": ("STRING", "INT", ["'1'", "'01'", "' 1'", "'2'", "'10'"], ["1"]),
+    "whole_with_text": ("INT", "STRING", ["1", "2", "10"], ["'01'", "' 10'"]),
+    "whole_with_decimal": ("INT", "DECIMAL(38,10)", ["1", "2", "3"], ["2.0", "2.5"]),
+    "big_with_single": ("BIGINT", "FLOAT", ["16777216", "16777217", "5"], ["16777216"]),
+    "single_with_double": ("FLOAT", "DOUBLE", ["0.1", "0.5", "2.5"], ["0.1D", "0.5D"]),
+    "double_with_single": ("DOUBLE", "FLOAT", ["0.1D", "CAST(0.1F AS DOUBLE)"], ["0.1F"]),
+    "day_with_moment": ("DATE", "TIMESTAMP", ["DATE'2024-01-01'"] * 2, ["DATE'2024-01-01'"]),
+    "narrow_with_wide_decimal": ("DECIMAL(5,2)", "DECIMAL(38,10)", ["1.10", "2.2"], ["1.1"]),
+    "zeros": ("DOUBLE", "DOUBLE", ["-0.0D", "0.0D", "1D"], ["0.0D"]),
+    "nan": ("DOUBLE", "DOUBLE", ["'NaN'", "0.0D", "1D"], ["'NaN'", "1D"]),
+    "infinite": ("FLOAT", "FLOAT", ["'-Infinity'", "'Infinity'", "1"], ["'Infinity'"]),
+}
+
+
+@pytest.mark.parametrize("case", COMPARED)
+def test_keys_match_in_whatever_type_they_are_compared(
+    spark: SparkSession, tmp_path: Path, case: str
+) -> None:
+    data_type, source_type, held, wanted = COMPARED[case]
+    table = write_files(spark, str(tmp_path / "table"), data_type, held)
+    values = ", ".join(f"(CAST({key} AS {source_type}))" for key in wanted)
+    source = spark.sql(f"SELECT * FROM VALUES {values} AS (k)")
+    rows, keys = table.read().alias("t"), source.alias("s")
+    left = rows.join(keys, rows["k"].eqNullSafe(keys["k"]), "left_anti")
+    expected = rows_as_text(left.collect())
+    assert len(expected) < len(held)
+    table.merge(source, on="t.k = s.k").when_matched_delete().execute()
+    assert rows_as_text(table.read().collect()) == expected
+
+
+def test_a_day_is_a_key_to_the_last(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(date.min, 0), (date.max, 0)], "k DATE, v INT", files=2)
+    table = Table(spark, path)
+    assert [files_read(table, f"DATE'{day}'") for day in ("0001-01-01", "9999-12-31")] == [1, 1]
+    assert files_read(table, "DATE'2024-01-01'") == 0

@@ -1,0 +1,357 @@
+"""Touched files rewritten row by row in their order, and read back by Spark, Delta and delta-rs."""
+
+from __future__ import annotations
+
+import json
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import deltaweave
+from deltaweave import Table, errors
+from deltaweave.engine import limits
+from deltaweave.engine.tasks import parquet_rewrite
+from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from tests.builders import frame, write_table
+from tests.oracles import configured
+
+# A row of every type that the engine writes by itself; the second holds the awkward values.
+EVERY_TYPE = """
+    SELECT id AS k, id % 2 = 0 AS bool, CAST(id AS TINYINT) AS tiny, CAST(id AS SMALLINT) AS small,
+      id * 3000000000 AS big, CAST(id AS FLOAT) / 3 AS single,
+      CASE id WHEN 1 THEN double('NaN') WHEN 2 THEN double('-Infinity') WHEN 3 THEN -0.0D
+        ELSE id / 7D END AS double,
+      CAST(id / 8 AS DECIMAL(7, 2)) AS small_decimal, CAST(id AS DECIMAL(17, 4)) AS decimal,
+      CAST('12345678901234567890123456.789' AS DECIMAL(38, 3)) + id AS big_decimal,
+      CASE id WHEN 1 THEN repeat('é', 40) WHEN 2 THEN '' ELSE concat('text ', id) END AS text,
+      encode(CAST(id AS STRING), 'UTF-8') AS bytes, DATE'1582-10-04' + CAST(id AS INT) AS day,
+      TIMESTAMP'1969-12-31 23:59:59.999999' + make_dt_interval(id, 0, 0, 0.000001) AS at,
+      TIMESTAMP_NTZ'2024-02-29 12:00:00.123456' + make_dt_interval(id) AS local_at,
+      array(id, NULL) AS list, map('a', id, 'b', NULL) AS map,
+      CASE WHEN id <> 4 THEN named_struct('x', id, 'y', named_struct('z', repeat('long', 12))) END
+        AS struct,
+      CAST(NULL AS INT) AS nothing
+    FROM range({first}, {last})
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_place(spark: SparkSession) -> object:
+    with configured(spark, {REWRITE_IN_PLACE: "true"}):
+        yield
+
+
+def rows_in_files(path: str, folder: Path) -> dict[str, list[int]]:
+    """The keys of each file of the newest version, in the order they are stored."""
+    files = deltalake.DeltaTable(path).file_uris()
+    return {file: pq.read_table(file.removeprefix("file://"))["k"].to_pylist() for file in files}
+
+
+def added_statistics(path: str) -> list[dict[str, object]]:
+    """The statistics of the files that the newest commit added."""
+    log = sorted(Path(path, "_delta_log").glob("*.json"))[-1].read_text().splitlines()
+    adds = [json.loads(line)["add"] for line in log if '"add"' in line]
+    return [json.loads(add["stats"]) for add in adds]
+
+
+def test_one_source_column_may_give_two_columns(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 0, 0), (2, 0, 0)], "k INT, a INT, b INT")
+    source = frame(spark, [(2, 7)], "k INT, v INT")
+    result = (
+        Table(spark, path)
+        .merge(source, on="t.k = s.k")
+        .when_matched_update(set={"a": "s.v", "b": "s.v"})
+        .when_not_matched_insert(values={"k": "s.k", "a": "s.v", "b": "s.v"})
+        .execute()
+    )
+    assert result.strategy == "copy-in-place"
+    assert sorted(map(tuple, Table(spark, path).read().collect())) == [(1, 0, 0), (2, 7, 7)]
+
+
+def test_rows_keep_their_places_and_deleted_ones_are_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    keys = [5, 3, 9, 1, 7, 2, 8, 6]  # in two files of four; not sorted, so that order shows
+    write_table(spark, path, [(k, 0) for k in keys], "k INT, v INT", files=2)
+    source = frame(spark, [(3, 1), (8, 1), (1, -1), (4, 1)], "k INT, v INT")
+    result = (
+        Table(spark, path)
+        .merge(source, on="t.k = s.k")
+        .when_matched_delete(condition="s.v < 0")
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+        .execute()
+    )
+    assert result.strategy == "copy-in-place"
+    assert sorted(rows_in_files(path, tmp_path).values()) == [
+        [4],  # inserted, in a file of its own
+        [5, 3, 9],  # 3 was updated where it was, 1 deleted
+        [7, 2, 8, 6],  # 8 was updated where it was
+    ]
+    metrics = result.metrics
+    assert (metrics["numTargetRowsCopied"], metrics["numTargetFilesAdded"]) == (5, 3)
+
+
+def test_a_file_without_rows_left_is_not_written(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 0), (2, 0)], "k INT, v INT")
+    source = frame(spark, [(1,), (2,), (2,)], "k INT")  # 2 is deleted by two source rows
+    result = Table(spark, path).merge(source, on="t.k = s.k").when_matched_delete().execute()
+    assert (result.strategy, result.touched_files.added) == ("copy-in-place", ())
+    assert Table(spark, path).read().count() == 0
+    assert len(list(Path(path).glob("*.parquet"))) == 1  # the old file, for older versions
+
+
+def test_every_type_reads_back_and_has_the_statistics_that_delta_gives(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path, written_by_delta = str(tmp_path / "table"), str(tmp_path / "delta")
+    properties = {"delta.enableDeletionVectors": "false"}
+    whole = spark.sql(EVERY_TYPE.format(first=0, last=8)).coalesce(1)
+    whole.write.format("delta").options(**properties).save(path)
+    changed = spark.sql(EVERY_TYPE.format(first=3, last=5)).withColumn(
+        "tiny", F.lit(-7).cast("byte")
+    )
+    changed.createOrReplaceTempView("changed_types")
+    result = deltaweave.merge(
+        spark,
+        f"MERGE INTO delta.`{path}` t USING changed_types s ON t.k = s.k "
+        "WHEN MATCHED THEN UPDATE SET *",
+    )
+    assert result.strategy == "copy-in-place"
+    expected = whole.withColumn(
+        "tiny", F.when(F.col("k").isin(3, 4), F.lit(-7).cast("byte")).otherwise(F.col("tiny"))
+    )
+    expected.coalesce(1).write.format("delta").options(**properties).save(written_by_delta)
+    as_text = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
+    ours = [row[0] for row in spark.read.format("delta").load(path).select(as_text).collect()]
+    theirs = [row[0] for row in expected.select(as_text).collect()]
+    assert ours == theirs  # in the same order too
+    assert added_statistics(path) == added_statistics(written_by_delta)
+    by_delta_rs = deltalake.DeltaTable(path).to_pyarrow_table()
+    by_spark = deltalake.DeltaTable(written_by_delta).to_pyarrow_table()
+    assert by_delta_rs.drop(["double"]).equals(by_spark.cast(by_delta_rs.schema).drop(["double"]))
+    # Delta's own compaction reads them too.
+    write_more = spark.sql(EVERY_TYPE.format(first=9, last=10))
+    write_more.write.format("delta").mode("append").save(path)
+    spark.sql(f"OPTIMIZE delta.`{path}`")
+    assert spark.read.format("delta").load(path).count() == 9
+
+
+def test_files_that_are_not_proven_safe_are_left_to_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    properties = {"delta.enableTypeWidening": "true"}
+    write_table(spark, path, [(1, 10), (2, 20)], "k INT, v SMALLINT", properties=properties)
+    spark.sql(f"ALTER TABLE delta.`{path}` ALTER COLUMN v TYPE INT")
+    frame(spark, [(3, 30), (4, 40)], "k INT, v INT").write.format("delta").mode("append").save(path)
+    source = frame(spark, [(1, -1), (3, -3)], "k INT, v INT")  # a row of each file
+    result = Table(spark, path).merge(source, on="t.k = s.k").when_matched_update_all().execute()
+    assert result.strategy == "copy-on-write"  # the file with narrow values is Spark's
+    assert result.metrics["numTargetRowsCopied"] == 2
+    rows = sorted((row.k, row.v) for row in Table(spark, path).read().collect())
+    assert rows == [(1, -1), (2, 20), (3, -3), (4, 40)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "strategy"),
+    [
+        (range(2), "copy-in-place"),  # a fifth of the first file
+        (range(6), "copy-on-write"),  # more than a quarter of the first file, none of the second
+        ((*range(10), *range(10, 16)), "copy-on-write"),  # all of one, more than half of the other
+        (range(20), "copy-on-write"),  # no row is left
+    ],
+    ids=["few", "many", "most", "all"],
+)
+@pytest.mark.parametrize("by", ["the source", "its own values"])
+def test_files_of_which_many_rows_change_are_left_to_spark(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: Sequence[int],
+    strategy: str,
+    by: str,
+) -> None:
+    monkeypatch.setattr(limits, "MIN_BYTES_IN_PLACE", 0)
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(k, 0) for k in range(20)], "k INT, v INT", files=2)
+    source = frame(spark, [(k, 1) for k in (*changed, 99)], "k INT, v INT")
+    merge = Table(spark, path).merge(source, on="t.k = s.k").when_matched_delete("s.k % 5 = 4")
+    assigned = "s.v" if by == "the source" else "t.v + s.v"
+    merge = merge.when_matched_update({"k": "s.k", "v": assigned}).when_not_matched_insert_all()
+    with configured(spark, {REWRITE_IN_PLACE: "auto"}):
+        result = merge.execute()
+    assert result.strategy == strategy
+    expected = {(k, int(k in changed)) for k in range(20) if k not in changed or k % 5 != 4}
+    found = [tuple(row) for row in Table(spark, path).read().collect()]
+    assert sorted(found) == sorted({*expected, (99, 1)})
+    deleted = sum(k % 5 == 4 for k in changed)
+    metrics = result.metrics
+    assert metrics["numTargetRowsUpdated"] == len(changed) - deleted
+    touched = 10 * len({k // 10 for k in changed})
+    assert metrics["numTargetRowsCopied"] == touched - len(changed)
+
+
+def test_files_with_marked_rows_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    rows = [(k, 0) for k in range(6)]
+    properties = {"delta.enableDeletionVectors": "true"}
+    write_table(spark, path, rows, "k INT, v INT", files=2, properties=properties)
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE k = 1")  # marks a row of the first file
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES (delta.enableDeletionVectors = false)")
+    source = frame(spark, [(0, 5), (4, 5)], "k INT, v INT")  # a row of each file
+    result = Table(spark, path).merge(source, on="t.k = s.k").when_matched_update_all().execute()
+    assert result.strategy == "copy-on-write"
+    found = sorted((row.k, row.v) for row in Table(spark, path).read().collect())
+    assert found == [(0, 5), (2, 0), (3, 0), (4, 5), (5, 0)]  # 1 stays deleted
+
+
+def test_a_column_that_old_files_lack_is_null_in_their_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 0), (2, 0)], "k INT, v INT")
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMN w STRING")
+    source = frame(spark, [(2, 5, "new")], "k INT, v INT, w STRING")
+    result = Table(spark, path).merge(source, on="t.k = s.k").when_matched_update_all().execute()
+    assert result.strategy == "copy-in-place"
+    found = sorted(tuple(row) for row in Table(spark, path).read().collect())
+    assert found == [(1, 0, None), (2, 5, "new")]
+
+
+def test_a_sorted_table_is_still_sorted_after_twenty_merges(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(k, 0) for k in range(200)], "k INT, v INT", files=5)
+    table = Table(spark, path)
+    for number in range(20):
+        keys = [(number * 7 + i * 40, number) for i in range(5)]  # one row of each file
+        changes = frame(spark, [(k % 200, v) for k, v in keys], "k INT, v INT")
+        table.merge(changes, on="t.k = s.k").when_matched_update_all().execute()
+    files = sorted(rows_in_files(path, tmp_path).values())
+    assert [(keys[0], keys[-1]) for keys in files] == [
+        (0, 39), (40, 79), (80, 119), (120, 159), (160, 199),  # no file's range overlaps another's
+    ]  # fmt: skip
+    assert all(keys == sorted(keys) for keys in files)
+
+
+@pytest.mark.parametrize(
+    ("properties", "setting", "reason"),
+    [
+        ({"delta.enableChangeDataFeed": "true"}, "true", "the table keeps a change feed"),
+        ({"delta.enableRowTracking": "true"}, "true", "the table tracks its rows"),
+        ({"delta.columnMapping.mode": "id"}, "true", "finds columns in its files by id"),
+        ({}, "false", "is false"),
+        ({}, "auto", "the table is small"),
+    ],
+    ids=["feed", "row_tracking", "id_mapping", "switched_off", "small"],
+)
+def test_explain_says_why_spark_rewrites_files(
+    spark: SparkSession, tmp_path: Path, properties: dict[str, str], setting: str, reason: str
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 0)], "k INT, v INT", properties=properties)
+    statement = f"MERGE INTO delta.`{path}` t USING (SELECT 1 AS k) s ON t.k = s.k " + (
+        "WHEN MATCHED THEN UPDATE SET v = 5"
+    )
+    with configured(spark, {REWRITE_IN_PLACE: setting}):
+        plan = deltaweave.explain(spark, statement)
+        assert (plan.strategy, reason in plan.reason) == ("copy-on-write", True)
+        assert deltaweave.merge(spark, statement).strategy == "copy-on-write"
+
+
+def test_a_file_of_the_old_calendar_is_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    with configured(spark, {"spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY"}):
+        spark.sql("SELECT 1 AS k, DATE'1000-01-01' AS day").write.format("delta").save(path)
+    source = spark.sql("SELECT 1 AS k, DATE'1000-01-02' AS day")
+    result = Table(spark, path).merge(source, on="t.k = s.k").when_matched_update_all().execute()
+    assert result.strategy == "copy-on-write"
+    assert str(Table(spark, path).read().collect()[0].day) == "1000-01-02"
+
+
+def test_without_pyarrow_on_the_executors_spark_rewrites_the_files(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bare = tmp_path / "python"
+    venv.create(bare, symlinks=True)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(bare / "bin" / "python"))
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 0), (2, 0)], "k INT, v INT")
+    source = spark.sql("SELECT 1 AS k, 5 AS v")
+    result = Table(spark, path).merge(source, on="t.k = s.k").when_matched_update_all().execute()
+    assert result.strategy == "copy-on-write"
+    assert "no pyarrow" in caplog.text
+    assert sorted(tuple(row) for row in Table(spark, path).read().collect()) == [(1, 5), (2, 0)]
+
+
+def test_names_that_only_differ_in_case_are_no_other_column(tmp_path: Path) -> None:
+    from deltaweave.engine.tasks.parquet_rewrite import NotRewritableError, check_copyable
+
+    pq.write_table(pa.table({"K": [1]}), tmp_path / "file.parquet")
+    with (
+        pq.ParquetFile(tmp_path / "file.parquet") as file,
+        pytest.raises(NotRewritableError, match="another way"),
+    ):
+        check_copyable(file, pa.schema([("k", pa.int64())]))
+
+
+def test_a_file_that_cannot_be_read_is_named_without_a_traceback(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    rows = [(k, f"{k * 7919 % 1000003:06}" * 20) for k in range(500)]
+    write_table(spark, str(path), rows, "k INT, v STRING")
+    [file] = path.glob("*.parquet")
+    column = pq.ParquetFile(file).metadata.row_group(0).column(1)
+    with file.open("r+b") as spoiled:  # values of v, which the scan for matches does not read
+        spoiled.seek(column.data_page_offset + 40)
+        spoiled.write(bytes(column.total_compressed_size - 60))
+    (path / f".{file.name}.crc").unlink(missing_ok=True)
+    merge = Table(spark, str(path)).merge(
+        frame(spark, [(2, "new")], "k INT, v STRING"), "t.k = s.k"
+    )
+    with pytest.raises(errors.MergeFailedError) as raised:
+        merge.when_matched_update_all().execute()
+    assert file.name in raised.value.problem
+    assert "could not be rewritten" in raised.value.problem
+    assert "Traceback" not in str(raised.value)
+    assert "  File " not in str(raised.value)
+    assert errors.NOTHING_WRITTEN in str(raised.value)
+    assert "Traceback" in str(raised.value.__cause__)
+    assert list(path.glob("*.parquet")) == [file]  # what was begun is gone
+
+
+def test_a_directory_that_takes_no_new_file_is_an_error_that_names_the_file(
+    tmp_path: Path,
+) -> None:
+    table = pa.table({"k": pa.array([1, 2], pa.int32())})
+    pq.write_table(table, tmp_path / "old.parquet")
+    schema = json.dumps({"type": "struct", "fields": []})
+    written = parquet_rewrite.TableFormat(table.schema, "snappy", ".parquet", schema, 32)
+    changes = pa.table(
+        {
+            "file": ["x"],
+            "index": pa.array([0], pa.int64()),
+            "is_deleted": [False],
+            "row": pa.StructArray.from_arrays([pa.array([7], pa.int32())], ["v0"]),
+        }
+    )
+    with (tmp_path / "old.parquet").open("rb") as opened:
+        path = f"/dev/fd/{opened.fileno()}"  # a directory in which nobody can make a file
+        with pytest.raises(parquet_rewrite.RewriteFailedError, match=rf"^{path} could not be"):
+            parquet_rewrite.rewriter(written, frozenset())((pa.scalar(path),), changes)

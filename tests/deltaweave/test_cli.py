@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+from deltaweave.bench.data import tpcds
+from deltaweave.bench.peers.hudi import HUDI
+from deltaweave.bench.peers.iceberg import ICEBERG
+from deltaweave.bench.peers.upserts import OPERATIONS
+from deltaweave.cli import app
+from tests.deltaweave.bench.fake_python import write_python
+from tests.deltaweave.bench.generated import write_returns
+
+UPSERT = "upsert_fileMatchedFraction_0.5_rowMatchedFraction_0.01_rowNotMatchedFraction_0.001"
+
+
+@pytest.fixture
+def generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the generator, which starts a JVM: as many rows as it gives at scale 0.01."""
+    monkeypatch.setattr(
+        tpcds, "generate", lambda directory, scale: write_returns(directory / "returns.dat", 718)
+    )
+
+
+def bench(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["bench", "merge", *map(str, arguments)])
+
+
+def bench_peers(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["bench", "peers", *map(str, arguments)])
+
+
+def only_line(result: Result) -> str:
+    (line,) = result.output.splitlines()
+    return line
+
+
+@pytest.mark.usefixtures("spark", "generator")
+def test_a_benchmark_checks_rows_and_reports(tmp_path: Path) -> None:
+    report, chart = tmp_path / "report.json", tmp_path / "chart.png"
+
+    result = bench(
+        *("--scale", 0.01, "--runs", 1, "--deletion-vectors", "on", "--case", UPSERT),
+        *("--directory", tmp_path / "kept", "--json", report, "--plot", chart),
+    )
+
+    assert result.exit_code == 0, result.output
+    written = json.loads(report.read_text())
+    (upsert,) = written["cases"]
+    assert upsert["name"] == UPSERT
+    assert upsert["deletion_vectors"] is True
+    assert upsert["strategy"] == "deletion-vectors"
+    assert upsert["rows_equal"] is True
+    assert upsert["rows"] == {"source": 4, "updated": 4, "deleted": 0, "inserted": 0, "copied": 0}
+    assert upsert["files_before_skipping"] == 28
+    assert 1 <= upsert["files_touched"] <= 4
+    assert upsert["ratio"] == upsert["builtin_seconds"] / upsert["engine_seconds"]
+    assert [len(upsert["run_seconds"][side]) for side in ("engine", "builtin")] == [1, 1]
+    assert set(upsert["phase_seconds"]) == {"materialize_source", "scan", "rewrite", "whole_merge"}
+    assert written["geometric_mean_of_ratios"] == {"on": pytest.approx(upsert["ratio"])}
+    assert written["scale"] == 0.01
+    assert written["environment"]["spark"] == "4.2.0"
+    assert str(tmp_path) not in report.read_text()
+    assert chart.read_bytes().startswith(b"\x89PNG")
+    assert "Geometric mean" in result.output
+    left = {path.name for path in (tmp_path / "kept").iterdir()}
+    assert left == {"scale-0.01"}
+
+
+def test_the_list_names_every_case() -> None:
+    names = bench("--list").output.splitlines()
+
+    assert len(names) > 16
+    assert UPSERT in names
+    assert "hundred_merges" in names
+
+
+def test_an_unknown_case_is_told_in_one_line(tmp_path: Path) -> None:
+    result = bench("--case", "upsert_all", "--directory", tmp_path)
+
+    assert result.exit_code == 2
+    assert "No case is named upsert_all" in only_line(result)
+
+
+@pytest.mark.parametrize("name", ["upsert_all", "hundred_merges"])
+def test_iceberg_runs_deltas_cases_alone(name: str, tmp_path: Path) -> None:
+    result = bench_peers("--case", name, "--directory", tmp_path)
+
+    assert result.exit_code == 2
+    assert f"No case is named {name}. Iceberg runs Delta's 16:" in only_line(result)
+
+
+def test_an_environment_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "iceberg-env").touch()
+
+    result = bench_peers("--directory", tmp_path)
+
+    assert result.exit_code == 1
+    first, last = result.output.splitlines()
+    assert first.startswith("Installing pyspark==4.1")
+    assert f"{tmp_path / 'iceberg-env'} with pyspark==4.1.1 cannot be made: Error" in last
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
+    option: str, tmp_path: Path
+) -> None:
+    result = bench(option, tmp_path / "missing" / "file", "--directory", tmp_path / "kept")
+
+    assert result.exit_code == 2
+    assert "cannot be written" in only_line(result)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    result = bench("--directory", tmp_path / "file" / "kept")
+
+    assert result.exit_code == 1
+    assert "cannot be made: Not a directory" in only_line(result)
+
+
+def test_without_java_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    result = bench("--directory", tmp_path / "kept")
+
+    assert result.exit_code == 1
+    assert "needs Java 17 or 21 and found none" in only_line(result)
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_failing_generator_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(directory: Path, scale: float) -> Path:
+        raise tpcds.GeneratorError("The TPC-DS generator failed (exit 1):\na\nunresolved: tpcds")
+
+    monkeypatch.setattr(tpcds, "generate", fail)
+
+    result = bench("--scale", 0.01, "--directory", tmp_path)
+
+    assert result.exit_code == 1
+    assert only_line(result) == "The TPC-DS generator failed (exit 1): unresolved: tpcds"
+    assert not list(tmp_path.rglob("parts"))
+
+
+def test_the_module_is_the_command_line() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "deltaweave", "bench", "merge", "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 0
+    assert "--deletion-vectors" in ran.stdout
+
+
+@pytest.mark.usefixtures("spark", "generator")
+def test_the_benchmark_of_merge_on_read_compares_every_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaweave.bench.data.tables.TARGET_FILES", 2)
+    report, chart = tmp_path / "report.json", tmp_path / "chart.png"
+    arguments = ("--scale", 0.01, "--runs", 1, "--changed", 0.1, "--json", report, "--plot", chart)
+
+    result = CliRunner().invoke(
+        app, ["bench", "read", *map(str, arguments), "--directory", str(tmp_path / "kept")]
+    )
+
+    assert result.exit_code == 0, result.output
+    written = json.loads(report.read_text())
+    assert written["rows_equal"] is True
+    assert (written["rows"], 20 <= written["changes"] <= 150) == (718, True)
+    measured = [(each["operation"], each["method"]) for each in written["measurements"]]
+    reads = ["plain_scan", "double_rank", "full_outer_join"]
+    reads += ["left_join_anti_join", "left_join_inserts", "anti_join"]
+    assert set(measured) == {
+        *(("read", method) for method in reads),
+        *(("write", method) for method in ("builtin_merge", "merge", "overwrite")),
+    }
+    assert chart.read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"scale-0.01", "timings"}
+
+
+@pytest.mark.usefixtures("spark", "generator")
+def test_the_benchmark_beside_other_formats_tells_which_did_not_run_and_whose_rows_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaweave.bench.data.tables.TARGET_FILES", 2)
+    kept, report = tmp_path / "kept", tmp_path / "report.json"
+    write_python(ICEBERG, kept, "exit 1")
+    times = json.dumps({operation: [2.0] for operation in OPERATIONS})
+    answer = f'{{"run_seconds": {times}, "checksums": ["1", "2", "3"]}}'
+    write_python(HUDI, kept, f"echo '{{\"spark\": \"3.5.5\"}}'; read job; echo '{answer}'")
+    arguments = ("--scale", 0.01, "--runs", 1, "--changed", 0.1, "--json", report)
+
+    result = CliRunner().invoke(
+        app, ["bench", "read-peers", *map(str, arguments), "--directory", str(kept)]
+    )
+
+    assert result.exit_code == 1
+    *_, ended, differ = result.output.splitlines()
+    assert ended.startswith("Iceberg's process ended early; its output is in ")
+    assert differ == "The tables do not end with the same rows."
+    written = json.loads(report.read_text())
+    ours, iceberg, hudi = written["sides"]
+    assert (written["rows"], 20 <= written["changes"] <= 150) == (718, True)
+    assert [len(ours["run_seconds"][operation]) for operation in OPERATIONS] == [1, 1, 1, 1]
+    assert (iceberg["name"], "ended early" in iceberg["error"]) == ("iceberg", True)
+    assert (hudi["seconds"]["upsert"], hudi["versions"]["spark"]) == (2.0, "3.5.5")
+
+
+def test_the_benchmark_of_ingestion_loses_no_change_and_says_how_fresh_the_table_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaweave.bench.merge_on_read.ingestion._WARM_UP_SECONDS", 1)
+    report = tmp_path / "report.json"
+    arguments = ("--rows", 100, "--per-minute", 6_000, "--seconds", 4, "--every", "1 second")
+
+    result = CliRunner().invoke(
+        app,
+        [
+            "bench",
+            "ingest",
+            *map(str, arguments),
+            "--json",
+            str(report),
+            "--directory",
+            str(tmp_path),
+        ],
+    )
+
+    assert result.exit_code == 0, result.output
+    [rate] = json.loads(report.read_text())["rates"]
+    assert (rate["changes_a_minute"], rate["rows_equal"], rate["appended"] > 0) == (
+        6_000,
+        True,
+        True,
+    )
+    assert rate["holds"] is (max(rate["behind_seconds"], *rate["staleness_seconds"]) < 60)
+
+
+def test_the_benchmark_of_decay_reads_as_changes_pile_up_and_are_taken_up(tmp_path: Path) -> None:
+    report, chart = tmp_path / "report.json", tmp_path / "chart.png"
+    arguments = (
+        "--rows",
+        100,
+        "--batch-rows",
+        10,
+        "--batches",
+        2,
+        "--trigger-rows",
+        20,
+        "--runs",
+        1,
+    )
+    files = ("--json", report, "--plot", chart, "--directory", tmp_path)
+
+    result = CliRunner().invoke(app, ["bench", "decay", *map(str, (*arguments, *files))])
+
+    assert result.exit_code == 0, result.output
+    left, kept = json.loads(report.read_text())["tables"]
+    # After no batch, one, two: the second is taken up where there is a trigger.
+    assert (left["pending"], kept["pending"]) == ([0, 10, 20], [0, 10, 0])
+    assert len(left["read_seconds"]) == len(kept["read_seconds"]) == 3
+    assert (len(left["rematerialize_seconds"]), len(kept["rematerialize_seconds"])) == (0, 1)
+    assert chart.read_bytes().startswith(b"\x89PNG")

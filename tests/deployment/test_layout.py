@@ -1,0 +1,140 @@
+"""The layout's traps, the public names, and the rule that the merge is the engine's own."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import deltaweave
+
+ROOT = Path(__file__).parents[2]
+PLATFORM = ROOT / "platform"
+MODULES = sorted(PLATFORM.rglob("*.py"))
+
+BUILT_IN_MERGE = (
+    ".whenMatched",
+    ".whenNotMatched",
+    "MergeIntoCommand(",
+    'spark.sql("MERGE',
+    "spark.sql('MERGE",
+    'spark.sql(f"MERGE',
+    ".sql(statement",
+    "runMerge",
+    "findTouchedFiles(",
+    "writeAllChanges(",
+    "writeOnlyInserts(",
+)
+
+# Dagster's private names come through this module alone; import-linter sees external packages only
+# as a whole.
+DAGSTER_PRIVATE = PLATFORM / "dagster_deltaweave" / "dagster_private.py"
+DAGSTER_SIDE = sorted(
+    module
+    for folder in (PLATFORM / "dagster_deltaweave", ROOT / "assets", ROOT / "resources")
+    for module in folder.rglob("*.py")
+    if module != DAGSTER_PRIVATE
+)
+
+# The benchmark measures the engine beside built-in MERGE, and runs that in this module alone.
+BENCHMARKS_PEER = PLATFORM / "deltaweave" / "bench" / "peer.py"
+
+
+def run_python(code: str, folder: Path = ROOT) -> str:
+    """What the code prints, in an interpreter of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def module_id(module: Path) -> str:
+    return str(module.relative_to(PLATFORM))
+
+
+def imported_names(module: Path) -> set[str]:
+    """What a module imports anywhere: `a.b` for `import a.b` and for `from a import b`."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names.update(f"{node.module}.{each.name}" for each in node.names)
+    return names
+
+
+def test_platform_is_a_source_root_and_no_package() -> None:
+    assert MODULES
+    assert not (PLATFORM / "__init__.py").exists()
+
+
+def test_the_standard_librarys_platform_is_not_shadowed() -> None:
+    assert run_python("import platform; print(platform.system())") == "Linux"
+
+
+def test_the_public_names() -> None:
+    assert deltaweave.__all__ == [
+        "FROM_DEBEZIUM",
+        "ChangedRows",
+        "MergeBuilder",
+        "MergeMetrics",
+        "MergeOnReadTable",
+        "MergePlan",
+        "MergeResult",
+        "Table",
+        "TouchedFiles",
+        "TouchedRows",
+        "WriteResult",
+        "apply_changes",
+        "clauses",
+        "debezium_changes",
+        "errors",
+        "explain",
+        "local_session",
+        "merge",
+    ]
+    for name in deltaweave.__all__:
+        assert getattr(deltaweave, name) is not None
+
+
+def test_importing_deltaweave_imports_no_pyspark() -> None:
+    code = (
+        "import sys, deltaweave; from deltaweave import clauses, errors; "
+        "print(*{name.split('.')[0] for name in sys.modules} & {'pyspark', 'py4j', 'delta'})"
+    )
+    assert run_python(code, folder=PLATFORM) == ""
+
+
+def test_importing_deltaweave_imports_nothing_of_the_command_line() -> None:
+    code = (
+        "import sys, deltaweave; deltaweave.merge; "
+        "print(*{'typer', 'rich', 'matplotlib', 'deltaweave.bench', 'deltaweave.cli'}"
+        " & set(sys.modules))"
+    )
+    assert run_python(code, folder=PLATFORM) == ""
+
+
+@pytest.mark.parametrize("module", MODULES, ids=module_id)
+def test_a_module_stays_under_400_lines(module: Path) -> None:
+    assert len(module.read_text().splitlines()) < 400
+
+
+@pytest.mark.parametrize("module", MODULES, ids=module_id)
+def test_no_module_calls_built_in_merge(module: Path) -> None:
+    source = module.read_text()
+    allowed = [".sql(statement"] if module == BENCHMARKS_PEER else []
+    assert [call for call in BUILT_IN_MERGE if call in source] == allowed
+
+
+def test_dagsters_private_names_are_imported_by_one_module() -> None:
+    private = ("dagster._", "dagster_shared._", "dagster_pyspark._")
+    assert any(name.startswith(private) for name in imported_names(DAGSTER_PRIVATE))
+    found = {
+        str(module.relative_to(ROOT)): names
+        for module in DAGSTER_SIDE
+        if (names := {each for each in imported_names(module) if each.startswith(private)})
+    }
+    assert found == {}

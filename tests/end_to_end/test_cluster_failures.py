@@ -1,0 +1,84 @@
+"""Whatever fails on a cluster, a merge is applied once or not at all, and its metrics are exact."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STRATEGIES = ["copy-on-write", "deletion-vectors"]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What every scenario of the program came to, by scenario and strategy."""
+    root = Path(__file__).parents[2]
+    program = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tests.end_to_end.failing_merges",
+            tmp_path_factory.mktemp("tables"),
+        ],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": f"{root / 'platform'}{os.pathsep}{root}"},
+        capture_output=True,
+        text=True,
+        timeout=540,
+        check=False,
+    )
+    assert program.returncode == 0, program.stderr[-4000:]
+    outcomes: dict[str, Any] = json.loads(program.stdout.splitlines()[-1])
+    return outcomes
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_undisturbed_merge(outcomes: dict[str, Any], strategy: str) -> None:
+    outcome = outcomes[f"undisturbed/{strategy}"]
+    assert (outcome["version"], outcome["attempts"]) == (1, 1)
+    expected = [[k, k if k < 90 else -k] for k in range(110)]
+    assert outcome["rows"] == expected
+    metrics = outcome["metrics"]
+    assert metrics["numTargetRowsUpdated"] == metrics["numTargetRowsInserted"] == 10
+    assert metrics["numTargetRowsCopied"] == (40 if strategy == "copy-on-write" else 0)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("scenario", ["tasks_fail_once", "tasks_run_twice"])
+def test_rows_and_row_metrics_are_exact_though_tasks_run_again(
+    outcomes: dict[str, Any], scenario: str, strategy: str
+) -> None:
+    disturbed, undisturbed = outcomes[f"{scenario}/{strategy}"], outcomes[f"undisturbed/{strategy}"]
+    assert disturbed["rows"] == undisturbed["rows"]
+    assert row_metrics(disturbed) == row_metrics(undisturbed)
+    assert (disturbed["version"], disturbed["attempts"]) == (1, 1)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_source_lost_with_its_executors_is_merged_all_the_same_and_once(
+    outcomes: dict[str, Any], strategy: str
+) -> None:
+    disturbed = outcomes[f"source_lost_once/{strategy}"]
+    undisturbed = outcomes[f"undisturbed/{strategy}"]
+    assert disturbed["rows"] == undisturbed["rows"]
+    assert row_metrics(disturbed) == row_metrics(undisturbed)
+    assert (disturbed["version"], disturbed["attempts"]) == (1, 2)
+
+
+def test_a_source_lost_in_every_attempt_is_an_error_that_may_be_retried(
+    outcomes: dict[str, Any],
+) -> None:
+    assert outcomes["source_lost_always/copy-on-write"] == {
+        "error": "SourceLostError",
+        "error_class": "DELTA_MERGE_MATERIALIZE_SOURCE_FAILED_REPEATEDLY",
+        "version": 0,
+    }
+
+
+def row_metrics(outcome: dict[str, Any]) -> dict[str, int]:
+    return {name: value for name, value in outcome["metrics"].items() if "Rows" in name}

@@ -18,7 +18,7 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo demo-cdc ui test test-all fuzz screenshots check clean java
+.PHONY: help demo demo-cdc ui test test-all record-oracle fuzz screenshots check clean java
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,8 +35,11 @@ ui: java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the
 test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 2 GiB)
 	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'not full_matrix'
 
-test-all: java $(INSTALLED) ## run the tests, and every merge case in every layout (hours)
-	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS)
+test-all: java $(INSTALLED) ## run the tests beside Delta's own MERGE, and every merge case in every layout (hours)
+	@DELTAWEAVE_ORACLE=live $(VENV)/python -m pytest -q --numprocesses $(WORKERS)
+
+record-oracle: java $(INSTALLED) ## record anew what Delta's own MERGE does in each merge case
+	@$(VENV)/python -m tests.merge_cases.record
 
 fuzz: java $(INSTALLED) ## run N=500 drawn merges and compare each with built-in MERGE (SEED=… runs the same again)
 	@echo "SEED=$(SEED)"

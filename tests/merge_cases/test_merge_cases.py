@@ -14,6 +14,7 @@ from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.big_source import collect_no_keys, keep_pairs_on_executors
 from tests.merge_cases import CASES, CASES_BY_NAME
 from tests.merge_cases.case import AMBIGUOUS, COPY_ON_WRITE, VECTORS_AND_FEED, Layout, MergeCase
+from tests.merge_cases.recorded import oracle
 from tests.oracles import (
     Outcome,
     Stage,
@@ -76,7 +77,7 @@ def runs(cases: Sequence[MergeCase], layouts: Sequence[Layout]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def run_with_oracle(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A case's stage and the oracle's outcome on it, run once for all tests of the two."""
+    """A case's stage and what Delta's MERGE does on it, once for all tests of the two."""
     known: dict[tuple[str, Layout], tuple[Stage, Outcome]] = {}
 
     def run(case: MergeCase, layout: Layout) -> tuple[Stage, Outcome]:
@@ -84,7 +85,7 @@ def run_with_oracle(spark: SparkSession, tmp_path_factory: pytest.TempPathFactor
         if key not in known:
             folder: Path = tmp_path_factory.mktemp("case")
             stage = Stage(spark, case, folder, layout)
-            known[key] = stage, stage.by_oracle()
+            known[key] = stage, oracle(case, layout, stage.by_oracle)
         return known[key]
 
     return run

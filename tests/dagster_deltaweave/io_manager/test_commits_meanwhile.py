@@ -216,7 +216,7 @@ def test_none_rebuilds_nothing_and_is_recorded_for_the_partitions_that_a_run_lis
 @pytest.mark.parametrize(
     "broken",
     [
-        "dagster_deltaweave.metadata.metadata_entries.table_metadata",
+        "dagster_deltaweave.io_manager.after_commit.table_metadata",
         "dagster_deltaweave.metadata.metadata_entries.write_metadata",
         "dagster_deltaweave.metadata.metadata_entries.merge_metadata",
         "dagster_deltaweave.metadata.materialization.phase_observations",

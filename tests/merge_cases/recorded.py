@@ -1,0 +1,105 @@
+"""What Delta's own MERGE did in each case: recorded here, and checked by `make test-all`.
+
+Running it takes as long as the engine's merge does, and gives the same each time: its release is
+pinned. `make record-oracle` records anew what cases, or another release, have changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.merge_cases.case import COPY_ON_WRITE, VECTORS_AND_FEED, Layout, MergeCase
+from tests.oracles import Outcome
+
+IS_LIVE = os.environ.get("DELTAWEAVE_ORACLE") == "live"
+"""Whether Delta's MERGE is run and compared with the recording, rather than only looked up."""
+
+LAYOUTS = (COPY_ON_WRITE, VECTORS_AND_FEED)
+"""The layouts that are recorded: those that `make test` runs."""
+
+_FOLDER = Path(__file__).parent / "recorded_outcomes"
+_RELEASES = {"pyspark": version("pyspark"), "delta-spark": version("delta-spark")}
+
+
+def oracle(case: MergeCase, layout: Layout, run: Callable[[], Outcome]) -> Outcome:
+    """What Delta's MERGE does to a case.
+
+    Args:
+        case: The case.
+        layout: How its table is kept.
+        run: Runs Delta's MERGE on it.
+    """
+    if layout not in LAYOUTS:
+        return run()
+    known = _known(case, layout)
+    if not IS_LIVE:
+        return known
+    found = run()
+    assert _as_data(found) == _as_data(known), "Delta's MERGE no longer does what is recorded"
+    return found
+
+
+def _known(case: MergeCase, layout: Layout) -> Outcome:
+    recorded = _recording(layout)
+    entry = recorded["cases"].get(case.name)
+    if recorded["releases"] != _RELEASES or entry is None or entry["case"] != _digest(case, layout):
+        pytest.fail(
+            f"What Delta's MERGE does in {case.name} is not recorded for this case and {_RELEASES}:"
+            " run `make record-oracle`, and look at what changed."
+        )
+    data = dict(entry["outcome"])
+    error = data.pop("error")
+    return Outcome(
+        **{**data, "error_classes": tuple(data["error_classes"])},
+        path="",
+        error=RuntimeError(error) if error else None,
+    )
+
+
+def record(layout: Layout, outcomes: Sequence[tuple[MergeCase, Outcome]]) -> None:
+    """Write what Delta's MERGE does in each of these cases, in place of all that was recorded."""
+    cases = {
+        case.name: {"case": _digest(case, layout), "outcome": _as_data(outcome)}
+        for case, outcome in sorted(outcomes, key=lambda each: each[0].name)
+    }
+    _FOLDER.mkdir(exist_ok=True)
+    text = json.dumps({"releases": _RELEASES, "cases": cases}, indent=1, ensure_ascii=False)
+    _file(layout).write_text(text + "\n")
+
+
+@functools.cache
+def _recording(layout: Layout) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_file(layout).read_text())
+    return found
+
+
+def _file(layout: Layout) -> Path:
+    return _FOLDER / f"{layout}.json"
+
+
+def _as_data(outcome: Outcome) -> dict[str, Any]:
+    """The outcome as JSON has it, without what differs from run to run: places and times."""
+    data = asdict(replace(outcome, error=None))
+    data.pop("path")
+    data.pop("parameters")
+    data["error"] = type(outcome.error).__name__ if outcome.error else None
+    data["error_classes"] = list(outcome.error_classes)
+    # Times differ from run to run, and bytes with the codec's release.
+    counts = {k: v for k, v in outcome.metrics.items() if not k.endswith("Ms") and "Bytes" not in k}
+    data["metrics"] = dict(sorted(counts.items()))
+    return data
+
+
+def _digest(case: MergeCase, layout: Layout) -> str:
+    """What tells the case from another of its name."""
+    return hashlib.sha256(repr(layout.of(case)).encode()).hexdigest()[:16]

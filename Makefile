@@ -18,7 +18,7 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo demo-cdc ui test test-all record-oracle fuzz screenshots check clean java
+.PHONY: help demo demo-cdc ui test test-slow test-all record-oracle fuzz screenshots check clean java
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,7 +33,10 @@ ui: java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the
 	@$(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
 
 test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 2 GiB)
-	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'not full_matrix'
+	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'not full_matrix and not minutes'
+
+test-slow: java $(INSTALLED) ## run the tests that need a browser, a cluster, Kafka or killed processes
+	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'minutes and not full_matrix'
 
 test-all: java $(INSTALLED) ## run the tests beside Delta's own MERGE, and every merge case in every layout (hours)
 	@DELTAWEAVE_ORACLE=live $(VENV)/python -m pytest -q --numprocesses $(WORKERS)

@@ -40,7 +40,7 @@ DAGSTER_SIDE = sorted(
 )
 
 # The benchmark measures the engine beside built-in MERGE, and runs that in this module alone.
-BENCHMARKS_PEER = PLATFORM / "deltaweave" / "bench" / "peer.py"
+BENCHMARKS_PEER = PLATFORM / "deltaweave" / "bench" / "merge" / "built_in.py"
 
 
 def run_python(code: str, folder: Path = ROOT) -> str:
@@ -76,7 +76,7 @@ def test_the_standard_librarys_platform_is_not_shadowed() -> None:
 
 
 def test_the_public_names() -> None:
-    assert deltaweave.__all__ == [
+    assert set(deltaweave.__all__) == {
         "FROM_DEBEZIUM",
         "ChangedRows",
         "MergeBuilder",
@@ -95,7 +95,7 @@ def test_the_public_names() -> None:
         "explain",
         "local_session",
         "merge",
-    ]
+    }
     for name in deltaweave.__all__:
         assert getattr(deltaweave, name) is not None
 
@@ -118,8 +118,9 @@ def test_importing_deltaweave_imports_nothing_of_the_command_line() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=module_id)
-def test_a_module_stays_under_400_lines(module: Path) -> None:
-    assert len(module.read_text().splitlines()) < 400
+def test_a_module_has_300_lines_at_most_or_says_why(module: Path) -> None:
+    source = module.read_text()
+    assert len(source.splitlines()) <= 300 or "above 300 lines because" in source
 
 
 @pytest.mark.parametrize("module", MODULES, ids=module_id)

@@ -27,6 +27,8 @@ from deltaweave.warm_driver.address import WarmDriverError, address, fingerprint
 from deltaweave.warm_driver.keeper import Keeper
 from tests.conftest import TINY_DATA
 
+pytestmark = pytest.mark.minutes
+
 # A process that attaches and then runs, line by line, the code it is sent; it answers `answer`.
 CLIENT = """
 import json, sys

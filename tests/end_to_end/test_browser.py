@@ -18,6 +18,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 from assets.demo_data import SCHEMA
 from tests.end_to_end.running import RunningDagster, running_dagster
 
+pytestmark = pytest.mark.minutes
+
 MONTHS = ["2003-01", "2003-02", "2003-03", "2003-04"]
 ROWS = 2_000
 

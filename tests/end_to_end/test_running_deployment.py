@@ -28,6 +28,8 @@ from deltalake import DeltaTable, QueryBuilder
 
 from tests.end_to_end.running import RunningDagster, running_dagster
 
+pytestmark = pytest.mark.minutes
+
 # One step of a pool at a time, as a table's merges need; a run waits in the queue until then.
 SETTINGS = """
 telemetry: {enabled: false}

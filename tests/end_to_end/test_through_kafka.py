@@ -22,6 +22,8 @@ from deltaweave import FROM_DEBEZIUM, MergeOnReadTable, Table, debezium_changes
 from tests.end_to_end.connector import PREFIX, running_connector
 from tests.end_to_end.postgres import connect, running_postgres
 
+pytestmark = pytest.mark.minutes
+
 TOPIC = f"{PREFIX}.public.customers"
 
 CUSTOMERS = 60

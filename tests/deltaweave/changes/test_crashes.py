@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.deltaweave.changes.crashing import BATCHES, POINTS, ingest, land, table_at
 
+pytestmark = pytest.mark.minutes
+
 # Rows by the newest batch that the table has.
 ROWS = {
     1: {(1, 10), (2, 20), (3, 30)},

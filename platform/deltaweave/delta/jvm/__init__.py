@@ -2,20 +2,14 @@
 
 - `gateway`: converts collections, plans and expressions; checks the Spark and Delta versions.
 - `errors`: translates Java exceptions into the errors of `deltaweave.errors`.
+- `delta_messages`: what the errors say that Delta itself would raise.
 - `threads`: runs work for Spark in a second thread.
 """
 
 from __future__ import annotations
 
-from deltaweave.delta.jvm.errors import (
-    DeltaMessage,
-    condition_and_state,
-    delta_error,
-    delta_message,
-    letting_go,
-    said_by,
-    translated,
-)
+from deltaweave.delta.jvm.delta_messages import DeltaMessage, delta_error, delta_message
+from deltaweave.delta.jvm.errors import condition_and_state, letting_go, said_by, translated
 from deltaweave.delta.jvm.gateway import (
     JavaObject,
     check_is_classic,

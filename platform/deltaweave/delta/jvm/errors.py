@@ -13,7 +13,6 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +21,10 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from deltaweave import errors
-from deltaweave.delta.jvm.gateway import JavaObject, jvm
+from deltaweave.delta.jvm.gateway import JavaObject
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -268,40 +267,6 @@ def _call(java_error: JavaObject, method: str) -> str | None:
     except Exception:  # py4j raises different types for a missing method and a failing one
         return None
     return answer if isinstance(answer, str) else None
-
-
-def delta_error(view: JavaObject, name: str, *arguments: Any) -> JavaObject:
-    """The exception that Delta's `DeltaErrors.name(...)` builds, so that wording is Delta's."""
-    module = getattr(view.org.apache.spark.sql.delta, "DeltaErrors$")
-    return getattr(getattr(module, "MODULE$"), name)(*arguments)
-
-
-@dataclass(frozen=True)
-class DeltaMessage:
-    """What one of Delta's errors says.
-
-    Attributes:
-        text: Its message.
-        error_class: Its error class.
-        sql_state: Its SQLSTATE, if it has one.
-    """
-
-    text: str
-    error_class: str
-    sql_state: str | None
-
-
-def delta_message(spark: SparkSession, name: str, *, with_session: bool = False) -> DeltaMessage:
-    """What the error says that Delta's `DeltaErrors.name()` builds.
-
-    Args:
-        spark: The session.
-        name: The method's name.
-        with_session: Whether the method takes the session.
-    """
-    arguments = (spark._jsparkSession,) if with_session else ()
-    error = delta_error(jvm(spark), name, *arguments)
-    return DeltaMessage(str(error.getMessage()), *condition_and_state(error))
 
 
 def condition_and_state(java_error: JavaObject) -> tuple[str, str | None]:

@@ -1,0 +1,46 @@
+"""The errors that Delta itself would raise: their messages, error classes and SQLSTATEs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from deltaweave.delta.jvm.errors import condition_and_state
+from deltaweave.delta.jvm.gateway import JavaObject, jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def delta_error(view: JavaObject, name: str, *arguments: Any) -> JavaObject:
+    """The exception that Delta's `DeltaErrors.name(...)` builds, so that wording is Delta's."""
+    module = getattr(view.org.apache.spark.sql.delta, "DeltaErrors$")
+    return getattr(getattr(module, "MODULE$"), name)(*arguments)
+
+
+@dataclass(frozen=True)
+class DeltaMessage:
+    """What one of Delta's errors says.
+
+    Attributes:
+        text: Its message.
+        error_class: Its error class.
+        sql_state: Its SQLSTATE, if it has one.
+    """
+
+    text: str
+    error_class: str
+    sql_state: str | None
+
+
+def delta_message(spark: SparkSession, name: str, *, with_session: bool = False) -> DeltaMessage:
+    """What the error says that Delta's `DeltaErrors.name()` builds.
+
+    Args:
+        spark: The session.
+        name: The method's name.
+        with_session: Whether the method takes the session.
+    """
+    arguments = (spark._jsparkSession,) if with_session else ()
+    error = delta_error(jvm(spark), name, *arguments)
+    return DeltaMessage(str(error.getMessage()), *condition_and_state(error))

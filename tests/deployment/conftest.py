@@ -1,0 +1,3 @@
+from tests.dagster_deltaweave.conftest import instance
+
+__all__ = ["instance"]

@@ -32,7 +32,7 @@ demo-cdc: java $(INSTALLED) ## change events through Kafka into a table, read at
 ui: java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the demo lake (PORT=3000)
 	@$(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
 
-test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 2 GiB)
+test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 3 GiB)
 	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'not full_matrix and not minutes'
 
 test-slow: java $(INSTALLED) ## run the tests that need a browser, a cluster, Kafka or killed processes

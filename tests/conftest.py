@@ -21,6 +21,7 @@ TINY_DATA = {
     "spark.sql.ui.retainedExecutions": "5",
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
+    "spark.driver.memory": "3g",  # with 2, a worker spent every 20th second in full collections
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.log.level": "OFF",  # failing tasks of tests that expect a failure fill pages otherwise
     "spark.sql.shuffle.partitions": "2",

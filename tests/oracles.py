@@ -20,7 +20,7 @@ from deltaweave import Table
 from deltaweave.bench.data.tables import session_options as configured
 from deltaweave.clauses import Clause
 from deltaweave.delta.jvm import gateway
-from deltaweave.delta.log import file_list, snapshot
+from deltaweave.delta.log import TableLog, file_list
 from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import column, quoted
 from tests.builders import frame, write_table
@@ -235,7 +235,7 @@ def newest_rows(spark: SparkSession, path: str) -> DataFrame:
     `spark.read` would first compute the state of the table and totals over it, which takes longer
     than these rows. So the log is replayed here, where no checkpoint stands for a part of it.
     """
-    newest = snapshot.latest(spark, snapshot.delta_log(spark, ["delta", path]))
+    newest = TableLog.of(spark, ["delta", path]).latest()
     if (_log(path) / "_last_checkpoint").exists():
         return newest.read()
     adds: dict[str, dict[str, Any]] = {}

@@ -17,7 +17,11 @@ considers only the newest: where older ones are delivered again, use it
 the assets downstream through `build_commit_observer`.
 """
 
+from importlib.resources import as_file, files
+
 import lazy_loader
 
 # The names and their homes are in the stub beside this file, once for readers and type checkers.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+# A file of its own for as long as it is read: the package may lie in a zip (`--py-files`).
+with as_file(files(__name__) / "__init__.pyi") as _stub:
+    __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, str(_stub))

@@ -1,4 +1,4 @@
-"""The one policy by which writes that lost to another commit are repeated.
+"""How often, and after which waits, work that lost to another commit or creator is repeated.
 
 Use it only around a function that reads everything again and may be applied twice.
 """
@@ -15,27 +15,26 @@ from deltaweave.errors import CommitConflictError, DeltaweaveError, NotADeltaTab
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_ATTEMPTS = 10
-_MAX_SECONDS = 5
-
 
 def again_after_a_conflict(function: Callable[P, R]) -> Callable[P, R]:
-    """Repeat a function while another commit wins."""
-    return _repeated(function, _is_conflict)
+    """Repeat a function while another commit wins: up to 10 attempts, some 20 s of waiting."""
+    return retry(
+        retry=retry_if_exception(_is_conflict),
+        stop=stop_after_attempt(10),
+        wait=wait_random_exponential(max=5),
+        reraise=True,
+    )(function)
 
 
 def again_after_another_creator(function: Callable[P, R]) -> Callable[P, R]:
-    """Repeat a function while another caller creates the same table."""
-    return _repeated(function, _met_another_creator)
+    """Repeat a function while another caller creates the same table: within two seconds.
 
-
-def _repeated(
-    function: Callable[P, R], is_repeated: Callable[[BaseException], bool]
-) -> Callable[P, R]:
+    A location that holds other files looks the same, and its error must not be long in coming.
+    """
     return retry(
-        retry=retry_if_exception(is_repeated),
-        stop=stop_after_attempt(_ATTEMPTS),
-        wait=wait_random_exponential(max=_MAX_SECONDS),
+        retry=retry_if_exception(_met_another_creator),
+        stop=stop_after_attempt(5),
+        wait=wait_random_exponential(multiplier=0.1, max=2),
         reraise=True,
     )(function)
 

@@ -354,7 +354,7 @@ def test_a_driver_that_died_is_started_anew_and_ends_when_idle(
 @pytest.mark.parametrize(
     "changed",
     [
-        {"spark.driver.memory": "3g"},  # a setting
+        {"spark.driver.memory": "5g"},  # a setting
         {"spark.jars": "/a/library.jar"},  # a jar
     ],
 )

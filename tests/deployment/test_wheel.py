@@ -91,6 +91,17 @@ def test_the_wheel_holds_the_two_packages_and_their_types(wheel: Path) -> None:
         assert {f"{package}/py.typed", f"{package}/__init__.pyi"} <= names
 
 
+def test_the_public_names_are_found_in_the_zipped_wheel(wheel: Path) -> None:
+    # As Spark's --py-files has it.
+    program = (
+        f"import sys; sys.path.insert(0, {str(wheel)!r}); import deltaweave, dagster_deltaweave; "
+        "[getattr(package, name) for package in (deltaweave, dagster_deltaweave)"
+        " for name in package.__all__]; print(deltaweave.__file__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.startswith(str(wheel)), done.stderr[-3000:]
+
+
 def test_a_merge_runs_from_the_wheel(python: Path, tmp_path: Path) -> None:
     run(python, MERGE, tmp_path)
 

@@ -73,7 +73,6 @@ def cdc_asset(
         arguments: All others of `dagster.asset`, as they are there.
     """
 
-    # More than 50 lines: each argument takes a line here and one in the declaration.
     def decorate(function: Callable[..., Any]) -> AssetsDefinition:
         asset_name = name or function.__name__
         problem = choice_problem("stored_as_scd_type", str(stored_as_scd_type), ("1", "2"))

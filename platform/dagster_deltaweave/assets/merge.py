@@ -106,7 +106,6 @@ def merge_asset(
             are partitions of the changes, and a run merges those that it is for.
     """
 
-    # More than 50 lines: each argument takes a line here and one in the declaration.
     def decorate(function: Callable[..., Any]) -> AssetsDefinition:
         asset_name = name or function.__name__
         problem = (

@@ -162,11 +162,16 @@ def test_callers_at_once_create_one_table(spark: SparkSession, tmp_path: Path) -
 
 
 def test_no_table_is_created_among_files_that_are_none_of_its_own(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(Table.create_if_missing.retry, "sleep", waits.append)
     (tmp_path / "a_file").touch()
     with pytest.raises(errors.NotADeltaTableError, match="is not a Delta table"):
         Table(spark, str(tmp_path)).create_if_missing("k INT")
+    # It looks like the log of another creator, who would be done by then.
+    assert len(waits) == 4
+    assert sum(waits) < 2
 
 
 def test_identity_values_are_not_generated_from_an_old_mark(

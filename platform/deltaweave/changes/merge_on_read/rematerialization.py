@@ -166,10 +166,9 @@ def write_anew(
 
 def rematerialized(sides: Sides, strategy: Strategy, late_by: timedelta) -> Rematerialized | None:
     """Bring all batches that there are now into the base; see `MergeOnReadTable.rematerialize`."""
-    base = sides.base
+    base, shape = sides.base, sides.shape()
     if not sides.changes.exists():
         return None
-    shape = sides.shape()
     snapshot, batches = at_one_moment(base, Changeset(sides.changes, shape))
     until = batches.newest
     if until <= batches.after:

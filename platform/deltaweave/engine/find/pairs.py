@@ -16,15 +16,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BooleanType,
-    ByteType,
     DataType,
     DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
+    NumericType,
     StringType,
     StructType,
 )
@@ -45,17 +39,7 @@ if TYPE_CHECKING:
 
 
 # Types whose values survive the way to Arrow and back under all settings of the session.
-_SAME_IN_ARROW = (
-    BooleanType,
-    ByteType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-)
+_SAME_IN_ARROW = (BooleanType, DateType, NumericType)
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    ByteType,
     DateType,
     DecimalType,
     DoubleType,
     FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
+    IntegralType,
     StringType,
 )
 
@@ -43,8 +40,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 # Types whose values mean the same in Python, whatever the session's time zone.
-_PUSHED = (ByteType, ShortType, IntegerType, LongType, DecimalType, StringType, DateType)
-_NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
+_PUSHED = (IntegralType, DecimalType, StringType, DateType)
+_NUMBERS = (IntegralType, FloatType, DoubleType)
 # The change of the calendar skipped these days. Spark has them, but it pushes dates to Parquet as
 # java.sql.Date, which does not: the scan would find no row of them.
 _LOST_DAYS = frozenset(date(1582, 10, day) for day in range(5, 15))

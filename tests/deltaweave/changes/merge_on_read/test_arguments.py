@@ -13,13 +13,20 @@ from pyspark.sql import functions as F
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
-from deltaweave.errors import StatementError
+from deltaweave.errors import NotADeltaTableError, StatementError
 from tests.deltaweave.changes.drawn import WHOLE, Event, delete
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
 
 
 def opened(spark: SparkSession, base: str, **arguments: Any) -> MergeOnReadTable:
     return MergeOnReadTable(spark, base, **{"keys": ["k"], "sequence_by": "seq", **arguments})
+
+
+def test_a_base_that_is_not_there_is_told_also_where_nothing_is_pending(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(NotADeltaTableError, match="there is no Delta table here"):
+        opened(spark, str(tmp_path / "mistyped"), **WHOLE).rematerialize()
 
 
 def test_unknown_words_are_refused_before_anything_is_written(

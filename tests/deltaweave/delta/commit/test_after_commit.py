@@ -103,7 +103,7 @@ def commit_of(
     table: Table, then: Callable[[Any], None] = lambda _: None
 ) -> tuple[Any, Any, Callable[[], int]]:
     """Delta's log and transaction of a table, and a commit without files, after which more runs."""
-    view, log = gateway.jvm(table.spark), table._log()
+    view, log = gateway.jvm(table.spark), table._log().log
     nothing = gateway.option(view, None)
     transaction = log.startTransaction(nothing, nothing)
     operation = view.org.apache.spark.sql.delta.DeltaOperations.ComputeStats(gateway.seq(view, []))

@@ -10,6 +10,9 @@ SEED := $(or $(SEED),$(shell date +%s))
 VENV := .venv/bin
 INSTALLED := .venv/.installed
 export DAGSTER_HOME := $(CURDIR)/.dagster
+# The classes that the installation's first Spark loaded (.ci/first-session); without it, or with
+# another Java, a JVM loads its own.
+export SPARK_SUBMIT_OPTS += "-XX:SharedArchiveFile=$(CURDIR)/.venv/spark.jsa"
 
 # Asked only by the targets that need it; `make` adds nothing to an $(error) but its own place.
 JAVA_PROBLEM = $(shell .ci/require-java)
@@ -35,6 +38,8 @@ ui: java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the
 test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 3 GiB)
 	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'not full_matrix and not minutes'
 
+# Each of these starts JVMs that end before the optimizing compiler has paid for itself.
+test-slow: export SPARK_SUBMIT_OPTS += -XX:TieredStopAtLevel=1
 test-slow: java $(INSTALLED) ## run the tests that need a browser, a cluster, Kafka or killed processes
 	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'minutes and not full_matrix'
 
@@ -42,7 +47,7 @@ test-all: java $(INSTALLED) ## run the tests beside Delta's own MERGE, and every
 	@DELTAWEAVE_ORACLE=live $(VENV)/python -m pytest -q --numprocesses $(WORKERS)
 
 record-oracle: java $(INSTALLED) ## record anew what Delta's own MERGE does in each merge case
-	@$(VENV)/python -m tests.merge_cases.record
+	@DELTAWEAVE_ORACLE=live $(VENV)/python -m tests.merge_cases.record
 
 fuzz: java $(INSTALLED) ## run N=500 drawn merges and compare each with built-in MERGE (SEED=… runs the same again)
 	@echo "SEED=$(SEED)"
@@ -71,7 +76,7 @@ $(INSTALLED): pyproject.toml
 	@$(PYTHON) -m venv .venv
 	@$(VENV)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@# Spark's jars, fetched by one session now: two at once would spoil each other's downloads.
-	@$(VENV)/python -c 'import deltaweave; deltaweave.local_session().stop()' \
+	@$(VENV)/python .ci/first-session \
 		>.venv/jars.log 2>&1 || { cat .venv/jars.log >&2; exit 1; }
 	@touch $@
 

@@ -23,7 +23,8 @@ from deltaweave.delta.jvm import gateway
 from deltaweave.delta.log import TableLog, file_list
 from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import column, quoted
-from tests.builders import frame, write_table
+from tests.builders import frame
+from tests.kept_tables import copy_or_write_table
 from tests.merge_cases.case import COPY_ON_WRITE, FEED, Layout, MergeCase
 
 CHANGED_ROWS = (
@@ -98,7 +99,11 @@ class Copy:
 
 
 class Stage:
-    """The table of one case, copied byte for byte for every way of running it."""
+    """The table of one case, copied byte for byte for every way of running it.
+
+    Attributes:
+        original: The folder of the table that is copied.
+    """
 
     def __init__(
         self, spark: SparkSession, case: MergeCase, folder: Path, layout: Layout = COPY_ON_WRITE
@@ -106,20 +111,9 @@ class Stage:
         case = layout.of(case)
         self._spark, self._case, self._folder = spark, case, folder
         self._layout, self._runs = layout, 0
-        self._original = folder / "original" / case.folder
+        self.original = folder / "original" / case.folder
         self._source = f"{case.name}_source"
-        write_table(
-            spark,
-            str(self._original),
-            case.target,
-            case.target_schema,
-            ddl=case.target_ddl,
-            files=case.files,
-            partition_by=case.partition_by,
-            cluster_by=case.cluster_by,
-            properties=case.properties,
-            setup=case.setup,
-        )
+        copy_or_write_table(spark, self.original, case.table())
         # Kept: a merge reads its source several times, each time through a Python worker otherwise.
         rows = frame(spark, case.source, case.source_schema).localCheckpoint()
         rows.createOrReplaceTempView(self._source)
@@ -143,7 +137,7 @@ class Stage:
 
     def matches_repeatedly(self) -> bool:
         """Whether several source rows match a target row, by a plain join."""
-        target = self._spark.read.format("delta").load(str(self._original))
+        target = self._spark.read.format("delta").load(str(self.original))
         numbered = target.withColumn("_number_", F.monotonically_increasing_id()).alias("t")
         pairs = numbered.join(self._spark.table(self._source).alias("s"), F.expr(self._case.on))
         return bool(pairs.groupBy("_number_").count().filter("count > 1").head(1))
@@ -151,7 +145,7 @@ class Stage:
     def _run(self, way: str, merge: Callable[[Copy], Any]) -> Outcome:
         self._runs += 1  # one way may be gone again, in another session configuration
         path = str(self._folder / f"{way}_{self._runs}" / self._case.folder)
-        shutil.copytree(self._original, path)
+        shutil.copytree(self.original, path)
         name = f"{self._case.name}_{self._layout}_{way}_{self._runs}"
         copy = Copy(self._spark, self._case, path, name, self._source)
         with configured(self._spark, self._case.conf):

@@ -92,6 +92,19 @@ class MergeCase:
         assert (self.expected is None) != (self.error is None), self.name
         assert bool(self.clauses) != bool(self.sql), self.name
 
+    def table(self) -> dict[str, Any]:
+        """What `builders.write_table` is told of the target's table."""
+        return {
+            "rows": self.target,
+            "schema": self.target_schema,
+            "ddl": self.target_ddl,
+            "files": self.files,
+            "partition_by": self.partition_by,
+            "cluster_by": self.cluster_by,
+            "properties": dict(self.properties),
+            "setup": self.setup,
+        }
+
     def statement(self, *, target: str, source: str) -> str:
         """The MERGE as SQL text."""
         if self.sql is not None:

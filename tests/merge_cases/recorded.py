@@ -10,27 +10,22 @@ import functools
 import hashlib
 import inspect
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import builders
+from tests.kept_tables import IS_LIVE, RELEASES
 from tests.merge_cases.case import COPY_ON_WRITE, VECTORS_AND_FEED, Layout, MergeCase
 from tests.oracles import Outcome
-
-IS_LIVE = os.environ.get("DELTAWEAVE_ORACLE") == "live"
-"""Whether Delta's MERGE is run and compared with the recording, rather than only looked up."""
 
 LAYOUTS = (COPY_ON_WRITE, VECTORS_AND_FEED)
 """The layouts that are recorded: those that `make test` runs."""
 
 _FOLDER = Path(__file__).parent / "recorded_outcomes"
-_RELEASES = {"pyspark": version("pyspark"), "delta-spark": version("delta-spark")}
 
 
 def oracle(case: MergeCase, layout: Layout, run: Callable[[], Outcome]) -> Outcome:
@@ -55,9 +50,9 @@ def _known(case: MergeCase, layout: Layout) -> dict[str, Any]:
     """What is recorded of a case, as JSON has it."""
     recorded = _recording(layout)
     entry = recorded["cases"].get(case.name)
-    if recorded["releases"] != _RELEASES or entry is None or entry["case"] != _digest(case, layout):
+    if recorded["releases"] != RELEASES or entry is None or entry["case"] != _digest(case, layout):
         pytest.fail(
-            f"What Delta's MERGE does in {case.name} is not recorded for this case and {_RELEASES}:"
+            f"What Delta's MERGE does in {case.name} is not recorded for this case and {RELEASES}:"
             " run `make record-oracle`, and look at what changed."
         )
     outcome: dict[str, Any] = entry["outcome"]
@@ -81,7 +76,7 @@ def record(layout: Layout, outcomes: Sequence[tuple[MergeCase, Outcome]]) -> Non
         for case, outcome in sorted(outcomes, key=lambda each: each[0].name)
     }
     _FOLDER.mkdir(exist_ok=True)
-    text = json.dumps({"releases": _RELEASES, "cases": cases}, indent=1, ensure_ascii=False)
+    text = json.dumps({"releases": RELEASES, "cases": cases}, indent=1, ensure_ascii=False)
     _file(layout).write_text(text + "\n")
 
 

@@ -19,7 +19,6 @@ from tests.oracles import (
     Outcome,
     Stage,
     assert_outcome,
-    assert_same_rows,
     configured,
 )
 
@@ -43,14 +42,16 @@ BY_BUILDER = [
 
 
 # What a statement is refused for does not depend on how its table is kept. Every other case meets
-# built-in MERGE on a table with vectors and a feed, and the engine runs it by copy on write too:
-# for every fourth, built-in MERGE runs on such a table as well and the engine rewrites it in place;
-# for the others, all that does not depend on the layout is compared. To run built-in MERGE on each
-# layout for each case would take CI beyond its time.
+# built-in MERGE on a table with vectors and a feed. In `make test`, every second of them runs by
+# copy on write as well, by turns as a plain statement and rewriting in place; some of the others
+# with their pairs on executors. `make test-all` runs each case in each of these ways, and in the
+# matrix below.
 REFUSED = [case for case in CASES if case.error not in (None, AMBIGUOUS)]
 WITH_AN_OUTCOME = [case for case in CASES if case.error in (None, AMBIGUOUS)]
-IN_BOTH_LAYOUTS = [c for i, c in enumerate(WITH_AN_OUTCOME) if i % 4 == 0 or c.without_vectors]
-IN_ONE_LAYOUT = [case for case in WITH_AN_OUTCOME if case not in IN_BOTH_LAYOUTS]
+COPIED = [c for i, c in enumerate(WITH_AN_OUTCOME) if i % 4 == 0 or c.without_vectors]
+IN_PLACE = [c for i, c in enumerate(WITH_AN_OUTCOME) if i % 4 == 2]
+# In the last one, a file that no clause touches has a match.
+ON_EXECUTORS = [*WITH_AN_OUTCOME[1::8], CASES_BY_NAME["mirror_of_the_source"]]
 MATRIX = [
     Layout(vectors=vectors, feed=feed, partitioned=partitioned)
     for partitioned in (False, True)
@@ -65,14 +66,23 @@ def case_id(case: MergeCase) -> str:
     return case.name
 
 
-def runs(cases: Sequence[MergeCase], layouts: Sequence[Layout]) -> list[Any]:
-    """The cases on every layout that they can be run on."""
+def runs(
+    cases: Sequence[MergeCase],
+    layouts: Sequence[Layout],
+    *,
+    always: Sequence[MergeCase] | None = None,
+) -> list[Any]:
+    """The cases on every layout that they can be run on; in `make test` those of `always` alone."""
     return [
-        pytest.param(case, layout, id=f"{case.name}-{layout}")
+        pytest.param(case, layout, id=f"{case.name}-{layout}", marks=_in_full(case, always))
         for case in cases
         for layout in layouts
         if not layout.refused_by(case)
     ]
+
+
+def _in_full(case: MergeCase, always: Sequence[MergeCase] | None) -> Sequence[pytest.MarkDecorator]:
+    return () if always is None or case in always else [pytest.mark.full_matrix]
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +103,9 @@ def run_with_oracle(spark: SparkSession, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize(
     ("case", "layout"),
-    runs(REFUSED + IN_BOTH_LAYOUTS, [COPY_ON_WRITE]) + runs(WITH_AN_OUTCOME, [VECTORS_AND_FEED]),
+    runs(REFUSED, [COPY_ON_WRITE])
+    + runs(WITH_AN_OUTCOME, [COPY_ON_WRITE], always=COPIED)
+    + runs(WITH_AN_OUTCOME, [VECTORS_AND_FEED]),
 )
 def test_sql_text_gives_what_built_in_merge_gives(
     case: MergeCase, layout: Layout, run_with_oracle: Run
@@ -102,23 +114,23 @@ def test_sql_text_gives_what_built_in_merge_gives(
     assert_outcome(case, stage.by_sql(), theirs)
 
 
-# In the last one, a file that no clause touches has a match.
+# All other runs have the pairs on the driver.
 @pytest.mark.parametrize(
-    "case", [*IN_ONE_LAYOUT, CASES_BY_NAME["mirror_of_the_source"]], ids=case_id
+    "case",
+    [pytest.param(c, id=c.name, marks=_in_full(c, ON_EXECUTORS)) for c in WITH_AN_OUTCOME],
 )
-def test_copy_on_write_gives_the_rows_of_built_in_merge_with_vectors(
-    case: MergeCase,
-    run_with_oracle: Run,
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_pairs_on_executors_give_what_built_in_merge_gives(
+    case: MergeCase, run_with_oracle: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_pairs_on_executors(monkeypatch)  # all other runs have them on the driver
-    _, theirs = run_with_oracle(case, VECTORS_AND_FEED)
-    assert_same_rows(case, Stage(spark, case, tmp_path, COPY_ON_WRITE).by_sql(), theirs)
+    stage, theirs = run_with_oracle(case, COPY_ON_WRITE)
+    keep_pairs_on_executors(monkeypatch)
+    assert_outcome(case, stage.by_sql(), theirs)
 
 
-@pytest.mark.parametrize("case", IN_BOTH_LAYOUTS, ids=case_id)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, id=c.name, marks=_in_full(c, IN_PLACE)) for c in WITH_AN_OUTCOME],
+)
 def test_rewriting_in_place_gives_what_built_in_merge_gives(
     case: MergeCase, run_with_oracle: Run, spark: SparkSession
 ) -> None:

@@ -190,7 +190,7 @@ def main(folder: Path, names: list[str]) -> None:
         place = folder / f"at-{list(POINTS).index(name)}"
         shutil.copytree(prepared[point.work], place)
         # Streams that run at once, as these do when they stop, need names and ids of their own.
-        (place / "checkpoint" / ".metadata.crc").unlink()
+        (place / "checkpoint" / ".metadata.crc").unlink(missing_ok=True)
         (place / "checkpoint" / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
         own = spark.newSession()
         table = table_at(own, place)

@@ -336,7 +336,7 @@ def test_a_stream_with_a_new_checkpoint_appends_its_batches_anew(
 
     # As after a crash between the append and the stream's own record of the batch.
     for name in ("0", ".0.crc"):
-        (tmp_path / "checkpoint" / "commits" / name).unlink()
+        (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
     ingest(table, tmp_path / "landing", tmp_path / "checkpoint", name="renamed")
     assert table.pending().rows == 4
 

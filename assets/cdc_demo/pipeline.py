@@ -10,7 +10,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+import tenacity
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 import deltaweave
 from assets.cdc_demo import customers
@@ -78,7 +79,7 @@ def newest_round(bootstrap: str) -> int:
     """The round of the newest event in the topic; 0 where there is none."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "newest-round"})
     try:
-        _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=30)
+        _, end = _offsets(consumer)
         if end == 0:
             return 0
         consumer.assign([TopicPartition(TOPIC, 0, end - 1)])
@@ -88,6 +89,21 @@ def newest_round(bootstrap: str) -> int:
         return customers.round_of(value.decode())
     finally:
         consumer.close()
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(KafkaException),
+    stop=tenacity.stop_after_delay(60),
+    wait=tenacity.wait_fixed(0.5),
+    reraise=True,
+)
+def _offsets(consumer: Consumer) -> tuple[int, int]:
+    """The first offset of the topic and the one after its last event.
+
+    A broker that was just started refuses to say while it chooses the leaders of its topics.
+    """
+    first, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=30)
+    return first, end
 
 
 def messages_of(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:

@@ -17,6 +17,7 @@ from deltaweave.delta.commit import (
     WantedTable,
     Write,
     WriteResult,
+    alone_on_local_disk,
     create_table,
     is_unwritten_otherwise,
     make_anew,
@@ -327,10 +328,11 @@ class Table:
         index = wanted_index(self.snapshot(), column, self.path_or_name)
         with translated(self.path_or_name, operation="indexing keys", commits=True):
             if index.table.setting(KEY_INDEX_PROPERTY) != column:
-                self.spark.sql(
-                    f"ALTER TABLE {self._name} "
-                    f"SET TBLPROPERTIES ('{KEY_INDEX_PROPERTY}' = {literal(column)})"
-                )
+                with alone_on_local_disk(self.location()):
+                    self.spark.sql(
+                        f"ALTER TABLE {self._name} "
+                        f"SET TBLPROPERTIES ('{KEY_INDEX_PROPERTY}' = {literal(column)})"
+                    )
             return replace(index, table=self.snapshot()).catch_up()
 
     def merge(
@@ -370,11 +372,18 @@ class Table:
         Args:
             condition: SQL condition of the rows.
         """
-        with translated(self.path_or_name, operation="DELETE", commits=True):
+        with (
+            translated(self.path_or_name, operation="DELETE", commits=True),
+            alone_on_local_disk(self.location()),
+        ):
             self.spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
 
     def compact(self) -> None:
-        """Compact small files by Delta's own OPTIMIZE."""
+        """Compact small files by Delta's own OPTIMIZE.
+
+        It may take long, so it does not hold the lock that commits to a local disk hold: let no
+        other process write this table meanwhile, if it lies there.
+        """
         with translated(self.path_or_name, operation="OPTIMIZE", commits=True):
             self.spark.sql(f"OPTIMIZE {self._name}")
 

@@ -9,7 +9,9 @@ conflict check sees other commits.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +19,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit.local_disk import alone_on_local_disk, local_directory
+from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import TableSnapshot
 
 if TYPE_CHECKING:
@@ -77,7 +81,37 @@ def create_table(spark: SparkSession, wanted: WantedTable, *, path: str | None, 
         created = created.clusterBy(*wanted.cluster_by)
     for key, value in wanted.properties_at(0).items():
         created = created.property(key, value)
-    created.execute()
+    with _alone_in(spark, _place(spark, path=path, name=name)):
+        created.execute()
+
+
+def _place(spark: SparkSession, *, path: str | None, name: str) -> JavaObject:
+    """The directory in which Spark creates the table, as Hadoop's Path."""
+    paths = jvm_.jvm(spark).org.apache.hadoop.fs.Path
+    if path is not None:
+        return paths(path)
+    state = spark._jsparkSession.sessionState()
+    identifier = state.sqlParser().parseTableIdentifier(name)
+    return paths(state.catalog().defaultTablePath(identifier))
+
+
+@contextmanager
+def _alone_in(spark: SparkSession, place: JavaObject) -> Iterator[None]:
+    """Hold the lock of a directory, which is made for it, and removed if the block fails."""
+    files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    location = str(files.makeQualified(place).toString())
+    directory = local_directory(location)
+    ours = [] if directory is None else [directory, *directory.parents]
+    ours = [each for each in ours if not os.path.exists(each)]
+    # Hadoop makes it with the permissions that Delta's own directories have.
+    with alone_on_local_disk(location, make_directory=lambda: files.mkdirs(place)):
+        try:
+            yield
+        except Exception:
+            for each in ours:
+                with suppress(OSError):  # another writer has put something there
+                    each.rmdir()
+            raise
 
 
 def is_unwritten(table: TableSnapshot) -> bool:
@@ -137,4 +171,5 @@ def make_anew(table: TableSnapshot, wanted: WantedTable) -> None:
     operation = delta.DeltaOperations.ReplaceTable(
         metadata, False, False, False, none, none, none, none, none, none, none
     )
-    transaction.commit(jvm_.seq(view, []), operation, jvm_.scala_map(view, {}))
+    with alone_on_local_disk(table.data_path):
+        transaction.commit(jvm_.seq(view, []), operation, jvm_.scala_map(view, {}))

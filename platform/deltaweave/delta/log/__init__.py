@@ -19,7 +19,7 @@ from deltaweave.delta.log.features import refuse_unsupported
 from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
 from deltaweave.delta.log.file_list import FileList, decoded, decoded_location, encoder, total_size
 from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
-from deltaweave.delta.log.snapshot import FileLayout, TableSnapshot
+from deltaweave.delta.log.snapshot import FileLayout, TableSnapshot, data_path
 from deltaweave.delta.log.statistic_bounds import are_bounded
 from deltaweave.delta.log.statistics import bounds
 from deltaweave.delta.log.table_log import TableLog
@@ -33,6 +33,7 @@ __all__ = [
     "are_bounded",
     "at_version",
     "bounds",
+    "data_path",
     "decoded",
     "decoded_location",
     "encoder",

@@ -35,6 +35,8 @@ from deltaweave.delta.statement import name_parts
 from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
 from deltaweave.engine.find import KEY_INDEX_PROPERTY, wanted_index
 from deltaweave.errors import (
+    LOG_WITHOUT_VERSIONS,
+    DeltaweaveError,
     NotADeltaTableError,
     StatementError,
     TableNotFoundError,
@@ -82,11 +84,16 @@ class Table:
         return Table(self.spark, ".".join(map(quoted, [*catalog, name + ending])))
 
     def exists(self) -> bool:
-        """Whether there is a Delta table here."""
+        """Whether there is a Delta table here now, whoever created or removed it."""
         try:
-            return self._log().exists
+            with translated(self.path_or_name, operation="opening"):
+                return self._log().exists
         except TableNotFoundError:
             return False
+        except DeltaweaveError as error:
+            if error.error_class == LOG_WITHOUT_VERSIONS:
+                return False
+            raise
 
     @again_after_another_creator
     def create_if_missing(
@@ -401,7 +408,8 @@ class Table:
     def snapshot(self, version: int | None = None) -> TableSnapshot:
         """A version of it, by default the newest, with its files and metadata."""
         log = self._log()
-        if not log.exists:
+        newest = log.latest()
+        if newest.version < 0:
             raise NotADeltaTableError(
                 "there is no Delta table here.",
                 table=self.path_or_name,
@@ -409,4 +417,4 @@ class Table:
                 state="Nothing was read or written.",
                 hint="Check the path or name, or create the table with create_if_missing().",
             )
-        return log.latest() if version is None else log.at_version(version)
+        return newest if version is None else log.at_version(version, newest)

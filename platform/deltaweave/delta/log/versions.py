@@ -33,18 +33,29 @@ def delta_log(spark: SparkSession, parts: list[str]) -> JavaObject:
 
 
 def latest(spark: SparkSession, log: JavaObject) -> TableSnapshot:
-    """The newest version of a table."""
+    """The newest version of a table, by its log as it is now; numbered -1 if there is no table.
+
+    Delta's own `snapshot` and `tableExists` say what this JVM saw last.
+    """
     empty = jvm_.option(jvm_.jvm(spark), None)
     return TableSnapshot(spark, log, log.update(False, empty, empty))
 
 
-def at_version(spark: SparkSession, log: JavaObject, version: int) -> TableSnapshot:
+def at_version(
+    spark: SparkSession, log: JavaObject, version: int, newest: TableSnapshot | None = None
+) -> TableSnapshot:
     """A version of a table.
+
+    Args:
+        spark: The session.
+        log: Delta's log of the table.
+        version: The version.
+        newest: The newest version, if it is known already.
 
     Raises:
         TableNotFoundError: The log no longer holds, or never held, that version.
     """
-    newest = latest(spark, log)
+    newest = newest or latest(spark, log)
     if newest.version == version:
         return newest
     if version > newest.version:

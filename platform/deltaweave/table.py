@@ -56,8 +56,9 @@ class Table:
 
     Args:
         spark: A Delta-enabled session.
-        path_or_name: A path if it contains a slash, otherwise a name, e.g. `"sales.orders"`. A name
-            of the form ``delta.`/path` `` is a path too.
+        path_or_name: A path if it contains a slash, otherwise a name, e.g. `"sales.orders"`, which
+            means what it means in SQL: `"catalog.sales.orders"` is in that catalog. A name of the
+            form ``delta.`/path` `` is a path too.
 
     Raises:
         StatementError: The path is a URI that holds credentials.
@@ -127,7 +128,7 @@ class Table:
         if not self.exists():
             with translated(self.path_or_name, operation="creation", commits=True):
                 path = self._parts[1] if self._is_path else None
-                create_table(self.spark, wanted, path=path, name=self._name)
+                create_table(self.spark, wanted, path=path, parts=self._parts)
             return True
         there = self.snapshot()
         if is_unwritten_otherwise(there, wanted):

@@ -21,7 +21,8 @@ from pyspark.sql.types import StructType
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.local_disk import alone_on_local_disk, local_directory
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.log import TableSnapshot
+from deltaweave.delta.log import TableSnapshot, place_of_new_table
+from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,37 +63,42 @@ class WantedTable:
         return {**self.properties, **marks}
 
 
-def create_table(spark: SparkSession, wanted: WantedTable, *, path: str | None, name: str) -> None:
+def create_table(
+    spark: SparkSession, wanted: WantedTable, *, path: str | None, parts: Sequence[str]
+) -> None:
     """Create a table unless there is one.
 
     Args:
         spark: The session.
         wanted: The table.
         path: Its path; None for a table of the catalog.
-        name: Its quoted name in the catalog, if it has no path.
+        parts: The parts of its name in the catalog, if it has no path.
+
+    Raises:
+        StatementError: The name means another catalog than Spark's own.
     """
     from delta.tables import DeltaTable
 
+    place = _place(spark, path, parts)
     created = DeltaTable.createIfNotExists(spark).addColumns(wanted.schema)
-    created = created.location(path) if path is not None else created.tableName(name)
+    if path is not None:
+        created = created.location(path)
+    else:
+        created = created.tableName(".".join(map(quoted, parts)))
     if wanted.partition_by:
         created = created.partitionedBy(*wanted.partition_by)
     if wanted.cluster_by:
         created = created.clusterBy(*wanted.cluster_by)
     for key, value in wanted.properties_at(0).items():
         created = created.property(key, value)
-    with _alone_in(spark, _place(spark, path=path, name=name)):
+    with _alone_in(spark, place):
         created.execute()
 
 
-def _place(spark: SparkSession, *, path: str | None, name: str) -> JavaObject:
+def _place(spark: SparkSession, path: str | None, parts: Sequence[str]) -> JavaObject:
     """The directory in which Spark creates the table, as Hadoop's Path."""
     paths = jvm_.jvm(spark).org.apache.hadoop.fs.Path
-    if path is not None:
-        return paths(path)
-    state = spark._jsparkSession.sessionState()
-    identifier = state.sqlParser().parseTableIdentifier(name)
-    return paths(state.catalog().defaultTablePath(identifier))
+    return paths(place_of_new_table(spark, parts) if path is None else path)
 
 
 @contextmanager

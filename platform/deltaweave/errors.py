@@ -31,6 +31,10 @@ from collections.abc import Sequence
 NOTHING_WRITTEN = "Nothing was committed: the table is as it was."
 STATE_UNKNOWN = "It is not known whether anything was committed: look at the table's history."
 
+LOG_WITHOUT_VERSIONS = "DELTA_LOG_FILE_NOT_FOUND"
+"""Delta's error class for a log that holds something, but no version; another writer may be about
+to create the table."""
+
 
 class Transient:
     """Mixin of errors that may not occur when the call is repeated."""

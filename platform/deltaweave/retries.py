@@ -10,7 +10,12 @@ from typing import ParamSpec, TypeVar
 
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from deltaweave.errors import CommitConflictError, DeltaweaveError, NotADeltaTableError
+from deltaweave.errors import (
+    LOG_WITHOUT_VERSIONS,
+    CommitConflictError,
+    DeltaweaveError,
+    NotADeltaTableError,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,5 +52,6 @@ def _met_another_creator(error: BaseException) -> bool:
     """Whether Delta met the log of another creator, empty or with its first commit."""
     return isinstance(error, (CommitConflictError, NotADeltaTableError)) or (
         isinstance(error, DeltaweaveError)
-        and error.error_class == "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
+        and error.error_class
+        in ("DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", LOG_WITHOUT_VERSIONS)
     )

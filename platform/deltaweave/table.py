@@ -17,6 +17,7 @@ from deltaweave.delta.commit import (
     WantedTable,
     Write,
     WriteResult,
+    alone_on_local_disk,
     create_table,
     is_unwritten_otherwise,
     make_anew,
@@ -34,6 +35,8 @@ from deltaweave.delta.statement import name_parts
 from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
 from deltaweave.engine.find import KEY_INDEX_PROPERTY, wanted_index
 from deltaweave.errors import (
+    LOG_WITHOUT_VERSIONS,
+    DeltaweaveError,
     NotADeltaTableError,
     StatementError,
     TableNotFoundError,
@@ -53,8 +56,9 @@ class Table:
 
     Args:
         spark: A Delta-enabled session.
-        path_or_name: A path if it contains a slash, otherwise a name, e.g. `"sales.orders"`. A name
-            of the form ``delta.`/path` `` is a path too.
+        path_or_name: A path if it contains a slash, otherwise a name, e.g. `"sales.orders"`, which
+            means what it means in SQL: `"catalog.sales.orders"` is in that catalog. A name of the
+            form ``delta.`/path` `` is a path too.
 
     Raises:
         StatementError: The path is a URI that holds credentials.
@@ -81,11 +85,16 @@ class Table:
         return Table(self.spark, ".".join(map(quoted, [*catalog, name + ending])))
 
     def exists(self) -> bool:
-        """Whether there is a Delta table here."""
+        """Whether there is a Delta table here now, whoever created or removed it."""
         try:
-            return self._log().exists
+            with translated(self.path_or_name, operation="opening"):
+                return self._log().exists
         except TableNotFoundError:
             return False
+        except DeltaweaveError as error:
+            if error.error_class == LOG_WITHOUT_VERSIONS:
+                return False
+            raise
 
     @again_after_another_creator
     def create_if_missing(
@@ -119,7 +128,7 @@ class Table:
         if not self.exists():
             with translated(self.path_or_name, operation="creation", commits=True):
                 path = self._parts[1] if self._is_path else None
-                create_table(self.spark, wanted, path=path, name=self._name)
+                create_table(self.spark, wanted, path=path, parts=self._parts)
             return True
         there = self.snapshot()
         if is_unwritten_otherwise(there, wanted):
@@ -327,10 +336,11 @@ class Table:
         index = wanted_index(self.snapshot(), column, self.path_or_name)
         with translated(self.path_or_name, operation="indexing keys", commits=True):
             if index.table.setting(KEY_INDEX_PROPERTY) != column:
-                self.spark.sql(
-                    f"ALTER TABLE {self._name} "
-                    f"SET TBLPROPERTIES ('{KEY_INDEX_PROPERTY}' = {literal(column)})"
-                )
+                with alone_on_local_disk(self.location()):
+                    self.spark.sql(
+                        f"ALTER TABLE {self._name} "
+                        f"SET TBLPROPERTIES ('{KEY_INDEX_PROPERTY}' = {literal(column)})"
+                    )
             return replace(index, table=self.snapshot()).catch_up()
 
     def merge(
@@ -370,11 +380,18 @@ class Table:
         Args:
             condition: SQL condition of the rows.
         """
-        with translated(self.path_or_name, operation="DELETE", commits=True):
+        with (
+            translated(self.path_or_name, operation="DELETE", commits=True),
+            alone_on_local_disk(self.location()),
+        ):
             self.spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
 
     def compact(self) -> None:
-        """Compact small files by Delta's own OPTIMIZE."""
+        """Compact small files by Delta's own OPTIMIZE.
+
+        It may take long, so it does not hold the lock that commits to a local disk hold: let no
+        other process write this table meanwhile, if it lies there.
+        """
         with translated(self.path_or_name, operation="OPTIMIZE", commits=True):
             self.spark.sql(f"OPTIMIZE {self._name}")
 
@@ -392,7 +409,8 @@ class Table:
     def snapshot(self, version: int | None = None) -> TableSnapshot:
         """A version of it, by default the newest, with its files and metadata."""
         log = self._log()
-        if not log.exists:
+        newest = log.latest()
+        if newest.version < 0:
             raise NotADeltaTableError(
                 "there is no Delta table here.",
                 table=self.path_or_name,
@@ -400,4 +418,4 @@ class Table:
                 state="Nothing was read or written.",
                 hint="Check the path or name, or create the table with create_if_missing().",
             )
-        return log.latest() if version is None else log.at_version(version)
+        return newest if version is None else log.at_version(version, newest)

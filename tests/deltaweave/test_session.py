@@ -1,4 +1,4 @@
-"""Sessions that cannot do the work: stopped ones, and those of Spark Connect."""
+"""Sessions of our own, and those that cannot do the work: stopped ones, and Spark Connect's."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table, errors
+from deltaweave.session import local_conf
 from tests.builders import write_table
 from tests.conftest import TINY_DATA
 
@@ -53,6 +54,79 @@ for call in (merge.execute, merge.execute, lambda: Table(spark, path).version())
         told.append([type(error).__name__, str(error)])
 print(json.dumps(told))
 """
+
+
+# A session with its UI, in a process whose environment names no address.
+LISTENING = """
+import json, os, sys
+os.environ.pop("SPARK_LOCAL_IP", None)
+import deltaweave
+
+spark = deltaweave.local_session(**json.loads(sys.argv[1]))
+assert spark.range(3).count() == 3
+assert "SPARK_LOCAL_IP" not in os.environ
+print(spark.sparkContext.uiWebUrl)
+print(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid(), flush=True)
+sys.stdin.read()
+"""
+
+
+def listening_addresses(process_id: int) -> dict[int, str]:
+    """The ports on which a process listens, with their addresses as the kernel writes them."""
+    descriptors = Path(f"/proc/{process_id}/fd")
+    opened = {os.readlink(each) for each in descriptors.iterdir() if each.is_symlink()}
+    found = {}
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{process_id}/net/{name}").read_text().splitlines()[1:]:
+            _, local, _, state, *others = line.split()
+            if state == "0A" and f"socket:[{others[5]}]" in opened:
+                address, port = local.split(":")
+                found[int(port, 16)] = address
+    return found
+
+
+def test_all_ports_of_a_local_session_are_on_loopback() -> None:
+    conf = {**TINY_DATA, "spark.ui.enabled": "true", "spark.ui.port": "0"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", LISTENING, json.dumps(conf)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        assert child.stdout is not None
+        ui = child.stdout.readline().strip()
+        found = listening_addresses(int(child.stdout.readline()))
+        child.communicate("")
+    assert int(ui.rpartition(":")[2]) in found
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+    assert len(found) >= 3, found  # the gateway, the UI, and the driver's RPC
+    assert {port: address for port, address in found.items() if address not in loopback} == {}
+
+
+LISTENS = ("spark.driver.bindAddress", "spark.driver.host", "spark.authenticate")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("127.0.0.1", "127.0.0.1", "true")),
+        ({"spark.master": "local"}, ("127.0.0.1", "127.0.0.1", "true")),
+        ({"spark.master": "local[2, 3]"}, ("127.0.0.1", "127.0.0.1", "true")),
+        # Spark makes secrets only where no other process needs to know them
+        ({"spark.master": "local-cluster[2,1,1024]"}, ("127.0.0.1", "127.0.0.1", None)),
+        ({"spark.master": "spark://master:7077"}, (None, None, None)),
+        (
+            {"spark.driver.bindAddress": "0.0.0.0", "spark.authenticate": "false"},
+            ("0.0.0.0", "127.0.0.1", "false"),
+        ),
+    ],
+)
+def test_only_drivers_without_other_machines_listen_on_loopback(
+    given: dict[str, str], expected: tuple[str | None, ...]
+) -> None:
+    conf = local_conf(given)
+    assert tuple(conf.get(key) for key in LISTENS) == expected
 
 
 def test_a_session_that_is_stopped_during_a_merge_is_a_clear_error(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructField, StructType
 
 from dagster_deltaweave.tables import TYPE_WIDENING, MergeDeclaration, TableDeclaration
+from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import table_name
@@ -85,4 +86,6 @@ def _enable_widening(table: Table) -> None:
     with translated(table.path_or_name, operation="enabling type widening"):
         [detail] = table.spark.sql(f"DESCRIBE DETAIL {target}").collect()
         if detail.properties.get(TYPE_WIDENING, "false").lower() != "true":
-            table.spark.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ('{TYPE_WIDENING}' = 'true')")
+            set_property = f"SET TBLPROPERTIES ('{TYPE_WIDENING}' = 'true')"
+            with alone_on_local_disk(table.location()):
+                table.spark.sql(f"ALTER TABLE {target} {set_property}")

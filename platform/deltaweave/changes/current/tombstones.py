@@ -41,6 +41,7 @@ from deltaweave.changes.side_table import (
     noted_before,
     side_table,
 )
+from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.errors import CommitConflictError
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
@@ -100,7 +101,8 @@ class Tombstones:
         """Remove old deletes and compact the files, unless another batch does."""
         try:
             self.kept_in.delete(long_ago)
-            self.kept_in.compact()
+            with alone_on_local_disk(self.kept_in.location()):
+                self.kept_in.compact()
         except CommitConflictError:
             logger.info("%s is tidied by another batch", self.kept_in)
 

@@ -7,6 +7,7 @@
 - `table_creation`: creates tables, also when several writers do so at once.
 - `analysis_checks`: checks that the table has not changed since the statement was resolved.
 - `transaction_ids`: the idempotency pairs (application id, version) that a table holds.
+- `local_disk`: lets one commit at a time through to a table on a local disk.
 - `commit_call`: calls Delta's commit, and finds out whether a failed call committed.
 - `after_commit`: steps after a commit, whose failures are warnings.
 - `uncommitted_files`: deletes the files of a write that failed before its commit.
@@ -17,6 +18,7 @@ from __future__ import annotations
 from deltaweave.delta.commit.after_commit import AfterCommit
 from deltaweave.delta.commit.analysis_checks import check_since_analysis
 from deltaweave.delta.commit.commit_call import Committed, committed
+from deltaweave.delta.commit.local_disk import alone_on_local_disk
 from deltaweave.delta.commit.table_creation import (
     WantedTable,
     create_table,
@@ -38,6 +40,7 @@ __all__ = [
     "Write",
     "WriteResult",
     "WrittenFiles",
+    "alone_on_local_disk",
     "check_since_analysis",
     "committed",
     "create_table",

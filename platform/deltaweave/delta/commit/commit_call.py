@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deltaweave.delta.commit.local_disk import alone_on_local_disk
 from deltaweave.delta.jvm import JavaObject, said_by, started, translated
+from deltaweave.delta.log import data_path
 from deltaweave.errors import CommitStateUnknownError
 
 if TYPE_CHECKING:
@@ -61,7 +64,13 @@ def committed(
         CommitStateUnknownError: The commit failed, and the log cannot be read.
         DeltaweaveError: Anything else that kept it from being committed.
     """
-    _, future = started(spark, commit)
+    with ExitStack() as locks:
+        # An interrupt ends the wait for the lock: nothing is committed yet.
+        locks.enter_context(alone_on_local_disk(data_path(log)))
+        _, future = started(spark, commit)
+        held = locks.pop_all()
+    # By the commit's thread: this one may be interrupted before the commit ends.
+    future.add_done_callback(lambda _: held.close())
     try:
         error = future.exception()  # which waits for it
     except BaseException:

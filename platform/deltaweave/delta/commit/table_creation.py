@@ -9,7 +9,9 @@ conflict check sees other commits.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,7 +19,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.log import TableSnapshot
+from deltaweave.delta.commit.local_disk import alone_on_local_disk, local_directory
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log import TableSnapshot, place_of_new_table
+from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,26 +63,61 @@ class WantedTable:
         return {**self.properties, **marks}
 
 
-def create_table(spark: SparkSession, wanted: WantedTable, *, path: str | None, name: str) -> None:
+def create_table(
+    spark: SparkSession, wanted: WantedTable, *, path: str | None, parts: Sequence[str]
+) -> None:
     """Create a table unless there is one.
 
     Args:
         spark: The session.
         wanted: The table.
         path: Its path; None for a table of the catalog.
-        name: Its quoted name in the catalog, if it has no path.
+        parts: The parts of its name in the catalog, if it has no path.
+
+    Raises:
+        StatementError: The name means another catalog than Spark's own.
     """
     from delta.tables import DeltaTable
 
+    place = _place(spark, path, parts)
     created = DeltaTable.createIfNotExists(spark).addColumns(wanted.schema)
-    created = created.location(path) if path is not None else created.tableName(name)
+    if path is not None:
+        created = created.location(path)
+    else:
+        created = created.tableName(".".join(map(quoted, parts)))
     if wanted.partition_by:
         created = created.partitionedBy(*wanted.partition_by)
     if wanted.cluster_by:
         created = created.clusterBy(*wanted.cluster_by)
     for key, value in wanted.properties_at(0).items():
         created = created.property(key, value)
-    created.execute()
+    with _alone_in(spark, place):
+        created.execute()
+
+
+def _place(spark: SparkSession, path: str | None, parts: Sequence[str]) -> JavaObject:
+    """The directory in which Spark creates the table, as Hadoop's Path."""
+    paths = jvm_.jvm(spark).org.apache.hadoop.fs.Path
+    return paths(place_of_new_table(spark, parts) if path is None else path)
+
+
+@contextmanager
+def _alone_in(spark: SparkSession, place: JavaObject) -> Iterator[None]:
+    """Hold the lock of a directory, which is made for it, and removed if the block fails."""
+    files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    location = str(files.makeQualified(place).toString())
+    directory = local_directory(location)
+    ours = [] if directory is None else [directory, *directory.parents]
+    ours = [each for each in ours if not os.path.exists(each)]
+    # Hadoop makes it with the permissions that Delta's own directories have.
+    with alone_on_local_disk(location, make_directory=lambda: files.mkdirs(place)):
+        try:
+            yield
+        except Exception:
+            for each in ours:
+                with suppress(OSError):  # another writer has put something there
+                    each.rmdir()
+            raise
 
 
 def is_unwritten(table: TableSnapshot) -> bool:
@@ -137,4 +177,5 @@ def make_anew(table: TableSnapshot, wanted: WantedTable) -> None:
     operation = delta.DeltaOperations.ReplaceTable(
         metadata, False, False, False, none, none, none, none, none, none, none
     )
-    transaction.commit(jvm_.seq(view, []), operation, jvm_.scala_map(view, {}))
+    with alone_on_local_disk(table.data_path):
+        transaction.commit(jvm_.seq(view, []), operation, jvm_.scala_map(view, {}))

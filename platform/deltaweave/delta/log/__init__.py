@@ -1,6 +1,7 @@
 """What a table's transaction log says: versions, their data files, and the files' statistics.
 
 - `snapshot`: a version of a table: its rows, files, schema and properties.
+- `catalogs`: finds the log of a table by its name, in the catalog that the name means.
 - `versions`: finds a table's log, and a version in it.
 - `file_list`: a list of data files, read as one Arrow table.
 - `file_index`: a scan of listed files that does not ask Delta for the list again.
@@ -15,11 +16,12 @@
 from __future__ import annotations
 
 from deltaweave.delta.log.arrow_values import python_values, sorted_values
+from deltaweave.delta.log.catalogs import place_of_new_table
 from deltaweave.delta.log.features import refuse_unsupported
 from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
 from deltaweave.delta.log.file_list import FileList, decoded, decoded_location, encoder, total_size
 from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
-from deltaweave.delta.log.snapshot import FileLayout, TableSnapshot
+from deltaweave.delta.log.snapshot import FileLayout, TableSnapshot, data_path
 from deltaweave.delta.log.statistic_bounds import are_bounded
 from deltaweave.delta.log.statistics import bounds
 from deltaweave.delta.log.table_log import TableLog
@@ -33,12 +35,14 @@ __all__ = [
     "are_bounded",
     "at_version",
     "bounds",
+    "data_path",
     "decoded",
     "decoded_location",
     "encoder",
     "latest",
     "num_physical_rows_column",
     "parsed",
+    "place_of_new_table",
     "python_values",
     "refuse_unsupported",
     "scan_of_known_files",

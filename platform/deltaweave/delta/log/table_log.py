@@ -34,8 +34,8 @@ class TableLog:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a Delta table."""
-        return bool(self.log.tableExists())
+        """Whether there is a Delta table, by the log as it is now."""
+        return self.latest().version >= 0
 
     @property
     def data_path(self) -> str:
@@ -43,13 +43,13 @@ class TableLog:
         return data_path(self.log)
 
     def latest(self) -> TableSnapshot:
-        """The newest version."""
+        """The newest version; its number is -1 if there is no table."""
         return latest(self.spark, self.log)
 
-    def at_version(self, version: int) -> TableSnapshot:
-        """A version.
+    def at_version(self, version: int, newest: TableSnapshot | None = None) -> TableSnapshot:
+        """A version of an existing table, whose newest version may be known already.
 
         Raises:
             TableNotFoundError: The log no longer holds, or never held, that version.
         """
-        return at_version(self.spark, self.log, version)
+        return at_version(self.spark, self.log, version, newest)

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from deltaweave import errors
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject, translated
+from deltaweave.delta.log.catalogs import log_by_name
 from deltaweave.delta.log.snapshot import TableSnapshot, data_path
 
 if TYPE_CHECKING:
@@ -18,33 +19,38 @@ if TYPE_CHECKING:
 
 def delta_log(spark: SparkSession, parts: list[str]) -> JavaObject:
     """Delta's log of the table with these name parts; `["delta", path]` is a path."""
-    view = jvm_.jvm(spark)
     label = ".".join(parts)
-    if len(parts) == 2 and parts[0].lower() == "delta":
-        with translated(label, operation="opening"):
-            return view.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, parts[1])
     with translated(label, operation="opening"):
-        catalyst = view.org.apache.spark.sql.catalyst
-        empty = jvm_.option(view, None)
-        database = jvm_.option(view, parts[-2]) if len(parts) > 1 else empty
-        identifier = catalyst.TableIdentifier(parts[-1], database, empty)
-        table = spark._jsparkSession.sessionState().catalog().getTableMetadata(identifier)
-        return view.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, table)
+        if len(parts) == 2 and parts[0].lower() == "delta":
+            logs = jvm_.jvm(spark).org.apache.spark.sql.delta.DeltaLog
+            return logs.forTable(spark._jsparkSession, parts[1])
+        return log_by_name(spark, parts)
 
 
 def latest(spark: SparkSession, log: JavaObject) -> TableSnapshot:
-    """The newest version of a table."""
+    """The newest version of a table, by its log as it is now; numbered -1 if there is no table.
+
+    Delta's own `snapshot` and `tableExists` say what this JVM saw last.
+    """
     empty = jvm_.option(jvm_.jvm(spark), None)
     return TableSnapshot(spark, log, log.update(False, empty, empty))
 
 
-def at_version(spark: SparkSession, log: JavaObject, version: int) -> TableSnapshot:
+def at_version(
+    spark: SparkSession, log: JavaObject, version: int, newest: TableSnapshot | None = None
+) -> TableSnapshot:
     """A version of a table.
+
+    Args:
+        spark: The session.
+        log: Delta's log of the table.
+        version: The version.
+        newest: The newest version, if it is known already.
 
     Raises:
         TableNotFoundError: The log no longer holds, or never held, that version.
     """
-    newest = latest(spark, log)
+    newest = newest or latest(spark, log)
     if newest.version == version:
         return newest
     if version > newest.version:

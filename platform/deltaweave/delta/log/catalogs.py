@@ -1,0 +1,108 @@
+"""Finds the catalog that a table's name means, as Spark finds it for SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from deltaweave import errors
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.jvm import JavaObject, letting_go
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SESSION_CATALOG = "spark_catalog"
+
+
+def log_by_name(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
+    """Delta's log of the table with this name, in whatever catalog it is.
+
+    Raises:
+        NotADeltaTableError: The catalog's table is no Delta table.
+        StatementError: There is no such catalog, or the name has too many parts.
+        Py4JJavaError: There is no such table, and Spark says so.
+    """
+    view = jvm_.jvm(spark)
+    catalog, identifier = _resolved(spark, parts)
+    if catalog.name() == _SESSION_CATALOG:
+        found = spark._jsparkSession.sessionState().catalog()
+        table = found.getTableMetadata(_in_session_catalog(spark, parts, identifier))
+        return view.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, table)
+    table = jvm_.singleton(view.org.apache.spark.sql.connector.catalog, "CatalogV2Util").getTable(
+        catalog, identifier, jvm_.option(view, None), jvm_.option(view, None)
+    )
+    if table.getClass().getSimpleName() != "DeltaTableV2":
+        raise errors.NotADeltaTableError(
+            f"it is no Delta table (catalog {catalog.name()!r} gives a {table.getClass()}).",
+            table=".".join(parts),
+            operation="opening",
+            state="Nothing was read or written.",
+            hint="Name a Delta table.",
+        )
+    return table.deltaLog()
+
+
+def place_of_new_table(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
+    """The location of a table that is created with this name, as a Java URI.
+
+    Raises:
+        StatementError: The name means another catalog than Spark's own. Delta registers
+            the tables that it creates in Spark's own catalog, where the name means another table.
+    """
+    catalog, identifier = _resolved(spark, parts)
+    if catalog.name() != _SESSION_CATALOG:
+        raise errors.StatementError(
+            f"deltaweave creates no tables in the catalog {catalog.name()!r}: Delta registers new "
+            f"tables in {_SESSION_CATALOG!r}, where the name means another table.",
+            table=".".join(parts),
+            operation="creation",
+            hint="Create the table with the catalog's own tools; it can then be used by its name.",
+        )
+    found = spark._jsparkSession.sessionState().catalog()
+    return found.defaultTablePath(_in_session_catalog(spark, parts, identifier))
+
+
+def _resolved(spark: SparkSession, parts: Sequence[str]) -> tuple[JavaObject, JavaObject]:
+    """The catalog of a name, and its identifier there (namespace and name)."""
+    names = jvm_.seq(jvm_.jvm(spark), parts)
+    analyzer = spark._jsparkSession.sessionState().analyzer()
+    with _active(spark):  # catalogs are configured in the settings of the active session
+        found = analyzer.CatalogAndIdentifier().unapply(names).get()
+    return found._1(), found._2()
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Make a session the active one of this thread's JVM thread while the block runs."""
+    sessions = jvm_.jvm(spark).org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        with letting_go("the active session"):
+            if before.isDefined():
+                sessions.setActiveSession(before.get())
+            else:
+                sessions.clearActiveSession()
+
+
+def _in_session_catalog(
+    spark: SparkSession, parts: Sequence[str], identifier: JavaObject
+) -> JavaObject:
+    """The TableIdentifier of a name in Spark's own catalog, whose namespaces have one part."""
+    view, namespace = jvm_.jvm(spark), list(identifier.namespace())
+    if len(namespace) > 1:
+        raise errors.StatementError(
+            f"there is no catalog {namespace[0]!r}.",
+            table=".".join(parts),
+            operation="opening",
+            state="Nothing was read or written.",
+            hint="Configure spark.sql.catalog for it, or name a table as database.table.",
+        )
+    database = jvm_.option(view, namespace[0] if namespace else None)
+    return view.org.apache.spark.sql.catalyst.TableIdentifier(
+        identifier.name(), database, jvm_.option(view, None)
+    )

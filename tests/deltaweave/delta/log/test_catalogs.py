@@ -1,0 +1,115 @@
+"""A name means the same table as in SQL: tables of one name in two catalogs are never confused."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaweave import Table, errors
+from tests.builders import frame
+
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+
+@dataclass(frozen=True)
+class TwoCatalogs:
+    """A session whose catalogs `spark_catalog` and `other` both have a table of one name.
+
+    Attributes:
+        session: The session.
+        name: The table's name, without a catalog.
+        ours: Its directory in `spark_catalog`.
+        others: Its directory in `other`.
+    """
+
+    session: SparkSession
+    name: str
+    ours: str
+    others: str
+
+
+def second_catalog(session: SparkSession) -> Any:
+    """A session catalog of its own behind Delta's catalog `other`, as other products set it up."""
+    session.conf.set("spark.sql.catalog.other", DELTA_CATALOG)
+    java: Any = session.sparkContext._jvm
+    spark = java.org.apache.spark
+    tables = spark.sql.catalyst.catalog.SessionCatalog(
+        spark.sql.catalyst.catalog.InMemoryCatalog(
+            spark.SparkConf(), java.org.apache.hadoop.conf.Configuration()
+        )
+    )
+    for name in ("other", "spark_catalog"):  # which loads it
+        session.sql(f"SET CATALOG {name}")
+    catalog = session._jsparkSession.sessionState().catalogManager().catalog("other")
+    catalog.setDelegateCatalog(spark.sql.execution.datasources.v2.V2SessionCatalog(tables))
+    return tables
+
+
+@pytest.fixture
+def catalogs(spark: SparkSession, tmp_path: Path) -> Iterator[TwoCatalogs]:
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "2")
+    database = f"sales_{uuid.uuid4().hex[:8]}"
+    tables = second_catalog(session)
+    session.sql(f"CREATE DATABASE {database}")
+    session.sql(f"CREATE NAMESPACE other.{database} LOCATION '{tmp_path}/namespace'")
+    state = session._jsparkSession.sessionState()
+    parsed = state.sqlParser().parseTableIdentifier(f"{database}.t")
+    paths = [str(tmp_path / name) for name in ("others", "ours")]
+    for number, path in enumerate(paths):
+        columns = f"(k INT, v INT) USING delta LOCATION '{path}'"
+        session.sql(f"CREATE TABLE {database}.t {columns}")
+        if number == 0:  # Delta creates tables in spark_catalog alone: it moves to the other one
+            tables.createTable(state.catalog().getTableMetadata(parsed), False, False)
+            session.sql(f"DROP TABLE {database}.t")
+    yield TwoCatalogs(session, f"{database}.t", paths[1], paths[0])
+    spark.sql(f"DROP DATABASE {database} CASCADE")
+
+
+def test_a_table_of_another_catalog_is_the_one_that_is_read_and_written(
+    catalogs: TwoCatalogs,
+) -> None:
+    session = catalogs.session
+    table = Table(session, f"other.{catalogs.name}")
+    assert table.exists()
+    assert table.location() == f"file:{catalogs.others}"
+    assert not table.create_if_missing("k INT, v INT")
+    rows = frame(session, [(1, 10)], "k INT, v INT")
+    assert table.write(rows, "append").version == 1
+    merge = table.merge(rows, on="t.k = s.k").when_matched_update({"v": "t.v + 1"})
+    assert merge.execute().version == 2
+    assert [row.v for row in table.read().collect()] == [11]
+    table.delete("k = 1")
+    assert table.version() == 3
+    for name in (catalogs.name, f"spark_catalog.{catalogs.name}"):
+        ours = Table(session, name)
+        assert (ours.location(), ours.version()) == (f"file:{catalogs.ours}", 0)
+
+
+def test_a_name_without_a_catalog_is_of_the_current_one(catalogs: TwoCatalogs) -> None:
+    database, name = catalogs.name.split(".")
+    catalogs.session.sql(f"USE other.{database}")
+    for each in (catalogs.name, name):
+        assert Table(catalogs.session, each).location() == f"file:{catalogs.others}"
+
+
+def test_no_table_is_created_where_delta_would_take_another_catalog(catalogs: TwoCatalogs) -> None:
+    session, database = catalogs.session, catalogs.name.split(".")[0]
+    table = Table(session, f"other.{database}.new")
+    assert not table.exists()
+    with pytest.raises(errors.StatementError, match="creates no tables in the catalog 'other'"):
+        table.create_if_missing("k INT")
+    assert not Table(session, f"{database}.new").exists()
+
+
+def test_an_unknown_catalog_is_refused_and_no_other_table_is_used(catalogs: TwoCatalogs) -> None:
+    table = Table(catalogs.session, f"nowhere.{catalogs.name}")
+    for use in (table.exists, table.version, lambda: table.create_if_missing("k INT")):
+        with pytest.raises(errors.StatementError, match="no catalog 'nowhere'"):
+            use()

@@ -1,0 +1,96 @@
+"""A table is what its log says now, also where other processes create, remove and replace it."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from deltaweave import Table, apply_changes, errors
+from tests.builders import frame
+
+
+def write(path: Path, *keys: int) -> None:
+    """Append rows as another process does, of which this one's Delta knows nothing."""
+    write_deltalake(str(path), pa.table({"k": pa.array(keys, pa.int64())}), mode="append")
+
+
+def keys_of(table: Table) -> list[int]:
+    return sorted(row.k for row in table.read().collect())
+
+
+def test_a_table_that_another_process_creates_removes_and_replaces_is_seen(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    table = Table(spark, str(path))
+    assert not table.exists()
+    write(path, 1)
+    assert table.exists()
+    assert not table.create_if_missing("k LONG")
+    assert (table.version(), keys_of(table)) == (0, [1])
+    shutil.rmtree(path)
+    assert not table.exists()
+    with pytest.raises(errors.NotADeltaTableError):
+        table.snapshot()
+    write(path, 2)
+    write(path, 3)
+    assert table.exists()
+    assert (table.version(), keys_of(table)) == (1, [2, 3])
+    assert table.read(0).count() == 1
+
+
+def test_a_table_with_a_checkpoint_that_is_removed_is_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    write(path, 1)
+    write(path, 2)
+    DeltaTable(str(path)).create_checkpoint()
+    table = Table(spark, str(path))
+    assert table.version() == 1
+    shutil.rmtree(path)
+    assert not table.exists()
+
+
+def test_a_log_without_a_version_is_of_no_table(spark: SparkSession, tmp_path: Path) -> None:
+    """As while another process creates it: Delta makes directories of the log first."""
+    for name in ("seen", "new"):
+        path = tmp_path / name
+        table = Table(spark, str(path))
+        assert name == "new" or not table.exists()
+        (path / "_delta_log" / "_staged_commits").mkdir(parents=True)
+        assert not table.exists()
+        write(path, 1)
+        assert table.exists()
+
+
+def test_deletes_that_another_process_remembered_are_not_passed_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path, other = tmp_path / "table", tmp_path / "other"
+
+    def apply(place: Path, sequence: int, operation: str) -> None:
+        events = frame(spark, [(1, sequence, operation)], "k INT, n INT, op STRING")
+        apply_changes(
+            spark,
+            str(place),
+            events,
+            keys=["k"],
+            sequence_by="n",
+            apply_as_deletes="op = 'D'",
+            except_column_list=["op"],
+            late_by=timedelta(days=1),
+        )
+
+    apply(path, 1, "I")
+    shutil.copytree(path, other)  # where this session plays the other process
+    apply(other, 5, "D")
+    shutil.copytree(other, path, dirs_exist_ok=True)
+    apply(path, 3, "I")  # older than the delete
+    assert Table(spark, str(path)).row_count() == 0

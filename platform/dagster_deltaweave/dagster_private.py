@@ -17,6 +17,8 @@ What is taken, and why there is no public way:
   status that Dagster adds.
 - `PARENT_RUN_ID_TAG`, `PARTITION_NAME_TAG`, `RUN_KEY_TAG`, `SENSOR_NAME_TAG`: the tags that tell
   where a run comes from; Dagster documents their texts, but exports no constants.
+- `PRIORITY_TAG`, `WILL_RETRY_TAG`, `AUTO_RETRY_RUN_ID_TAG`: likewise, of a run's place in the queue
+  and of a failed run that Dagster tries again.
 """
 
 from __future__ import annotations
@@ -30,19 +32,25 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.tags import (
+    AUTO_RETRY_RUN_ID_TAG,
     PARENT_RUN_ID_TAG,
     PARTITION_NAME_TAG,
+    PRIORITY_TAG,
     RUN_KEY_TAG,
     SENSOR_NAME_TAG,
+    WILL_RETRY_TAG,
 )
 
 __all__ = [
+    "AUTO_RETRY_RUN_ID_TAG",
     "DATA_VERSION_TAG",
     "NOT_FINISHED_STATUSES",
     "PARENT_RUN_ID_TAG",
     "PARTITION_NAME_TAG",
+    "PRIORITY_TAG",
     "RUN_KEY_TAG",
     "SENSOR_NAME_TAG",
+    "WILL_RETRY_TAG",
     "AssetCheckExecutionRecordStatus",
     "AssetGraph",
     "CheckError",

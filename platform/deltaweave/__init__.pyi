@@ -4,6 +4,7 @@ from .changes.apply import apply_changes as apply_changes
 from .changes.debezium import FROM_DEBEZIUM as FROM_DEBEZIUM
 from .changes.debezium import debezium_changes as debezium_changes
 from .changes.merge_on_read import MergeOnReadTable as MergeOnReadTable
+from .delta.commit import Lease as Lease
 from .delta.commit import WriteResult as WriteResult
 from .differences import ChangedRows as ChangedRows
 from .differences import TouchedRows as TouchedRows

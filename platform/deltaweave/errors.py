@@ -15,6 +15,7 @@ DeltaweaveError
 ├── ConstraintViolationError     Terminal   a changed row breaks a constraint of the target
 ├── SchemaChangedError           Transient  the target's schema changed after resolving
 ├── CommitConflictError          Transient  another writer's commit won
+├── OutOfOrderError              Terminal   a newer partition was merged, or an older one was not
 ├── CommitStateUnknownError      Terminal   the commit failed, and may have landed all the same
 └── MergeFailedError             Terminal   anything else that stopped a merge
 ```
@@ -192,6 +193,29 @@ class SchemaChangedError(DeltaweaveError, Transient):
 
 class CommitConflictError(DeltaweaveError, Transient):
     """Another writer committed a change that this merge should have seen."""
+
+
+class OutOfOrderError(DeltaweaveError, Terminal):
+    """A partition's merge would let older rows replace newer ones, now or later.
+
+    Attributes:
+        partition: The earliest partition of the merge.
+        others: Newer partitions that were merged before it, or older ones that must be first.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        partition: str,
+        others: Sequence[str],
+        table: str,
+        version: int | None,
+        hint: str,
+    ) -> None:
+        self.partition = partition
+        self.others = tuple(others)
+        super().__init__(problem, table=table, version=version, hint=hint)
 
 
 class CommitStateUnknownError(DeltaweaveError, Terminal):

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Literal, get_args
 
 from deltaweave.choices import check_choice
+from deltaweave.delta.commit import Lease
 from deltaweave.delta.jvm import translated
 from deltaweave.delta.statement import ParsedMerge, parse_statement, resolve, run_builtin_merge
 from deltaweave.engine import explain as explaining
@@ -30,6 +31,7 @@ def merge(
     idempotency: tuple[str, int] | None = None,
     applied_before: int | None = None,
     computed_from: int | None = None,
+    lease: Lease | None = None,
     fallback: Fallback | None = None,
     skip_unchanged_updates: bool = False,
 ) -> MergeResult:
@@ -47,6 +49,9 @@ def merge(
             written, if the table holds another version below the pair's before this merge commits.
         computed_from: The version of the target from which the source was computed. The merge fails
             with a `CommitConflictError`, and nothing is written, if the target has moved past it.
+        lease: A version that the target must still hold of an application id when the merge
+            commits, and application ids with versions that the same commit adds. The merge fails
+            with a `CommitConflictError`, and nothing is written, if the target holds another one.
         fallback: `"builtin"` runs Delta's own MERGE, with a warning in the log, if the table uses a
             feature that the engine refuses. Delta's MERGE does not know the other options: together
             with one of them the refusal stands, and the error names them.
@@ -68,6 +73,7 @@ def merge(
         idempotency=idempotency,
         applied_before=applied_before,
         computed_from=computed_from,
+        lease=lease,
         fallback=fallback,
         skip_unchanged_updates=skip_unchanged_updates,
     )
@@ -93,6 +99,7 @@ def run(
     computed_from: int | None,
     fallback: Fallback | None,
     skip_unchanged_updates: bool,
+    lease: Lease | None = None,
 ) -> MergeResult:
     """Run a parsed MERGE on the engine or, where allowed and needed, on Delta's own."""
     table = parsed.table
@@ -106,7 +113,7 @@ def run(
     resolved = resolve(parsed, skip_unchanged_updates=skip_unchanged_updates)
     try:
         with translated(table):
-            return engine_run.run(resolved, idempotency, applied_before, computed_from)
+            return engine_run.run(resolved, idempotency, applied_before, computed_from, lease)
     except UnsupportedFeatureError as refused:
         if fallback != "builtin":
             raise
@@ -114,6 +121,7 @@ def run(
             "idempotency": idempotency is not None,
             "applied_before": applied_before is not None,
             "computed_from": computed_from is not None,
+            "lease": lease is not None,
             "skip_unchanged_updates": skip_unchanged_updates,
         }
         given = [name for name, is_given in not_in_builtin.items() if is_given]

@@ -80,6 +80,7 @@ def test_the_public_names() -> None:
     assert set(deltaweave.__all__) == {
         "FROM_DEBEZIUM",
         "ChangedRows",
+        "Lease",
         "MergeBuilder",
         "MergeMetrics",
         "MergeOnReadTable",

@@ -51,6 +51,7 @@ orders_landing = AssetSpec("orders_landing", partitions_def=days, kinds={"parque
     partitions_def=days,
     backfill_policy=BackfillPolicy.multi_run(max_partitions_per_run=10),
     deps=[orders_landing],
+    order="any",  # an order is of one day alone
 )
 def orders(context: AssetExecutionContext, spark: SparkResource) -> DataFrame:
     """All orders."""

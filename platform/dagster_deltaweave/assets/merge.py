@@ -13,6 +13,7 @@ from dagster_deltaweave.tables import (
     UPSERT_CLAUSES,
     IdempotentBy,
     MergeDeclaration,
+    Order,
     SchemaPolicy,
     equal_keys_condition,
     problem_of_table_key,
@@ -20,6 +21,7 @@ from dagster_deltaweave.tables import (
 )
 from deltaweave.choices import choice_problem
 from deltaweave.clauses import Clause
+from deltaweave.identifiers import unquoted
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -41,6 +43,8 @@ def merge_asset(
     except_column_list: Sequence[str] = (),
     partition_expr: str | Mapping[str, str] | None = None,
     idempotent_by: IdempotentBy | None = None,
+    sequence_by: str | None = None,
+    order: Order = "partition",
     retries: int = 3,
     name: str | None = None,
     key_prefix: str | Sequence[str] | None = None,
@@ -60,9 +64,12 @@ def merge_asset(
     output, merged into an empty table, makes of it. The run's partitions are all the asset has,
     or `partition_expr` says which rows of the table are theirs.
 
-    Two merges of one table that run at once do no harm: Delta commits the one that is first and
-    refuses the other where it read what the first changed; that run then tries again from the
-    start. A pool (by default one for each table) only saves the wasted work.
+    Partitions are merged in their order, so that an older one never replaces what a newer one
+    wrote. A run waits for the runs of older partitions; one whose partition is older than a merged
+    one fails before it writes, with an `OutOfOrderError`. Otherwise, of two merges of one table at
+    once, Delta commits the one that is first and refuses the other where it read what the first
+    changed; that run then tries again from the start. A pool (by default one for each table) only
+    saves the wasted work.
 
     >>> @merge_asset(keys=["id"])
     ... def customers(spark: SparkResource) -> DataFrame:
@@ -93,6 +100,16 @@ def merge_asset(
             each `partition`, or each `delivery` of a partition (the run's tag
             `deltaweave/delivery`). The mark of what was applied is in the merge's own commit, so
             it holds for killed and simultaneous runs too. Such runs merge one partition at a time.
+        sequence_by: Column of the changes and of the table that says which of two rows is newer, a
+            number or a time. A row is updated or deleted only by changes that are not older; a row
+            without a sequence is older than all that have one. Partitions of a merge that only
+            updates and inserts are then merged in any order. One that deletes keeps their order:
+            a deleted row has no sequence by which an older one could be left out (`@cdc_asset`
+            remembers deletes).
+        order: `partition`: partitions are merged in their order: time windows by their beginnings,
+            fixed ones as defined, dynamic ones by their keys as texts, those of several dimensions
+            by time. `any`: in any order, for merges in which it does not matter. Merges that only
+            insert have no order.
         retries: How often to try again after an error that may pass (a commit conflict); all
             other errors fail the run at once.
         name: The asset's name; by default the function's.
@@ -110,6 +127,7 @@ def merge_asset(
         asset_name = name or function.__name__
         problem = (
             _problem(keys, on, clauses, merge_text, schema_policy)
+            or _order_problem(order, sequence_by, clauses, merge_text, except_column_list)
             or _table_problem(partition_by, cluster_by, idempotent_by, arguments)
             or (None if table else problem_of_table_key(asset_key(key_prefix, asset_name)))
         )
@@ -128,6 +146,8 @@ def merge_asset(
             except_column_list=tuple(except_column_list),
             partition_expr=partition_expr,
             idempotent_by=idempotent_by,
+            sequence_by=sequence_by,
+            order=order,
             retries=retries,
         )
         shown = {} if partition_expr is None else {PARTITION_EXPR: partition_expr}
@@ -170,6 +190,29 @@ def _problem(
         return "merge_text holds the whole statement: give no clauses and no schema_policy."
     if merge_text and not ("{target}" in merge_text and "{source}" in merge_text):
         return "merge_text must name {target} and {source}."
+    return None
+
+
+def _order_problem(
+    order: str,
+    sequence_by: str | None,
+    clauses: Sequence[Clause],
+    merge_text: str | None,
+    except_column_list: Sequence[str],
+) -> str | None:
+    """What is wrong with the declared order of merges."""
+    unknown = choice_problem("order", order, get_args(Order))
+    if unknown is not None or sequence_by is None:
+        return unknown
+    if merge_text:
+        return "merge_text holds the whole statement: compare the sequences there."
+    name = unquoted(sequence_by).lower()
+    if name in {each.lower() for each in except_column_list}:
+        return f"sequence_by={sequence_by!r} is a column of the table, too: do not except it."
+    for clause in clauses:
+        written = {unquoted(each).lower() for each in clause.assignments or ()}
+        if clause.assignments is not None and name not in written:
+            return f"each clause that names columns must set {sequence_by} to that of the changes."
     return None
 
 

@@ -35,7 +35,7 @@ from dagster_deltaweave.components.merge_sources import (
     inputs_of_source,
     resources_of_source,
 )
-from dagster_deltaweave.tables import IdempotentBy, SchemaPolicy
+from dagster_deltaweave.tables import IdempotentBy, Order, SchemaPolicy
 from deltaweave import clauses as when
 from deltaweave.clauses import Action, Clause, Kind
 
@@ -148,6 +148,12 @@ class MergeAssetComponent(Component, Resolvable, Model):
     idempotent_by: Annotated[
         IdempotentBy | None, Field(description="What a re-run must not apply again.")
     ] = None
+    sequence_by: Annotated[
+        str | None, Field(description="Column that says which of two rows is newer.")
+    ] = None
+    order: Annotated[
+        Order, Field(description="Whether partitions are merged in their order, or in any.")
+    ] = "partition"
     retries: Annotated[int, Field(description="Attempts after an error that may pass.")] = 3
     dynamic_partitions: Annotated[
         str | None,
@@ -180,6 +186,8 @@ class MergeAssetComponent(Component, Resolvable, Model):
             except_column_list=self.except_column_list,
             partition_expr=self.partition_expr,
             idempotent_by=self.idempotent_by,
+            sequence_by=self.sequence_by,
+            order=self.order,
             retries=self.retries,
             name=spec.key.path[-1],
             key_prefix=list(spec.key.path[:-1]) or None,

@@ -85,6 +85,12 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             "The source is then evaluated once more than the merge does."
         ),
     )
+    order_wait_seconds: int = Field(
+        default=3600,
+        description=(
+            "How long a run waits for one run of an older partition to end before it fails, in s."
+        ),
+    )
     spark: ResourceDependency[SparkResource]
 
     @field_validator("root")
@@ -123,6 +129,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
                     changes,
                     partitions,
                     explain=self.explain,
+                    wait_seconds=self.order_wait_seconds,
                 )
         after = AfterCommit(context, list(stored.warnings))
         after.attempt("the data version", lambda: stored.record_version(context))

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from dagster import AssetKey, OutputContext
 
 from dagster_deltaweave.io_manager import changeset_append, table_write
+from dagster_deltaweave.io_manager.merge_order import lease_of_run, marks_of_refreshed
 from dagster_deltaweave.io_manager.schema_policy import prepare_table, rows_of_table
 from dagster_deltaweave.io_manager.start_version import start_of_write
-from dagster_deltaweave.io_manager.transaction_ids import marks_of_refresh, marks_of_run
+from dagster_deltaweave.io_manager.transaction_ids import Marks, marks_of_refresh, marks_of_run
 from dagster_deltaweave.landing import rows_of_delivery
 from dagster_deltaweave.metadata import (
     record_data_version,
@@ -66,8 +67,12 @@ def add_output(
     partitions: Sequence[str],
     *,
     explain: bool,
+    wait_seconds: float,
 ) -> Stored:
-    """Merge or write the changes; with `explain`, say before a merge what it would do."""
+    """Merge or write the changes; with `explain`, say before a merge what it would do.
+
+    Before a merge, wait up to `wait_seconds` for a run of an older partition.
+    """
     step = context.step_context
     tags = step.dagster_run.tags
     marks = marks_of_run(
@@ -86,13 +91,16 @@ def add_output(
     if declaration.idempotent_by == "delivery" and len(partitions) == 1:
         rows = rows_of_delivery(rows, partitions[0], tags, table=table.path_or_name)
     if isinstance(declaration, MergeDeclaration):
+        lease = None
+        if not marks.are_in(table):
+            lease = lease_of_run(context, table, declaration, partitions, wait_seconds)
         prepare_table(table, declaration, rows)
         for link in spark_ui_metadata(table.spark).values():
             context.log.info(f"The merge's jobs are in the Spark UI: {link.value}")
         plan = table_write.explain(table, declaration, rows) if explain else None
         if plan is not None:
             context.log.info(f"Before the merge:\n{plan}")
-        result = table_write.merge(table, declaration, rows, marks)
+        result = table_write.merge(table, declaration, rows, marks, lease)
         statement = table_write.statement_over(table, declaration, rows)
         return _merged(context, tables, table, changes, partitions, statement, result, plan)
     if isinstance(declaration, ChangesDeclaration):
@@ -129,6 +137,8 @@ def rebuild_with_output(
         partitions=partitions,
         is_of_all=is_of_all,
     )
+    ordered = marks_of_refreshed(context, table, declaration, partitions, is_of_all=is_of_all)
+    marks = Marks({**marks.pairs, **ordered}, marks.before)
     predicate = None
     if not is_of_all:
         # Without an expression this is an error: the other partitions' rows would be lost.

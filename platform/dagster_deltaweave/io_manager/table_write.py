@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from dagster_deltaweave.io_manager.start_version import Start
-    from deltaweave import MergePlan, MergeResult, Table, WriteResult
+    from deltaweave import Lease, MergePlan, MergeResult, Table, WriteResult
     from deltaweave.clauses import Clause
 
 _logger = logging.getLogger(__name__)
@@ -42,7 +42,11 @@ def statement_over(
 
 
 def merge(
-    table: Table, declaration: MergeDeclaration, changes: DataFrame, marks: Marks
+    table: Table,
+    declaration: MergeDeclaration,
+    changes: DataFrame,
+    marks: Marks,
+    lease: Lease | None,
 ) -> MergeResult:
     """Run the declared statement over a view of the changes, which lives as long as it runs."""
     with _view(changes) as view:
@@ -51,6 +55,7 @@ def merge(
             statement_over(table, declaration, changes)(view),
             idempotency=marks.pair,
             applied_before=marks.before,
+            lease=lease,
         )
 
 

@@ -52,6 +52,13 @@ class Marks:
         """The one pair of a merge, if it has one."""
         return next(iter(self.pairs.items()), None)
 
+    def are_in(self, table: Table) -> bool:
+        """Whether a table holds what the rows apply, so that nothing is left to be done."""
+        if not self.pairs or not table.exists():
+            return False
+        held = [(table.last_applied(name), version) for name, version in self.pairs.items()]
+        return all(applied is not None and applied >= version for applied, version in held)
+
 
 def marks_of_run(
     asset: AssetKey,

@@ -1,15 +1,18 @@
 """The partitions of a run, and the rows of a table that belong to them.
 
 - `run_partitions`: which partitions a run is for, and whether it is a full refresh.
+- `partition_order`: which of two partitions is the older one.
 - `predicate`: the SQL predicate of the rows that belong to partitions.
 """
 
 from __future__ import annotations
 
+from dagster_deltaweave.partitions.partition_order import Positions, partition_positions
 from dagster_deltaweave.partitions.predicate import NO_ROW_PREDICATE, partition_predicate
 from dagster_deltaweave.partitions.run_partitions import (
     DELIVERY_TAG,
     FULL_REFRESH_TAG,
+    ORDER_TAG,
     covers_all_partitions,
     is_full_refresh,
     is_refresh,
@@ -24,6 +27,8 @@ __all__ = [
     "DELIVERY_TAG",
     "FULL_REFRESH_TAG",
     "NO_ROW_PREDICATE",
+    "ORDER_TAG",
+    "Positions",
     "covers_all_partitions",
     "is_full_refresh",
     "is_refresh",
@@ -31,6 +36,7 @@ __all__ = [
     "output_is_full_refresh",
     "output_partition_keys",
     "partition_keys",
+    "partition_positions",
     "partition_predicate",
     "partition_tags",
 ]

@@ -31,6 +31,9 @@ FULL_REFRESH_TAG = "deltaweave/full_refresh"
 DELIVERY_TAG = "deltaweave/delivery"
 """Run tag that says which delivery of its partition a run applies."""
 
+ORDER_TAG = "deltaweave/order"
+"""Run tag: `any` makes the run merge its partition though newer ones were merged."""
+
 
 def partition_tags(partitions: Iterable[str]) -> dict[str, str]:
     """The tags of one run for these partitions, which need not be adjacent.

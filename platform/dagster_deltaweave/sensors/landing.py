@@ -33,6 +33,7 @@ from dagster_deltaweave.landing import (
     list_deliveries,
     look_at_landing,
 )
+from dagster_deltaweave.partitions import partition_positions
 from dagster_deltaweave.sensors.delivery_runs import (
     arrival_of_delivery,
     delivery_run_request,
@@ -96,6 +97,9 @@ def build_partition_sensor(
     follows `=` in it, as in Hive's `day=2024-01-01`, that is the key; `partition_path` finds the
     directory. A directory that cannot be a key, or cannot be read, is skipped with a reason; the
     others are requested.
+
+    A tick requests its runs in the order of their partitions, the oldest first; what is left for
+    later ticks follows by name.
 
     The cursor is a watermark (`Watermark`), not a list of all that was ever requested. Where it is
     lost, the run keys of earlier runs say what was requested, and no run is doubled as long as
@@ -183,7 +187,17 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
     )
     if landed.problems:
         context.log.warning(f"Skipped in {watched.shown}: {_listed_problems(landed.problems)}.")
-    return _requests(context, watched, chosen, cursor)
+    return _requests(context, watched, _oldest_first(context, watched, chosen), cursor)
+
+
+def _oldest_first(
+    context: SensorEvaluationContext, watched: _Watched, chosen: Sequence[tuple[Delivery, str]]
+) -> Sequence[tuple[Delivery, str]]:
+    """The chosen deliveries in the order in which their partitions are to be merged."""
+    position = partition_positions(watched.partitions_def, context.instance)
+    if position is None:
+        return chosen
+    return sorted(chosen, key=lambda each: position(each[0].partition))
 
 
 def _requests(

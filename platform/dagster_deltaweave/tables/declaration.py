@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dagster import AssetKey
 
-from dagster_deltaweave.tables.merge_text import clause_text, with_written_out_stars
+from dagster_deltaweave.tables.merge_text import (
+    clause_text,
+    not_older,
+    with_written_out_stars,
+)
 from deltaweave.clauses import Clause
 from deltaweave.locations import refuse_credentials
 
@@ -18,12 +22,17 @@ if TYPE_CHECKING:
 DELETION_VECTORS = "delta.enableDeletionVectors"
 TYPE_WIDENING = "delta.enableTypeWidening"
 
+_UPDATES = {("matched", "update"), ("matched", "update_all")}
+
 
 SchemaPolicy = Literal["strict", "add", "widen"]
 """What becomes of columns that a table lacks: an error, added, or added and types widened."""
 
 IdempotentBy = Literal["partition", "delivery"]
 """What an asset applies once: each partition, or each delivery of one."""
+
+Order = Literal["partition", "any"]
+"""In which order partitions are merged: an older one never after a newer one, or in any order."""
 
 WriteMode = Literal["append", "overwrite", "replace_where"]
 
@@ -94,12 +103,29 @@ class MergeDeclaration(TableDeclaration):
         clauses: The clauses in their order; empty where `merge_text` gives them.
         merge_text: A whole MERGE statement with `{target}` and `{source}`, or None.
         except_column_list: Columns of the changes that only clauses use, no columns of the table.
+        sequence_by: Column that says which of two rows is newer; None if none does.
+        order: In which order partitions are merged.
     """
 
     on: str | None = None
     clauses: tuple[Clause, ...] = ()
     merge_text: str | None = None
     except_column_list: tuple[str, ...] = ()
+    sequence_by: str | None = None
+    order: Order = "partition"
+
+    @property
+    def needs_order(self) -> bool:
+        """Whether an older partition could replace what a newer one wrote."""
+        if self.order == "any":
+            return False
+        if self.merge_text is not None:
+            return True
+        changing = [clause for clause in self.clauses if clause.kind != "not_matched"]
+        if self.sequence_by is None:
+            return bool(changing)
+        # A deleted row has no sequence any more: an older row would be inserted again.
+        return any((clause.kind, clause.action) not in _UPDATES for clause in changing)
 
     @property
     def _locations(self) -> list[str]:
@@ -118,7 +144,7 @@ class MergeDeclaration(TableDeclaration):
             # Not str.format: other braces in the text, as in a JSON literal, are the user's.
             return self.merge_text.replace("{target}", target).replace("{source}", source)
         evolves = self.schema_policy != "strict"
-        clauses = self.clauses
+        clauses = tuple(not_older(clause, self.sequence_by) for clause in self.clauses)
         if evolves and self.except_column_list and columns:
             kept = self.table_columns(columns)
             clauses = tuple(with_written_out_stars(clause, kept) for clause in clauses)

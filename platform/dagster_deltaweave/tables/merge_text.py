@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deltaweave import clauses as when
 from deltaweave.clauses import Clause
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import quoted, unquoted
 
 if TYPE_CHECKING:
     pass
@@ -37,6 +38,25 @@ def with_written_out_stars(clause: Clause, columns: Sequence[str]) -> Clause:
     if clause.action == "insert_all":
         return when.when_not_matched_insert(assignments, clause.condition)
     return clause
+
+
+def not_older(clause: Clause, sequence: str | None) -> Clause:
+    """The clause, for source rows alone that are not older than the target row that they match.
+
+    A target row without a sequence is older than all others, a source row without one than all
+    that have one.
+
+    Args:
+        clause: The clause.
+        sequence: Column of source and target that says which row is newer; None if none does.
+    """
+    if sequence is None or clause.kind != "matched":
+        return clause
+    column = quoted(unquoted(sequence))
+    condition = f"(t.{column} IS NULL OR s.{column} >= t.{column})"
+    if clause.condition is not None:
+        condition = f"({clause.condition}) AND {condition}"
+    return replace(clause, condition=condition)
 
 
 def clause_text(clause: Clause) -> str:

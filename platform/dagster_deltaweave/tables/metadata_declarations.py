@@ -11,6 +11,7 @@ from dagster_deltaweave.dagster_private import ObjectMetadataValue
 from dagster_deltaweave.tables.declaration import (
     IdempotentBy,
     MergeDeclaration,
+    Order,
     SchemaPolicy,
     TableDeclaration,
     WriteDeclaration,
@@ -44,6 +45,8 @@ _ENTRIES = frozenset(
         "schema_policy",
         "idempotent_by",
         "retries",
+        "sequence_by",
+        "order",
     }
 )
 
@@ -67,7 +70,8 @@ def table_declaration(metadata: Mapping[str, Any], *, asset: str) -> TableDeclar
     Either `@merge_asset` or `@cdc_asset` left its declaration there, or plain entries say it:
     `deltaweave/write` (`append`, `overwrite`, `replace_where` or `merge`) and, beside it,
     `partition_expr` and `deltaweave/…` for `keys`, `replace_where`, `table`, `schema`,
-    `partition_by`, `cluster_by`, `properties`, `schema_policy`, `idempotent_by` and `retries`.
+    `partition_by`, `cluster_by`, `properties`, `schema_policy`, `idempotent_by` and `retries`; for
+    merges, `order` and `sequence_by` too.
 
     Raises:
         StatementError: An entry is unknown, or does not go with the others.
@@ -101,7 +105,11 @@ def table_declaration(metadata: Mapping[str, Any], *, asset: str) -> TableDeclar
             table=asset,
             operation="writing",
         )
-    for name, choices in (("schema_policy", SchemaPolicy), ("idempotent_by", IdempotentBy)):
+    for name in ("order", "sequence_by"):
+        if name in given and mode != "merge":
+            raise _wrong(asset, f"{_PREFIX}{name} goes with {WRITE}: merge only", _MODES)
+    choices_of = {"schema_policy": SchemaPolicy, "idempotent_by": IdempotentBy, "order": Order}
+    for name, choices in choices_of.items():
         if name in given and given[name] not in get_args(choices):
             raise _wrong(asset, f"{_PREFIX}{name} is {given[name]!r}", set(get_args(choices)))
     for name in ("partition_by", "cluster_by"):

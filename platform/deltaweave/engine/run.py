@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from deltaweave.delta.commit import (
     AfterCommit,
     Committed,
+    Lease,
     Transaction,
     check_since_analysis,
     is_applied,
@@ -54,6 +56,7 @@ def run(
     idempotency: tuple[str, int] | None = None,
     applied_before: int | None = None,
     computed_from: int | None = None,
+    lease: Lease | None = None,
 ) -> MergeResult:
     """Run a resolved merge and commit it.
 
@@ -65,13 +68,14 @@ def run(
         applied_before: The version of that id that the table must still hold at the commit, -1 for
             none.
         computed_from: The version of the target that the merge must read.
+        lease: What the target must still hold at the commit, and the commit adds to it.
 
     Raises:
         CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
         DeltaweaveError: Another subclass that says what happened; nothing was committed.
     """
     pair = idempotency or session_pair(merge.spark, table=merge.table)
-    result = _with_retries(merge, pair, applied_before, computed_from)
+    result = _with_retries(merge, pair, applied_before, computed_from, lease)
     if idempotency is not None or pair is None:
         return result
     afterwards = AfterCommit(merge.table, result.version, list(result.warnings))
@@ -85,6 +89,7 @@ def _with_retries(
     idempotency: tuple[str, int] | None,
     applied_before: int | None,
     computed_from: int | None,
+    lease: Lease | None,
 ) -> MergeResult:
     """Run attempts until one keeps its materialized source to the end."""
     max_attempts = int(merge.spark.conf.get(_MAX_ATTEMPTS, "4") or 4)
@@ -98,7 +103,7 @@ def _with_retries(
         for attempt in attempts:
             with attempt:
                 number = attempt.retry_state.attempt_number
-                result = _attempt(merge, idempotency, applied_before, computed_from, number)
+                result = _attempt(merge, idempotency, applied_before, computed_from, lease, number)
     except SourceLostError as lost:
         message = delta_message(merge.spark, "sourceMaterializationFailedRepeatedlyInMerge")
         raise SourceLostError(
@@ -125,6 +130,7 @@ def _attempt(
     idempotency: tuple[str, int] | None,
     applied_before: int | None,
     computed_from: int | None,
+    lease: Lease | None,
     attempt: int,
 ) -> MergeResult:
     """Run the phases once, with a new transaction and a newly materialized source."""
@@ -136,6 +142,9 @@ def _attempt(
         if _is_applied(transaction, idempotency, applied_before):
             applied = Strategy.ALREADY_APPLIED.value
             return MergeResult(None, MergeMetrics(), TouchedFiles(), applied)
+        if lease is not None:
+            held = transaction.last_applied(lease.application_id)
+            lease.check(held, table=merge.table, version=transaction.version)
         check_since_analysis(transaction)
         _check_version(transaction, computed_from)
         transaction.evolve_schema()
@@ -150,7 +159,7 @@ def _attempt(
         touched_files = _touched_files(changes)
         unaffected = num_unaffected(merge, source, changes.matched_source, metrics)
         committing = time.perf_counter()
-        committed = _commit(transaction, changes, metrics, idempotency)
+        committed = _commit(transaction, changes, metrics, _marks(idempotency, lease))
         commit_time_ms = round((time.perf_counter() - committing) * 1000)
     unchanged = MergeResult(
         None,
@@ -198,6 +207,12 @@ def _check_version(transaction: Transaction, computed_from: int | None) -> None:
         )
 
 
+def _marks(idempotency: tuple[str, int] | None, lease: Lease | None) -> dict[str, int]:
+    """The application ids and versions that the commit holds."""
+    pair = {} if idempotency is None else dict([idempotency])
+    return pair if lease is None else {**pair, **lease.marks}
+
+
 def _after_commit(
     transaction: Transaction,
     changes: Changes,
@@ -228,11 +243,11 @@ def _commit(
     transaction: Transaction,
     changes: Changes,
     metrics: MergeMetrics,
-    idempotency: tuple[str, int] | None,
+    marks: Mapping[str, int],
 ) -> Committed:
-    """Commit, unless nothing changed and there is no idempotency pair to keep."""
+    """Commit, unless nothing changed and there is no mark to keep."""
     has_changes = len(changes.touched) or metrics.num_target_files_added
-    if not has_changes and idempotency is None and not transaction.changes_metadata:
+    if not has_changes and not marks and not transaction.changes_metadata:
         logger.info("%s: nothing changed, nothing committed", transaction.merge.table)
         return Committed(None)
     return transaction.commit(
@@ -240,7 +255,7 @@ def _commit(
         marked=changes.marked.actions if changes.marked is not None else None,
         written=changes.written,
         metrics=metrics,
-        idempotency=idempotency,
+        marks=marks,
     )
 
 

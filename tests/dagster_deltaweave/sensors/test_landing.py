@@ -14,6 +14,7 @@ from dagster import (
     DagsterInstance,
     Definitions,
     DynamicPartitionsDefinition,
+    MonthlyPartitionsDefinition,
     PartitionsDefinition,
     StaticPartitionsDefinition,
     asset,
@@ -91,6 +92,20 @@ def test_new_partitions_are_added_and_requested_once_in_arrival_order(
     assert addition.partition_keys == ["1999-12", "2000-03", "2000-10"]
     assert requested(second) == []
     assert second.skip_message == f"No new partition in {landing}: 3 requested before."
+
+
+def test_a_tick_requests_fixed_partitions_in_their_order(
+    landing: Path, instance: DagsterInstance
+) -> None:
+    months = MonthlyPartitionsDefinition("12-1999", fmt="%m-%Y", end_date="12-2000")
+    for partition in ("01-2000", "02-2000", "12-1999"):
+        land(landing, partition)
+
+    assert requested(tick(orders_sensor(landing, partitions_def=months), instance)) == [
+        "12-1999",
+        "01-2000",
+        "02-2000",
+    ]
 
 
 def test_a_partition_without_its_marker_waits(landing: Path, instance: DagsterInstance) -> None:
@@ -212,7 +227,7 @@ def test_a_backlog_is_worked_off_by_name_and_leaves_a_small_cursor(
     assert [requested(each) for each in ticks] == [
         ["p0", "p1", "p2"],
         ["p3", "p4", "p5"],  # the backlog of the first tick goes on …
-        ["p6", "p7", "p0"],  # … and after it comes what landed meanwhile
+        ["p0", "p6", "p7"],  # … and in its last tick, the oldest first, what landed meanwhile
         ["p1a"],
         [],
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaweave import MergeResult, Table, errors
+from deltaweave import Lease, MergeResult, Table, errors, merge
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.delta.statement import analyzer
 from deltaweave.engine import run
@@ -127,6 +127,26 @@ def test_two_commits_of_one_application_id_conflict_whatever_they_touch(
         merge((1, 100, "a"))
     assert merge((1, 100, "a")).strategy == "already-applied"
     assert newest_version(table.path_or_name) == 1
+
+
+def test_a_merge_conflicts_with_a_commit_that_takes_its_lease_whatever_it_touches(
+    table: Table, overtaken: Callable[..., None]
+) -> None:
+    frame(table.spark, [(1, 11, "a")], PARTITIONED).createOrReplaceTempView("with_lease")
+    statement = (
+        f"MERGE INTO delta.`{table.path_or_name}` t USING with_lease s "
+        "ON t.k = s.k AND t.p = 'a' WHEN MATCHED THEN UPDATE SET *"
+    )
+    other = frame(table.spark, [(3, 30, "b")], PARTITIONED)
+    overtaken(lambda: table.write(other, "append", applied={"order": 4}))
+
+    for held in (-1, 3):  # the first conflicts as it commits, the second is refused before
+        with pytest.raises(errors.CommitConflictError):
+            merge(table.spark, statement, lease=Lease("order", held, {"order": 5}))
+    assert table.read().where("v = 11").isEmpty()
+
+    merge(table.spark, statement, lease=Lease("order", 4, {"order": 5, "order#a": 5}))
+    assert (table.last_applied("order"), table.last_applied("order#a")) == (5, 5)
 
 
 def test_no_update_is_lost_between_threads(table: Table) -> None:

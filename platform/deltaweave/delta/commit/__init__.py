@@ -29,12 +29,18 @@ from deltaweave.delta.commit.table_creation import (
 )
 from deltaweave.delta.commit.table_write import Write, WriteResult, write_rows
 from deltaweave.delta.commit.transaction import Transaction, transaction_on
-from deltaweave.delta.commit.transaction_ids import is_applied, reset_session_pair, session_pair
+from deltaweave.delta.commit.transaction_ids import (
+    Lease,
+    is_applied,
+    reset_session_pair,
+    session_pair,
+)
 from deltaweave.delta.commit.written_files import WrittenFiles
 
 __all__ = [
     "AfterCommit",
     "Committed",
+    "Lease",
     "Transaction",
     "WantedTable",
     "Write",

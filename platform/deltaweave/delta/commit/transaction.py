@@ -215,7 +215,7 @@ class Transaction:
         marked: JavaObject | None,
         written: WrittenFiles | None,
         metrics: Mapping[str, int],
-        idempotency: tuple[str, int] | None,
+        marks: Mapping[str, int],
     ) -> Committed:
         """Commit as one `MERGE` operation, with its metrics for the history.
 
@@ -224,7 +224,7 @@ class Transaction:
             marked: Scala Seq of the actions that put deletion vectors in place.
             written: New files.
             metrics: Delta's metrics by name.
-            idempotency: An (application id, version) pair for the same commit.
+            marks: Application ids and versions for the same commit.
 
         Returns:
             The version, or None where Delta found nothing to commit.
@@ -235,8 +235,8 @@ class Transaction:
         """
         view = jvm_.jvm(self.merge.spark)
         actions = view.java.util.ArrayList()
-        if idempotency is not None:
-            actions.add(transaction_id(view, *idempotency))
+        for mark in marks.items():
+            actions.add(transaction_id(view, *mark))
         actions.addAll(removed.removals())
         if marked is not None:
             actions.addAll(jvm_.java_list(view, marked))

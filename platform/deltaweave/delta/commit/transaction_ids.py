@@ -7,6 +7,8 @@ precedence.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from deltaweave.delta import jvm as jvm_
@@ -19,6 +21,42 @@ if TYPE_CHECKING:
 APPLICATION_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 AUTO_RESET = "spark.databricks.delta.write.txnVersion.autoReset.enabled"
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What a table must still hold when a merge commits, and what the commit adds to it.
+
+    Attributes:
+        application_id: An application id.
+        held: The version that the table must hold of it, -1 for none.
+        marks: Application ids and versions that go into the same commit.
+    """
+
+    application_id: str
+    held: int
+    marks: Mapping[str, int] = field(default_factory=dict)
+
+    def check(self, held: int, *, table: str, version: int) -> None:
+        """Fail where the table no longer holds the version.
+
+        Args:
+            held: What it holds. It must have been read in the transaction that commits, so that
+                Delta refuses the commit if another one with the same id wins.
+            table: What messages call the table.
+            version: The version that the transaction reads.
+
+        Raises:
+            CommitConflictError: The table holds another version.
+        """
+        if held != self.held:
+            raise CommitConflictError(
+                f"another run committed version {held} of {self.application_id} meanwhile, and "
+                f"this merge was decided on at {self.held}.",
+                table=table,
+                version=version,
+                hint="Run it again: it will be decided on anew.",
+            )
 
 
 def is_applied(

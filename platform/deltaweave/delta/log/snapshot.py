@@ -90,6 +90,12 @@ class TableSnapshot:
         ids = str(self.snapshot.transactions().keys().mkString(_BETWEEN_IDS))
         return ids.split(_BETWEEN_IDS) if ids else []
 
+    def applied_versions(self, prefix: str) -> dict[str, int]:
+        """The newest version of each application id that begins with a prefix."""
+        text = str(self.snapshot.transactions().mkString(_BETWEEN_IDS))
+        pairs = [each.rpartition(" -> ") for each in text.split(_BETWEEN_IDS) if each]
+        return {name: int(version) for name, _, version in pairs if name.startswith(prefix)}
+
     def applied_at_ms(self, application_id: str) -> int | None:
         """When this application id was last committed, in ms since 1970; None if unknown."""
         for each in jvm_.iterate(self.snapshot.setTransactions()):

@@ -1,0 +1,251 @@
+"""Runs of older partitions: a run of a newer one waits until they have ended.
+
+Dagster knows which partitions runs were created for, and which of these were materialized. Of
+those between the newest merged partition and the run's own, it is waited for the ones that are
+queued or under way. One whose run failed stops the run: once a newer partition is merged, an older
+one can only be merged out of order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+
+from dagster_deltaweave.dagster_private import (
+    AUTO_RETRY_RUN_ID_TAG,
+    NOT_FINISHED_STATUSES,
+    PARTITION_NAME_TAG,
+    PRIORITY_TAG,
+    WILL_RETRY_TAG,
+)
+from dagster_deltaweave.partitions import ORDER_TAG, Positions
+from deltaweave.errors import OutOfOrderError
+
+if TYPE_CHECKING:
+    from dagster import AssetKey, OutputContext
+
+_QUEUED = (DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED)
+_FAILED = (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
+_QUEUED_SECONDS = 60
+_LET_GO_FIRST = 20
+_LONGEST_PAUSE_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """The run that was last created for a partition and has not materialized it.
+
+    Attributes:
+        partition: The partition.
+        run: The run.
+    """
+
+    partition: str
+    run: DagsterRun
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it is queued, runs, or will be tried again by Dagster."""
+        tags = self.run.tags
+        will_retry = tags.get(WILL_RETRY_TAG) == "true" and AUTO_RETRY_RUN_ID_TAG not in tags
+        return will_retry or self.run.status in NOT_FINISHED_STATUSES
+
+
+def wait_for_earlier_runs(
+    context: OutputContext,
+    table: str,
+    partitions: Sequence[str],
+    positions: Positions,
+    newest_merged: Callable[[], str | None],
+    wait_seconds: float,
+) -> None:
+    """Return once no older partition that Dagster knows of is still to be merged.
+
+    Args:
+        context: The context of the asset's output.
+        table: What messages call its table.
+        partitions: The run's partitions.
+        positions: Gives a partition's position.
+        newest_merged: Looks up the newest merged partition, None for none.
+        wait_seconds: How long to wait for one run, in s.
+
+    Raises:
+        OutOfOrderError: The run of an older partition failed, or took too long.
+    """
+    waiting = _Waiting(context, table, partitions, positions, wait_seconds)
+    if not waiting.attempts(newest_merged()):
+        return
+    with _without_pool_slot(context):
+        while attempts := waiting.attempts(newest_merged()):
+            waiting.pause(attempts)
+
+
+class _Waiting:
+    """A run that waits for others.
+
+    Args: as of `wait_for_earlier_runs`.
+    """
+
+    def __init__(
+        self,
+        context: OutputContext,
+        table: str,
+        partitions: Sequence[str],
+        positions: Positions,
+        wait_seconds: float,
+    ) -> None:
+        self._context, self._table, self._partitions = context, table, partitions
+        self._positions, self._wait_seconds = positions, wait_seconds
+        self._instance: DagsterInstance = context.step_context.instance
+        self._run = context.step_context.dagster_run
+        self._earliest = min(map(positions, partitions))
+        self._awaited, self._since = "", 0.0
+
+    def attempts(self, newest: str | None) -> list[_Attempt]:
+        """The runs of older partitions that are still to be merged, oldest first."""
+        after = None if newest is None else self._positions(newest)
+        known = {
+            partition: run_id
+            for partition, run_id in unmerged_attempts(self._instance, self._context.asset_key)
+            if run_id != self._run.run_id
+            and partition not in self._partitions
+            and (position := self._positions(partition)) is not None
+            and position < self._earliest
+            and (after is None or position > after)
+        }
+        runs = _runs(self._instance, run_ids=list(known.values())) if known else []
+        by_id = {run.run_id: run for run in runs}
+        found = [_Attempt(key, by_id[run]) for key, run in known.items() if run in by_id]
+        others = self._others_under_way([each for each in found if not each.is_under_way])
+        found = [others.get(each.partition, each) for each in found]
+        found = [each for each in found if each.is_under_way or each.run.status in _FAILED]
+        return sorted(found, key=lambda each: self._positions(each.partition))
+
+    def _others_under_way(self, ended: Sequence[_Attempt]) -> dict[str, _Attempt]:
+        """Of partitions whose newest run has ended, older runs that have not."""
+        if not ended:
+            return {}
+        tags = {PARTITION_NAME_TAG: [each.partition for each in ended]}
+        runs = _runs(self._instance, tags=tags, statuses=list(NOT_FINISHED_STATUSES))
+        asset = self._context.asset_key
+        return {
+            run.tags[PARTITION_NAME_TAG]: _Attempt(run.tags[PARTITION_NAME_TAG], run)
+            for run in runs
+            if run.asset_selection is None or asset in run.asset_selection
+        }
+
+    def pause(self, attempts: Sequence[_Attempt]) -> None:
+        """Wait a little for the oldest partition's run, or fail where that is of no use."""
+        oldest = attempts[0]
+        ended = [each for each in attempts if not each.is_under_way]
+        if ended:
+            raise self._error(
+                ended[0],
+                f"was not merged, because its run {ended[0].run.run_id} failed",
+                f"Run {ended[0].partition} first, and then this partition. If it holds nothing to "
+                f"be merged, run this partition with the tag {ORDER_TAG}: any.",
+            )
+        now = time.monotonic()
+        if oldest.run.run_id != self._awaited:
+            self._awaited, self._since = oldest.run.run_id, now
+            self._context.log.info(
+                f"This run waits for run {oldest.run.run_id} of partition {oldest.partition}, "
+                f"which is older and is to be merged before {self._own}."
+            )
+            self._let_go_first(attempts)
+        waited = now - self._since
+        gives_way = waited > _QUEUED_SECONDS and self._blocks(oldest)
+        if gives_way or waited > self._wait_seconds:
+            status = "is still in the queue" if gives_way else "has not ended"
+            raise self._error(
+                oldest,
+                f"is still to be merged, and its run {oldest.run.run_id} {status} after "
+                f"{waited:.0f} s",
+                "Execute this run again once that one has ended.",
+            )
+        time.sleep(min(_LONGEST_PAUSE_SECONDS, 1 + waited / 10))
+
+    def _blocks(self, oldest: _Attempt) -> bool:
+        """Whether the awaited run may be in the queue because of this one.
+
+        Of the runs that wait for it, the one with the newest partition makes room.
+        """
+        if oldest.run.status not in _QUEUED:
+            return False
+        newer = [
+            run_id
+            for partition, run_id in unmerged_attempts(self._instance, self._context.asset_key)
+            if partition not in self._partitions
+            and (position := self._positions(partition)) is not None
+            and position > self._earliest
+        ]
+        started = [DagsterRunStatus.STARTED]
+        return not (newer and _runs(self._instance, run_ids=newer, statuses=started))
+
+    def _let_go_first(self, attempts: Sequence[_Attempt]) -> None:
+        """Let Dagster take those in the queue out of it before this run's like, oldest first."""
+        queued = [each.run for each in attempts if each.run.status in _QUEUED]
+        priority = _priority(self._run)
+        for run in reversed(queued[:_LET_GO_FIRST]):
+            if (own := _priority(run)) > priority:
+                priority = own
+                continue
+            priority += 1
+            self._instance.add_run_tags(run.run_id, {PRIORITY_TAG: str(priority)})
+
+    @property
+    def _own(self) -> str:
+        return min(self._partitions, key=self._positions)
+
+    def _error(self, of: _Attempt, problem: str, hint: str) -> OutOfOrderError:
+        return OutOfOrderError(
+            f"partition {of.partition}, which is older than {self._own}, {problem}.",
+            partition=self._own,
+            others=[of.partition],
+            table=self._table,
+            version=None,
+            hint=hint,
+        )
+
+
+def unmerged_attempts(instance: DagsterInstance, asset: AssetKey) -> list[tuple[str, str]]:
+    """Each partition that was not materialized since a run was created for it, with that run."""
+    storage = instance.event_log_storage
+    found = storage.get_latest_asset_partition_materialization_attempts_without_materializations(
+        asset
+    )
+    # A run without a partition of Dagster's own, as of an asset that had none before, has None.
+    return [(partition, run_id) for partition, (run_id, _) in found.items() if partition]
+
+
+def _priority(run: DagsterRun) -> int:
+    text = run.tags.get(PRIORITY_TAG, "0")
+    return int(text) if text.lstrip("-").isdigit() else 0
+
+
+def _runs(instance: DagsterInstance, **wanted: Any) -> Sequence[DagsterRun]:
+    return instance.get_runs(RunsFilter(**wanted))
+
+
+@contextmanager
+def _without_pool_slot(context: OutputContext) -> Iterator[None]:
+    """Leave the step's slot in its pool to others, which it may be waiting for."""
+    step = context.step_context
+    storage, pool = step.instance.event_log_storage, step.step.pool
+    claim = (step.run_id, step.step.key)
+    if (
+        pool is None
+        or not storage.supports_global_concurrency_limits
+        or not storage.check_concurrency_claim(pool, *claim).is_claimed
+    ):
+        yield
+        return
+    storage.free_concurrency_slot_for_step(*claim)
+    yield
+    while not storage.claim_concurrency_slot(pool, *claim).is_claimed:
+        time.sleep(1)

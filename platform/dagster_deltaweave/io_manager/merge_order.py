@@ -1,0 +1,215 @@
+"""Merges of partitions in order: an older one never overwrites what a newer one wrote.
+
+A merge puts its partitions into its own commit as application ids, whose version orders them:
+
+| application id | version |
+| --- | --- |
+| `deltaweave/order/<asset>#<partition>` | of the table, after the one that the merge read |
+| `deltaweave/order/<asset>` | the same: the lease, which must still hold at the commit |
+
+A run of a partition that is older than a merged one is refused before it writes. Of two runs at
+once that both found their partition to be the newest, Delta refuses the commit of the second, by
+the lease; its run tries again, and finds what the first merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from dagster_deltaweave.io_manager.earlier_runs import wait_for_earlier_runs
+from dagster_deltaweave.partitions import ORDER_TAG, Positions, partition_positions
+from dagster_deltaweave.tables import MergeDeclaration
+from deltaweave import Lease
+from deltaweave.delta.commit import is_unwritten
+from deltaweave.errors import OutOfOrderError
+
+if TYPE_CHECKING:
+    from dagster import AssetKey, OutputContext
+
+    from dagster_deltaweave.tables import TableDeclaration
+    from deltaweave import Table
+
+_ANY = "any"
+
+
+@dataclass(frozen=True)
+class MergedPartitions:
+    """Which partitions were merged into a version of a table.
+
+    Attributes:
+        lease: Application id of the order.
+        held: Its version in the table, -1 for none.
+        version: The table's version, -1 where there is no table yet.
+        merged: Partition to the version of its own application id.
+        positions: Gives a partition's position.
+    """
+
+    lease: str
+    held: int
+    version: int
+    merged: Mapping[str, int]
+    positions: Positions
+
+    @classmethod
+    def of(cls, asset: AssetKey, table: Table, positions: Positions) -> MergedPartitions:
+        """Those of the newest version."""
+        lease = f"deltaweave/order/{asset.to_user_string()}"
+        if not table.exists():
+            return cls(lease, -1, -1, {}, positions)
+        snapshot = table.snapshot()
+        held = snapshot.last_applied(lease)
+        if held is None:
+            return cls(lease, -1, snapshot.version, {}, positions)
+        of_partitions = snapshot.applied_versions(f"{lease}#")
+        merged = {name[len(lease) + 1 :]: version for name, version in of_partitions.items()}
+        return cls(lease, held, snapshot.version, merged, positions)
+
+    @property
+    def newest(self) -> str | None:
+        """The newest partition, or None."""
+        return next(self._newest_first(), None)
+
+    def newer_than(self, partitions: Collection[str]) -> list[str]:
+        """Those newer than the earliest of these partitions and not among them, newest first."""
+        earliest = min(map(self.positions, partitions))
+        newer = []
+        for key in self._newest_first():
+            if self.positions(key) <= earliest:
+                break
+            newer.append(key)
+        return [key for key in newer if key not in partitions]
+
+    def lease_of(self, partitions: Sequence[str], *, anew: bool = False) -> Lease:
+        """What the merge of these partitions needs to hold, and puts into its commit.
+
+        Args:
+            partitions: The partitions.
+            anew: Whether the order goes on from them, also where newer ones were merged.
+        """
+        newest = None if anew or self.newest is None else self.positions(self.newest)
+        newer = [key for key in partitions if newest is None or self.positions(key) > newest]
+        # Where none is newer, a merge at once of another such partition does no harm.
+        names = [self.lease, *(f"{self.lease}#{key}" for key in newer)] if newer else []
+        return Lease(self.lease, self.held, dict.fromkeys(names, self.version + 1))
+
+    def _newest_first(self) -> Iterator[str]:
+        """The merged partitions that count, newest first.
+
+        Not those that the asset no longer has, nor those to which the order went back since.
+        """
+        lowest: Any = None
+        by_version = sorted(self.merged.items(), key=lambda each: -each[1])
+        for _, group in groupby(by_version, key=lambda each: each[1]):
+            known = [(self.positions(key), key) for key, _ in group]
+            known = [
+                (position, key)
+                for position, key in known
+                if position is not None and (lowest is None or position <= lowest)
+            ]
+            for position, key in sorted(known, reverse=True):
+                yield key
+                lowest = position
+
+
+def lease_of_run(
+    context: OutputContext,
+    table: Table,
+    declaration: MergeDeclaration,
+    partitions: Sequence[str],
+    wait_seconds: float,
+) -> Lease | None:
+    """The lease of a run's merge; None where order does not matter.
+
+    The run waits here until the runs of older partitions have ended.
+
+    Args:
+        context: The context of the asset's output.
+        table: The asset's table.
+        declaration: How it is merged.
+        partitions: The run's partitions.
+        wait_seconds: How long to wait for a run of an older partition, in s.
+
+    Raises:
+        OutOfOrderError: A newer partition was merged, or an older one was not and is not under way.
+    """
+    positions = _positions(context, declaration, partitions)
+    if positions is None:
+        return None
+
+    def look() -> MergedPartitions:
+        return MergedPartitions.of(context.asset_key, table, positions)
+
+    if context.step_context.dagster_run.tags.get(ORDER_TAG) == _ANY:
+        return look().lease_of(partitions, anew=True)
+
+    def newest() -> str | None:
+        merged = look()
+        _refuse_older(merged, partitions, table.path_or_name)
+        return merged.newest or _newest_materialized(context, table, positions, partitions)
+
+    wait_for_earlier_runs(context, table.path_or_name, partitions, positions, newest, wait_seconds)
+    merged = look()
+    _refuse_older(merged, partitions, table.path_or_name)
+    return merged.lease_of(partitions)
+
+
+def marks_of_refreshed(
+    context: OutputContext,
+    table: Table,
+    declaration: TableDeclaration,
+    partitions: Sequence[str],
+    *,
+    is_of_all: bool,
+) -> Mapping[str, int]:
+    """The application ids and versions by which a rebuilt table knows its partitions."""
+    positions = _positions(context, declaration, partitions)
+    if positions is None:
+        return {}
+    merged = MergedPartitions.of(context.asset_key, table, positions)
+    return merged.lease_of(partitions, anew=is_of_all).marks
+
+
+def _positions(
+    context: OutputContext, declaration: TableDeclaration, partitions: Sequence[str]
+) -> Positions | None:
+    if not (isinstance(declaration, MergeDeclaration) and declaration.needs_order and partitions):
+        return None
+    return partition_positions(context.asset_partitions_def, context.step_context.instance)
+
+
+def _newest_materialized(
+    context: OutputContext, table: Table, positions: Positions, partitions: Sequence[str]
+) -> str | None:
+    """The newest partition before the run's that a release without this order merged, or None.
+
+    Runs that failed before it, perhaps years ago, are not waited for.
+    """
+    if not table.exists() or is_unwritten(table.snapshot()):
+        return None
+    earliest = min(map(positions, partitions))
+    keys = context.step_context.instance.get_materialized_partitions(context.asset_key)
+    older = [key for key in keys if (at := positions(key)) is not None and at < earliest]
+    return max(older, key=positions, default=None)
+
+
+def _refuse_older(merged: MergedPartitions, partitions: Sequence[str], table: str) -> None:
+    newer = merged.newer_than(partitions)
+    if not newer:
+        return
+    partition = min(partitions, key=merged.positions)
+    raise OutOfOrderError(
+        f"partition {newer[0]}, which is newer than {partition}, was merged before it: it is in "
+        f"the table since a version after {merged.merged[newer[0]] - 1}. Older rows would replace "
+        "newer ones.",
+        partition=partition,
+        others=newer,
+        table=table,
+        version=merged.version,
+        hint=f"To merge {partition} all the same, run it with the tag {ORDER_TAG}: {_ANY}, and "
+        "then the newer partitions again, in order; or rebuild the table by a full refresh. "
+        "Declare sequence_by= where a column of the rows says which is newer, and order='any' "
+        "where order does not matter.",
+    )

@@ -1,0 +1,74 @@
+"""The order of an asset's partitions: which of two is the older one.
+
+| partitions | ordered by |
+| --- | --- |
+| time windows | the beginnings of the windows |
+| fixed | their places in the definition |
+| dynamic | their keys as texts, in which order the landing sensor requests them |
+| of several dimensions | the one dimension of time windows; without one they have no order |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dagster import (
+    DagsterInstance,
+    DynamicPartitionsDefinition,
+    MultiPartitionsDefinition,
+    PartitionsDefinition,
+    TimeWindowPartitionsDefinition,
+)
+
+Positions = Callable[[str], Any]
+"""A partition's position, which is greater for a newer one; None for no partition of the asset."""
+
+
+def partition_positions(
+    definition: PartitionsDefinition[str] | None, instance: DagsterInstance
+) -> Positions | None:
+    """Gives each partition's position; None where the partitions have no order.
+
+    Args:
+        definition: The asset's partitions, None if it has none.
+        instance: Knows the dynamic ones among them.
+    """
+    if definition is None:
+        return None
+    if isinstance(definition, MultiPartitionsDefinition):
+        return _by_time_dimension(definition)
+    if isinstance(definition, TimeWindowPartitionsDefinition):
+        return lambda key: _beginning(definition, key)
+    if isinstance(definition, DynamicPartitionsDefinition):
+        return lambda key: key
+    keys = definition.get_partition_keys(dynamic_partitions_store=instance)
+    return {key: number for number, key in enumerate(keys)}.get
+
+
+def _by_time_dimension(definition: MultiPartitionsDefinition) -> Positions | None:
+    kinds = [
+        isinstance(each.partitions_def, TimeWindowPartitionsDefinition)
+        for each in definition.partitions_defs
+    ]
+    if kinds.count(True) != 1:
+        return None
+    times = definition.partitions_defs[kinds.index(True)]
+
+    def position(key: str) -> float | None:
+        try:
+            parts = definition.get_partition_key_from_str(key).keys_by_dimension
+        except Exception:  # a key of other dimensions, which the definition had before
+            return None
+        return _beginning(times.partitions_def, parts[times.name])
+
+    return position
+
+
+def _beginning(definition: PartitionsDefinition[str], key: str) -> float | None:
+    """When the window begins, in s since 1970; None for a key in another format."""
+    assert isinstance(definition, TimeWindowPartitionsDefinition)
+    try:
+        return definition.time_window_for_partition_key(key).start.timestamp()
+    except (ValueError, StopIteration):
+        return None

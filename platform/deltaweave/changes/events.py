@@ -92,6 +92,11 @@ class Events:
     truncated: Column | None = None
 
     @property
+    def key_rows(self) -> DataFrame:
+        """The keys alone, one for each event."""
+        return self.rows.select(*map(quoted, self.shape.keys))
+
+    @property
     def sequence_type(self) -> StructType:
         """The type of `_cdc_sequence`, as tables hold it."""
         sequence = nullable(self.rows.schema[SEQUENCE].dataType)

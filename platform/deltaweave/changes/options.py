@@ -81,7 +81,7 @@ def schema_of(events: Events, further: Sequence[StructField]) -> StructType:
 
 def check_columns(table: Table, schema: StructType) -> None:
     """Raise a StatementError that names the columns that the table lacks."""
-    has = {field.name.lower() for field in table.read().schema}
+    has = {field.name.lower() for field in table.snapshot().schema}
     missing = [field for field in schema if field.name.lower() not in has]
     if missing:
         added = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in missing)

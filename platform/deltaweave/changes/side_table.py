@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, TimestampType
 
 from deltaweave.changes.events import PREFIX
 from deltaweave.changes.options import needed_properties
+from deltaweave.delta.log import FileList, TableSnapshot, bounds
 from deltaweave.engine.find import KEY_INDEX_DIRECTORY
 from deltaweave.table import Table
 
@@ -22,6 +23,7 @@ NOTED = f"{PREFIX}noted_at"
 TOMBSTONES, EVENTS = "_deltaweave_tombstones", "_deltaweave_events"
 """The directories of remembered deletes, and of remembered events of histories."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _OWNER = "deltaweave.sideTableOf"
 """The table property of a side table with the id of its table."""
 
@@ -61,5 +63,22 @@ def newest_version(kept_in: Table) -> int:
 
 def noted_before(keep_for: timedelta) -> str:
     """The SQL condition of rows that were written longer ago."""
-    before = (datetime.now(timezone.utc) - keep_for).isoformat()
-    return f"{NOTED} < TIMESTAMP '{before}'"
+    return f"{NOTED} < TIMESTAMP '{_ago(keep_for).isoformat()}'"
+
+
+def may_hold_noted_before(kept_in: TableSnapshot, keep_for: timedelta) -> bool:
+    """Whether a version of a side table may hold rows that were written longer ago.
+
+    By the statistics of its files in the log; true where these do not tell.
+    """
+    listed = kept_in.files_in_checksum()
+    if listed is None:
+        return True
+    files = FileList(kept_in.spark, listed, kept_in.data_path, have_statistics=True)
+    (noted,) = bounds(kept_in, files, [((NOTED,), TimestampType())])
+    before = (_ago(keep_for) - _EPOCH) // timedelta(microseconds=1)
+    return any(low is None or low < before for low in noted.lows)
+
+
+def _ago(time: timedelta) -> datetime:
+    return datetime.now(timezone.utc) - time

@@ -133,7 +133,7 @@ class Tombstones:
         if events.truncated is not None:
             known.append(last_at(events.truncated))
         if version >= 0:
-            rows = self.kept_in.read(version)
+            rows = self.kept_in.snapshot(version).read_whole()
             if self._times_emptied(version):
                 emptied = self._last_emptied(rows, events)
                 known += [] if emptied is None else [last_at(emptied)]

@@ -18,6 +18,7 @@ from deltaweave.changes.side_table import (
     EVENTS,
     NOTED,
     create_side_table,
+    may_hold_noted_before,
     newest_version,
     noted_before,
     side_table,
@@ -53,9 +54,12 @@ class Remembered:
         """The remembered events of a batch's keys at a version: columns as `Events.rows`."""
         if version < 0:
             return None
-        keys = events.rows.select(*map(quoted, events.shape.keys)).distinct()
-        kept = self.kept_in.read(version).drop(NOTED)
-        return kept.join(keys, list(events.shape.keys), "left_semi")
+        kept = self.kept_in.snapshot(version).read_whole().drop(NOTED)
+        return kept.join(events.key_rows, list(events.shape.keys), "left_semi")
+
+    def may_be_old(self, version: int) -> bool:
+        """Whether an event may have been remembered for long enough, by the log alone."""
+        return may_hold_noted_before(self.kept_in.snapshot(version), self.keep_for)
 
     def create(self, rows: DataFrame) -> None:
         """Create their table for rows like these, if it does not exist."""
@@ -63,26 +67,25 @@ class Remembered:
         schema = StructType([*fields, StructField(NOTED, TimestampType())])
         create_side_table(self.kept_in, self.table, schema)
 
-    def add(self, rows: DataFrame, events: Events) -> int | None:
+    def add(self, rows: DataFrame, events: Events, *, are_distinct: bool) -> int | None:
         """Add events to their table, and remove old ones.
 
         Args:
             rows: The events to remember, with the columns of `Events.rows`.
             events: The batch whose keys they have.
+            are_distinct: Whether no two of them have the same key and sequence.
 
         Returns:
             The committed version; None if nothing is added or removed.
         """
-        best = F.max_by(F.struct(*map(quoted, rows.columns)), SEQUENCE)
         keys = [quoted(key) for key in events.shape.keys]
-        newest = (
-            rows.groupBy(*keys, OPERATION, f"{SEQUENCE}.at")
-            .agg(best.alias("_cdc_best"))
-            .select("_cdc_best.*")
-        )
+        if not are_distinct:
+            best = F.max_by(F.struct(*map(quoted, rows.columns)), SEQUENCE)
+            of_sequence = rows.groupBy(*keys, OPERATION, f"{SEQUENCE}.at")
+            rows = of_sequence.agg(best.alias("_cdc_best")).select("_cdc_best.*")
         same = [f"t.{key} = s.{key}" for key in keys]
         same += [f"t.{OPERATION} = s.{OPERATION}", f"t.{SEQUENCE}.at = s.{SEQUENCE}.at"]
-        noted = newest.withColumn(NOTED, F.current_timestamp())
+        noted = rows.withColumn(NOTED, F.current_timestamp())
         # Column by column, because Delta expands * to names without quoting them.
         every: dict[str, str | Column] = {quoted(c): column("s", c) for c in noted.columns}
         merge = self.kept_in.merge(noted, on=" AND ".join(same)).add(

@@ -13,7 +13,6 @@ so neither does its time of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Window
@@ -44,7 +43,10 @@ START, END = "__START_AT", "__END_AT"
 
 _IN_TABLE = f"{PREFIX}in_table"
 _IS_BORDER = f"{PREFIX}is_border"
+_IS_KEPT = f"{PREFIX}is_kept"
+_BEGAN = f"{PREFIX}began"
 _GONE = f"{PREFIX}gone"
+_IS_UPSERT = f"({OPERATION} = '{UPSERT}')"
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,11 @@ class Histories:
         shape = self.events.shape
         return not shape.is_partial and set(self.tracked) == set(shape.columns)
 
+    @property
+    def _keys(self) -> str:
+        """The key columns, as SQL."""
+        return ", ".join(map(quoted, self.events.shape.keys))
+
     def apply(self, idempotency: tuple[str, int] | None) -> MergeResult:
         """Apply the batch to the histories of its keys.
 
@@ -78,15 +85,19 @@ class Histories:
         result, others = None, self.events.rows
         while True:
             read, beside = self.table.version(), self.remembered.version()
-            before = self._versions(read)
-            known = self._known(before, beside, others).persist()
+            # Its lineage names both versions: rows that executors lose come back the same.
+            known = self._known(self._versions(read), beside, others).persist()
             try:
                 to_remember = self._to_remember(known)
-                if beside < 0 and not to_remember.isEmpty():
+                adds = self._adds(known)
+                if beside < 0 and adds:
                     self.remembered.create(to_remember)
                     continue  # another batch may have created it, with events
-                added = None if beside < 0 else self.remembered.add(to_remember, self.events)
-                merged = self._merge(before, self._histories(known), idempotency, read)
+                added = None
+                if beside >= 0 and (adds or self.remembered.may_be_old(beside)):
+                    distinct = self.versions_are_events
+                    added = self.remembered.add(to_remember, self.events, are_distinct=distinct)
+                merged = self._merge(known, idempotency, read)
             finally:
                 with letting_go("what is known of the keys"):
                     known.unpersist()
@@ -101,13 +112,12 @@ class Histories:
 
     def _versions(self, version: int) -> DataFrame:
         """The versions of the batch's keys: keys, start, end, and the values as a struct."""
-        keys = [quoted(key) for key in self.events.shape.keys]
-        touched = self.events.rows.select(*keys).distinct()
         values = values_of(self.events.shape.columns)
         return (
-            self.table.read(version)
-            .join(touched, list(self.events.shape.keys), "left_semi")
-            .select(*keys, START, END, values.alias(VALUES))
+            self.table.snapshot(version)
+            .read_whole()
+            .join(self.events.key_rows, list(self.events.shape.keys), "left_semi")
+            .select(*map(column, self.events.shape.keys), START, END, values.alias(VALUES))
         )
 
     def _known(self, versions: DataFrame, beside: int, others: DataFrame) -> DataFrame:
@@ -120,90 +130,81 @@ class Histories:
 
         Returns:
             Columns as of `Events.rows`; `_cdc_is_border` (boolean): whether the event begins a
-            version or ends one without beginning another; `_cdc_state`: the values after it.
+            version or ends one without beginning another; `_cdc_state`: the values after it;
+            `_cdc_is_kept` (boolean): whether it is remembered; `_cdc_began` (array): the starts of
+            versions in the table with its sequence, at most one.
         """
+        others = others.withColumn(_IS_KEPT, F.lit(False))
         remembered = self.remembered.of_keys(self.events, beside)
         if remembered is not None:
-            others = others.unionByName(remembered)
+            others = others.unionByName(remembered.withColumn(_IS_KEPT, F.lit(True)))
         # In the table's types, so that versions and events can be compared.
-        others = others.withColumn(VALUES, F.col(VALUES).cast(versions.schema[VALUES].dataType))
-        tie = F.when(F.col(OPERATION) == UPSERT, digest(others, self.events.shape))
-        others = others.withColumn(
-            SEQUENCE,
-            F.struct(
-                F.col(SEQUENCE)["at"].alias("at"),
-                F.coalesce(tie, F.col(SEQUENCE)["tie"]).alias("tie"),
-            ),
-        )
-        known = self._of_versions(versions).unionByName(
-            others.withColumn(_IN_TABLE, F.lit(False)), allowMissingColumns=True
-        )
-        at = F.col(SEQUENCE)["at"]
-        keys = [column(key) for key in self.events.shape.keys]
+        values = F.col(VALUES).cast(versions.schema[VALUES].dataType)
+        others = others.withColumns({VALUES: values, _IN_TABLE: F.lit(False)})
+        known = self._of_versions(versions).unionByName(others, allowMissingColumns=True)
+        # One shuffle, for this and all that follows: everything is by key.
+        known = known.repartition(*map(column, self.events.shape.keys))
+        tie = digest(known, self.events.shape)
+        tie = F.when(F.col(OPERATION) == UPSERT, tie).otherwise(F.col(SEQUENCE)["tie"])
+        sequence = F.struct(F.expr(f"{SEQUENCE}.at"), tie.alias("tie"))
+        known = known.withColumn(SEQUENCE, sequence)
+        at = f"PARTITION BY {self._keys}, {SEQUENCE}.at"
+        known = known.withColumn(_BEGAN, F.expr(f"collect_list({_BEGAN}) OVER ({at})"))
+        # Where a version begins at the end of another, no delete ended that one.
+        known = known.where(f"{_IS_UPSERT} OR NOT {_IN_TABLE} OR size({_BEGAN}) = 0")
         # A version with values of later events does not show its first event.
-        witness = [] if self.versions_are_events else [F.col(_IN_TABLE).asc()]
-        best = Window.partitionBy(*keys, at).orderBy(
-            (F.col(OPERATION) == DELETE).desc(), *witness, F.col(SEQUENCE)["tie"].desc()
-        )
-        known = known.withColumn("_cdc_rank", F.row_number().over(best)).where("_cdc_rank = 1")
-        return self._with_borders(known.drop("_cdc_rank"), keys, at).drop(_IN_TABLE)
+        witness = "" if self.versions_are_events else f"{_IN_TABLE}, "
+        best = f"{_IS_UPSERT}, {witness}{SEQUENCE}.tie DESC, {_IS_KEPT} DESC"
+        rank = F.expr(f"row_number() OVER ({at} ORDER BY {best})")
+        known = known.withColumn("_cdc_rank", rank).where("_cdc_rank = 1").drop("_cdc_rank")
+        return self._with_borders(known).drop(_IN_TABLE)
 
     def _of_versions(self, versions: DataFrame) -> DataFrame:
-        """The events that versions show: the upsert that began each, the delete that ended it."""
-        keys = [column(key) for key in self.events.shape.keys]
-        next_start = F.lead(START).over(Window.partitionBy(*keys).orderBy(START))
-        is_ended = F.col(END).isNotNull() & ~F.col(END).eqNullSafe(F.col("_cdc_next"))
-        sequences = self.events.sequence_type
-        began = versions.select(
-            *keys,
-            F.lit(UPSERT).alias(OPERATION),
-            F.struct(F.col(START).alias("at"), digest(versions, self.events.shape).alias("tie"))
-            .cast(sequences)
-            .alias(SEQUENCE),
-            VALUES,
-            F.lit(True).alias(_IN_TABLE),
-        )
-        ended = (
-            versions.withColumn("_cdc_next", next_start)
-            .where(is_ended)
-            .select(
-                *keys,
-                F.lit(DELETE).alias(OPERATION),
-                F.struct(F.col(END).alias("at"), F.lit(0).alias("tie"))
-                .cast(sequences)
-                .alias(SEQUENCE),
-                F.lit(None).cast(versions.schema[VALUES].dataType).alias(VALUES),
-                F.lit(True).alias(_IN_TABLE),
-            )
-        )
-        return began.unionByName(ended)
+        """The events that versions show: the upsert that began each, the delete that ended it.
 
-    def _with_borders(self, known: DataFrame, keys: Sequence[Column], at: Column) -> DataFrame:
-        in_order = Window.partitionBy(*keys).orderBy(at)
-        is_delete = F.col(OPERATION) == DELETE
+        Columns as of `_known`, but `_cdc_began`: the version's start, null for deletes.
+        """
+
+        def event(operation: str, at: str, values: str, began: str) -> str:
+            return (
+                f"named_struct('{OPERATION}', '{operation}', "
+                f"'{SEQUENCE}', named_struct('at', {at}, 'tie', 0L), "
+                f"'{VALUES}', {values}, '{_BEGAN}', {began})"
+            )
+
+        began = event(UPSERT, START, VALUES, START)
+        ended = event(DELETE, END, f"if(true, NULL, {VALUES})", f"if(true, NULL, {START})")
+        return versions.selectExpr(
+            *map(quoted, self.events.shape.keys),
+            f"inline(if({END} IS NULL, array({began}), array({began}, {ended})))",
+            f"true AS {_IN_TABLE}",
+        ).withColumn(SEQUENCE, F.col(SEQUENCE).cast(self.events.sequence_type))
+
+    def _with_borders(self, known: DataFrame) -> DataFrame:
+        in_order = f"PARTITION BY {self._keys} ORDER BY {SEQUENCE}.at"
         shape = self.events.shape
         if shape.is_partial:
             # Columns that an upsert does not set keep their values since the last delete.
-            lives = F.sum(is_delete.cast("int")).over(in_order)
+            lives = F.expr(f"sum(if({_IS_UPSERT}, 0, 1)) OVER ({in_order})")
             known = known.withColumn("_cdc_life", lives)
             until_now = (
-                Window.partitionBy(*keys, "_cdc_life")
-                .orderBy(at)
+                Window.partitionBy(*map(column, shape.keys), "_cdc_life")
+                .orderBy(F.col(SEQUENCE)["at"])
                 .rowsBetween(Window.unboundedPreceding, 0)
             )
+            is_upsert = F.col(OPERATION) == UPSERT
             filled = []
             for c in shape.columns:
                 speaks = F.col(_IN_TABLE) | speaks_of(c, shape)  # a version has all columns
-                said = F.when(~is_delete & speaks, F.struct(F.col(VALUES)[c].alias("value")))
+                said = F.when(is_upsert & speaks, F.struct(F.col(VALUES)[c].alias("value")))
                 filled.append(F.last(said, ignorenulls=True).over(until_now)["value"].alias(c))
             known = known.withColumn("_cdc_state", F.struct(*filled)).drop("_cdc_life")
         else:
             known = known.withColumn("_cdc_state", F.col(VALUES))
         tracked = F.struct(*[comparable(known, "_cdc_state", c).alias(c) for c in self.tracked])
-        known = known.withColumn("_cdc_tracked", F.when(~is_delete, tracked))
-        before = F.lag("_cdc_tracked").over(in_order)
-        differs = ~F.col("_cdc_tracked").eqNullSafe(before)
-        return known.withColumn(_IS_BORDER, differs).drop("_cdc_tracked")
+        known = known.withColumn("_cdc_tracked", F.when(F.expr(_IS_UPSERT), tracked))
+        differs = f"NOT (_cdc_tracked <=> lag(_cdc_tracked) OVER ({in_order}))"
+        return known.withColumn(_IS_BORDER, F.expr(differs)).drop("_cdc_tracked")
 
     def _to_remember(self, known: DataFrame) -> DataFrame:
         """The events that the table's versions will not show."""
@@ -211,39 +212,48 @@ class Histories:
             return self.events.rows
         return known.where(~F.col(_IS_BORDER)).select(*map(column, self.events.rows.columns))
 
+    def _adds(self, known: DataFrame) -> bool:
+        """Whether one of these events is not remembered yet, as far as that is known."""
+        if not self.versions_are_events:
+            return self.events.count > 0
+        # Whether an event is kept is null for those that the table shows.
+        new = known.where(f"NOT {_IS_BORDER} AND NOT coalesce({_IS_KEPT}, false)")
+        return bool(new.select(F.lit(1)).take(1))
+
     def _histories(self, known: DataFrame) -> DataFrame:
         """The versions that the events make: keys, start, end, and the values as a struct."""
-        keys = [column(key) for key in self.events.shape.keys]
-        at = F.col(SEQUENCE)["at"]
-        in_order = Window.partitionBy(*keys).orderBy(at)
-        number = F.sum(F.col(_IS_BORDER).cast("int")).over(in_order)
-        numbered = known.withColumn("_cdc_version", number)
+        in_order = f"ORDER BY {SEQUENCE}.at"
+        number = F.expr(f"sum(int({_IS_BORDER})) OVER (PARTITION BY {self._keys} {in_order})")
         # The last event of a version has the values of the columns that are not tracked.
-        last = F.last("_cdc_state").over(
-            Window.partitionBy(*keys, "_cdc_version")
-            .orderBy(at)
-            .rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+        last = (
+            f"last(_cdc_state) OVER (PARTITION BY {self._keys}, _cdc_version {in_order} "
+            "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)"
         )
-        borders = numbered.withColumn("_cdc_last", last).where(_IS_BORDER)
-        ends = borders.withColumn("_cdc_end", F.lead(at).over(in_order))
-        return ends.where(F.col(OPERATION) == UPSERT).select(
-            *keys,
-            at.alias(START),
-            F.col("_cdc_end").alias(END),
-            F.col("_cdc_last").alias(VALUES),
+        end = f"lead({SEQUENCE}.at) OVER (PARTITION BY {self._keys} {in_order})"
+        borders = known.withColumn("_cdc_version", number).withColumn("_cdc_last", F.expr(last))
+        ends = borders.where(_IS_BORDER).withColumn("_cdc_end", F.expr(end))
+        return ends.where(_IS_UPSERT).selectExpr(
+            *map(quoted, self.events.shape.keys),
+            f"{SEQUENCE}.at AS {START}",
+            f"_cdc_end AS {END}",
+            f"_cdc_last AS {VALUES}",
         )
 
+    def _gone(self, known: DataFrame) -> DataFrame:
+        """The keys and starts of versions in the table that the events no longer make."""
+        begins = f"if({_IS_BORDER} AND {_IS_UPSERT}, {SEQUENCE}.at, NULL) AS _cdc_begins"
+        keys = list(map(quoted, self.events.shape.keys))
+        starts = known.selectExpr(*keys, f"explode({_BEGAN}) AS {START}", begins)
+        return starts.where(f"_cdc_begins IS NULL OR _cdc_begins != {START}").drop("_cdc_begins")
+
     def _merge(
-        self,
-        before: DataFrame,
-        after: DataFrame,
-        idempotency: tuple[str, int] | None,
-        read: int,
+        self, known: DataFrame, idempotency: tuple[str, int] | None, read: int
     ) -> MergeResult:
         shape = self.events.shape
         versions = [*shape.keys, START]
-        gone = before.join(after, versions, "left_anti").withColumn(_GONE, F.lit(True))
-        source = after.withColumn(_GONE, F.lit(False)).unionByName(gone)
+        after = self._histories(known).withColumn(_GONE, F.lit(False))
+        gone = self._gone(known).withColumn(_GONE, F.lit(True))
+        source = after.unionByName(gone, allowMissingColumns=True)
         same = [f"t.{quoted(name)} = s.{quoted(name)}" for name in versions]
         values: dict[str, str | Column] = {quoted(c): column("s", VALUES, c) for c in shape.columns}
         values[END] = column("s", END)

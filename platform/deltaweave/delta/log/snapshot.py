@@ -15,6 +15,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log import actions
 from deltaweave.delta.log.file_index import scan_of_known_files
 from deltaweave.delta.log.file_list import FileList, encoder
 from deltaweave.delta.log.num_records import num_physical_rows_column
@@ -82,6 +83,11 @@ class TableSnapshot:
 
     def last_applied(self, application_id: str) -> int | None:
         """The newest version that was committed with this application id, or None."""
+        # `transactions` takes a job, even where the checksum lists all of them.
+        checksum = self.snapshot.checksumOpt()
+        if checksum.isDefined() and (listed := checksum.get().setTransactions()).isDefined():
+            pairs = actions.to_json(jvm_.jvm(self.spark), listed.get())
+            return next((int(p["version"]) for p in pairs if p["appId"] == application_id), None)
         applied = self.snapshot.transactions().get(application_id)
         return int(applied.get()) if applied.isDefined() else None
 

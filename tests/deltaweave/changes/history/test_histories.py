@@ -180,8 +180,14 @@ def test_what_is_remembered_is_forgotten_when_no_older_event_can_come(
 ) -> None:
     path = str(tmp_path / "t")
     apply([delete(1, 5)], [delete(2, 5)], table=path, late_by=timedelta(0))
-    remembered = spark.read.format("delta").load(f"{path}/_deltaweave_events")
-    assert [row.k for row in remembered.collect()] == [2]
+    remembered = Table(spark, f"{path}/_deltaweave_events")
+    assert [row.k for row in remembered.read().collect()] == [2]
+    # Also by a batch that leaves nothing to remember, once it is time.
+    version = remembered.version()
+    apply([Event(3, 1, 10)], table=path)
+    assert remembered.version() == version
+    apply([Event(4, 1, 10)], table=path, late_by=timedelta(0))
+    assert remembered.read().isEmpty()
 
 
 def test_a_batch_that_changes_nothing_commits_nothing(

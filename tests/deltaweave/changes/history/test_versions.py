@@ -17,6 +17,7 @@ from deltaweave.changes.current import rows as current_rows
 from deltaweave.changes.history import versions
 from deltaweave.errors import CommitConflictError
 from tests.deltaweave.changes.drawn import SCHEMA, WHOLE, Event, delete
+from tests.spark_jobs import jobs_of
 
 Apply = Callable[..., MergeResult]
 
@@ -76,6 +77,18 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, kind: int, do: Callable[[], objec
         return merge(*arguments, **options)
 
     monkeypatch.setattr(owner, "_merge", merged)
+
+
+@pytest.mark.parametrize(("kind", "at_most"), [(1, 16), (2, 23)])
+def test_a_small_batch_takes_few_spark_jobs(
+    apply: Apply, spark: SparkSession, kind: int, at_most: int
+) -> None:
+    arguments = {"stored_as_scd_type": kind}
+    apply(Event(1, 1, 10), Event(2, 1, 20), Event(2, 2, 20), delete(3, 1), **arguments)
+    # A late event, a repeated value and a delete: all tables are read and written.
+    batch = (Event(1, 3, 30), Event(2, 3, 20), Event(3, 0, 5), delete(2, 5), Event(4, 1, 1))
+    jobs = jobs_of(spark, f"small batch {kind}", lambda: apply(*batch, **arguments))
+    assert 0 < jobs <= at_most
 
 
 @pytest.mark.parametrize("kind", [1, 2])

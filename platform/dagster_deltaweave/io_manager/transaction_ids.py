@@ -169,7 +169,7 @@ def applied_version(
     if applied is not None:
         return applied
     earlier = application_id(upstream, asset)
-    if any(each.startswith(f"{earlier}@") for each in target.application_ids()):
+    if any(each.startswith(f"{earlier}@") for each in target.applied_versions()):
         raise _made_anew(upstream, upstream_table, asset)
     applied = target.last_applied(earlier)
     if applied is None:

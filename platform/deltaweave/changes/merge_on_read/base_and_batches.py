@@ -55,7 +55,7 @@ def _merged_in(snapshot: TableSnapshot) -> int:
         return merged
     earlier = snapshot.last_applied(MERGED) or 0
     is_bound = earlier and any(
-        each.startswith(merged_mark("")) for each in snapshot.application_ids()
+        each.startswith(merged_mark("")) for each in snapshot.applied_versions()
     )
     return 0 if is_bound else earlier
 

@@ -83,24 +83,19 @@ class TableSnapshot:
 
     def last_applied(self, application_id: str) -> int | None:
         """The newest version that was committed with this application id, or None."""
+        return self.applied_versions(application_id).get(application_id)
+
+    def applied_versions(self, prefix: str = "") -> dict[str, int]:
+        """The newest version of each application id that begins with a prefix."""
         # `transactions` takes a job, even where the checksum lists all of them.
         checksum = self.snapshot.checksumOpt()
         if checksum.isDefined() and (listed := checksum.get().setTransactions()).isDefined():
-            pairs = actions.to_json(jvm_.jvm(self.spark), listed.get())
-            return next((int(p["version"]) for p in pairs if p["appId"] == application_id), None)
-        applied = self.snapshot.transactions().get(application_id)
-        return int(applied.get()) if applied.isDefined() else None
-
-    def application_ids(self) -> list[str]:
-        """All application ids in the log."""
-        ids = str(self.snapshot.transactions().keys().mkString(_BETWEEN_IDS))
-        return ids.split(_BETWEEN_IDS) if ids else []
-
-    def applied_versions(self, prefix: str) -> dict[str, int]:
-        """The newest version of each application id that begins with a prefix."""
-        text = str(self.snapshot.transactions().mkString(_BETWEEN_IDS))
-        pairs = [each.rpartition(" -> ") for each in text.split(_BETWEEN_IDS) if each]
-        return {name: int(version) for name, _, version in pairs if name.startswith(prefix)}
+            listed = actions.to_json(jvm_.jvm(self.spark), listed.get())
+            pairs = [(each["appId"], each["version"]) for each in listed]
+        else:
+            text = str(self.snapshot.transactions().mkString(_BETWEEN_IDS))
+            pairs = [each.rpartition(" -> ")[::2] for each in text.split(_BETWEEN_IDS) if each]
+        return {name: int(version) for name, version in pairs if name.startswith(prefix)}
 
     def applied_at_ms(self, application_id: str) -> int | None:
         """When this application id was last committed, in ms since 1970; None if unknown."""

@@ -15,7 +15,7 @@ DeltaweaveError
 ├── ConstraintViolationError     Terminal   a changed row breaks a constraint of the target
 ├── SchemaChangedError           Transient  the target's schema changed after resolving
 ├── CommitConflictError          Transient  another writer's commit won
-├── OutOfOrderError              Terminal   a newer partition was merged, or an older one was not
+├── OutOfOrderError              Terminal   partitions would be merged in the wrong order
 ├── CommitStateUnknownError      Terminal   the commit failed, and may have landed all the same
 └── MergeFailedError             Terminal   anything else that stopped a merge
 ```

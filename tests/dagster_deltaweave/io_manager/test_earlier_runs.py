@@ -1,0 +1,149 @@
+"""Runs of older partitions, as Dagster knows them: what a run waits for, and what makes it fail."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from typing import Any
+
+import pytest
+from dagster import (
+    AssetMaterialization,
+    DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
+    InputContext,
+    IOManager,
+    OutputContext,
+    StaticPartitionsDefinition,
+    asset,
+    materialize,
+)
+from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
+from dagster._core.test_utils import create_run_for_test
+
+from dagster_deltaweave.dagster_private import PRIORITY_TAG, WILL_RETRY_TAG
+from dagster_deltaweave.io_manager import earlier_runs
+from dagster_deltaweave.partitions import partition_positions
+from deltaweave.errors import OutOfOrderError
+
+LETTERS = StaticPartitionsDefinition(["a", "b", "c", "d"])
+QUEUED, FAILURE = DagsterRunStatus.NOT_STARTED, DagsterRunStatus.FAILURE
+STARTED, CANCELED = DagsterRunStatus.STARTED, DagsterRunStatus.CANCELED
+
+
+class Waits(IOManager):
+    """Waits for earlier runs and stores nothing; `newest` was merged."""
+
+    def __init__(self, newest: str | None = None) -> None:
+        self.newest = newest
+
+    def handle_output(self, context: OutputContext, obj: object) -> None:
+        positions = partition_positions(LETTERS, context.step_context.instance)
+        assert positions is not None
+        earlier_runs.wait_for_earlier_runs(
+            context, "letters", [context.partition_key], positions, lambda: self.newest, 0
+        )
+
+    def load_input(self, context: InputContext) -> None: ...
+
+
+@asset(partitions_def=LETTERS)
+def letters() -> int:
+    return 1
+
+
+def created(instance: DagsterInstance, partition: str, status: DagsterRunStatus) -> DagsterRun:
+    """A run for a partition, with the event by which Dagster knows what it is to materialize."""
+    tags = {"dagster/partition": partition}
+    run = create_run_for_test(instance, job_name="write", tags=tags, status=status)
+    planned = DagsterEvent.build_asset_materialization_planned_event(
+        "write", "letters", AssetMaterializationPlannedData(letters.key, partition=partition)
+    )
+    instance.report_dagster_event(planned, run.run_id)
+    return run
+
+
+def run(instance: DagsterInstance, partition: str = "c", newest: str | None = None) -> bool:
+    resources: dict[str, Any] = {"io_manager": Waits(newest)}
+    return materialize(
+        [letters], resources=resources, instance=instance, partition_key=partition
+    ).success
+
+
+@pytest.mark.parametrize(
+    ("partition", "status", "problem"),
+    [
+        ("b", STARTED, "has not ended after"),
+        ("b", QUEUED, "has not ended after"),
+        ("a", FAILURE, "was not merged, because its run .* failed"),
+        ("b", CANCELED, "was not merged, because its run .* failed"),
+    ],
+)
+def test_a_run_does_not_pass_the_run_of_an_older_partition(
+    instance: DagsterInstance, partition: str, status: DagsterRunStatus, problem: str
+) -> None:
+    other = created(instance, partition, status)
+    with pytest.raises(OutOfOrderError, match=problem) as raised:
+        run(instance)
+    assert other.run_id in str(raised.value)
+    assert (raised.value.partition, raised.value.others) == ("c", (partition,))
+
+
+@pytest.mark.parametrize(
+    ("partition", "status", "newest"),
+    [
+        ("d", STARTED, None),  # newer
+        ("c", STARTED, None),  # the same partition
+        ("a", FAILURE, "b"),  # older than what was merged: it can be merged no more
+        ("b", DagsterRunStatus.SUCCESS, None),  # nothing was materialized, and nothing will be
+    ],
+)
+def test_a_run_passes_all_other_runs(
+    instance: DagsterInstance, partition: str, status: DagsterRunStatus, newest: str | None
+) -> None:
+    created(instance, partition, status)
+    assert run(instance, newest=newest)
+
+
+def test_a_partition_that_was_materialized_since_its_run_failed_is_passed(
+    instance: DagsterInstance,
+) -> None:
+    created(instance, "b", FAILURE)
+    instance.report_runless_asset_event(AssetMaterialization(letters.key, partition="b"))
+    assert run(instance)
+
+
+def test_of_several_runs_of_a_partition_the_one_under_way_counts(
+    instance: DagsterInstance,
+) -> None:
+    under_way = created(instance, "b", STARTED)
+    created(instance, "b", FAILURE)
+    with pytest.raises(OutOfOrderError, match="has not ended") as raised:
+        run(instance)
+    assert under_way.run_id in str(raised.value)
+
+
+def test_a_failed_run_that_dagster_tries_again_is_waited_for(instance: DagsterInstance) -> None:
+    failed = created(instance, "b", FAILURE)
+    instance.add_run_tags(failed.run_id, {WILL_RETRY_TAG: "true"})
+    with pytest.raises(OutOfOrderError, match="has not ended"):
+        run(instance)
+
+
+def test_runs_in_the_queue_come_next_the_oldest_first(instance: DagsterInstance) -> None:
+    queued = [created(instance, each, QUEUED).run_id for each in ("b", "a")]
+    with pytest.raises(OutOfOrderError):
+        run(instance)
+    found = [instance.get_run_by_id(each) for each in queued]
+    assert [each.tags[PRIORITY_TAG] for each in found if each] == ["1", "2"]
+
+
+def test_of_the_runs_that_wait_for_one_in_the_queue_the_newest_makes_room(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(earlier_runs, "_QUEUED_SECONDS", -1)
+    created(instance, "a", QUEUED)
+    with pytest.raises(OutOfOrderError, match="is still in the queue"):
+        run(instance, "d")
+    created(instance, "d", STARTED)
+    with pytest.raises(OutOfOrderError, match="has not ended"):
+        run(instance, "b")

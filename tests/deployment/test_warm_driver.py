@@ -246,6 +246,11 @@ def test_nobody_without_the_token_gets_in(pair: tuple[Client, Client], home: Pat
     assert stat.S_IMODE((home / "deltaweave").stat().st_mode) == 0o700
     assert not any(stat.S_IMODE(path.stat().st_mode) & 0o077 for path in files)
 
+    # Where Spark spills rows, beside the directories of all users.
+    manager = "spark.sparkContext._jsc.sc().env().blockManager().diskBlockManager()"
+    spilled = pair[0].run(f"answer = [each.getPath() for each in {manager}.localDirs()]")
+    assert [stat.S_IMODE(Path(each).stat().st_mode) for each in spilled] == [0o700]
+
     where = "gateway = spark.sparkContext._gateway.gateway_parameters"
     host, port = pair[0].run(f"{where}\nanswer = [gateway.address, gateway.port]")
     assert host == "127.0.0.1"

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,13 +36,41 @@ _ONE_MACHINE_CONF: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+# With a Spark on this machine alone. Other users of the machine reach its ports, too: without this,
+# whoever does may send the driver objects of Java. Spark makes up the secret itself.
+_AUTHENTICATED: Mapping[str, str] = {"spark.authenticate": "true"}
+_IS_LOCAL = re.compile(r"local(\[[^\]]*\])?")
+
+# Names of secrets (Spark's own pattern, spark.redaction.regex, lacks the keys of Azure's accounts),
+# unless they go on to say where a secret is, of which kind, or how it is found.
+_SECRET = re.compile(
+    r"^(?!spark\.kubernetes\.(driver|executor)\.secret).*"
+    r"((secret|passw|token|signature|(access|api|private)[._-]?key)"
+    r"(?!s?[._-]?(file|path|provider|type|class|name|service|secret|itemkey|bitlength|enabled"
+    r"|\w*regex|(driver|executor)[._-]file))"
+    r"|account[._-]?key(?!provider)|credential$)",
+    re.IGNORECASE,
+)
+
+
+def secret_keys(spark_conf: Mapping[str, object]) -> list[str]:
+    """The keys of a Spark configuration whose values are secrets, by their names.
+
+    >>> secret_keys({"spark.hadoop.fs.s3a.secret.key": "…", "spark.authenticate.secret.file": "…"})
+    ['spark.hadoop.fs.s3a.secret.key']
+    """
+    return [key for key in spark_conf if _SECRET.search(key)]
+
 
 def local_conf(spark_conf: Mapping[str, str] | None = None) -> dict[str, str]:
     """The configuration of a session on this machine: Delta's keys, our tuning, then the caller's.
 
-    The caller's packages and extensions are added to Delta's; other keys replace ours.
+    The caller's packages and extensions are added to Delta's; other keys replace ours. A Spark on
+    this machine alone authenticates its connections (`spark.authenticate`).
     """
     merged = {**DELTA_CONF, **_ONE_MACHINE_CONF}
+    if _IS_LOCAL.fullmatch((spark_conf or {}).get("spark.master", merged["spark.master"])):
+        merged |= _AUTHENTICATED
     for key, value in (spark_conf or {}).items():
         if key in ("spark.jars.packages", "spark.sql.extensions") and value != merged[key]:
             merged[key] = f"{merged[key]},{value}"
@@ -57,7 +89,59 @@ def local_session(**spark_conf: str) -> SparkSession:
 
     # Python workers must run the interpreter that holds this environment's packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = local_conf(spark_conf)
+    _start_jvm(conf)
     builder = SparkSession.builder.appName("deltaweave")
-    for key, value in local_conf(spark_conf).items():
+    for key, value in conf.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _start_jvm(conf: Mapping[str, str]) -> None:
+    """Start the JVM, if this process has none, as PySpark would but for two things.
+
+    Values of secrets are not on the JVM's command line, which all users of the machine can read.
+    The UI of a Spark on this machine listens on loopback rather than on all its addresses.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    if SparkContext._gateway is not None:
+        return
+    secrets = {key: conf[key] for key in secret_keys(conf)}
+    shown = SparkConf().setAppName("deltaweave")
+    shown.setAll([(key, value) for key, value in conf.items() if key not in secrets])
+    variables = {}
+    on_loopback = conf["spark.driver.bindAddress"] == "127.0.0.1"
+    if _IS_LOCAL.fullmatch(conf["spark.master"]) and on_loopback:
+        variables["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="deltaweave-") as file:
+        if secrets:
+            file.writelines(_property(key, value) for key, value in secrets.items())
+            file.flush()
+            further = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
+            # Of several files of properties, spark-submit reads the last: the user's own, if any.
+            ours = f"--properties-file {shlex.quote(file.name)} --load-spark-defaults"
+            variables["PYSPARK_SUBMIT_ARGS"] = f"{ours} {further}"
+        with _environment(variables):
+            SparkContext._ensure_initialized(conf=shown)
+
+
+def _property(key: str, value: str) -> str:
+    """A line of a file of Java properties."""
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"{key}={escaped}\n"
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables that a process has which is started in the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

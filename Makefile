@@ -57,11 +57,12 @@ fuzz: java $(INSTALLED) ## run N=500 drawn merges and compare each with built-in
 screenshots: java $(INSTALLED) ## make the README's pictures of the UI anew (needs Chromium)
 	@DELTAWEAVE_SCREENSHOTS=docs/images $(VENV)/python -m pytest -q tests/end_to_end/test_browser.py
 
-check: $(INSTALLED) ## format, lint, types, import contracts
+check: $(INSTALLED) ## format, lint, types, import contracts, advisories of installed packages
 	@$(VENV)/ruff format --check
 	@$(VENV)/ruff check
 	@$(VENV)/mypy
 	@$(VENV)/lint-imports
+	@$(VENV)/python .ci/audit
 
 clean: ## remove all that these commands made
 	rm -rf .venv .lake .dagster .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from dagster import InitResourceContext
 from dagster_pyspark import LazyPySparkResource
 from dagster_spark.utils import flatten_dict
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, field_validator
 from pyspark.sql import SparkSession
 
 import deltaweave
+from deltaweave.errors import StatementError
+from deltaweave.session import secret_keys
 
 if TYPE_CHECKING:
     from deltaweave.warm_driver.client import Attachment
@@ -37,7 +39,7 @@ class SparkResource(LazyPySparkResource):
         description=(
             "Spark configuration on top of deltaweave's own, flat ('spark.driver.memory': '4g') "
             "or nested as dagster-spark takes it. Package lists and extensions are added to "
-            "Delta's; every other key replaces ours. Dagster shows it: no place for secrets."
+            "Delta's; every other key replaces ours. Dagster shows it: secrets are refused."
         ),
     )
     warm: bool = Field(
@@ -56,6 +58,20 @@ class SparkResource(LazyPySparkResource):
     _run_name: str = PrivateAttr(default="session")
     _log: logging.Logger = PrivateAttr(default=_logger)
     _attachment: Attachment | None = PrivateAttr(default=None)
+
+    @field_validator("spark_config")
+    @classmethod
+    def _holds_no_secrets(cls, spark_config: dict[str, Any]) -> dict[str, Any]:
+        secret = secret_keys(dict(_flat(spark_config)))
+        if secret:
+            raise StatementError(
+                f"spark_config holds secrets ({', '.join(secret)}), which Dagster's UI would show.",
+                operation="configuration",
+                state="Nothing was read or written.",
+                hint="Leave them out. Set them in the environment of the JVM, or in the "
+                "spark-defaults.conf of SPARK_CONF_DIR. Change them where they were shown.",
+            )
+        return spark_config
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
         """Take the run's name and log, for what is said of its driver."""
@@ -98,8 +114,12 @@ class SparkResource(LazyPySparkResource):
             return None
 
     def _spark_conf(self) -> dict[str, str]:
-        pairs: list[tuple[str, object]] = flatten_dict(self.spark_config)  # type: ignore[no-untyped-call]
-        return {key: _spark_text(value) for key, value in pairs}
+        return {key: _spark_text(value) for key, value in _flat(self.spark_config)}
+
+
+def _flat(spark_config: dict[str, Any]) -> list[tuple[str, object]]:
+    pairs: list[tuple[str, object]] = flatten_dict(spark_config)  # type: ignore[no-untyped-call]
+    return pairs
 
 
 def _spark_text(value: object) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
+
+from deltaweave.errors import StatementError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -11,12 +14,33 @@ if TYPE_CHECKING:
 RESERVED_PREFIX = "__deltaweave_"
 
 
+# What Spark takes for the name of a setting or, after `env:`, of an environment variable.
+_SETTING = re.compile(r"\$\{\S+?\}")
+
+
 def quoted(name: str) -> str:
-    """One name in back quotes, whatever characters it holds.
+    """One name in back quotes for SQL text, whatever else it holds.
 
     >>> quoted("a.b")
     '`a.b`'
+
+    Raises:
+        StatementError: It holds `${…}`. Before Spark parses any text, it replaces that by the value
+            of a setting or, as in `${env:…}`, of an environment variable, also between back quotes:
+            the statement would speak of another name, and its errors would show the value.
     """
+    if _SETTING.search(name):
+        raise StatementError(
+            f"SQL text cannot hold the name {name!r}: Spark puts in place of ${{…}} in it the "
+            "value of a setting or of an environment variable.",
+            operation="naming a column or table",
+            hint="Rename it, or leave the column out.",
+        )
+    return back_quoted(name)
+
+
+def back_quoted(name: str) -> str:
+    """One name in back quotes for functions of DataFrames, which replace nothing in it."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -40,7 +64,7 @@ def column(*path: str) -> Column:
     """
     from pyspark.sql import functions as F  # definitions that only spell names load without it
 
-    return F.col(".".join(map(quoted, path)))
+    return F.col(".".join(map(back_quoted, path)))
 
 
 def literal(text: str) -> str:
@@ -57,7 +81,11 @@ def literal(text: str) -> str:
 
 
 def table_name(path_or_name: str) -> str:
-    """What SQL calls a table given by path or name: a path becomes `` delta.`path` ``."""
+    """What SQL calls a table given by path or name: a path becomes `` delta.`path` ``.
+
+    Raises:
+        StatementError: The path holds `${…}` (`quoted`).
+    """
     if "/" not in path_or_name or "`" in path_or_name:
         return path_or_name
-    return f"delta.`{path_or_name}`"
+    return f"delta.{quoted(path_or_name)}"

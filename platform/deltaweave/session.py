@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -32,6 +34,28 @@ _ONE_MACHINE_CONF: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+_IS_LOCAL = re.compile(r"local(\[[^\]]*\])?")
+
+# Names of secrets (Spark's own pattern, spark.redaction.regex, lacks the keys of Azure's accounts),
+# unless they go on to say where a secret is, of which kind, or how it is found.
+_SECRET = re.compile(
+    r"^(?!spark\.kubernetes\.(driver|executor)\.secret).*"
+    r"((secret|passw|token|signature|(access|api|private)[._-]?key)"
+    r"(?!s?[._-]?(file|path|provider|type|class|name|service|secret|itemkey|bitlength|enabled"
+    r"|\w*regex|(driver|executor)[._-]file))"
+    r"|account[._-]?key(?!provider)|credential$)",
+    re.IGNORECASE,
+)
+
+
+def secret_keys(spark_conf: Mapping[str, object]) -> list[str]:
+    """The keys of a Spark configuration whose values are secrets, by their names.
+
+    >>> secret_keys({"spark.hadoop.fs.s3a.secret.key": "…", "spark.authenticate.secret.file": "…"})
+    ['spark.hadoop.fs.s3a.secret.key']
+    """
+    return [key for key in spark_conf if _SECRET.search(key)]
+
 
 # Whoever reaches the driver's ports could run code in it.
 _THIS_MACHINE_ALONE: Mapping[str, str] = {
@@ -39,10 +63,7 @@ _THIS_MACHINE_ALONE: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
 }
 # Spark makes a secret of its own, for masters without executors in other processes.
-_WITH_SECRET: Mapping[str, str] = {"spark.authenticate": "true"}
-
-# Of Spark's UI there is no address in the configuration: it listens on this variable's.
-_ADDRESS_OF_UI = "SPARK_LOCAL_IP"
+_AUTHENTICATED: Mapping[str, str] = {"spark.authenticate": "true"}
 
 
 def local_conf(spark_conf: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -57,8 +78,8 @@ def local_conf(spark_conf: Mapping[str, str] | None = None) -> dict[str, str]:
     merged = {**DELTA_CONF, **_ONE_MACHINE_CONF}
     if master.startswith("local"):  # local-cluster[…], too
         merged |= _THIS_MACHINE_ALONE
-    if re.fullmatch(r"local(\[.*\])?", master):
-        merged |= _WITH_SECRET
+    if _IS_LOCAL.fullmatch(master):
+        merged |= _AUTHENTICATED
     for key, value in given.items():
         if key in ("spark.jars.packages", "spark.sql.extensions") and value != merged[key]:
             merged[key] = f"{merged[key]},{value}"
@@ -80,23 +101,59 @@ def local_session(**spark_conf: str) -> SparkSession:
 
     # Python workers must run the interpreter that holds this environment's packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("deltaweave")
     conf = local_conf(spark_conf)
+    _start_jvm(conf)
+    builder = SparkSession.builder.appName("deltaweave")
     for key, value in conf.items():
         builder = builder.config(key, value)
-    is_local = conf["spark.master"].startswith("local")
-    with _ui_listens_on(conf["spark.driver.bindAddress"] if is_local else None):
-        return builder.getOrCreate()
+    return builder.getOrCreate()
+
+
+def _start_jvm(conf: Mapping[str, str]) -> None:
+    """Start the JVM, if this process has none, as PySpark would but for two things.
+
+    Values of secrets are not on the JVM's command line, which all users of the machine can read.
+    The UI of a Spark on this machine listens on loopback rather than on all its addresses.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    if SparkContext._gateway is not None:
+        return
+    secrets = {key: conf[key] for key in secret_keys(conf)}
+    shown = SparkConf().setAppName("deltaweave")
+    shown.setAll([(key, value) for key, value in conf.items() if key not in secrets])
+    variables = {}
+    if conf["spark.master"].startswith("local") and "SPARK_LOCAL_IP" not in os.environ:
+        # Of the UI there is no address in the configuration: it listens on this variable's.
+        variables["SPARK_LOCAL_IP"] = conf["spark.driver.bindAddress"]
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="deltaweave-") as file:
+        if secrets:
+            file.writelines(_property(key, value) for key, value in secrets.items())
+            file.flush()
+            further = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
+            # Of several files of properties, spark-submit reads the last: the user's own, if any.
+            ours = f"--properties-file {shlex.quote(file.name)} --load-spark-defaults"
+            variables["PYSPARK_SUBMIT_ARGS"] = f"{ours} {further}"
+        with _environment(variables):
+            SparkContext._ensure_initialized(conf=shown)
+
+
+def _property(key: str, value: str) -> str:
+    """A line of a file of Java properties."""
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"{key}={escaped}\n"
 
 
 @contextmanager
-def _ui_listens_on(address: str | None) -> Iterator[None]:
-    """Start a JVM in the block whose UI listens on an address, unless the environment has one."""
-    if address is None or _ADDRESS_OF_UI in os.environ:
-        yield
-        return
-    os.environ[_ADDRESS_OF_UI] = address
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables that a process has which is started in the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        del os.environ[_ADDRESS_OF_UI]
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

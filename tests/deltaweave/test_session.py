@@ -1,4 +1,4 @@
-"""Sessions of our own, and those that cannot do the work: stopped ones, and Spark Connect's."""
+"""Sessions of our own and who gets at them, and those that cannot do the work."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 import deltaweave
@@ -195,3 +196,98 @@ def test_a_session_of_spark_connect_is_refused_at_every_door(
         DOORS[door](ConnectSession(), Table(spark, path))
     assert isinstance(raised.value, errors.Terminal)
     assert raised.value.hint
+
+
+# In the place of Spark's own: notes how it was started, and ends.
+SUBMIT = """#!/bin/sh
+folder=${0%/bin/*}
+echo "$SPARK_LOCAL_IP" >"$folder/ip"
+printf '%s\\n' "$@" >"$folder/arguments"
+while [ $# -gt 0 ]; do
+  if [ "$1" = --properties-file ]; then
+    cat "$2" >"$folder/properties"
+    stat -c %a "$2" >"$folder/mode"
+  fi
+  shift
+done
+exit 1
+"""
+STARTS = """
+import json, os, sys
+import deltaweave
+before = dict(os.environ)
+try:
+    deltaweave.local_session(**json.loads(sys.argv[1]))
+except Exception as error:
+    print(type(error).__name__)
+del os.environ["PYSPARK_PYTHON"]
+assert os.environ == before
+"""
+
+
+def started(home: Path, conf: dict[str, str]) -> dict[str, str]:
+    """How Spark is started with a configuration: what it is given, by name."""
+    submit = home / "bin" / "spark-submit"
+    submit.parent.mkdir()
+    submit.write_text(SUBMIT)
+    submit.chmod(0o755)
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYSPARK_PYTHON", "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_IP")
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", STARTS, json.dumps(conf)],
+        env={**kept, "SPARK_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "PySparkRuntimeError\n"), ran.stderr
+    return {each.name: each.read_text() for each in home.iterdir() if each.is_file()}
+
+
+def test_no_secret_is_on_the_command_line_that_all_users_can_read(tmp_path: Path) -> None:
+    secrets = {
+        "spark.hadoop.fs.s3a.secret.key": "hush/\\hush",
+        "spark.hadoop.fs.s3a.access.key": "hush1",
+        "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net": "hush2==",
+        "spark.authenticate.secret": "hush3",
+        "spark.ssl.keyStorePassword": "hush4",
+    }
+
+    given = started(tmp_path, {**secrets, "spark.master": "spark://master:7077", "spark.x": "seen"})
+
+    assert "spark.x=seen\n" in given["arguments"]
+    assert "--load-spark-defaults\npyspark-shell\n" in given["arguments"]
+    assert "hush" not in given["arguments"]
+    properties = dict(line.split("=", 1) for line in given["properties"].splitlines())
+    assert properties == {k: v.replace("\\", "\\\\") for k, v in secrets.items()}
+    assert given["mode"] == "600\n"
+    assert given["ip"] == "\n"  # executors of a cluster have to reach the driver
+
+
+def test_a_spark_on_this_machine_listens_on_loopback_and_asks_who_connects(tmp_path: Path) -> None:
+    given = started(tmp_path, {})
+
+    assert given["ip"] == "127.0.0.1\n"
+    for pair in ("spark.driver.bindAddress=127.0.0.1", "spark.authenticate=true"):
+        assert f"--conf\n{pair}\n" in given["arguments"]
+    assert "properties" not in given
+
+
+def test_nobody_without_the_secret_speaks_to_a_driver(spark: SparkSession) -> None:
+    context: Any = spark.sparkContext
+    classes = context._jvm.org.apache.spark
+    conf = classes.SparkConf(False)
+    default = getattr(classes.SecurityManager, "$lessinit$greater$default$3")()
+    nobody = classes.SecurityManager(conf, context._jvm.scala.Option.empty(), default)
+    stranger = classes.rpc.RpcEnv.create("stranger", "127.0.0.1", 0, conf, nobody, True)
+    port = int(context._jsc.sc().getConf().get("spark.driver.port"))
+    try:
+        with pytest.raises(Py4JJavaError):
+            stranger.setupEndpointRef(
+                classes.rpc.RpcAddress("127.0.0.1", port), "HeartbeatReceiver"
+            )
+    finally:
+        stranger.shutdown()

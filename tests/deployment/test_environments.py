@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import logging
+import traceback
 from collections.abc import Mapping
 
 import pytest
@@ -10,6 +12,7 @@ from dagster._serdes import serialize_value
 from pyspark.sql import SparkSession
 
 from dagster_deltaweave import SparkDeltaIOManager, SparkResource
+from deltaweave.errors import StatementError
 from resources import environments
 from resources.environments import EnvironmentVariableError
 
@@ -151,6 +154,49 @@ def test_what_is_missing_or_malformed_is_named(
 
     assert message in str(raised.value)
     assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "spark.hadoop.fs.s3a.secret.key",
+        "spark.hadoop.fs.s3a.session.token",
+        "spark.hadoop.fs.azure.account.key.paths.dfs.core.windows.net",
+        "spark.hadoop.fs.azure.account.oauth2.client.secret",
+        "spark.sql.catalog.lake.credential",
+        "spark.ssl.keyPassword",
+    ],
+)
+def test_secrets_among_the_configuration_that_dagster_shows_are_refused(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    choose(monkeypatch, {"DELTAWEAVE_SPARK_CONF": json.dumps({key: SECRET})})
+    nested = {"spark": {key.removeprefix("spark."): SECRET}}
+
+    for loaded in (lambda: SparkResource(spark_config=nested), environments.resources):
+        with pytest.raises(StatementError, match="spark_config holds secrets") as refused:
+            loaded()
+        told = "".join(traceback.format_exception(refused.value))
+        assert key in told
+        assert SECRET not in told
+
+
+def test_what_only_says_where_secrets_are_is_no_secret() -> None:
+    conf = {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret.driver.file": "/etc/spark/secret",
+        "spark.authenticate.secret.file": "/etc/spark/secret",
+        "spark.hadoop.fs.s3a.aws.credentials.provider": "org.example.Provider",
+        "spark.hadoop.fs.azure.sas.token.provider.type.lake": "org.example.Provider",
+        "spark.hadoop.hadoop.security.token.service.use_ip": "false",
+        "spark.kubernetes.authenticate.oauthTokenFile": "/var/run/token",
+        "spark.kubernetes.driver.secretKeyRef.PASSWORD_FILE": "lake:file",
+        "spark.kubernetes.driver.secrets.lake": "/etc/secrets",
+        "spark.kubernetes.kerberos.tokenSecret.itemKey": "hadoop",
+        "spark.yarn.keytab": "/etc/spark/keytab",
+    }
+
+    assert SparkResource(spark_config=conf).spark_config == conf
 
 
 def test_credentials_are_in_nothing_that_dagster_shows_or_stores(

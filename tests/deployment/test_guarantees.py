@@ -1,4 +1,4 @@
-"""The page of guarantees names, for each promise, tests that exist."""
+"""The pages of guarantees and of security name, for each answer, tests that exist."""
 
 from __future__ import annotations
 
@@ -10,13 +10,29 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "guarantees.md").read_text()
-PROMISED, NOT_PROMISED = PAGE.split("## What is not promised")
-# A promise is a row of a table: what is promised, and the tests that hold it.
+# Each page promises up to the section that says what it does not.
+PAGES = {
+    "guarantees.md": "## What is not promised",
+    "security.md": "## What is not answered",
+}
+# Sections of what is given, not of what is promised.
+WITHOUT_TESTS = ("What is trusted",)
+
+
+def sections(page: str) -> dict[str, str]:
+    """The sections of a page that promise something, by their titles."""
+    promised = (ROOT / "docs" / page).read_text().split(PAGES[page])[0]
+    found = [each.split("\n", 1) for each in re.split(r"^## ", promised, flags=re.MULTILINE)[1:]]
+    return {title: text for title, text in found if title not in WITHOUT_TESTS}
+
+
+# A row of a table: what is promised or threatens, perhaps the answer, and the tests that hold it.
 PROMISES = [
     (promise, tests)
-    for promise, tests in re.findall(r"^\| (.+?) \| (.+?) \|$", PROMISED, re.MULTILINE)
-    if promise not in ("promise", "---")
+    for page in PAGES
+    for text in sections(page).values()
+    for promise, tests in re.findall(r"^\| (.+?) \| (.+) \|$", text, re.MULTILINE)
+    if promise not in ("promise", "threat", "---")
 ]
 
 
@@ -34,8 +50,8 @@ def test_a_promise_names_tests_that_exist(promise: str, tests: str) -> None:
         assert test in names_of_tests(module), f"{module}::{test}"
 
 
-def test_the_page_promises_something_in_every_section() -> None:
-    sections = re.split(r"^## ", PROMISED, flags=re.MULTILINE)[1:]
-    assert sections
-    for section in sections:
-        assert re.search(r"\| `", section), section.splitlines()[0]
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_promises_something_in_every_section(page: str) -> None:
+    assert sections(page)
+    for title, text in sections(page).items():
+        assert re.search(r"\| `", text), title

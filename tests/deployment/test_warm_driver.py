@@ -246,11 +246,26 @@ def test_nobody_without_the_token_gets_in(pair: tuple[Client, Client], home: Pat
     assert stat.S_IMODE((home / "deltaweave").stat().st_mode) == 0o700
     assert not any(stat.S_IMODE(path.stat().st_mode) & 0o077 for path in files)
 
+    # Where Spark spills rows, beside the directories of all users.
+    manager = "spark.sparkContext._jsc.sc().env().blockManager().diskBlockManager()"
+    spilled = pair[0].run(f"answer = [each.getPath() for each in {manager}.localDirs()]")
+    assert [stat.S_IMODE(Path(each).stat().st_mode) for each in spilled] == [0o700]
+
     where = "gateway = spark.sparkContext._gateway.gateway_parameters"
-    host, port = pair[0].run(f"{where}\nanswer = [gateway.address, gateway.port]")
+    host, port, token = pair[0].run(
+        f"{where}\nanswer = [gateway.address, gateway.port, gateway.auth_token]"
+    )
     assert host == "127.0.0.1"
-    for token in (None, "wrong"):
-        parameters = GatewayParameters(address=host, port=port, auth_token=token)
+    [log] = (home / "deltaweave").glob("*.log")
+    assert token not in log.read_text()
+    shown = pair[0].run(
+        "import os\nfrom pathlib import Path\n"
+        "parts = [Path(f'/proc/{attachment.driver}/{each}') for each in ('cmdline', 'environ')]\n"
+        "answer = [*(each.read_text() for each in parts), *os.environ.values()]"
+    )
+    assert not any(token in text for text in shown)
+    for wrong in (None, "wrong"):
+        parameters = GatewayParameters(address=host, port=port, auth_token=wrong)
         with pytest.raises(Py4JError):
             JavaGateway(gateway_parameters=parameters).jvm.System.currentTimeMillis()
 

@@ -120,3 +120,15 @@ def _files_under(
             yield entry.path, status, own
             if stat.S_ISDIR(status.st_mode):
                 yield from _files_under(entry.path, above | {inode})
+
+
+def link_in(directory: Path) -> str | None:
+    """The name of a link in a directory, or its own name if it is one; None without links."""
+    if directory.is_symlink():
+        return directory.name
+    for parent, directories, files in os.walk(directory):  # follows no link
+        for name in (*directories, *files):
+            path = Path(parent, name)
+            if path.is_symlink():
+                return str(path.relative_to(directory.parent))
+    return None

@@ -15,7 +15,12 @@ from dagster_deltaweave.landing.delivery import (
     is_partition,
     problem_of_partition_key,
 )
-from dagster_deltaweave.landing.disk import deliveries_on_disk, marked_delivery, measured_delivery
+from dagster_deltaweave.landing.disk import (
+    deliveries_on_disk,
+    link_in,
+    marked_delivery,
+    measured_delivery,
+)
 from dagster_deltaweave.storage import file_system, local_path, redacted, without_query
 from deltaweave.errors import SourceError
 
@@ -49,7 +54,7 @@ def list_deliveries(directory: str | Path, marker: str | None) -> list[Delivery]
         ) from None
 
 
-def partition_path(root: str | Path, partition: str) -> str:
+def partition_path(root: str | Path, partition: str, *, follow_links: bool = True) -> str:
     """The directory of a source partition: `<root>/<key>`, or `<root>/<column>=<key>` as of Hive.
 
     The key is one name in that directory: it cannot lead out of it, and it is no pattern.
@@ -57,13 +62,15 @@ def partition_path(root: str | Path, partition: str) -> str:
     Args:
         root: The landing directory, a path or a URI.
         partition: The partition key.
+        follow_links: Whether links may be in the directory, or in its place. They may lead to any
+            file that this process can read: say False where those who deliver may not.
 
     Returns:
         A path, or a URI where the root is one. Where there is neither directory, the first.
 
     Raises:
-        SourceError: The key is no name of a directory, several directories are Hive's for it, or
-            the root cannot be listed.
+        SourceError: The key is no name of a directory, several directories are Hive's for it, the
+            root cannot be listed, or there is a link that is not to be followed.
     """
     problem = problem_of_partition_key(partition)
     if problem is not None:
@@ -73,7 +80,12 @@ def partition_path(root: str | Path, partition: str) -> str:
     except OSError as error:
         raise _no_directory(root, partition, redacted(error)) from None
     path = local_path(root)
-    return f"{without_query(root)}/{name}" if path is None else str(path / name)
+    if path is None:
+        return f"{without_query(root)}/{name}"
+    link = None if follow_links else link_in(path / name)
+    if link is not None:
+        raise _links_refused(root, partition, link)
+    return str(path / name)
 
 
 def _directory_name(root: str | Path, partition: str) -> str:
@@ -100,6 +112,17 @@ def _directory_name(root: str | Path, partition: str) -> str:
     if len(found) > 1:
         raise _no_directory(root, partition, f"{' and '.join(sorted(found))} are both its own")
     return found[0] if found else partition
+
+
+def _links_refused(root: str | Path, partition: str, link: str) -> SourceError:
+    return SourceError(
+        f"{link!a} of the source partition {partition!a} is a link, and links are not followed.",
+        table=without_query(root),
+        operation="reading a source partition",
+        state="Nothing was read.",
+        hint="Let the files themselves be delivered. Find out who made the link: it may lead to "
+        "what that user cannot read.",
+    )
 
 
 def _no_directory(

@@ -11,15 +11,18 @@ import fcntl
 import hashlib
 import json
 import os
+import socket
 import stat
+import struct
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TextIO
 
 # Environment variables that Spark, Hadoop and the Python workers read when the driver starts.
 _VARIABLES = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "JAVA_", "AWS_", "PYTHON", "DELTAWEAVE_")
@@ -48,9 +51,13 @@ class Address:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Run the block in one process at a time; the lock ends with the process."""
-        with os.fdopen(os.open(self.lock, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        with os.fdopen(_opened(self.lock), "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+    def emptied_log(self) -> TextIO:
+        """The log, emptied, to be written by the keeper and all that it starts."""
+        return os.fdopen(_opened(self.log, os.O_TRUNC), "w")
 
 
 def address(spark_conf: Mapping[str, str]) -> Address:
@@ -62,6 +69,24 @@ def address(spark_conf: Mapping[str, str]) -> Address:
     directory = _private_directory()
     name = fingerprint(spark_conf)
     return Address(*(directory / f"{name}.{kind}" for kind in ("sock", "lock", "log")))
+
+
+def check_peer(connection: socket.socket) -> None:
+    """Refuse a connection whose other end is a process of another user, where the system tells.
+
+    The private directory keeps others out already. This holds where the directory does not: where
+    it was replaced after it was looked at, or where its file system ignores modes.
+
+    Raises:
+        WarmDriverError: The process at the other end is another user's.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return
+    credentials = struct.Struct("3i")  # process, user, group
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+    _, user, _ = credentials.unpack(found)
+    if user != os.getuid():
+        raise WarmDriverError(f"the other end of its socket is a process of the user {user}.")
 
 
 def fingerprint(spark_conf: Mapping[str, str]) -> str:
@@ -101,6 +126,11 @@ def _stamp(path: Path) -> list[object]:
     return [str(path), found.st_mtime_ns, found.st_size]
 
 
+def _opened(path: Path, flags: int = 0) -> int:
+    """A descriptor of a file that only its owner may read; a link in its place is an error."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | flags, 0o600)
+
+
 def _private_directory() -> Path:
     """A directory of this user on this machine. Dagster's home may be shared.
 
@@ -111,7 +141,8 @@ def _private_directory() -> Path:
         directory = Path(runtime) / "deltaweave"
     else:
         directory = Path(tempfile.gettempdir()) / f"deltaweave-{os.getuid()}"
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):  # a file, or a link that leads nowhere
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = directory.lstat()
     others = stat.S_IRWXG | stat.S_IRWXO
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & others:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deltaweave.session import local_conf
-from deltaweave.warm_driver.address import Address, WarmDriverError, address
+from deltaweave.warm_driver.address import Address, WarmDriverError, address, check_peer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,9 +130,13 @@ def _greet(place: Address, hello: Mapping[str, Any]) -> tuple[socket.socket, dic
     connection.settimeout(_SECONDS_FOR_AN_ANSWER)
     try:
         connection.connect(str(place.socket))
+        check_peer(connection)
         connection.sendall(json.dumps(hello).encode() + b"\n")
         with connection.makefile("r", encoding="utf-8") as stream:
             line = stream.readline()
+    except WarmDriverError:
+        connection.close()
+        raise
     except TimeoutError:
         connection.close()
         raise WarmDriverError(f"it does not answer; its log is {place.log}.") from None
@@ -151,8 +155,7 @@ def _greet(place: Address, hello: Mapping[str, Any]) -> tuple[socket.socket, dic
 
 def _start(place: Address, settings: Mapping[str, Any]) -> None:
     """Start a keeper that outlives this process, and wait until its driver runs."""
-    descriptor = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor) as log:
+    with place.emptied_log() as log:
         # The keeper has its own session, so signals to this process's group do not reach it.
         keeper = subprocess.Popen(
             [sys.executable, "-m", "deltaweave.warm_driver.keeper"],

@@ -23,6 +23,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TextIO
 
 from deltaweave.session import local_session
+from deltaweave.warm_driver.address import check_peer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,6 +108,7 @@ class Keeper:
         """Serve one client, from its first line to its end, in its own thread."""
         try:
             with connection, connection.makefile("rw", encoding="utf-8") as stream:
+                check_peer(connection)
                 hello = json.loads(stream.readline())
                 with self._lock:
                     self._count += 1
@@ -230,6 +232,7 @@ def _exists(process_id: int) -> bool:
 def main() -> None:
     """Start the driver, serve it, and end with it."""
     settings = json.loads(sys.stdin.readline())
+    # Of the socket, and of all that Spark writes: it spills rows into /tmp/blockmgr-….
     os.umask(0o077)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logger.setLevel(logging.INFO)

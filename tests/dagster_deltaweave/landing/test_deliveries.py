@@ -352,6 +352,26 @@ def test_a_partition_key_leads_nowhere_else_and_is_no_pattern(landing: Path, key
     assert refused.value.table == str(landing)
 
 
+@pytest.mark.parametrize("link", ["", "part-1", "deeper", "_SUCCESS"])
+def test_links_of_a_delivery_are_followed_unless_that_is_refused(
+    landing: Path, tmp_path: Path, link: str
+) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "part-0").write_bytes(b"1")
+    place = landing / "2000-03"
+    if link:
+        place.mkdir()
+        (place / "part-0").write_bytes(b"1")
+        assert partition_path(landing, "2000-03", follow_links=False) == str(place)
+    (place / link).symlink_to(private if link in ("", "deeper") else private / "part-0")
+
+    assert partition_path(landing, "2000-03") == str(place)
+    with pytest.raises(SourceError, match="links are not followed") as refused:
+        partition_path(landing, "2000-03", follow_links=False)
+    assert str(private) not in str(refused.value)
+
+
 def test_a_key_whose_directory_could_be_either_of_two_is_refused(landing: Path) -> None:
     for name in ("dt=mon", "day=mon"):
         (landing / name).mkdir()

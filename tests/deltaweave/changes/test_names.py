@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
 from deltaweave.errors import StatementError
-from deltaweave.identifiers import column, quoted
+from deltaweave.identifiers import column, quoted, table_name
 
 # Keys, other columns, what orders events, what says what they do, what they speak of.
 K1, K2 = "k.1", "se`lect"
@@ -155,6 +156,48 @@ def test_a_table_of_a_catalog(spark: SparkSession) -> None:
         assert deltaweave.merge(spark, text).metrics.num_target_rows_deleted == 1
     finally:
         spark.sql(f"DROP TABLE {name}")
+
+
+# Spark would put the JVM's environment variable, which tests/conftest.py sets, in its place.
+REPLACED = "a${env:SPARK_LOCAL_IP}"
+
+
+@pytest.mark.parametrize("names", [(REPLACED, "v"), ("k", REPLACED)], ids=["key", "column"])
+def test_a_name_that_spark_would_replace_by_a_secret_is_refused_before_any_write(
+    spark: SparkSession, tmp_path: Path, names: tuple[str, str]
+) -> None:
+    path = str(tmp_path / "t")
+    source = spark.createDataFrame([(1, 2)], "k INT, v INT").toDF(*names)
+
+    with pytest.raises(StatementError) as refused:
+        deltaweave.apply_changes(spark, path, source, keys=[names[0]], sequence_by="1")
+
+    assert f"SQL text cannot hold the name '{REPLACED}'" in str(refused.value)
+    assert os.environ["SPARK_LOCAL_IP"] not in str(refused.value)
+    assert not Table(spark, path).exists()
+
+
+def test_a_merge_of_all_columns_takes_such_a_name_as_it_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    schema = StructType().add("k", IntegerType()).add(REPLACED, IntegerType())
+    table = Table(spark, str(tmp_path / "t"))
+    table.create_if_missing(schema, properties={"delta.columnMapping.mode": "name"})
+    merge = table.merge(spark.createDataFrame([(1, 2)], schema), on="t.k = s.k")
+
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    assert found(table.read(), "k", REPLACED) == {(1, 2)}
+
+
+def test_a_path_that_spark_would_replace_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    table = Table(spark, str(tmp_path / REPLACED))
+
+    with pytest.raises(StatementError, match="SQL text cannot hold the name"):
+        table.create_if_missing("k INT")
+    with pytest.raises(StatementError, match="SQL text cannot hold the name"):
+        table_name(table.path_or_name)
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(

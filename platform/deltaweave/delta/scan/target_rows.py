@@ -15,7 +15,7 @@ from deltaweave.delta.scan.metadata_column import file_metadata
 from deltaweave.delta.scan.row_index import read_with_row_index
 from deltaweave.delta.scan.row_tracking import TrackedColumn
 from deltaweave.delta.statement import ResolvedMerge
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import back_quoted
 
 
 def target_plan(
@@ -62,7 +62,7 @@ def target_plan(
         extra[row_index_column] = file_metadata(base, "row_index")
     for column in tracked:
         extra[column.name] = file_metadata(base, column.read_from)
-    names = [quoted(attribute.name()) for attribute in kept]
+    names = [back_quoted(attribute.name()) for attribute in kept]
     selected = base.select(*names, *[value.alias(name) for name, value in extra.items()])
     return jvm_.data_frame_of_plan(merge.spark, _aliased(merge, selected, kept))
 

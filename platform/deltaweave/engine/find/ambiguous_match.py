@@ -12,7 +12,7 @@ from deltaweave.engine import limits
 from deltaweave.engine.columns import MATCHES, TARGET_ROW_ID
 from deltaweave.engine.source import PreparedSource
 from deltaweave.errors import AmbiguousMatchError
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import back_quoted
 
 
 def ambiguous_match(
@@ -25,7 +25,7 @@ def ambiguous_match(
     labels = [f"_key_{i}_" for i in range(len(shown))]
     pairs = target.join(source.for_join(), merge.condition, "inner").select(
         TARGET_ROW_ID,
-        *[target[quoted(name)].alias(x) for name, x in zip(shown, labels, strict=True)],
+        *[target[back_quoted(name)].alias(x) for name, x in zip(shown, labels, strict=True)],
     )
     repeated = (
         pairs.groupBy(TARGET_ROW_ID)

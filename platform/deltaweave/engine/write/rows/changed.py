@@ -34,7 +34,7 @@ from deltaweave.engine.find import TouchedFilesScan
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.statement import clause_taken, columns_before, first_insert, updated
 from deltaweave.engine.write.rows.change_feed import recorded
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import back_quoted
 
 if TYPE_CHECKING:
     import pyarrow
@@ -143,7 +143,7 @@ def _images(
     before = columns_before(merge)
     after = updated(merge, before, and_inserted=and_inserted)
     if tracked is not None:
-        row_id, version = (target[quoted(column.name)] for column in tracked)
+        row_id, version = (target[back_quoted(column.name)] for column in tracked)
         names += [column.name for column in tracked]
         before += [row_id, version]
         # A changed row keeps its id; its commit version is that of this merge.
@@ -203,7 +203,7 @@ def remaining_rows(transaction: Transaction, scan: TouchedFilesScan, files: File
     values = zip(merge.evolved_schema.names, columns_before(merge), strict=True)
     kept = left.select(
         *[value.alias(name) for name, value in values],
-        *[rows[quoted(column.name)].alias(column.name) for column in tracked],
+        *[rows[back_quoted(column.name)].alias(column.name) for column in tracked],
     )
     for column in tracked:
         kept = kept.withMetadata(column.name, column.metadata)

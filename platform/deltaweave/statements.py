@@ -47,6 +47,8 @@ def merge(
             written, if the table holds another version below the pair's before this merge commits.
         computed_from: The version of the target from which the source was computed. The merge fails
             with a `CommitConflictError`, and nothing is written, if the target has moved past it.
+            Give it for rows that were read from the target before: otherwise a merge that loses to
+            another commit is done again with them.
         fallback: `"builtin"` runs Delta's own MERGE, with a warning in the log, if the table uses a
             feature that the engine refuses. Delta's MERGE does not know the other options: together
             with one of them the refusal stands, and the error names them.

@@ -90,6 +90,13 @@ MAX_NUMBERED_FILES = 32
 MAX_BROADCAST_NUMBERS = 2_000_000
 
 
+# Commit.
+
+# Commits that a merge tries. Each lost one means that another writer has committed, and the waits
+# between them are some 20 s in all.
+DEFAULT_COMMIT_ATTEMPTS = 10
+
+
 # Advice of `explain`.
 
 # Files of a table. A table of no more files has little to gain if some are skipped.

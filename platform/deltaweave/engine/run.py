@@ -4,7 +4,8 @@
 2. Materialize the source: it is read once, counted and measured (`source`).
 3. Find touched files: the scan gives the pairs of matching rows and their clauses (`find`).
 4. Write all changes: touched files are rewritten, or their changed rows are marked (`write`).
-5. Commit: one transaction removes and adds files and records metrics (`report`).
+5. Commit: one transaction removes and adds files and records metrics (`report`). If it loses to
+   another commit, the merge is done again on the newer version (`redo`).
 
 What fails after the commit does not fail the merge: the result lists it as a warning.
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
@@ -23,7 +23,6 @@ from deltaweave.delta.commit import (
     Committed,
     Transaction,
     check_since_analysis,
-    is_applied,
     reset_session_pair,
     session_pair,
     transaction_on,
@@ -32,7 +31,9 @@ from deltaweave.delta.jvm import delta_message, translated
 from deltaweave.delta.log import latest, refuse_unsupported
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.find import index_new_files, stored_index
+from deltaweave.engine.lease import Lease
 from deltaweave.engine.phases import Phases
+from deltaweave.engine.redo import CommitAttempts, KeptSource, commit_attempts
 from deltaweave.engine.report import (
     MergeMetrics,
     MergeResult,
@@ -40,9 +41,10 @@ from deltaweave.engine.report import (
     merge_metrics,
     num_unaffected,
 )
-from deltaweave.engine.source import check_same_source, prepared_source
+from deltaweave.engine.source import check_same_source
 from deltaweave.engine.write import Changes, Strategy, write_changes
 from deltaweave.errors import CommitConflictError, SourceLostError
+from deltaweave.retries import attempts_at_a_merge
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ def run(
         DeltaweaveError: Another subclass that says what happened; nothing was committed.
     """
     pair = idempotency or session_pair(merge.spark, table=merge.table)
-    result = _with_retries(merge, pair, applied_before, computed_from)
+    result = _until_committed(merge, Lease(pair, applied_before, computed_from))
     if idempotency is not None or pair is None:
         return result
     afterwards = AfterCommit(merge.table, result.version, list(result.warnings))
@@ -80,11 +82,25 @@ def run(
     return replace(result, warnings=tuple(afterwards.warnings))
 
 
-def _with_retries(
-    merge: ResolvedMerge,
-    idempotency: tuple[str, int] | None,
-    applied_before: int | None,
-    computed_from: int | None,
+def _until_committed(merge: ResolvedMerge, lease: Lease) -> MergeResult:
+    """Run the merge until its commit wins, as long as it may be done again."""
+    commits = commit_attempts(merge)
+
+    def log(attempt: RetryCallState) -> None:
+        lost = attempt.outcome.exception() if attempt.outcome else ""
+        logger.info("%s: the merge is done again, its commit lost: %s", merge.table, lost)
+
+    with KeptSource() as sources:
+        for attempt in attempts_at_a_merge(lambda: commits.may_redo, log):
+            with attempt:
+                commits.may_redo = False
+                # A copy has no plan that Spark made with the files of the version that lost.
+                result = _with_source(replace(merge), lease, commits, sources)
+    return replace(result, commit_attempts=commits.made, files_redone=commits.files_redone)
+
+
+def _with_source(
+    merge: ResolvedMerge, lease: Lease, commits: CommitAttempts, sources: KeptSource
 ) -> MergeResult:
     """Run attempts until one keeps its materialized source to the end."""
     max_attempts = int(merge.spark.conf.get(_MAX_ATTEMPTS, "4") or 4)
@@ -98,7 +114,9 @@ def _with_retries(
         for attempt in attempts:
             with attempt:
                 number = attempt.retry_state.attempt_number
-                result = _attempt(merge, idempotency, applied_before, computed_from, number)
+                if number > 1:
+                    sources.drop()
+                result = _attempt(merge, lease, commits, sources, number)
     except SourceLostError as lost:
         message = delta_message(merge.spark, "sourceMaterializationFailedRepeatedlyInMerge")
         raise SourceLostError(
@@ -122,27 +140,27 @@ def _log_retry(attempt: RetryCallState) -> None:
 
 def _attempt(
     merge: ResolvedMerge,
-    idempotency: tuple[str, int] | None,
-    applied_before: int | None,
-    computed_from: int | None,
+    lease: Lease,
+    commits: CommitAttempts,
+    sources: KeptSource,
     attempt: int,
 ) -> MergeResult:
-    """Run the phases once, with a new transaction and a newly materialized source."""
+    """Run the phases once, with a new transaction."""
     started = time.perf_counter()
     phases = Phases(merge.spark)
     # Spark refuses some expressions only when it plans a query with them: errors are translated.
-    with translated(merge.table), transaction_on(merge) as transaction, ExitStack() as stack:
+    with translated(merge.table), transaction_on(merge) as transaction:
         refuse_unsupported(transaction.snapshot, table=merge.table)
-        if _is_applied(transaction, idempotency, applied_before):
+        if lease.is_applied(transaction):
             applied = Strategy.ALREADY_APPLIED.value
             return MergeResult(None, MergeMetrics(), TouchedFiles(), applied)
         check_since_analysis(transaction)
-        _check_version(transaction, computed_from)
+        lease.check_version(transaction)
         transaction.evolve_schema()
         with phases.running(
             "materializeSource", "MERGE operation - materialize source", "materializeSourceTimeMs"
         ):
-            source = stack.enter_context(prepared_source(merge, attempt))
+            source = sources.prepared(merge, attempt)
         changes = write_changes(transaction, source, phases)
         check_same_source(merge, source)
         phases.times_ms["executionTimeMs"] = round((time.perf_counter() - started) * 1000)
@@ -150,7 +168,12 @@ def _attempt(
         touched_files = _touched_files(changes)
         unaffected = num_unaffected(merge, source, changes.matched_source, metrics)
         committing = time.perf_counter()
-        committed = _commit(transaction, changes, metrics, idempotency)
+        try:
+            committed = _commit(transaction, changes, metrics, lease, commits)
+        except CommitConflictError:
+            commits.lost(transaction, lease, len(changes.touched))
+            sources.drop_unless_same(merge)
+            raise
         commit_time_ms = round((time.perf_counter() - committing) * 1000)
     unchanged = MergeResult(
         None,
@@ -171,31 +194,6 @@ def _attempt(
         commit_time_ms=commit_time_ms,
         warnings=_after_commit(transaction, changes, committed, unchanged),
     )
-
-
-def _is_applied(
-    transaction: Transaction, idempotency: tuple[str, int] | None, applied_before: int | None
-) -> bool:
-    """Whether the table holds the idempotency pair, or a later version of its id."""
-    if idempotency is None:
-        return False
-    table = transaction.merge.table
-    held = transaction.last_applied(idempotency[0])
-    if not is_applied(idempotency, held, applied_before, table=table, version=transaction.version):
-        return False
-    logger.info("%s: %s was applied before", table, idempotency)
-    return True
-
-
-def _check_version(transaction: Transaction, computed_from: int | None) -> None:
-    """Fail where the source was computed from another version of the target."""
-    if computed_from not in (None, transaction.version):
-        raise CommitConflictError(
-            f"its source was computed from version {computed_from}.",
-            table=transaction.merge.table,
-            version=transaction.version,
-            hint="Compute it again from the newest version.",
-        )
 
 
 def _after_commit(
@@ -228,19 +226,21 @@ def _commit(
     transaction: Transaction,
     changes: Changes,
     metrics: MergeMetrics,
-    idempotency: tuple[str, int] | None,
+    lease: Lease,
+    commits: CommitAttempts,
 ) -> Committed:
     """Commit, unless nothing changed and there is no idempotency pair to keep."""
     has_changes = len(changes.touched) or metrics.num_target_files_added
-    if not has_changes and idempotency is None and not transaction.changes_metadata:
+    if not has_changes and lease.idempotency is None and not transaction.changes_metadata:
         logger.info("%s: nothing changed, nothing committed", transaction.merge.table)
         return Committed(None)
+    commits.made += 1
     return transaction.commit(
         removed=changes.removed,
         marked=changes.marked.actions if changes.marked is not None else None,
         written=changes.written,
         metrics=metrics,
-        idempotency=idempotency,
+        idempotency=lease.idempotency,
     )
 
 

@@ -96,6 +96,10 @@ MAX_BROADCAST_NUMBERS = 2_000_000
 # between them are some 20 s in all.
 DEFAULT_COMMIT_ATTEMPTS = 10
 
+# Scanned files in which other commits marked rows meanwhile: reading and uniting their deletion
+# vectors takes some ten calls of the JVM each, and of more files the merge is rather done again.
+MAX_UNITED_VECTORS = 200
+
 
 # Advice of `explain`.
 

@@ -99,7 +99,12 @@ class KeptSource:
 
     def drop_unless_same(self, merge: ResolvedMerge) -> None:
         """Release the source unless a later run of the merge would read the same rows."""
-        if self._kept is not None and not (
-            self._kept.gives_same_rows and not may_read_target(merge)
-        ):
+        if self._kept is None:
+            return
+        try:
+            is_same = self._kept.gives_same_rows and not may_read_target(merge)
+        except Exception as error:  # it must not hide that the commit lost
+            logger.warning("%s: cannot tell what the source reads: %s", merge.table, said_by(error))
+            is_same = False
+        if not is_same:
             self.drop()

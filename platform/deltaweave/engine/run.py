@@ -5,7 +5,8 @@
 3. Find touched files: the scan gives the pairs of matching rows and their clauses (`find`).
 4. Write all changes: touched files are rewritten, or their changed rows are marked (`write`).
 5. Commit: one transaction removes and adds files and records metrics (`report`). If it loses to
-   another commit, the merge is done again on the newer version (`redo`).
+   another commit, its output is committed again (`follow_rivals`), or the merge is done again
+   on the newer version (`redo`).
 
 What fails after the commit does not fail the merge: the result lists it as a warning.
 """
@@ -30,6 +31,7 @@ from deltaweave.delta.commit import (
 from deltaweave.delta.jvm import delta_message, translated
 from deltaweave.delta.log import latest, refuse_unsupported
 from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.engine.commit_changes import commit_changes
 from deltaweave.engine.find import index_new_files, stored_index
 from deltaweave.engine.lease import Lease
 from deltaweave.engine.phases import Phases
@@ -169,15 +171,15 @@ def _attempt(
         unaffected = num_unaffected(merge, source, changes.matched_source, metrics)
         committing = time.perf_counter()
         try:
-            committed = _commit(transaction, changes, metrics, lease, commits)
+            done = commit_changes(transaction, source, changes, metrics, phases, lease, commits)
         except CommitConflictError:
-            commits.lost(transaction, lease, len(changes.touched))
             sources.drop_unless_same(merge)
             raise
         commit_time_ms = round((time.perf_counter() - committing) * 1000)
+    committed = done.committed
     unchanged = MergeResult(
         None,
-        metrics,
+        done.metrics,
         TouchedFiles(),
         Strategy.NONE.value,
         attempts=attempt,
@@ -192,7 +194,7 @@ def _attempt(
         touched_files=touched_files,
         strategy=changes.strategy.value,
         commit_time_ms=commit_time_ms,
-        warnings=_after_commit(transaction, changes, committed, unchanged),
+        warnings=_after_commit(done.transaction, changes, committed, unchanged),
     )
 
 
@@ -220,28 +222,6 @@ def _after_commit(
             written = none if changes.written is None else changes.written.files
             index_new_files(latest(merge.spark, transaction.log), written, merge.table)
     return tuple(afterwards.warnings)
-
-
-def _commit(
-    transaction: Transaction,
-    changes: Changes,
-    metrics: MergeMetrics,
-    lease: Lease,
-    commits: CommitAttempts,
-) -> Committed:
-    """Commit, unless nothing changed and there is no idempotency pair to keep."""
-    has_changes = len(changes.touched) or metrics.num_target_files_added
-    if not has_changes and lease.idempotency is None and not transaction.changes_metadata:
-        logger.info("%s: nothing changed, nothing committed", transaction.merge.table)
-        return Committed(None)
-    commits.made += 1
-    return transaction.commit(
-        removed=changes.removed,
-        marked=changes.marked.actions if changes.marked is not None else None,
-        written=changes.written,
-        metrics=metrics,
-        idempotency=lease.idempotency,
-    )
 
 
 def _touched_files(changes: Changes) -> TouchedFiles:

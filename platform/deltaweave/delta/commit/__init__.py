@@ -18,7 +18,11 @@ from __future__ import annotations
 from deltaweave.delta.commit.after_commit import AfterCommit
 from deltaweave.delta.commit.analysis_checks import check_since_analysis
 from deltaweave.delta.commit.commit_call import Committed, committed
-from deltaweave.delta.commit.next_transaction import is_same_table
+from deltaweave.delta.commit.next_transaction import (
+    has_same_domains,
+    is_same_table,
+    transaction_after,
+)
 from deltaweave.delta.commit.table_creation import (
     WantedTable,
     create_table,
@@ -43,6 +47,7 @@ __all__ = [
     "check_since_analysis",
     "committed",
     "create_table",
+    "has_same_domains",
     "is_applied",
     "is_same_table",
     "is_unwritten",
@@ -51,6 +56,7 @@ __all__ = [
     "make_anew",
     "reset_session_pair",
     "session_pair",
+    "transaction_after",
     "transaction_on",
     "write_rows",
 ]

@@ -3,6 +3,7 @@
 - `snapshot`: a version of a table: its rows, files, schema and properties.
 - `versions`: finds a table's log, and a version in it.
 - `file_list`: a list of data files, read as one Arrow table.
+- `file_version`: what tells a file in one version from the same file in another.
 - `file_index`: a scan of listed files that does not ask Delta for the list again.
 - `actions`: log actions as JSON, read and made without a Spark query.
 - `statistics`: the bounds of a column's values in each file; the only reader of statistics.
@@ -18,6 +19,7 @@ from deltaweave.delta.log.arrow_values import python_values, sorted_values
 from deltaweave.delta.log.features import refuse_unsupported
 from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
 from deltaweave.delta.log.file_list import FileList, decoded, decoded_location, encoder, total_size
+from deltaweave.delta.log.file_version import FileVersion, file_versions
 from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
 from deltaweave.delta.log.snapshot import FileLayout, TableSnapshot
 from deltaweave.delta.log.statistic_bounds import are_bounded
@@ -28,6 +30,7 @@ from deltaweave.delta.log.versions import at_version, latest, version_at
 __all__ = [
     "FileLayout",
     "FileList",
+    "FileVersion",
     "TableLog",
     "TableSnapshot",
     "are_bounded",
@@ -36,6 +39,7 @@ __all__ = [
     "decoded",
     "decoded_location",
     "encoder",
+    "file_versions",
     "latest",
     "num_physical_rows_column",
     "parsed",

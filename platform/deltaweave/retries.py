@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_random_exponential,
+)
 
 from deltaweave.errors import (
     LOG_WITHOUT_VERSIONS,
@@ -29,6 +36,21 @@ def again_after_a_conflict(function: Callable[P, R]) -> Callable[P, R]:
         wait=wait_random_exponential(max=5),
         reraise=True,
     )(function)
+
+
+def attempts_at_a_merge(
+    may_repeat: Callable[[], bool], before_sleep: Callable[[RetryCallState], None]
+) -> Retrying:
+    """Attempts at a merge, while another commit wins and the caller says that it may be repeated.
+
+    The waits grow as those of `again_after_a_conflict`, from 0.2 s on.
+    """
+    return Retrying(
+        retry=retry_if_exception(lambda error: _is_conflict(error) and may_repeat()),
+        wait=wait_random_exponential(multiplier=0.2, max=5),
+        before_sleep=before_sleep,
+        reraise=True,
+    )
 
 
 def again_after_another_creator(function: Callable[P, R]) -> Callable[P, R]:

@@ -86,6 +86,8 @@ def merge_metadata(result: MergeResult) -> dict[str, MetadataValue]:
     - `merge/source_rows_unaffected`: source rows for which no row was changed
       (`MergeResult.num_source_rows_unaffected`), where that is known.
     - `merge/attempts`: how often the merge ran, more than once where executors died.
+    - `merge/commit_attempts`, `merge/files_redone`: how often it tried to commit, more than once
+      where other commits won, and the touched files that were therefore written again.
     - `merge/version`: the version it committed, where it committed one.
     """
     metrics = result.metrics
@@ -95,6 +97,8 @@ def merge_metadata(result: MergeResult) -> dict[str, MetadataValue]:
         "merge/commit_seconds": _seconds(result.commit_time_ms),
         "merge/seconds": _seconds(metrics["executionTimeMs"] + result.commit_time_ms),
         "merge/attempts": MetadataValue.int(result.attempts),
+        "merge/commit_attempts": MetadataValue.int(result.commit_attempts),
+        "merge/files_redone": MetadataValue.int(result.files_redone),
         "merge/strategy": MetadataValue.text(result.strategy),
     }
     if result.strategy != "builtin":

@@ -111,7 +111,14 @@ PHASES = (
     Phase(
         "Commit",
         "merge/commit_seconds",
-        ("merge/version", "merge/strategy", "merge/seconds", "merge/attempts"),
+        (
+            "merge/version",
+            "merge/strategy",
+            "merge/seconds",
+            "merge/attempts",
+            "merge/commit_attempts",
+            "merge/files_redone",
+        ),
         _version,
     ),
 )

@@ -90,6 +90,17 @@ MAX_NUMBERED_FILES = 32
 MAX_BROADCAST_NUMBERS = 2_000_000
 
 
+# Commit.
+
+# Commits that a merge tries. Each lost one means that another writer has committed, and the waits
+# between them are some 20 s in all.
+DEFAULT_COMMIT_ATTEMPTS = 10
+
+# Scanned files in which other commits marked rows meanwhile: reading and uniting their deletion
+# vectors takes some ten calls of the JVM each, and of more files the merge is rather done again.
+MAX_UNITED_VECTORS = 200
+
+
 # Advice of `explain`.
 
 # Files of a table. A table of no more files has little to gain if some are skipped.

@@ -4,7 +4,9 @@
 2. Materialize the source: it is read once, counted and measured (`source`).
 3. Find touched files: the scan gives the pairs of matching rows and their clauses (`find`).
 4. Write all changes: touched files are rewritten, or their changed rows are marked (`write`).
-5. Commit: one transaction removes and adds files and records metrics (`report`).
+5. Commit: one transaction removes and adds files and records metrics (`report`). If it loses to
+   another commit, its output is committed again (`follow_rivals`), or the merge is done again
+   on the newer version (`redo`).
 
 What fails after the commit does not fail the merge: the result lists it as a warning.
 """
@@ -13,8 +15,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
@@ -25,7 +25,6 @@ from deltaweave.delta.commit import (
     Lease,
     Transaction,
     check_since_analysis,
-    is_applied,
     reset_session_pair,
     session_pair,
     transaction_on,
@@ -33,8 +32,10 @@ from deltaweave.delta.commit import (
 from deltaweave.delta.jvm import delta_message, translated
 from deltaweave.delta.log import latest, refuse_unsupported
 from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.engine.commit_changes import commit_changes
 from deltaweave.engine.find import index_new_files, stored_index
 from deltaweave.engine.phases import Phases
+from deltaweave.engine.redo import CommitAttempts, KeptSource, commit_attempts
 from deltaweave.engine.report import (
     MergeMetrics,
     MergeResult,
@@ -42,9 +43,11 @@ from deltaweave.engine.report import (
     merge_metrics,
     num_unaffected,
 )
-from deltaweave.engine.source import check_same_source, prepared_source
+from deltaweave.engine.source import check_same_source
+from deltaweave.engine.terms import Terms
 from deltaweave.engine.write import Changes, Strategy, write_changes
 from deltaweave.errors import CommitConflictError, SourceLostError
+from deltaweave.retries import attempts_at_a_merge
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +78,7 @@ def run(
         DeltaweaveError: Another subclass that says what happened; nothing was committed.
     """
     pair = idempotency or session_pair(merge.spark, table=merge.table)
-    result = _with_retries(merge, pair, applied_before, computed_from, lease)
+    result = _until_committed(merge, Terms(pair, applied_before, computed_from, lease))
     if idempotency is not None or pair is None:
         return result
     afterwards = AfterCommit(merge.table, result.version, list(result.warnings))
@@ -84,12 +87,25 @@ def run(
     return replace(result, warnings=tuple(afterwards.warnings))
 
 
-def _with_retries(
-    merge: ResolvedMerge,
-    idempotency: tuple[str, int] | None,
-    applied_before: int | None,
-    computed_from: int | None,
-    lease: Lease | None,
+def _until_committed(merge: ResolvedMerge, terms: Terms) -> MergeResult:
+    """Run the merge until its commit wins, as long as it may be done again."""
+    commits = commit_attempts(merge)
+
+    def log(attempt: RetryCallState) -> None:
+        lost = attempt.outcome.exception() if attempt.outcome else ""
+        logger.info("%s: the merge is done again, its commit lost: %s", merge.table, lost)
+
+    with KeptSource() as sources:
+        for attempt in attempts_at_a_merge(lambda: commits.may_redo, log):
+            with attempt:
+                commits.may_redo = False
+                # A copy has no plan that Spark made with the files of the version that lost.
+                result = _with_source(replace(merge), terms, commits, sources)
+    return replace(result, commit_attempts=commits.made, files_redone=commits.files_redone)
+
+
+def _with_source(
+    merge: ResolvedMerge, terms: Terms, commits: CommitAttempts, sources: KeptSource
 ) -> MergeResult:
     """Run attempts until one keeps its materialized source to the end."""
     max_attempts = int(merge.spark.conf.get(_MAX_ATTEMPTS, "4") or 4)
@@ -103,7 +119,9 @@ def _with_retries(
         for attempt in attempts:
             with attempt:
                 number = attempt.retry_state.attempt_number
-                result = _attempt(merge, idempotency, applied_before, computed_from, lease, number)
+                if number > 1:
+                    sources.drop()
+                result = _attempt(merge, terms, commits, sources, number)
     except SourceLostError as lost:
         message = delta_message(merge.spark, "sourceMaterializationFailedRepeatedlyInMerge")
         raise SourceLostError(
@@ -127,31 +145,28 @@ def _log_retry(attempt: RetryCallState) -> None:
 
 def _attempt(
     merge: ResolvedMerge,
-    idempotency: tuple[str, int] | None,
-    applied_before: int | None,
-    computed_from: int | None,
-    lease: Lease | None,
+    terms: Terms,
+    commits: CommitAttempts,
+    sources: KeptSource,
     attempt: int,
 ) -> MergeResult:
-    """Run the phases once, with a new transaction and a newly materialized source."""
+    """Run the phases once, with a new transaction."""
     started = time.perf_counter()
     phases = Phases(merge.spark)
     # Spark refuses some expressions only when it plans a query with them: errors are translated.
-    with translated(merge.table), transaction_on(merge) as transaction, ExitStack() as stack:
+    with translated(merge.table), transaction_on(merge) as transaction:
         refuse_unsupported(transaction.snapshot, table=merge.table)
-        if _is_applied(transaction, idempotency, applied_before):
+        if terms.is_applied(transaction):
             applied = Strategy.ALREADY_APPLIED.value
             return MergeResult(None, MergeMetrics(), TouchedFiles(), applied)
-        if lease is not None:
-            held = transaction.last_applied(lease.application_id)
-            lease.check(held, table=merge.table, version=transaction.version)
+        terms.check_lease(transaction)
         check_since_analysis(transaction)
-        _check_version(transaction, computed_from)
+        terms.check_version(transaction)
         transaction.evolve_schema()
         with phases.running(
             "materializeSource", "MERGE operation - materialize source", "materializeSourceTimeMs"
         ):
-            source = stack.enter_context(prepared_source(merge, attempt))
+            source = sources.prepared(merge, attempt)
         changes = write_changes(transaction, source, phases)
         check_same_source(merge, source)
         phases.times_ms["executionTimeMs"] = round((time.perf_counter() - started) * 1000)
@@ -159,11 +174,16 @@ def _attempt(
         touched_files = _touched_files(changes)
         unaffected = num_unaffected(merge, source, changes.matched_source, metrics)
         committing = time.perf_counter()
-        committed = _commit(transaction, changes, metrics, _marks(idempotency, lease))
+        try:
+            done = commit_changes(transaction, source, changes, metrics, phases, terms, commits)
+        except CommitConflictError:
+            sources.drop_unless_same(merge)
+            raise
         commit_time_ms = round((time.perf_counter() - committing) * 1000)
+    committed = done.committed
     unchanged = MergeResult(
         None,
-        metrics,
+        done.metrics,
         TouchedFiles(),
         Strategy.NONE.value,
         attempts=attempt,
@@ -178,39 +198,8 @@ def _attempt(
         touched_files=touched_files,
         strategy=changes.strategy.value,
         commit_time_ms=commit_time_ms,
-        warnings=_after_commit(transaction, changes, committed, unchanged),
+        warnings=_after_commit(done.transaction, changes, committed, unchanged),
     )
-
-
-def _is_applied(
-    transaction: Transaction, idempotency: tuple[str, int] | None, applied_before: int | None
-) -> bool:
-    """Whether the table holds the idempotency pair, or a later version of its id."""
-    if idempotency is None:
-        return False
-    table = transaction.merge.table
-    held = transaction.last_applied(idempotency[0])
-    if not is_applied(idempotency, held, applied_before, table=table, version=transaction.version):
-        return False
-    logger.info("%s: %s was applied before", table, idempotency)
-    return True
-
-
-def _check_version(transaction: Transaction, computed_from: int | None) -> None:
-    """Fail where the source was computed from another version of the target."""
-    if computed_from not in (None, transaction.version):
-        raise CommitConflictError(
-            f"its source was computed from version {computed_from}.",
-            table=transaction.merge.table,
-            version=transaction.version,
-            hint="Compute it again from the newest version.",
-        )
-
-
-def _marks(idempotency: tuple[str, int] | None, lease: Lease | None) -> dict[str, int]:
-    """The application ids and versions that the commit holds."""
-    pair = {} if idempotency is None else dict([idempotency])
-    return pair if lease is None else {**pair, **lease.marks}
 
 
 def _after_commit(
@@ -237,26 +226,6 @@ def _after_commit(
             written = none if changes.written is None else changes.written.files
             index_new_files(latest(merge.spark, transaction.log), written, merge.table)
     return tuple(afterwards.warnings)
-
-
-def _commit(
-    transaction: Transaction,
-    changes: Changes,
-    metrics: MergeMetrics,
-    marks: Mapping[str, int],
-) -> Committed:
-    """Commit, unless nothing changed and there is no mark to keep."""
-    has_changes = len(changes.touched) or metrics.num_target_files_added
-    if not has_changes and not marks and not transaction.changes_metadata:
-        logger.info("%s: nothing changed, nothing committed", transaction.merge.table)
-        return Committed(None)
-    return transaction.commit(
-        removed=changes.removed,
-        marked=changes.marked.actions if changes.marked is not None else None,
-        written=changes.written,
-        metrics=metrics,
-        marks=marks,
-    )
 
 
 def _touched_files(changes: Changes) -> TouchedFiles:

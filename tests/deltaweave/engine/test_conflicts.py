@@ -15,8 +15,9 @@ from deltaweave import Lease, MergeResult, Table, errors, merge
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.delta.statement import analyzer
 from deltaweave.engine import run
+from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
 from tests.builders import frame, write_table
-from tests.oracles import newest_version, rows_as_text
+from tests.oracles import configured, newest_version, rows_as_text
 
 PARTITIONED = "k INT, v INT, p STRING"
 
@@ -52,19 +53,34 @@ def overtaken(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], 
     return overtake
 
 
-CONFLICTING = {
+# What another writer does, and the value of the row that the merge updates or inserts afterwards.
+OTHERS = {
     "an_update_of_the_same_rows": "UPDATE {target} SET v = 11 WHERE k = 1",
     "a_delete_of_the_same_rows": "DELETE FROM {target} WHERE p = 'a'",
-    "a_new_column": "ALTER TABLE {target} ADD COLUMNS (w INT)",
 }
 
 
-@pytest.mark.parametrize("other", CONFLICTING)
-def test_a_conflicting_commit_stops_the_merge(
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_merge_that_lost_is_done_again_after_the_winner(
     table: Table, overtaken: Callable[..., None], other: str
 ) -> None:
     target = f"delta.`{table.path_or_name}`"
-    overtaken(lambda: table.spark.sql(CONFLICTING[other].format(target=target)))
+    overtaken(lambda: table.spark.sql(OTHERS[other].format(target=target)))
+    source = frame(table.spark, [(1, 100, "a")], PARTITIONED)
+    merge = table.merge(source, on="t.k = s.k AND t.p = 'a'").when_matched_update({"v": "t.v + 1"})
+    result = merge.when_not_matched_insert_all().execute()
+    inserts = other == "a_delete_of_the_same_rows"
+    assert (result.version, result.commit_attempts, result.files_redone) == (2, 2, 1)
+    assert result.metrics.num_target_rows_inserted == int(inserts)
+    value = 100 if inserts else 12
+    assert rows_as_text(table.read().collect()) == [f"(1, {value}, 'a')", "(2, 20, 'b')"]
+
+
+def test_a_merge_is_not_done_again_on_another_schema(
+    table: Table, overtaken: Callable[..., None]
+) -> None:
+    target = f"delta.`{table.path_or_name}`"
+    overtaken(lambda: table.spark.sql(f"ALTER TABLE {target} ADD COLUMNS (w INT)"))
     with pytest.raises(errors.CommitConflictError) as raised:
         upsert(table, (1, 100, "a"))
     assert isinstance(raised.value, errors.Transient)
@@ -74,12 +90,47 @@ def test_a_conflicting_commit_stops_the_merge(
     assert table.read().where("v = 100").isEmpty()
 
 
+def test_a_merge_is_not_done_again_where_the_caller_wants_a_version_or_no_further_attempt(
+    table: Table, overtaken: Callable[..., None]
+) -> None:
+    spark = table.spark
+    merge = table.merge(frame(spark, [(1, 100, "a")], PARTITIONED), on="t.k = s.k")
+    merge = merge.when_matched_update_all()
+    overtaken(lambda: upsert(table, (1, 11, "a")))
+    with pytest.raises(errors.CommitConflictError):
+        merge.execute(computed_from=0)
+    overtaken(lambda: upsert(table, (1, 12, "a")))
+    with configured(spark, {MAX_COMMIT_ATTEMPTS: "1"}), pytest.raises(errors.CommitConflictError):
+        merge.execute()
+    assert rows_as_text(table.read().where("k = 1").collect()) == ["(1, 12, 'a')"]
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_source_that_reads_the_target_reads_the_winner_too(
+    table: Table, overtaken: Callable[..., None], is_cached: bool
+) -> None:
+    """Rows that the caller cached before are of the version that lost: they are not merged."""
+    source = table.read().selectExpr("k", "v + 1 AS v", "p")
+    if is_cached:
+        source.persist().count()
+    overtaken(lambda: upsert(table, (1, 50, "a")))
+    merge = table.merge(source, on="t.k = s.k").when_matched_update_all()
+    try:
+        if is_cached:
+            with pytest.raises(errors.CommitConflictError):
+                merge.execute()
+        else:
+            merge.execute()
+    finally:
+        source.unpersist()
+    expected = ["(1, 50, 'a')", "(2, 20, 'b')"] if is_cached else ["(1, 51, 'a')", "(2, 21, 'b')"]
+    assert rows_as_text(table.read().collect()) == expected
+
+
 def test_two_upserts_cannot_both_insert_a_key(table: Table, overtaken: Callable[..., None]) -> None:
     overtaken(lambda: upsert(table, (7, 70, "a")))
-    with pytest.raises(errors.CommitConflictError):
-        upsert(table, (7, 71, "a"))
-    assert rows_as_text(table.read().where("k = 7").collect()) == ["(7, 70, 'a')"]
-    upsert(table, (7, 71, "a"))  # the same call again sees the other's row
+    result = upsert(table, (7, 71, "a"))
+    assert result.metrics.num_target_rows_updated == 1  # it sees the other's row
     assert rows_as_text(table.read().where("k = 7").collect()) == ["(7, 71, 'a')"]
 
 
@@ -91,8 +142,7 @@ def test_two_insert_only_merges_cannot_both_insert_a_key(
         return table.merge(source, on="t.k = s.k").when_not_matched_insert_all().execute()
 
     overtaken(lambda: insert(70))
-    with pytest.raises(errors.CommitConflictError):
-        insert(71)
+    assert insert(71).version is None
     assert rows_as_text(table.read().where("k = 7").collect()) == ["(7, 70, 'a')"]
 
 
@@ -105,7 +155,7 @@ def test_commits_to_other_partitions_do_not_conflict(
 
 
 @pytest.mark.parametrize("other_writes", [False, True], ids=["merge", "append"])
-def test_two_commits_of_one_application_id_conflict_whatever_they_touch(
+def test_of_two_commits_of_one_application_id_one_is_applied_whatever_they_touch(
     table: Table, overtaken: Callable[..., None], other_writes: bool
 ) -> None:
     """An id is a lease from the read of its version to the commit."""
@@ -123,8 +173,6 @@ def test_two_commits_of_one_application_id_conflict_whatever_they_touch(
         return table.write(rows, "append", applied={"orders#mon": 1}, once=True)
 
     overtaken(other)
-    with pytest.raises(errors.CommitConflictError):
-        merge((1, 100, "a"))
     assert merge((1, 100, "a")).strategy == "already-applied"
     assert newest_version(table.path_or_name) == 1
 
@@ -149,22 +197,32 @@ def test_a_merge_conflicts_with_a_commit_that_takes_its_lease_whatever_it_touche
     assert (table.last_applied("order"), table.last_applied("order#a")) == (5, 5)
 
 
-def test_no_update_is_lost_between_threads(table: Table) -> None:
-    """Each merge that says it committed added one; each that failed says it was a conflict."""
+def test_a_merge_that_goes_on_from_a_version_of_its_id_is_not_done_again_after_another(
+    table: Table, overtaken: Callable[..., None]
+) -> None:
+    """Its rows were computed from what the id had applied before."""
 
-    def add_one(_: int) -> bool:
+    def merge(to: int) -> MergeResult:
+        source = frame(table.spark, [(1, to, "a")], PARTITIONED)
+        merge = table.merge(source, on="t.k = s.k", idempotency=("orders#mon", to))
+        return merge.when_matched_update_all().execute(applied_before=-1)
+
+    overtaken(lambda: merge(1))
+    with pytest.raises(errors.CommitConflictError, match="up to version 1 meanwhile"):
+        merge(2)
+    assert rows_as_text(table.read().where("k = 1").collect()) == ["(1, 1, 'a')"]
+
+
+def test_no_update_is_lost_between_threads(table: Table) -> None:
+    def add_one(_: int) -> int | None:
         source = frame(table.spark, [(1,)], "k INT")
         merge = table.merge(source, on="t.k = s.k").when_matched_update({"v": "t.v + 1"})
-        try:
-            return merge.execute().version is not None
-        except errors.CommitConflictError:
-            return False
+        return merge.execute().version
 
     with ThreadPoolExecutor(2) as threads:
-        committed = sum(threads.map(add_one, range(6)))
-    assert committed >= 1
-    assert rows_as_text(table.read().where("k = 1").collect()) == [f"(1, {10 + committed}, 'a')"]
-    assert newest_version(table.path_or_name) == committed
+        versions = list(threads.map(add_one, range(6)))
+    assert sorted(map(str, versions)) == ["1", "2", "3", "4", "5", "6"]
+    assert rows_as_text(table.read().where("k = 1").collect()) == ["(1, 16, 'a')"]
 
 
 def test_callers_at_once_create_one_table(spark: SparkSession, tmp_path: Path) -> None:
@@ -215,12 +273,12 @@ def test_identity_values_are_not_generated_from_an_old_mark(
     assert len({row.id for row in rows}) == 2
 
 
-def test_a_key_added_meanwhile_to_a_file_that_was_ruled_out_is_a_conflict(
+def test_a_key_added_meanwhile_to_a_file_that_was_ruled_out_is_found(
     spark: SparkSession, tmp_path: Path, overtaken: Callable[..., None]
 ) -> None:
     path = str(tmp_path / "in_two_files")
     write_table(spark, path, [(1, 10), (4, 40)], "k INT, v INT", files=2)
     overtaken(lambda: spark.sql(f"UPDATE delta.`{path}` SET k = 1 WHERE k = 4"))
     merge = Table(spark, path).merge(frame(spark, [(1,)], "k INT"), on="t.k = s.k")
-    with pytest.raises(errors.CommitConflictError):
-        merge.when_matched_delete().execute()
+    assert merge.when_matched_delete().execute().metrics.num_target_rows_deleted == 2
+    assert Table(spark, path).read().isEmpty()

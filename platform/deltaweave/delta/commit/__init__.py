@@ -1,6 +1,7 @@
 """Transactions on a table: what they read, what they write, and the commit.
 
 - `transaction`: the transaction of a merge: lists and reads files, writes rows, commits.
+- `next_transaction`: the transaction that takes the place of one whose commit lost.
 - `merge_operation`: the operation, tags and metrics of a MERGE commit.
 - `written_files`: the files that a write left on storage.
 - `table_write`: appends and overwrites, which need no merge.
@@ -19,6 +20,11 @@ from deltaweave.delta.commit.after_commit import AfterCommit
 from deltaweave.delta.commit.analysis_checks import check_since_analysis
 from deltaweave.delta.commit.commit_call import Committed, committed
 from deltaweave.delta.commit.local_disk import alone_on_local_disk
+from deltaweave.delta.commit.next_transaction import (
+    has_same_domains,
+    is_same_table,
+    transaction_after,
+)
 from deltaweave.delta.commit.table_creation import (
     WantedTable,
     create_table,
@@ -50,13 +56,16 @@ __all__ = [
     "check_since_analysis",
     "committed",
     "create_table",
+    "has_same_domains",
     "is_applied",
+    "is_same_table",
     "is_unwritten",
     "is_unwritten_otherwise",
     "made_unwritten",
     "make_anew",
     "reset_session_pair",
     "session_pair",
+    "transaction_after",
     "transaction_on",
     "write_rows",
 ]

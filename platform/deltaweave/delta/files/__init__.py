@@ -2,6 +2,7 @@
 
 - `data_files`: which tables' data files the engine can write, and the AddFile actions for them.
 - `deletion_vectors`: writes deletion vectors, on the driver or in a Spark job.
+- `united_vectors`: marks a merge's rows in files that others have marked since.
 - `missing_statistics`: computes statistics for files that were written without them.
 """
 
@@ -22,9 +23,11 @@ from deltaweave.delta.files.deletion_vectors import (
     vectors_writable,
 )
 from deltaweave.delta.files.missing_statistics import compute_missing_statistics
+from deltaweave.delta.files.united_vectors import MarkedSince
 
 __all__ = [
     "MarkedRows",
+    "MarkedSince",
     "additions",
     "arrow_schema",
     "codec",

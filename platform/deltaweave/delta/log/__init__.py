@@ -4,6 +4,7 @@
 - `catalogs`: finds the log of a table by its name, in the catalog that the name means.
 - `versions`: finds a table's log, and a version in it.
 - `file_list`: a list of data files, read as one Arrow table.
+- `file_version`: what tells a file in one version from the same file in another.
 - `file_index`: a scan of listed files that does not ask Delta for the list again.
 - `actions`: log actions as JSON, read and made without a Spark query.
 - `statistics`: the bounds of a column's values in each file; the only reader of statistics.
@@ -20,6 +21,7 @@ from deltaweave.delta.log.catalogs import place_of_new_table
 from deltaweave.delta.log.features import refuse_unsupported
 from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
 from deltaweave.delta.log.file_list import FileList, decoded, decoded_location, encoder, total_size
+from deltaweave.delta.log.file_version import FileVersion, file_versions
 from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
 from deltaweave.delta.log.snapshot import FileLayout, TableSnapshot, data_path
 from deltaweave.delta.log.statistic_bounds import are_bounded
@@ -30,6 +32,7 @@ from deltaweave.delta.log.versions import at_version, latest, version_at
 __all__ = [
     "FileLayout",
     "FileList",
+    "FileVersion",
     "TableLog",
     "TableSnapshot",
     "are_bounded",
@@ -39,6 +42,7 @@ __all__ = [
     "decoded",
     "decoded_location",
     "encoder",
+    "file_versions",
     "latest",
     "num_physical_rows_column",
     "parsed",

@@ -15,15 +15,22 @@ from deltaweave.delta.scan.checkpoint import materialized
 from deltaweave.delta.scan.literals import literal
 from deltaweave.delta.scan.metadata_column import METADATA_COLUMN, file_metadata
 from deltaweave.delta.scan.row_tracking import TrackedColumns, tracked_columns
-from deltaweave.delta.scan.source_plan import reason_to_materialize, with_files_chosen
+from deltaweave.delta.scan.source_plan import (
+    is_cached,
+    may_read_target,
+    reason_to_materialize,
+    with_files_chosen,
+)
 from deltaweave.delta.scan.target_rows import target_plan
 
 __all__ = [
     "METADATA_COLUMN",
     "TrackedColumns",
     "file_metadata",
+    "is_cached",
     "literal",
     "materialized",
+    "may_read_target",
     "reason_to_materialize",
     "target_plan",
     "tracked_columns",

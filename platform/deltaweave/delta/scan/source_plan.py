@@ -14,6 +14,18 @@ _FORCE_UNREADABLE = (
     "spark.databricks.delta.merge.forceSourceMaterializationWithUnreadableFilesConfig"
 )
 _FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+_DELTA_INDEX = "org.apache.spark.sql.delta.files.TahoeFileIndex"
+# Rows that the plan itself holds or makes, and references to plans that are searched, too.
+_OF_NO_TABLE = frozenset(
+    {
+        "LocalRelation",
+        "LogicalRDD",
+        "OneRowRelation",
+        "Range",
+        "ResolvedInlineTable",
+        "CTERelationRef",
+    }
+)
 _FORCE_CACHED = "spark.databricks.delta.merge.materializeCachedSource"
 
 
@@ -36,10 +48,43 @@ def reason_to_materialize(merge: ResolvedMerge) -> str | None:
         return "IGNORE_UNREADABLE_FILES_CONFIGS_ARE_SET"
     if node.planContainsUdf(plan):
         return "NON_DETERMINISTIC_SOURCE_WITH_DETERMINISTIC_UDF"
-    cached = node.planContainsCachedRelation(merge.source._jdf)
-    if spark.conf.get(_FORCE_CACHED, "true") == "true" and cached:
+    if spark.conf.get(_FORCE_CACHED, "true") == "true" and is_cached(merge):
         return "SOURCE_CACHED"
     return None
+
+
+def is_cached(merge: ResolvedMerge) -> bool:
+    """Whether Spark would read a part of the source from its cache."""
+    return bool(merge.node.planContainsCachedRelation(merge.source._jdf))
+
+
+def may_read_target(merge: ResolvedMerge) -> bool:
+    """Whether the source's plan reads the target's table, or something that cannot be told."""
+    plan = merge.node.source()
+    return any(
+        not _reads_elsewhere(merge, leaf)
+        for each in (plan, *jvm_.iterate(plan.subqueriesAll()))
+        for leaf in jvm_.iterate(each.collectLeaves())
+    )
+
+
+def _reads_elsewhere(merge: ResolvedMerge, leaf: JavaObject) -> bool:
+    """Whether a leaf of a plan is known to read no file of the target."""
+    if leaf.getClass().getSimpleName() in _OF_NO_TABLE:
+        return True
+    if leaf.getClass().getSimpleName() != "LogicalRelation":
+        return False
+    relation = leaf.relation()
+    if not jvm_.is_a(merge.spark, relation, _FILE_RELATION):
+        return False
+    index = relation.location()
+    if jvm_.is_a(merge.spark, index, _DELTA_INDEX):
+        return not index.deltaLog().isSameLogAs(merge.target_log)
+    target = f"{merge.location.rstrip('/')}/"
+    return not any(
+        f"{path.toString().rstrip('/')}/".startswith(target)
+        for path in jvm_.iterate(index.rootPaths())
+    )
 
 
 def with_files_chosen(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, int | None]:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from deltaweave.engine.find.candidates import candidate_files, files_by_conditions, find_candidates
+from deltaweave.engine.find.candidates import (
+    Candidates,
+    candidate_files,
+    files_by_conditions,
+    find_candidates,
+    may_hold_match,
+)
 from deltaweave.engine.find.key_index import (
     KEY_INDEX_DIRECTORY,
     KEY_INDEX_PROPERTY,
@@ -16,6 +22,7 @@ from deltaweave.engine.find.pairs import MatchedRows
 __all__ = [
     "KEY_INDEX_DIRECTORY",
     "KEY_INDEX_PROPERTY",
+    "Candidates",
     "MatchedRows",
     "TouchedFilesScan",
     "candidate_files",
@@ -23,6 +30,7 @@ __all__ = [
     "find_candidates",
     "find_touched_files",
     "index_new_files",
+    "may_hold_match",
     "stored_index",
     "wanted_index",
 ]

@@ -26,10 +26,12 @@ class Candidates:
 
     Attributes:
         files: The candidate files.
+        listed: The files that the statement's conditions left, from which they were chosen.
         keys: The values that the source has for the equalities of the ON condition.
     """
 
     files: FileList
+    listed: FileList
     keys: SourceKeys
 
 
@@ -38,7 +40,7 @@ def find_candidates(transaction: Transaction, source: PreparedSource) -> Candida
     files = files_by_conditions(transaction)
     keys = source_keys(transaction.merge, source, files)
     candidates = candidate_files(transaction, source, keys, files)
-    return Candidates(candidates, keys)
+    return Candidates(candidates, files, keys)
 
 
 def candidate_files(
@@ -79,9 +81,20 @@ def _can_match(
     """For each file, whether it can hold a row that a source row matches."""
     import numpy as np
 
-    if source.gives_same_rows and source.num_rows == 0:
+    if len(files) < 2 and not (source.gives_same_rows and source.num_rows == 0):
+        return np.ones(len(files), dtype=bool)  # its statistics would not spare its scan
+    return may_hold_match(transaction, source, keys, files)
+
+
+def may_hold_match(
+    transaction: Transaction, source: PreparedSource, keys: SourceKeys, files: FileList
+) -> numpy.ndarray:
+    """For each file, whether it can hold a row that a source row matches, by keys and index."""
+    import numpy as np
+
+    if not len(files) or (source.gives_same_rows and source.num_rows == 0):
         return np.zeros(len(files), dtype=bool)
-    if not keys.columns or len(files) < 2:
+    if not keys.columns:
         return np.ones(len(files), dtype=bool)
     mask = may_match(transaction, files, keys)
     index = stored_index(transaction.table)

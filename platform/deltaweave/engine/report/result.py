@@ -134,6 +134,10 @@ class MergeResult:
             several target rows or was lost. None if it is not known: after Delta's own MERGE,
             mostly after a merge that only inserts, and if the condition of an insert calls a Python
             function.
+        commit_attempts: How often it tried to commit; more than 1 if other commits won. 0 if there
+            was nothing to commit, and after Delta's own MERGE.
+        files_redone: Touched files that were scanned and written again, because the merge was done
+            again after it lost to another commit.
     """
 
     version: int | None
@@ -145,6 +149,8 @@ class MergeResult:
     commit_time_ms: int = 0
     warnings: tuple[str, ...] = ()
     num_source_rows_unaffected: int | None = None
+    commit_attempts: int = 0
+    files_redone: int = 0
 
     @property
     def was_applied_before(self) -> bool:
@@ -174,6 +180,8 @@ class MergeResult:
                 self.touched_files.removed_bytes + later.touched_files.removed_bytes,
             ),
             attempts=self.attempts + later.attempts,
+            commit_attempts=self.commit_attempts + later.commit_attempts,
+            files_redone=self.files_redone + later.files_redone,
             commit_time_ms=self.commit_time_ms + later.commit_time_ms,
             warnings=warnings,
             num_source_rows_unaffected=None,

@@ -16,6 +16,7 @@ from deltaweave.delta.files import MarkedRows
 from deltaweave.delta.jvm import letting_go
 from deltaweave.delta.log import FileList
 from deltaweave.engine.find import (
+    Candidates,
     MatchedRows,
     TouchedFilesScan,
     find_candidates,
@@ -40,7 +41,8 @@ class Changes:
 
     Attributes:
         strategy: How the changes were written.
-        candidates: The files that were scanned.
+        found: The candidate files, which were scanned, and the source's keys.
+        matched: Those of them in which a source row may match.
         touched: The files in which a row changes.
         removed: The touched files that leave the table.
         written: The new files, or None.
@@ -48,10 +50,13 @@ class Changes:
         rows_by_clause: Rows taken by each clause that looks at target rows.
         num_copied: Unmodified rows of removed files that were written anew.
         matched_source: The source rows that match; None if they were not counted.
+        changes_every_match: Whether every target row that matches was changed; False if that is not
+            known.
     """
 
     strategy: Strategy
-    candidates: FileList
+    found: Candidates
+    matched: FileList
     touched: FileList
     removed: FileList
     written: WrittenFiles | None = None
@@ -59,6 +64,12 @@ class Changes:
     rows_by_clause: Mapping[int, int] = field(default_factory=dict)
     num_copied: int = 0
     matched_source: MatchedRows | None = None
+    changes_every_match: bool = False
+
+    @property
+    def candidates(self) -> FileList:
+        """The files that were scanned."""
+        return self.found.files
 
 
 def write_changes(transaction: Transaction, source: PreparedSource, phases: Phases) -> Changes:
@@ -69,15 +80,15 @@ def write_changes(transaction: Transaction, source: PreparedSource, phases: Phas
     with phases.running(
         "findTouchedFiles", "MERGE operation - scanning files for matches", "scanTimeMs"
     ):
-        candidates = find_candidates(transaction, source)
+        found = find_candidates(transaction, source)
         by_place = strategy in (Strategy.DELETION_VECTORS, Strategy.COPY_IN_PLACE)
-        scan = find_touched_files(transaction, source, candidates, with_row_index=by_place)
+        scan = find_touched_files(transaction, source, found, with_row_index=by_place)
     try:
         if not len(scan.touched):
-            return _insert_unmatched(transaction, source, scan, phases)
+            return _insert_unmatched(transaction, source, found, scan, phases)
         if strategy is Strategy.DELETION_VECTORS:
-            return _mark(transaction, source, scan, phases)
-        return _copy(transaction, source, scan, phases, strategy)
+            return _mark(transaction, source, found, scan, phases)
+        return _copy(transaction, source, found, scan, phases, strategy)
     finally:
         with letting_go("the pairs"):
             scan.pairs.unpersist()
@@ -86,20 +97,32 @@ def write_changes(transaction: Transaction, source: PreparedSource, phases: Phas
 def _insert_without_scan(
     transaction: Transaction, source: PreparedSource, phases: Phases
 ) -> Changes:
-    written, candidates = insert_without_scan(transaction, source, phases)
-    none = candidates.none()
-    matched = None if len(candidates) else MatchedRows()
-    return Changes(Strategy.INSERT_ONLY, candidates, none, none, written, matched_source=matched)
+    written, found = insert_without_scan(transaction, source, phases)
+    none = found.files.none()
+    return Changes(
+        Strategy.INSERT_ONLY,
+        found,
+        matched=found.files,
+        touched=none,
+        removed=none,
+        written=written,
+        matched_source=None if len(found.files) else MatchedRows(),
+    )
 
 
 def _insert_unmatched(
-    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, phases: Phases
+    transaction: Transaction,
+    source: PreparedSource,
+    found: Candidates,
+    scan: TouchedFilesScan,
+    phases: Phases,
 ) -> Changes:
     """No file is touched: only inserts are written, if there are any."""
     written = insert_unmatched(transaction, source, scan, phases)
     return Changes(
         Strategy.NONE if written is None else Strategy.INSERT_ONLY,
-        scan.candidates,
+        found,
+        matched=scan.matched,
         touched=scan.touched,
         removed=scan.touched,
         written=written,
@@ -108,12 +131,17 @@ def _insert_unmatched(
 
 
 def _mark(
-    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, phases: Phases
+    transaction: Transaction,
+    source: PreparedSource,
+    found: Candidates,
+    scan: TouchedFilesScan,
+    phases: Phases,
 ) -> Changes:
     done = mark_changed_rows(transaction, source, scan, phases)
     return Changes(
         Strategy.DELETION_VECTORS,
-        scan.candidates,
+        found,
+        matched=scan.matched,
         touched=scan.touched,
         removed=done.fates.removed,
         written=done.written,
@@ -121,12 +149,14 @@ def _mark(
         rows_by_clause=scan.rows_by_clause,
         num_copied=done.fates.num_copied,
         matched_source=scan.matched_source,
+        changes_every_match=scan.num_matched_rows == sum(scan.changed_by_file),
     )
 
 
 def _copy(
     transaction: Transaction,
     source: PreparedSource,
+    found: Candidates,
     scan: TouchedFilesScan,
     phases: Phases,
     strategy: Strategy,
@@ -152,7 +182,8 @@ def _copy(
             written = copy_touched_files(transaction, source, scan, without_join=apart)
     return Changes(
         Strategy.COPY_ON_WRITE if len(left) else Strategy.COPY_IN_PLACE,
-        scan.candidates,
+        found,
+        matched=scan.matched,
         touched=scan.touched,
         removed=scan.touched,
         written=written,

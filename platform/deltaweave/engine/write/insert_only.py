@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from deltaweave.delta.commit import Transaction, WrittenFiles
-from deltaweave.delta.log import FileList
-from deltaweave.engine.find import TouchedFilesScan
+from deltaweave.engine.find import Candidates, TouchedFilesScan
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.write.rows import inserts_only, may_insert, rows_after_scan
@@ -14,7 +13,7 @@ _STATUS = "MERGE operation - writing new files for only inserts"
 
 def insert_without_scan(
     transaction: Transaction, source: PreparedSource, phases: Phases
-) -> tuple[WrittenFiles, FileList]:
+) -> tuple[WrittenFiles, Candidates]:
     """Insert by one anti join, for a statement that has only WHEN NOT MATCHED clauses.
 
     Returns:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from deltaweave import Table, errors
 from deltaweave import table as table_module
 from deltaweave.delta.commit.transaction import Transaction
+from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import frame, write_table
 from tests.oracles import configured, newest_version
@@ -106,7 +107,8 @@ def test_a_merge_that_lost_to_another_commit_leaves_no_file(
         frame(spark, [(1, 11, "a"), (7, 70, "b")], SCHEMA), on="t.k = s.k"
     )
     merge = merge.when_matched_update({"v": "s.v"}).when_not_matched_insert_all()
-    with configured(spark, {REWRITE_IN_PLACE: in_place}), pytest.raises(errors.CommitConflictError):
+    settings = {REWRITE_IN_PLACE: in_place, MAX_COMMIT_ATTEMPTS: "1"}
+    with configured(spark, settings), pytest.raises(errors.CommitConflictError):
         merge.execute()
     own = data_files(path) - before
     # The other writer's change feed alone.

@@ -15,12 +15,11 @@ from pyspark.sql import functions as F
 
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.jvm import plan_text
-from deltaweave.delta.log import FileList
 from deltaweave.delta.scan import target_plan, tracked_columns
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, SOURCE_ROW, VALUES
-from deltaweave.engine.find import TouchedFilesScan, find_candidates
+from deltaweave.engine.find import Candidates, TouchedFilesScan, find_candidates
 from deltaweave.engine.source import PreparedSource, within
 from deltaweave.engine.statement import first_insert, insert_places
 
@@ -141,11 +140,11 @@ def _num_files(size_in_bytes: int, spark: SparkSession) -> int:
     return max(1, small, math.ceil(size_in_bytes / limits.TARGET_FILE_BYTES))
 
 
-def inserts_only(transaction: Transaction, source: PreparedSource) -> tuple[DataFrame, FileList]:
+def inserts_only(transaction: Transaction, source: PreparedSource) -> tuple[DataFrame, Candidates]:
     """Inserted rows of a merge without other clauses, by one left anti join.
 
     Returns:
-        The rows, and the candidate files they were joined with.
+        The rows, and the candidate files with which they were joined.
     """
     merge = transaction.merge
     found = find_candidates(transaction, source)
@@ -162,7 +161,7 @@ def inserts_only(transaction: Transaction, source: PreparedSource) -> tuple[Data
             "writeInsertsOnlyWhenNoMatchedClauses using leftanti join: output plan:\n%s",
             plan_text(rows),
         )
-    return rows, candidates
+    return rows, found
 
 
 def _values(merge: ResolvedMerge, rows: DataFrame, clauses: Sequence[int]) -> DataFrame:

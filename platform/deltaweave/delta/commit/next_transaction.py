@@ -1,0 +1,54 @@
+"""The transaction that takes the place of one whose commit lost: it reads a newer version."""
+
+from __future__ import annotations
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit.transaction import Transaction
+from deltaweave.delta.jvm import JavaObject, translated
+from deltaweave.delta.log import TableSnapshot
+
+# The protocol's domain of the row ids that were given out. Each commit of new rows raises it, and
+# the transaction reads it anew.
+_ROW_IDS = "delta.rowTracking"
+
+
+def transaction_after(lost: Transaction) -> Transaction:
+    """A transaction on the newest version that may commit the files that another one wrote.
+
+    It has read nothing yet: whoever uses it registers again what the merge reads. Values that Delta
+    remembers of the written rows, as those of identity columns, stay with the one that lost.
+    """
+    merge, view = lost.merge, jvm_.jvm(lost.merge.spark)
+    with translated(merge.table, version=lost.version):
+        begun = lost.log.startTransaction(merge.node.catalogTable(), jvm_.option(view, None))
+        compaction = jvm_.singleton(view.org.apache.spark.sql.delta.hooks, "AutoCompact")
+        # Delta's writer asked for it when it wrote the files.
+        if lost.transaction.containsPostCommitHook(compaction):
+            begun.registerPostCommitHook(compaction)
+    newer = Transaction(merge, lost.log, begun)
+    newer.__dict__["own_files"] = lost.own_files
+    return newer
+
+
+def is_same_table(then: TableSnapshot, now: TableSnapshot) -> bool:
+    """Whether a newer version has the same id, schema, properties and protocol.
+
+    A statement that was resolved against the one then means the same for the other.
+    """
+    return (
+        now.version >= then.version
+        and bool(now.snapshot.metadata().equals(then.snapshot.metadata()))
+        and bool(now.snapshot.protocol().equals(then.snapshot.protocol()))
+    )
+
+
+def has_same_domains(then: TableSnapshot, now: TableSnapshot) -> bool:
+    """Whether another version has the same domain metadata, e.g. clustering columns."""
+    return _domains(then.snapshot) == _domains(now.snapshot)
+
+
+def _domains(snapshot: JavaObject) -> dict[str, str]:
+    domains = jvm_.iterate(snapshot.domainMetadata())
+    known = {str(each.domain()): str(each.configuration()) for each in domains}
+    known.pop(_ROW_IDS, None)
+    return known

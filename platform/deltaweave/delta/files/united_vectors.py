@@ -1,0 +1,117 @@
+"""Unites the rows that a merge marks with those that other commits marked in the same files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.files.deletion_vectors import MarkedRows, mark_here
+from deltaweave.delta.jvm import JavaObject, translated
+from deltaweave.delta.log import FileList, actions
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
+_LENGTH_OF_MAGIC_NUMBER = 4
+
+
+@dataclass(frozen=True)
+class MarkedSince:
+    """Files that have other deletion vectors than when they were read.
+
+    Attributes:
+        then: The files as they were read.
+        now: The same files, in any order, as the newest version has them.
+    """
+
+    then: FileList
+    now: FileList
+
+    def only_more(self, transaction: Transaction) -> bool:
+        """Whether every row that was marked then is marked now, too.
+
+        A RESTORE brings marked rows back.
+        """
+        return all(
+            _marked(transaction, then) <= _marked(transaction, now) for then, now in self._pairs()
+        )
+
+    def united(self, transaction: Transaction, own: MarkedRows) -> MarkedRows | None:
+        """The rows that a merge marked, marked in the vectors of now, which are written anew.
+
+        None if another commit marked one of them, too, or if the merge left no row of a file.
+
+        Args:
+            transaction: A transaction on the version of `now`.
+            own: The vectors that the merge wrote; those of other files stay as they are.
+        """
+        import pyarrow as pa
+
+        view = jvm_.jvm(transaction.merge.spark)
+        listed = actions.to_json(view, own.actions)
+        own_vectors = {
+            action["path"]: place
+            for place, action in enumerate(listed)
+            if "deletionTimestamp" not in action
+        }
+        files: list[str] = []
+        rows: list[int] = []
+        locations = self.now.rows["location"].to_pylist()
+        for path, name, (then, now) in zip(self.now.paths, locations, self._pairs(), strict=True):
+            if path not in own_vectors:
+                return None
+            place = own_vectors[path]
+            by_us = _marked(transaction, own.actions.apply(place)) - _marked(transaction, then)
+            if by_us & _marked(transaction, now):
+                return None
+            rows.extend(by_us)
+            files.extend([name] * len(by_us))
+        if not rows:
+            return None
+        names, positions = pa.chunked_array([files]), pa.chunked_array([pa.array(rows, pa.int64())])
+        again = mark_here(transaction, names, positions, self.now)
+        return self._in_place_of(own, again, listed)
+
+    def _in_place_of(
+        self, own: MarkedRows, again: MarkedRows, listed: list[actions.Action]
+    ) -> MarkedRows:
+        import numpy as np
+
+        paths = set(self.now.paths)
+        others = np.array([action["path"] not in paths for action in listed], dtype=bool)
+        kept = jvm_.select_where(jvm_.jvm(self.now.spark), own.actions, others)
+        without_vector = len(self.then) - self.then.num_vectors
+        return MarkedRows(
+            kept.appendedAll(again.actions),
+            own.num_added - without_vector + again.num_added,
+            own.num_updated - self.then.num_vectors + again.num_updated,
+            own.num_removed + again.num_removed,
+        )
+
+    def _pairs(self) -> list[tuple[JavaObject, JavaObject]]:
+        """Each file as it was read and as it is now, in the order of `now`."""
+        then = dict(zip(self.then.paths, jvm_.iterate(self.then.files), strict=True))
+        now = zip(self.now.paths, jvm_.iterate(self.now.files), strict=True)
+        return [(then[path], add) for path, add in now]
+
+
+def _marked(transaction: Transaction, add: JavaObject) -> BitMap64:
+    """The positions of the rows that a file's deletion vector marks."""
+    from pyroaring import BitMap64
+
+    descriptor = add.deletionVector()
+    if descriptor is None:
+        return BitMap64()
+    delta = jvm_.jvm(transaction.merge.spark).org.apache.spark.sql.delta
+    stored = jvm_.singleton(delta.deletionvectors, "StoredBitmap")
+    stores = jvm_.singleton(delta.storage.dv, "DeletionVectorStore")
+    formats = jvm_.singleton(delta.deletionvectors, "RoaringBitmapArrayFormat")
+    log = transaction.log
+    with translated(transaction.merge.table, version=transaction.version):
+        bitmap = stored.create(descriptor, log.dataPath()).load(
+            stores.createInstance(log.newDeltaHadoopConf())
+        )
+        text = bytes(bitmap.serializeAsByteArray(formats.Portable()))
+    return BitMap64.deserialize(text[_LENGTH_OF_MAGIC_NUMBER:])

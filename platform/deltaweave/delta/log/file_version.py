@@ -1,0 +1,56 @@
+"""What tells a data file in one version of a table from the same file in another version.
+
+Files never change, but later commits may mark rows of a file as deleted, or give it row ids.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from deltaweave.delta.log.actions import Action
+    from deltaweave.delta.log.file_list import FileList
+
+_OF_VECTOR = ("storageType", "pathOrInlineDv", "offset")
+_OF_ROW_IDS = ("baseRowId", "defaultRowCommitVersion")
+
+
+class FileVersion(NamedTuple):
+    """A file at one version of the table.
+
+    Attributes:
+        path: As the log spells it.
+        row_ids: Its row ids, if the table tracks rows.
+        vector: Its deletion vector; two with the same text mark the same rows.
+    """
+
+    path: str
+    row_ids: str
+    vector: str
+
+
+def file_versions(files: FileList) -> list[FileVersion]:
+    """The files as their version of the table has them, in order; a query if they are many."""
+    if files.adds is not None:
+        return [_of(add) for add in files.adds]
+
+    def joined(*names: str) -> Column:
+        texts = [F.coalesce(F.col(name).cast("string"), F.lit("")) for name in names]
+        return F.concat_ws("|", *texts)
+
+    vector = joined(*[f"deletionVector.{name}" for name in _OF_VECTOR])
+    found = files.rows_with({"row_ids": joined(*_OF_ROW_IDS), "vector": vector})
+    columns = [found[name].to_pylist() for name in FileVersion._fields]
+    return [FileVersion(*each) for each in zip(*columns, strict=True)]
+
+
+def _of(add: Action) -> FileVersion:
+    vector = add.get("deletionVector") or {}
+    return FileVersion(add["path"], _texts(add, _OF_ROW_IDS), _texts(vector, _OF_VECTOR))
+
+
+def _texts(values: Action, names: tuple[str, ...]) -> str:
+    return "|".join("" if values.get(name) is None else str(values[name]) for name in names)

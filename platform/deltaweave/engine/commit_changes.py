@@ -1,0 +1,77 @@
+"""Commits what a merge wrote: again on a newer version, as long as that is right, if it loses."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from deltaweave.delta.commit import Committed, Transaction
+from deltaweave.engine.follow_rivals import Followed, followed
+from deltaweave.engine.phases import Phases
+from deltaweave.engine.redo import CommitAttempts
+from deltaweave.engine.report import MergeMetrics, merge_metrics
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.terms import Terms
+from deltaweave.engine.write import Changes
+from deltaweave.errors import CommitConflictError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The commit of a merge.
+
+    Attributes:
+        transaction: The transaction that committed.
+        metrics: The metrics that it committed.
+        committed: What became of it.
+    """
+
+    transaction: Transaction
+    metrics: MergeMetrics
+    committed: Committed
+
+
+def commit_changes(
+    transaction: Transaction,
+    source: PreparedSource,
+    changes: Changes,
+    metrics: MergeMetrics,
+    phases: Phases,
+    terms: Terms,
+    attempts: CommitAttempts,
+) -> Commit:
+    """Commit the changes, unless nothing changed and there is no mark to keep.
+
+    Raises:
+        CommitConflictError: Other commits won; `attempts` says whether the merge may be done again.
+    """
+    has_changes = len(changes.touched) or metrics.num_target_files_added
+    if not has_changes and not terms.marks and not transaction.changes_metadata:
+        logger.info("%s: nothing changed, nothing committed", transaction.merge.table)
+        return Commit(transaction, metrics, Committed(None))
+    tried: Followed | None = Followed(transaction, changes)
+    while True:
+        assert tried is not None
+        attempts.made += 1
+        try:
+            return Commit(tried.transaction, metrics, _committed(tried, metrics, terms))
+        except CommitConflictError:
+            is_left = attempts.made < attempts.limit
+            tried = followed(transaction, source, changes, terms) if is_left else None
+            if tried is None:
+                attempts.lost(transaction, terms, len(changes.touched))
+                raise
+        metrics = merge_metrics(transaction, source, tried.changes, phases)
+
+
+def _committed(tried: Followed, metrics: MergeMetrics, terms: Terms) -> Committed:
+    changes = tried.changes
+    return tried.transaction.commit(
+        removed=changes.removed,
+        marked=changes.marked.actions if changes.marked is not None else None,
+        written=changes.written,
+        metrics=metrics,
+        marks=terms.marks,
+    )

@@ -1,0 +1,174 @@
+"""Commits a merge's output on the newest version, where the commits that won leave it right.
+
+A merge whose commit lost need not be done again if doing it again would give the same output:
+
+- no file that came since can hold a row that the source matches (by partitions, statistics and the
+  key index, as for candidate files);
+- every file in which a source row matched is still there as it was read. In tables with deletion
+  vectors, others may have marked other rows of it: then the vectors are united;
+- in the other files that were scanned, rows have at most gone.
+
+The newest version is compared with the one that the merge read, so it does not matter which commits
+made the difference. What was read is registered again, so that Delta refuses the commit if yet
+another one comes in between. What is not known counts as a reason to do the merge again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from deltaweave.delta.commit import (
+    Transaction,
+    has_same_domains,
+    is_same_table,
+    transaction_after,
+)
+from deltaweave.delta.files import MarkedSince
+from deltaweave.delta.jvm import said_by
+from deltaweave.delta.log import FileList, FileVersion, file_versions
+from deltaweave.delta.scan import may_read_target
+from deltaweave.engine import limits
+from deltaweave.engine.find import files_by_conditions, may_hold_match
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.terms import Terms
+from deltaweave.engine.write import Changes
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The output of a merge, as it can be committed after the commits that won.
+
+    Attributes:
+        transaction: A transaction on the newest version.
+        changes: What it commits.
+    """
+
+    transaction: Transaction
+    changes: Changes
+
+
+class _MustRedoError(Exception):
+    """Why the output is not known to be right for the newest version."""
+
+
+def followed(
+    lost: Transaction, source: PreparedSource, changes: Changes, terms: Terms
+) -> Followed | None:
+    """The output for the newest version; None if the merge has to be done again.
+
+    Args:
+        lost: The transaction whose commit lost.
+        source: The source.
+        changes: What it wrote.
+        terms: What must hold at the commit.
+    """
+    table = lost.merge.table
+    try:
+        _check_statement(lost, source, terms)
+        newer = transaction_after(lost)
+        _check_table(lost, newer, terms)
+        found = Followed(newer, _changes_after(newer, source, changes))
+    except _MustRedoError as reason:
+        logger.info("%s: the merge cannot follow version %d: %s", table, lost.version, reason)
+        return None
+    except Exception as error:
+        logger.warning("%s: cannot tell what other commits changed: %s", table, said_by(error))
+        return None
+    logger.info("%s: version %d changed nothing that the merge needs", table, newer.version)
+    return found
+
+
+def _check_statement(lost: Transaction, source: PreparedSource, terms: Terms) -> None:
+    """Raise where no commit of others can be known to leave the output right."""
+    merge, metadata = lost.merge, lost.snapshot.metadata()
+    reasons = {
+        "its source was computed from a version": terms.computed_from is not None,
+        "its source may give other rows": not source.gives_same_rows,
+        "its source may read the target": may_read_target(merge),
+        "it changes rows that are not in the source": bool(merge.of_kind("not_matched_by_source")),
+        "it changes the schema": lost.changes_metadata,
+        "the table is serializable": (lost.table.setting("delta.isolationLevel") or "").lower()
+        == "serializable",
+        # Delta keeps the values that it gave out in the transaction that lost.
+        "the table has identity columns": "delta.identity." in str(metadata.schemaString()),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise _MustRedoError(reason)
+
+
+def _check_table(lost: Transaction, newer: Transaction, terms: Terms) -> None:
+    if newer.version <= lost.version:
+        raise _MustRedoError("no other version is there")
+    if not is_same_table(lost.table, newer.table):
+        raise _MustRedoError("its schema, properties or protocol changed")
+    if not has_same_domains(lost.table, newer.table):
+        raise _MustRedoError("its domain metadata changed")
+    for application_id in terms.application_ids:
+        if newer.last_applied(application_id) != lost.last_applied(application_id):
+            raise _MustRedoError(f"another commit has the id {application_id}")
+
+
+def _changes_after(newer: Transaction, source: PreparedSource, changes: Changes) -> Changes:
+    """The changes, with united deletion vectors where others marked rows of the same files."""
+    import numpy as np
+
+    files = files_by_conditions(newer)
+    now = file_versions(files)
+    known = set(file_versions(changes.found.listed))
+    candidates = {each.path: each for each in file_versions(changes.candidates)}
+    is_new = np.array([each not in known for each in now], dtype=bool)
+    is_marked = np.array(
+        [new and _is_marked(each, candidates) for each, new in zip(now, is_new, strict=True)],
+        dtype=bool,
+    )
+    came = files.where(is_new & ~is_marked)
+    if may_hold_match(newer, source, changes.found.keys, came).any():
+        raise _MustRedoError("a file that came since may hold a row that the source matches")
+    as_read = {each.path for each, new in zip(now, is_new, strict=True) if not new}
+    marked = files.where(is_marked)
+    gone = set(changes.matched.paths) - as_read - set(marked.paths)
+    if gone:
+        raise _MustRedoError(f"{len(gone)} files with matches are gone")
+    if not len(marked):
+        return changes
+    return _united(newer, changes, marked)
+
+
+def _is_marked(file: FileVersion, candidates: dict[str, FileVersion]) -> bool:
+    """Whether it is a scanned file whose deletion vector alone is another one."""
+    then = candidates.get(file.path)
+    return then is not None and then.row_ids == file.row_ids
+
+
+def _united(newer: Transaction, changes: Changes, marked: FileList) -> Changes:
+    """The changes, where other commits marked rows of scanned files."""
+    if len(marked) > limits.MAX_UNITED_VECTORS:
+        raise _MustRedoError(f"rows of {len(marked)} scanned files were marked")
+    since = MarkedSince(_of_paths(changes.candidates, marked.paths), marked)
+    if not since.only_more(newer):
+        raise _MustRedoError("rows came back in a scanned file")
+    with_matches = set(changes.matched.paths)
+    shared = [path for path in marked.paths if path in with_matches]
+    if not shared:
+        return changes
+    if changes.marked is None or not changes.changes_every_match:
+        raise _MustRedoError("rows of a file with matches were marked")
+    both = MarkedSince(_of_paths(changes.candidates, shared), _of_paths(marked, shared))
+    vectors = both.united(newer, changes.marked)
+    if vectors is None:
+        raise _MustRedoError(
+            "another commit changed the same rows, or rows of a file that the merge rewrites"
+        )
+    return replace(changes, marked=vectors)
+
+
+def _of_paths(files: FileList, paths: Sequence[str]) -> FileList:
+    import numpy as np
+
+    wanted = set(paths)
+    return files.where(np.array([path in wanted for path in files.paths], dtype=bool))

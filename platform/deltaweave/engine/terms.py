@@ -1,0 +1,81 @@
+"""The terms of a merge: what must still hold of the table when it commits, and what it adds."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from deltaweave.delta.commit import Lease, Transaction, is_applied
+from deltaweave.errors import CommitConflictError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the caller wants to hold; `deltaweave.merge` describes the options.
+
+    Attributes:
+        idempotency: An (application id, version) pair for the same commit, or None.
+        applied_before: The version of that id that the table must still hold at the commit, -1 for
+            none; None for any.
+        computed_from: The version of the target that the merge must read; None for the newest.
+        lease: The version that the table must still hold of an application id, or None.
+    """
+
+    idempotency: tuple[str, int] | None
+    applied_before: int | None
+    computed_from: int | None
+    lease: Lease | None = None
+
+    @property
+    def marks(self) -> dict[str, int]:
+        """The application ids and versions that the commit holds."""
+        pair = {} if self.idempotency is None else dict([self.idempotency])
+        return pair if self.lease is None else {**pair, **self.lease.marks}
+
+    @property
+    def application_ids(self) -> list[str]:
+        """The application ids of which the table must hold what it held when the merge began."""
+        ids = [] if self.idempotency is None else [self.idempotency[0]]
+        return ids if self.lease is None else [*ids, self.lease.application_id]
+
+    def is_applied(self, transaction: Transaction) -> bool:
+        """Whether the table holds the idempotency pair, or a later version of its id.
+
+        Raises:
+            CommitConflictError: It holds neither the pair nor the version `applied_before`.
+        """
+        if self.idempotency is None:
+            return False
+        table, pair = transaction.merge.table, self.idempotency
+        held = transaction.last_applied(pair[0])
+        version = transaction.version
+        if not is_applied(pair, held, self.applied_before, table=table, version=version):
+            return False
+        logger.info("%s: %s was applied before", table, pair)
+        return True
+
+    def check_lease(self, transaction: Transaction) -> None:
+        """Fail where another run has taken the lease.
+
+        Raises:
+            CommitConflictError: The table holds another version of its application id.
+        """
+        if self.lease is not None:
+            held = transaction.last_applied(self.lease.application_id)
+            self.lease.check(held, table=transaction.merge.table, version=transaction.version)
+
+    def check_version(self, transaction: Transaction) -> None:
+        """Fail where the source was computed from another version of the target.
+
+        Raises:
+            CommitConflictError: The transaction reads another version.
+        """
+        if self.computed_from not in (None, transaction.version):
+            raise CommitConflictError(
+                f"its source was computed from version {self.computed_from}.",
+                table=transaction.merge.table,
+                version=transaction.version,
+                hint="Compute it again from the newest version.",
+            )

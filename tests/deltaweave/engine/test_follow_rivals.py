@@ -1,0 +1,325 @@
+"""After a lost commit: the same output is committed again only where doing it again would give it.
+
+Each case commits before the merge does, and compares the rows with those of one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaweave import MergeResult, Table, errors
+from deltaweave.delta.commit.transaction import Transaction
+from deltaweave.engine import run
+from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
+from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from tests.builders import Rows, frame, write_table
+from tests.oracles import configured, rows_as_text
+
+SCHEMA = "k INT, v INT"
+VECTORS = {"delta.enableDeletionVectors": "true"}
+NOT_MATERIALIZED = {"spark.databricks.delta.merge.materializeSource": "none"}
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The version that each run of a merge read; a merge that is done again runs twice."""
+    versions: list[int] = []
+    write_changes = run.write_changes
+
+    def noted(transaction: Transaction, *arguments: Any) -> Any:
+        versions.append(transaction.version)
+        return write_changes(transaction, *arguments)
+
+    monkeypatch.setattr(run, "write_changes", noted)
+    return versions
+
+
+@pytest.fixture
+def overtaken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets other writers, in a thread of their own, commit before each of the next commits."""
+    commit = Transaction.commit
+
+    def overtake(*others: Callable[[], Any]) -> None:
+        left = list(others)
+
+        def commit_after_another(transaction: Transaction, **arguments: Any) -> Any:
+            if left:
+                with ThreadPoolExecutor(1) as thread:
+                    thread.submit(left.pop(0)).result()
+            return commit(transaction, **arguments)
+
+        monkeypatch.setattr(Transaction, "commit", commit_after_another)
+
+    return overtake
+
+
+def upsert(table: Table, rows: Rows) -> MergeResult:
+    merge = table.merge(frame(table.spark, rows, SCHEMA), on="t.k = s.k")
+    return merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def upsert_greater(table: Table, rows: Rows) -> MergeResult:
+    merge = table.merge(frame(table.spark, rows, SCHEMA), on="t.k = s.k")
+    merge = merge.when_matched_update_all(condition="s.v > t.v")
+    return merge.when_not_matched_insert_all().execute()
+
+
+def add(table: Table, rows: Rows) -> MergeResult:
+    merge = table.merge(frame(table.spark, rows, SCHEMA), on="t.k = s.k")
+    return merge.when_matched_update({"v": "t.v + s.v"}).when_not_matched_insert_all().execute()
+
+
+def insert(table: Table, rows: Rows) -> MergeResult:
+    merge = table.merge(frame(table.spark, rows, SCHEMA), on="t.k = s.k")
+    return merge.when_not_matched_insert_all().execute()
+
+
+def synchronize(table: Table, rows: Rows) -> MergeResult:
+    merge = table.merge(frame(table.spark, rows, SCHEMA), on="t.k = s.k")
+    merge = merge.when_matched_update_all().when_not_matched_insert_all()
+    return merge.when_not_matched_by_source_delete().execute()
+
+
+@dataclass(frozen=True)
+class Case:
+    """Another writer's statements that come before the commit of a merge.
+
+    Attributes:
+        others: The statements.
+        rows: The merge's source.
+        left: The rows afterwards.
+        again: Whether the merge has to be done again.
+        merge: The merge.
+        files: How many files the rows 1, 2, 3, 4 and 11, 12, 13, 14 are in; v is k * 10.
+        properties: Of the table.
+        settings: Of the session.
+        before: Statements that come before the merge.
+    """
+
+    others: tuple[str, ...]
+    rows: Rows
+    left: Rows
+    again: bool
+    merge: Callable[[Table, Rows], MergeResult] = upsert
+    files: int = 2
+    properties: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    before: tuple[str, ...] = ()
+
+
+UPDATE_14 = ("UPDATE {t} SET v = 141 WHERE k = 14",)
+FIRST = [(1, 10), (2, 20), (3, 30), (4, 40)]
+LAST = [(11, 110), (12, 120), (13, 130), (14, 140)]
+NEW = [(1, 100), (5, 50)]
+AFTER_UPDATE = [(1, 100), *FIRST[1:], (5, 50), *LAST[:-1], (14, 141)]
+
+CASES = {
+    # Other files.
+    "other_files_copied": Case(
+        UPDATE_14, NEW, AFTER_UPDATE, False, settings={REWRITE_IN_PLACE: "false"}
+    ),
+    "other_files_copied_in_place": Case(
+        UPDATE_14, NEW, AFTER_UPDATE, False, settings={REWRITE_IN_PLACE: "true"}
+    ),
+    "other_files_marked": Case(UPDATE_14, NEW, AFTER_UPDATE, False, properties=VECTORS),
+    "other_files_of_an_insert": Case(
+        UPDATE_14, [(1, 0), (5, 50)], [*FIRST, (5, 50), *LAST[:-1], (14, 141)], False, insert
+    ),
+    "other_files_of_a_serializable_table": Case(
+        UPDATE_14, NEW, AFTER_UPDATE, True, properties={"delta.isolationLevel": "Serializable"}
+    ),
+    "other_files_with_a_source_that_may_differ": Case(
+        UPDATE_14, NEW, AFTER_UPDATE, True, settings=NOT_MATERIALIZED
+    ),
+    "other_files_with_rows_not_in_the_source": Case(UPDATE_14, NEW, NEW, True, synchronize),
+    "a_compaction": Case(("OPTIMIZE {t}",), NEW, [(1, 100), *FIRST[1:], (5, 50), *LAST], True),
+    # Keys that come.
+    "a_key_that_moved_to_ours": Case(
+        ("UPDATE {t} SET k = 5 WHERE k = 14",),
+        NEW,
+        [(1, 100), *FIRST[1:], (5, 50), *LAST[:-1]],
+        True,
+    ),
+    "an_inserted_key_that_left": Case(
+        ("DELETE FROM {t} WHERE k = 1",), NEW, [(1, 100), *FIRST[1:], (5, 50), *LAST], True, insert
+    ),
+    # Rows of the same file.
+    "other_rows_of_a_file_copied": Case(UPDATE_14, NEW, AFTER_UPDATE, True, files=1),
+    "other_rows_of_a_file_marked": Case(
+        UPDATE_14, NEW, AFTER_UPDATE, False, files=1, properties=VECTORS
+    ),
+    "other_rows_of_a_marked_file_marked": Case(
+        (*UPDATE_14, "DELETE FROM {t} WHERE k = 13"),
+        NEW,
+        [(1, 100), (3, 30), (4, 40), (5, 50), *LAST[:2], (14, 141)],
+        False,
+        files=1,
+        properties=VECTORS,
+        before=("DELETE FROM {t} WHERE k = 2",),
+    ),
+    "other_rows_of_a_file_without_matches_marked": Case(
+        UPDATE_14,
+        [(5, 50)],
+        [*FIRST, (5, 50), *LAST[:-1], (14, 141)],
+        False,
+        files=1,
+        properties=VECTORS,
+    ),
+    "the_same_row_marked": Case(
+        ("UPDATE {t} SET v = 11 WHERE k = 1",),
+        [(1, 100), (5, 50)],
+        [(1, 111), *FIRST[1:], (5, 50), *LAST],
+        True,
+        add,
+        files=1,
+        properties=VECTORS,
+    ),
+    "a_row_that_matched_in_vain_marked": Case(
+        ("DELETE FROM {t} WHERE k = 1",),
+        [(1, 0), (2, 200)],
+        [(1, 0), (2, 200), *FIRST[2:], *LAST],
+        True,
+        upsert_greater,
+        files=1,
+        properties=VECTORS,
+    ),
+    "a_marked_row_restored": Case(
+        ("RESTORE {t} TO VERSION AS OF 0",),
+        [(1, 100), (4, 400)],
+        [(1, 100), *FIRST[1:3], (4, 400), *LAST],
+        True,
+        files=1,
+        properties=VECTORS,
+        before=("DELETE FROM {t} WHERE k = 4",),
+    ),
+}
+
+
+# The other cases are much like one of these.
+TELLING = {
+    "other_files_copied_in_place",
+    "other_files_of_an_insert",
+    "other_files_with_a_source_that_may_differ",
+    "a_key_that_moved_to_ours",
+    "an_inserted_key_that_left",
+    "other_rows_of_a_marked_file_marked",
+    "the_same_row_marked",
+    "a_row_that_matched_in_vain_marked",
+    "a_marked_row_restored",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in TELLING else pytest.mark.full_matrix)
+        for name in CASES
+    ],
+)
+def test_a_merge_follows_commits_that_change_nothing_that_it_needs_and_is_done_again_after_others(
+    spark: SparkSession,
+    tmp_path: Path,
+    runs: list[int],
+    overtaken: Callable[..., None],
+    name: str,
+) -> None:
+    case, path = CASES[name], str(tmp_path / "table")
+    setup = [statement.replace("{t}", "{target}") for statement in case.before]
+    write_table(
+        spark,
+        path,
+        [*FIRST, *LAST],
+        SCHEMA,
+        files=case.files,
+        properties=case.properties,
+        setup=setup,
+    )
+    table = Table(spark, path)
+
+    def others() -> None:
+        for statement in case.others:
+            spark.sql(statement.format(t=f"delta.`{path}`"))
+
+    overtaken(others)
+    with configured(spark, case.settings):
+        result = case.merge(table, case.rows)
+    assert rows_as_text(table.read().collect()) == rows_as_text(case.left)
+    read = len(case.before)
+    assert runs == ([read, read + len(case.others)] if case.again else [read])
+    assert result.commit_attempts == 2
+    assert result.version == read + len(case.others) + 1
+    if not case.again:
+        assert result.files_redone == 0
+
+
+def test_identity_values_are_not_given_out_twice_after_a_lost_commit(
+    spark: SparkSession, tmp_path: Path, runs: list[int], overtaken: Callable[..., None]
+) -> None:
+    path = str(tmp_path / "table")
+    ddl = "id BIGINT GENERATED ALWAYS AS IDENTITY, k INT, v INT"
+    write_table(spark, path, LAST, SCHEMA, ddl=ddl)
+    table = Table(spark, path)
+
+    def insert_one(k: int) -> MergeResult:
+        merge = table.merge(frame(spark, [(k, 0)], SCHEMA), on="t.k = s.k")
+        return merge.when_not_matched_insert({"k": "s.k", "v": "s.v"}).execute()
+
+    overtaken(lambda: spark.sql(f"UPDATE delta.`{path}` SET v = 141 WHERE k = 14"))
+    insert_one(1)
+    insert_one(2)
+    rows = table.read().collect()
+    assert runs == [1, 2, 3]
+    assert len({row.id for row in rows}) == len(rows) == 6
+
+
+def test_a_merge_follows_one_commit_after_another_up_to_the_limit(
+    spark: SparkSession, tmp_path: Path, runs: list[int], overtaken: Callable[..., None]
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [*FIRST, *LAST], SCHEMA, files=2)
+    table = Table(spark, path)
+
+    def other(k: int) -> Callable[[], Any]:
+        return lambda: spark.sql(f"UPDATE delta.`{path}` SET v = v + 1 WHERE k = {k}")
+
+    overtaken(other(13), other(14), other(14))
+    result = upsert(table, NEW)
+    assert (runs, result.commit_attempts, result.version) == ([0], 4, 4)
+    overtaken(*[other(14)] * 3)
+    limited = {MAX_COMMIT_ATTEMPTS: "3"}
+    with configured(spark, limited), pytest.raises(errors.CommitConflictError):
+        upsert(table, [(2, 200)])
+    assert runs == [0, 4]
+    left = [(1, 100), *FIRST[1:], (5, 50), *LAST[:2], (13, 131), (14, 145)]
+    assert rows_as_text(table.read().collect()) == rows_as_text(left)
+
+
+@pytest.mark.full_matrix
+@pytest.mark.parametrize("properties", [VECTORS, {}], ids=["vectors", "copies"])
+def test_writers_at_once_lose_nothing_and_insert_no_key_twice(
+    spark: SparkSession, tmp_path: Path, properties: dict[str, str]
+) -> None:
+    """Each counts in a row of its own, and in one that all of them share, beside a compaction."""
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(k, 0) for k in range(4)], SCHEMA, properties=properties)
+    table = Table(spark, path)
+
+    def count(writer: int) -> None:
+        for turn in range(4):
+            add(table, [(writer, 1), (9 + turn % 2, 1)])
+            if writer == 0:
+                with suppress(errors.CommitConflictError):
+                    table.compact()
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(count, range(3)))
+    expected = [(0, 4), (1, 4), (2, 4), (3, 0), (9, 6), (10, 6)]
+    assert rows_as_text(table.read().collect()) == rows_as_text(expected)

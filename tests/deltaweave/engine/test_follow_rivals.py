@@ -5,6 +5,7 @@ Each case commits before the merge does, and compares the rows with those of one
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -260,6 +261,43 @@ def test_a_merge_follows_commits_that_change_nothing_that_it_needs_and_is_done_a
         assert result.files_redone == 0
 
 
+def test_united_vectors_keep_row_ids_and_the_change_feed(
+    spark: SparkSession, tmp_path: Path, runs: list[int], overtaken: Callable[..., None]
+) -> None:
+    path = str(tmp_path / "table")
+    properties = {
+        **VECTORS,
+        "delta.enableChangeDataFeed": "true",
+        "delta.enableRowTracking": "true",
+    }
+    write_table(spark, path, [*FIRST, *LAST], SCHEMA, properties=properties)
+    table = Table(spark, path)
+    ids = {
+        row.k: row.id for row in table.read().selectExpr("k", "_metadata.row_id AS id").collect()
+    }
+
+    def other() -> None:
+        upsert(Table(spark, path), [(4, 400), (15, 150)])
+
+    overtaken(other)
+    result = upsert(table, NEW)
+    assert (runs, result.commit_attempts, result.files_redone) == ([0, 0], 2, 0)  # the other's, too
+    metrics = result.metrics
+    assert metrics.num_target_deletion_vectors_updated == 1
+    assert metrics.num_target_deletion_vectors_added == 0
+    changed = table.read().selectExpr("k", "v", "_metadata.row_id AS id").collect()
+    assert {row.k: row.v for row in changed} == {**dict([*FIRST, *LAST, *NEW]), 4: 400, 15: 150}
+    assert len({row.id for row in changed}) == len(changed)
+    assert {row.k: row.id for row in changed if row.k in ids} == ids
+    feed = spark.read.option("readChangeFeed", "true").option("startingVersion", 2)
+    feed = feed.format("delta").load(path).select("k", "v", "_change_type")
+    assert rows_as_text(feed.collect()) == [
+        "(1, 10, 'update_preimage')",
+        "(1, 100, 'update_postimage')",
+        "(5, 50, 'insert')",
+    ]
+
+
 def test_identity_values_are_not_given_out_twice_after_a_lost_commit(
     spark: SparkSession, tmp_path: Path, runs: list[int], overtaken: Callable[..., None]
 ) -> None:
@@ -300,6 +338,23 @@ def test_a_merge_follows_one_commit_after_another_up_to_the_limit(
     assert runs == [0, 4]
     left = [(1, 100), *FIRST[1:], (5, 50), *LAST[:2], (13, 131), (14, 145)]
     assert rows_as_text(table.read().collect()) == rows_as_text(left)
+
+
+def test_a_merge_does_not_follow_into_a_table_made_anew(
+    spark: SparkSession, tmp_path: Path, overtaken: Callable[..., None]
+) -> None:
+    path = tmp_path / "table"
+    write_table(spark, str(path), [*FIRST, *LAST], SCHEMA, files=2)
+    table = Table(spark, str(path))
+
+    def make_anew() -> None:
+        shutil.rmtree(path)
+        write_table(spark, str(path), [(1, 0)], SCHEMA, setup=["UPDATE {target} SET v = 1"])
+
+    overtaken(make_anew)
+    with pytest.raises(errors.CommitConflictError):
+        upsert(table, NEW)
+    assert rows_as_text(table.read().collect()) == ["(1, 1)"]
 
 
 @pytest.mark.full_matrix

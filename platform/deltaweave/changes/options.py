@@ -120,6 +120,8 @@ def _columns(table: Table, rows: DataFrame, options: ChangeOptions) -> tuple[str
     columns = tuple(name for name in wanted if name not in left_out and name not in keys)
     taken = (PREFIX, RESERVED_PREFIX)
     check_names_are_free(table, [n for n in (*keys, *columns) if n.lower().startswith(taken)])
+    for name in (*keys, *columns):
+        quoted(name)  # before anything is written, it refuses what SQL text cannot hold
     return columns
 
 

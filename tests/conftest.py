@@ -25,11 +25,9 @@ TINY_DATA = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.ui.explainMode": "simple",
     "spark.driver.memory": "3g",  # with 2, a worker spent every 20th second in full collections
-    # Hadoop starts a program for each file that it makes or renames, 20 for a commit: without
-    # checksum files half as many, and without the JVM's helper process each in half the time.
+    # Hadoop starts a program for each file that it makes or renames, 40 for a commit: without the
+    # JVM's helper process each in half the time.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Djdk.lang.Process.launchMechanism=VFORK",
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     "spark.log.level": "OFF",  # failing tasks of tests that expect a failure fill pages otherwise
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -39,6 +37,12 @@ TINY_DATA = {
     # A tiny merge spends its time compiling expressions that run once: interpret them.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+# For half as many programs. Processes that are killed, and Dagster's, have Hadoop's usual disk.
+WITHOUT_CHECKSUM_FILES = {
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 
 
@@ -95,7 +99,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModulesOrTes
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session for all tests of a worker; each test works on tables of its own."""
     warehouse = tmp_path_factory.mktemp("warehouse")
-    session = deltaweave.local_session(**TINY_DATA, **{"spark.sql.warehouse.dir": str(warehouse)})
+    place = {"spark.sql.warehouse.dir": str(warehouse)}
+    session = deltaweave.local_session(**TINY_DATA, **WITHOUT_CHECKSUM_FILES, **place)
     yield session
     session.stop()
 

@@ -32,18 +32,25 @@ _ONE_MACHINE_CONF: Mapping[str, str] = {
     # VACUUM lists directories in this many tasks; the default is 10,000.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.ui.showConsoleProgress": "false",
+    # Other users of the machine reach its UI: Spark's pattern lacks the keys of Azure's accounts.
+    "spark.redaction.regex": "(?i)secret|passw|token|access[.]?key|account[._-]?key|[.]sas[.]"
+    "|encryption.*key",
 }
 
 _IS_LOCAL = re.compile(r"local(\[[^\]]*\])?")
 
-# Names of secrets (Spark's own pattern, spark.redaction.regex, lacks the keys of Azure's accounts),
-# unless they go on to say where a secret is, of which kind, or how it is found.
+# Names of secrets: Spark's own pattern (spark.redaction.regex) lacks those of Azure's accounts and
+# of encryption. An account's own name may follow, and hold any word.
 _SECRET = re.compile(
-    r"^(?!spark\.kubernetes\.(driver|executor)\.secret).*"
-    r"((secret|passw|token|signature|(access|api|private)[._-]?key)"
-    r"(?!s?[._-]?(file|path|provider|type|class|name|service|secret|itemkey|bitlength|enabled"
-    r"|\w*regex|(driver|executor)[._-]file))"
-    r"|account[._-]?key(?!provider)|credential$)",
+    r"secret|passw|token|signature|(access|api|private|account)[._-]?key|credential$"
+    r"|encryption[.\w-]*key$|fs\.azure\.sas\.",
+    re.IGNORECASE,
+)
+# Names that say where a secret is, of which kind, or how it is found.
+_OF_A_SECRET = re.compile(
+    r"^spark\.kubernetes\.(driver|executor)\.secret|keyprovider|provider\.type|\.token\.renew\."
+    r"|\.enable\.delegation\.token$"
+    r"|(file|path|provider|type|class|name|itemkey|bitlength|enabled|binding|use_ip|regex)$",
     re.IGNORECASE,
 )
 
@@ -54,7 +61,7 @@ def secret_keys(spark_conf: Mapping[str, object]) -> list[str]:
     >>> secret_keys({"spark.hadoop.fs.s3a.secret.key": "…", "spark.authenticate.secret.file": "…"})
     ['spark.hadoop.fs.s3a.secret.key']
     """
-    return [key for key in spark_conf if _SECRET.search(key)]
+    return [key for key in spark_conf if _SECRET.search(key) and not _OF_A_SECRET.search(key)]
 
 
 # Whoever reaches the driver's ports could run code in it.

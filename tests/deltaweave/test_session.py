@@ -282,12 +282,15 @@ def test_nobody_without_the_secret_speaks_to_a_driver(spark: SparkSession) -> No
     conf = classes.SparkConf(False)
     default = getattr(classes.SecurityManager, "$lessinit$greater$default$3")()
     nobody = classes.SecurityManager(conf, context._jvm.scala.Option.empty(), default)
+    own = context._jsc.sc().getConf()
+    somebody = classes.SparkEnv.get().securityManager()
     stranger = classes.rpc.RpcEnv.create("stranger", "127.0.0.1", 0, conf, nobody, True)
-    port = int(context._jsc.sc().getConf().get("spark.driver.port"))
+    friend = classes.rpc.RpcEnv.create("friend", "127.0.0.1", 0, own, somebody, True)
+    driver = classes.rpc.RpcAddress("127.0.0.1", int(own.get("spark.driver.port")))
     try:
+        assert friend.setupEndpointRef(driver, "HeartbeatReceiver") is not None
         with pytest.raises(Py4JJavaError):
-            stranger.setupEndpointRef(
-                classes.rpc.RpcAddress("127.0.0.1", port), "HeartbeatReceiver"
-            )
+            stranger.setupEndpointRef(driver, "HeartbeatReceiver")
     finally:
         stranger.shutdown()
+        friend.shutdown()

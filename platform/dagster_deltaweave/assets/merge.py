@@ -101,11 +101,12 @@ def merge_asset(
             `deltaweave/delivery`). The mark of what was applied is in the merge's own commit, so
             it holds for killed and simultaneous runs too. Such runs merge one partition at a time.
         sequence_by: Column of the changes and of the table that says which of two rows is newer, a
-            number or a time. A row is updated or deleted only by changes that are not older; a row
-            without a sequence is older than all that have one. Partitions of a merge that only
-            updates and inserts are then merged in any order. One that deletes keeps their order:
-            a deleted row has no sequence by which an older one could be left out (`@cdc_asset`
-            remembers deletes).
+            number or a time, of the same type in both. A row is updated or deleted only by changes
+            that are not older; a row without a sequence is older than all that have one.
+            Partitions of a merge that always updates and inserts whole rows (as without `clauses`)
+            are then merged in any order. One with conditions, deletes, or updates of some columns
+            keeps their order: a row that was left out or deleted has no sequence by which an older
+            one could be left out (`@cdc_asset` remembers deletes).
         order: `partition`: partitions are merged in their order: time windows by their beginnings,
             fixed ones as defined, dynamic ones by their keys as texts, those of several dimensions
             by time. `any`: in any order, for merges in which it does not matter. Merges that only

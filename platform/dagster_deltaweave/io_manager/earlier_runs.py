@@ -1,9 +1,10 @@
 """Runs of older partitions: a run of a newer one waits until they have ended.
 
 Dagster knows which partitions runs were created for, and which of these were materialized. Of
-those between the newest merged partition and the run's own, it is waited for the ones that are
-queued or under way. One whose run failed stops the run: once a newer partition is merged, an older
-one can only be merged out of order.
+those from the newest merged partition up to the run's own, it is waited for the ones that are
+queued or under way: others of the same time, such as another region's, and a newest one that is
+merged again. One whose run failed stops the run: once a newer partition is merged, an older one can
+only be merged out of order.
 """
 
 from __future__ import annotations
@@ -116,14 +117,20 @@ class _Waiting:
             and partition not in self._partitions
             and (position := self._positions(partition)) is not None
             and position < self._earliest
-            and (after is None or position > after)
+            and (after is None or position >= after)
         }
         runs = _runs(self._instance, run_ids=list(known.values())) if known else []
         by_id = {run.run_id: run for run in runs}
         found = [_Attempt(key, by_id[run]) for key, run in known.items() if run in by_id]
         others = self._others_under_way([each for each in found if not each.is_under_way])
         found = [others.get(each.partition, each) for each in found]
-        found = [each for each in found if each.is_under_way or each.run.status in _FAILED]
+        found = [
+            each
+            for each in found
+            if each.is_under_way
+            # One that was killed after its commit is merged all the same.
+            or (each.run.status in _FAILED and each.partition != newest)
+        ]
         return sorted(found, key=lambda each: self._positions(each.partition))
 
     def _others_under_way(self, ended: Sequence[_Attempt]) -> dict[str, _Attempt]:

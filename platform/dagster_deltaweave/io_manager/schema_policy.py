@@ -11,12 +11,15 @@ from dagster_deltaweave.tables import TYPE_WIDENING, MergeDeclaration, TableDecl
 from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import StatementError
-from deltaweave.identifiers import table_name
+from deltaweave.identifiers import table_name, unquoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from deltaweave import Table
+
+
+_WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 
 
 def rows_of_table(declaration: TableDeclaration, changes: DataFrame) -> DataFrame:
@@ -30,7 +33,8 @@ def prepare_table(table: Table, declaration: TableDeclaration, changes: DataFram
     """Create the table if it is missing, else hold the changes against the declared policy.
 
     Raises:
-        StatementError: The policy is strict, and the changes have columns that the table lacks.
+        StatementError: The policy is strict, and the changes have columns that the table lacks; or
+            their sequence is of another type than the table's.
     """
     rows = rows_of_table(declaration, changes)
     created = table.create_if_missing(
@@ -46,6 +50,8 @@ def prepare_table(table: Table, declaration: TableDeclaration, changes: DataFram
             _refuse_unknown_columns(table, rows.schema)
     elif declaration.schema_policy == "widen" and not created:
         _enable_widening(table)
+    if isinstance(declaration, MergeDeclaration) and declaration.sequence_by and not created:
+        _refuse_other_sequence(table, unquoted(declaration.sequence_by), rows.schema)
 
 
 def _created_schema(declaration: TableDeclaration, schema: StructType) -> StructType | str:
@@ -67,6 +73,25 @@ def _refuse_unknown_columns(table: Table, changes: StructType) -> None:
             "name them in except_column_list if only clauses use them, or let the schema_policy "
             "'add' or 'widen' add them.",
         )
+
+
+def _refuse_other_sequence(table: Table, name: str, changes: StructType) -> None:
+    """Refuse sequences that the table would cut: an older row could pass for a newer one."""
+    ours, theirs = _type_of(name, changes), _type_of(name, table.snapshot().schema)
+    sizes = [_WHOLE_NUMBERS.index(each) for each in (ours, theirs) if each in _WHOLE_NUMBERS]
+    if None in (ours, theirs) or ours == theirs or (len(sizes) == 2 and sizes[0] < sizes[1]):
+        return
+    raise StatementError(
+        f"the sequence {name} is {ours} in the changes and {theirs} in the table, where it would "
+        "be stored less exactly than it is compared.",
+        table=table.path_or_name,
+        hint=f"Cast {name} of the changes to the table's type, or alter the table.",
+    )
+
+
+def _type_of(name: str, schema: StructType) -> str | None:
+    types = [f.dataType.simpleString() for f in schema if f.name.lower() == name.lower()]
+    return types[0] if types else None  # a statement without the column is refused by Spark
 
 
 def _unknown(changes: StructType, known: StructType, is_exact: bool, parent: str) -> Iterator[str]:

@@ -88,14 +88,16 @@ class Watermark:
         """The watermark after one more tick.
 
         Args:
-            requested: What the tick requested, in the order of `LandingLook.new`.
+            requested: What the tick requested of `LandingLook.new`.
             waiting: What is left of it.
             horizon: The time up to which nothing can come into view any more, in ns since 1970.
         """
         recent = {**self.recent, **{each.partition: each.identity or "" for each in requested}}
-        if any(each.changed_at <= self.until for each in waiting):
+        left = [each.partition for each in waiting if each.changed_at <= self.until]
+        if left:
+            # Names up to the first that waits; those behind it that were requested are recent.
             backlog = [each.partition for each in requested if each.changed_at <= self.until]
-            after = max([self.after, *backlog])
+            after = max([self.after, *(each for each in backlog if each < min(left))])
             return replace(self, after=after, recent=recent)
         until = max(horizon, self.until)
         return replace(self, through=self.until, until=until, after="", recent=recent)

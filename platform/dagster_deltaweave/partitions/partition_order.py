@@ -41,9 +41,14 @@ def partition_positions(
     if isinstance(definition, TimeWindowPartitionsDefinition):
         return lambda key: _beginning(definition, key)
     if isinstance(definition, DynamicPartitionsDefinition):
-        return lambda key: key
+        return lambda key: key if _has(definition, key, instance) else None
     keys = definition.get_partition_keys(dynamic_partitions_store=instance)
     return {key: number for number, key in enumerate(keys)}.get
+
+
+def _has(definition: DynamicPartitionsDefinition, key: str, instance: DagsterInstance) -> bool:
+    """Whether the partition was added and not deleted since."""
+    return definition.name is None or instance.has_dynamic_partition(definition.name, key)
 
 
 def _by_time_dimension(definition: MultiPartitionsDefinition) -> Positions | None:

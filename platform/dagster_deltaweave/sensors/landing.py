@@ -165,13 +165,14 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
     watermark = _watermark(context, same_place(watched.directory), horizon)
     landed = look_at_landing(found, watermark, horizon, watched.marker, known, now)
     runs = PastRuns(context, watched.name)
+    new = _oldest_first(context, watched, landed.new)
     chosen, passed = first_to_request(
-        landed.new,
+        new,
         unused_key=lambda delivery: unused_run_key(runs, delivery),
         limit=watched.max_requests_per_tick,
     )
-    dealt_with = landed.new[: len(chosen) + len(passed)]
-    waiting = landed.new[len(dealt_with) :]
+    dealt_with = new[: len(chosen) + len(passed)]
+    waiting = new[len(dealt_with) :]
     later = {each.name for each in waiting}.intersection(watermark.unknown)
     cursor = (
         watermark.moved_by(dealt_with, waiting, horizon)
@@ -187,17 +188,19 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
     )
     if landed.problems:
         context.log.warning(f"Skipped in {watched.shown}: {_listed_problems(landed.problems)}.")
-    return _requests(context, watched, _oldest_first(context, watched, chosen), cursor)
+    return _requests(context, watched, chosen, cursor)
 
 
 def _oldest_first(
-    context: SensorEvaluationContext, watched: _Watched, chosen: Sequence[tuple[Delivery, str]]
-) -> Sequence[tuple[Delivery, str]]:
-    """The chosen deliveries in the order in which their partitions are to be merged."""
+    context: SensorEvaluationContext, watched: _Watched, new: Sequence[Delivery]
+) -> Sequence[Delivery]:
+    """The deliveries in the order in which their partitions are to be merged."""
     position = partition_positions(watched.partitions_def, context.instance)
     if position is None:
-        return chosen
-    return sorted(chosen, key=lambda each: position(each[0].partition))
+        return new
+    placed = [(position(each.partition), each) for each in new]
+    ordered = sorted((each for each in placed if each[0] is not None), key=lambda each: each[0])
+    return [each for _, each in ordered] + [each for at, each in placed if at is None]
 
 
 def _requests(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DELETION_VECTORS = "delta.enableDeletionVectors"
 TYPE_WIDENING = "delta.enableTypeWidening"
 
-_UPDATES = {("matched", "update"), ("matched", "update_all")}
+_OF_WHOLE_ROWS = {("matched", "update_all"), ("not_matched", "insert_all")}
 
 
 SchemaPolicy = Literal["strict", "add", "widen"]
@@ -124,8 +124,13 @@ class MergeDeclaration(TableDeclaration):
         changing = [clause for clause in self.clauses if clause.kind != "not_matched"]
         if self.sequence_by is None:
             return bool(changing)
-        # A deleted row has no sequence any more: an older row would be inserted again.
-        return any((clause.kind, clause.action) not in _UPDATES for clause in changing)
+        # Rows that are always taken whole are those with the newest sequence, in any order. What
+        # leaves a row out, or columns as they are, forgets a sequence, as a delete does: an older
+        # row would come back, or a newer one's columns would be missing.
+        return self.schema_policy != "strict" or any(
+            clause.condition is not None or (clause.kind, clause.action) not in _OF_WHOLE_ROWS
+            for clause in self.clauses
+        )
 
     @property
     def _locations(self) -> list[str]:

@@ -104,6 +104,32 @@ def test_a_run_passes_all_other_runs(
     assert run(instance, newest=newest)
 
 
+@pytest.mark.parametrize(
+    ("partition", "status", "problem"),
+    [
+        ("b", STARTED, "has not ended"),  # the newest merged one is merged again
+        ("b", FAILURE, None),  # and was merged, though its run was killed afterwards
+        ("a", STARTED, "has not ended"),  # of the same time as the newest merged one
+        ("a", FAILURE, "was not merged, because its run .* failed"),
+    ],
+)
+def test_runs_of_the_newest_merged_time_are_not_passed(
+    instance: DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    partition: str,
+    status: DagsterRunStatus,
+    problem: str | None,
+) -> None:
+    times = {"a": 1, "b": 1, "c": 2, "d": 3}
+    monkeypatch.setitem(globals(), "partition_positions", lambda *_: times.get)
+    created(instance, partition, status)
+    if problem is None:
+        assert run(instance, newest="b")
+        return
+    with pytest.raises(OutOfOrderError, match=problem):
+        run(instance, newest="b")
+
+
 def test_a_partition_that_was_materialized_since_its_run_failed_is_passed(
     instance: DagsterInstance,
 ) -> None:

@@ -32,7 +32,7 @@ from dagster_deltaweave.io_manager import table_write
 from dagster_deltaweave.partitions import ORDER_TAG, partition_positions
 from dagster_deltaweave.tables import MergeDeclaration
 from deltaweave import MergeResult, Table, clauses
-from deltaweave.errors import OutOfOrderError
+from deltaweave.errors import OutOfOrderError, StatementError
 from tests.dagster_deltaweave.conftest import Run, failure_messages, rows
 
 AssetTable = Callable[[str], Table]
@@ -257,6 +257,9 @@ def test_partitions_of_dimensions_without_time_have_no_order_and_those_of_one_da
 
 UPDATE, INSERT = clauses.when_matched_update_all(), clauses.when_not_matched_insert_all()
 DELETE = clauses.when_matched_delete("s.op = 'delete'")
+SOFT_DELETE = clauses.when_matched_update({"gone": "true", "at": "s.at"}, "s.op = 'delete'")
+INSERT_LIVE = clauses.when_not_matched_insert_all("s.op <> 'delete'")
+UPDATE_OF_SOME = clauses.when_matched_update({"v": "s.v", "at": "s.at"})
 
 
 @pytest.mark.parametrize(
@@ -269,8 +272,13 @@ DELETE = clauses.when_matched_delete("s.op = 'delete'")
         ({"clauses": (INSERT,)}, False),
         ({"clauses": (UPDATE, INSERT), "order": "any"}, False),
         ({"clauses": (UPDATE, INSERT), "sequence_by": "at"}, False),
-        # An older row would be inserted again after a newer delete.
+        # An older row would be inserted again after a newer delete,
         ({"clauses": (DELETE, UPDATE, INSERT), "sequence_by": "at"}, True),
+        # or after a delete that only marks rows, and marks none that is not there,
+        ({"clauses": (SOFT_DELETE, UPDATE, INSERT_LIVE), "sequence_by": "at"}, True),
+        # and columns that only the older row sets would be missing.
+        ({"clauses": (UPDATE_OF_SOME, INSERT), "sequence_by": "at"}, True),
+        ({"clauses": (UPDATE, INSERT), "sequence_by": "at", "schema_policy": "add"}, True),
     ],
 )
 def test_which_merges_need_their_partitions_in_order(
@@ -315,6 +323,23 @@ def test_the_newer_row_wins_by_its_sequence_also_for_deletes(
     names = {row[0]: row[1] for row in rows(table("customers"))}
     kept = {1: "new", 2: "new", 3: "old", 5: "old", 6: "old", 7: "new", 8: "new"}
     assert names == kept
+
+
+def test_a_sequence_that_the_table_would_cut_is_refused(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    hours = [18]
+
+    @merge_asset(keys=["id"], schema="id INT, name STRING, at DATE", sequence_by="at")
+    def customers() -> DataFrame:
+        at = f"TIMESTAMP '2026-01-01 {hours[0]:02}:00:00' AS at"
+        return spark.sql(f"SELECT 1 AS id, 'at {hours[0]}' AS name, {at}")
+
+    run(customers)  # into a table that it creates
+    hours[:] = [10]
+    with pytest.raises(StatementError, match="at is timestamp in the changes and date in"):
+        run(customers)
+    assert [row[1] for row in rows(table("customers"))] == ["at 18"]
 
 
 @pytest.mark.parametrize(

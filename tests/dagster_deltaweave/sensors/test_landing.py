@@ -101,11 +101,15 @@ def test_a_tick_requests_fixed_partitions_in_their_order(
     for partition in ("01-2000", "02-2000", "12-1999"):
         land(landing, partition)
 
-    assert requested(tick(orders_sensor(landing, partitions_def=months), instance)) == [
-        "12-1999",
-        "01-2000",
-        "02-2000",
-    ]
+    in_order = ["12-1999", "01-2000", "02-2000"]
+    assert requested(tick(orders_sensor(landing, partitions_def=months), instance)) == in_order
+
+    # Also where a tick requests some of them: the next one requests the others, once.
+    few = orders_sensor(landing, partitions_def=months, max_requests_per_tick=2)
+    first = tick(few, instance)
+    second = tick(few, instance, first.cursor)
+    third = tick(few, instance, second.cursor)
+    assert [requested(each) for each in (first, second, third)] == [in_order[:2], in_order[2:], []]
 
 
 def test_a_partition_without_its_marker_waits(landing: Path, instance: DagsterInstance) -> None:

@@ -232,7 +232,7 @@ def test_a_merge_follows_commits_that_change_nothing_that_it_needs_and_is_done_a
     overtaken: Callable[..., None],
     name: str,
 ) -> None:
-    case, path = CASES[name], str(tmp_path / "table")
+    case, path = CASES[name], str(tmp_path / "table %41")  # no escape: its name
     setup = [statement.replace("{t}", "{target}") for statement in case.before]
     write_table(
         spark,

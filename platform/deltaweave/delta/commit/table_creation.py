@@ -72,19 +72,17 @@ def create_table(
         spark: The session.
         wanted: The table.
         path: Its path; None for a table of the catalog.
-        parts: The parts of its name in the catalog, if it has no path.
+        parts: The parts of its name in SQL.
 
     Raises:
-        StatementError: The name means another catalog than Spark's own.
+        StatementError: The name means another catalog than Spark's own, or SQL cannot hold it.
     """
     from delta.tables import DeltaTable
 
+    name = ".".join(map(quoted, parts))  # which refuses what SQL cannot name afterwards
     place = _place(spark, path, parts)
     created = DeltaTable.createIfNotExists(spark).addColumns(wanted.schema)
-    if path is not None:
-        created = created.location(path)
-    else:
-        created = created.tableName(".".join(map(quoted, parts)))
+    created = created.tableName(name) if path is None else created.location(path)
     if wanted.partition_by:
         created = created.partitionedBy(*wanted.partition_by)
     if wanted.cluster_by:

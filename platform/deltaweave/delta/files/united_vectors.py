@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit import Transaction
@@ -67,7 +68,7 @@ class MarkedSince:
             if by_us & _marked(transaction, now):
                 return None
             rows.extend(by_us)
-            files.extend([name] * len(by_us))
+            files.extend([quote(name, safe="/:")] * len(by_us))  # as scans name files
         if not rows:
             return None
         names, positions = pa.chunked_array([files]), pa.chunked_array([pa.array(rows, pa.int64())])

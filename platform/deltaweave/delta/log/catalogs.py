@@ -13,20 +13,20 @@ from deltaweave.delta.jvm import JavaObject, letting_go
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SESSION_CATALOG = "spark_catalog"
-
 
 def log_by_name(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
     """Delta's log of the table with this name, in whatever catalog it is.
 
     Raises:
         NotADeltaTableError: The catalog's table is no Delta table.
-        StatementError: There is no such catalog, or the name has too many parts.
+        StatementError: There is no such catalog, the name has too many parts, or in SQL it means a
+            temporary view.
         Py4JJavaError: There is no such table, and Spark says so.
     """
     view = jvm_.jvm(spark)
+    _refuse_temporary_view(spark, parts)
     catalog, identifier = _resolved(spark, parts)
-    if catalog.name() == _SESSION_CATALOG:
+    if _is_of_session(spark, catalog):
         found = spark._jsparkSession.sessionState().catalog()
         table = found.getTableMetadata(_in_session_catalog(spark, parts, identifier))
         return view.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, table)
@@ -35,13 +35,25 @@ def log_by_name(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
     )
     if table.getClass().getSimpleName() != "DeltaTableV2":
         raise errors.NotADeltaTableError(
-            f"it is no Delta table (catalog {catalog.name()!r} gives a {table.getClass()}).",
+            f"it is no Delta table: its catalog gives a {table.getClass().getName()}.",
             table=".".join(parts),
             operation="opening",
             state="Nothing was read or written.",
             hint="Name a Delta table.",
         )
     return table.deltaLog()
+
+
+def _refuse_temporary_view(spark: SparkSession, parts: Sequence[str]) -> None:
+    """Raise where SQL would take a view of the session for the table: it may be of another one."""
+    found = spark._jsparkSession.sessionState().catalog()
+    if len(parts) == 1 and found.getTempView(parts[0]).isDefined():
+        raise errors.StatementError(
+            "a temporary view of the session has this name, and in SQL the name means the view.",
+            table=parts[0],
+            operation="opening",
+            hint="Name the table with its database, or drop the view.",
+        )
 
 
 def place_of_new_table(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
@@ -52,10 +64,10 @@ def place_of_new_table(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
             the tables that it creates in Spark's own catalog, where the name means another table.
     """
     catalog, identifier = _resolved(spark, parts)
-    if catalog.name() != _SESSION_CATALOG:
+    if not _is_of_session(spark, catalog):
         raise errors.StatementError(
-            f"deltaweave creates no tables in the catalog {catalog.name()!r}: Delta registers new "
-            f"tables in {_SESSION_CATALOG!r}, where the name means another table.",
+            "deltaweave creates no tables in other catalogs than spark_catalog: Delta registers "
+            "new tables there, where the name means another table.",
             table=".".join(parts),
             operation="creation",
             hint="Create the table with the catalog's own tools; it can then be used by its name.",
@@ -71,6 +83,16 @@ def _resolved(spark: SparkSession, parts: Sequence[str]) -> tuple[JavaObject, Ja
     with _active(spark):  # catalogs are configured in the settings of the active session
         found = analyzer.CatalogAndIdentifier().unapply(names).get()
     return found._1(), found._2()
+
+
+def _is_of_session(spark: SparkSession, catalog: JavaObject) -> bool:
+    """Whether it is Spark's own catalog.
+
+    Its name does not tell: others of Delta's class have the name of what they delegate to.
+    """
+    manager = spark._jsparkSession.sessionState().catalogManager()
+    with _active(spark):
+        return bool(catalog.equals(manager.v2SessionCatalog()))
 
 
 @contextmanager

@@ -44,9 +44,12 @@ def second_catalog(session: SparkSession) -> Any:
             spark.SparkConf(), java.org.apache.hadoop.conf.Configuration()
         )
     )
-    for name in ("other", "spark_catalog"):  # which loads it
-        session.sql(f"SET CATALOG {name}")
+    sessions = spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)  # in whose settings catalogs are looked up
     catalog = session._jsparkSession.sessionState().catalogManager().catalog("other")
+    if before.isDefined():
+        sessions.setActiveSession(before.get())
     catalog.setDelegateCatalog(spark.sql.execution.datasources.v2.V2SessionCatalog(tables))
     return tables
 
@@ -93,17 +96,16 @@ def test_a_table_of_another_catalog_is_the_one_that_is_read_and_written(
 
 
 def test_a_name_without_a_catalog_is_of_the_current_one(catalogs: TwoCatalogs) -> None:
-    database, name = catalogs.name.split(".")
-    catalogs.session.sql(f"USE other.{database}")
-    for each in (catalogs.name, name):
-        assert Table(catalogs.session, each).location() == f"file:{catalogs.others}"
+    catalogs.session.sql("SET CATALOG other")
+    table = Table(catalogs.session, catalogs.name)
+    assert table.location() == f"file:{catalogs.others}"
 
 
 def test_no_table_is_created_where_delta_would_take_another_catalog(catalogs: TwoCatalogs) -> None:
     session, database = catalogs.session, catalogs.name.split(".")[0]
     table = Table(session, f"other.{database}.new")
     assert not table.exists()
-    with pytest.raises(errors.StatementError, match="creates no tables in the catalog 'other'"):
+    with pytest.raises(errors.StatementError, match="creates no tables in other catalogs"):
         table.create_if_missing("k INT")
     assert not Table(session, f"{database}.new").exists()
 
@@ -113,3 +115,14 @@ def test_an_unknown_catalog_is_refused_and_no_other_table_is_used(catalogs: TwoC
     for use in (table.exists, table.version, lambda: table.create_if_missing("k INT")):
         with pytest.raises(errors.StatementError, match="no catalog 'nowhere'"):
             use()
+
+
+def test_a_name_that_means_a_temporary_view_is_refused(catalogs: TwoCatalogs) -> None:
+    """A merge would change the view's table, and its version be that of another one."""
+    session, (database, name) = catalogs.session, catalogs.name.split(".")
+    session.sql(f"USE {database}")
+    session.read.format("delta").load(catalogs.others).createOrReplaceTempView(name)
+    for use in (Table(session, name).version, Table(session, name).exists):
+        with pytest.raises(errors.StatementError, match="a temporary view"):
+            use()
+    assert Table(session, catalogs.name).location() == f"file:{catalogs.ours}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from dagster_deltaweave.landing.delivery import Delivery
 
@@ -124,8 +125,8 @@ class LandingLook:
     """What one look at a landing directory found, seen from a watermark.
 
     Attributes:
-        new: Complete deliveries that were not requested: the backlog by name, then what came
-            after it by name.
+        new: Complete deliveries that were not requested: the backlog in order, then what came
+            after it in order.
         covered: How many were requested before.
         incomplete: Partitions whose delivery is not complete.
         unsettled: Of these, without a marker, the fingerprints that may still change.
@@ -148,6 +149,7 @@ def look_at_landing(
     marker: str | None,
     known: frozenset[str] | None,
     now: int | None = None,
+    place: Callable[[Delivery], Any] = lambda each: each.partition,
 ) -> LandingLook:
     """What is new, and what is not complete or not known, from where the watermark stands.
 
@@ -158,6 +160,7 @@ def look_at_landing(
         marker: Name of the marker file, or None where sizes settle.
         known: The partitions there can be, or None when there can be any.
         now: The time, in ns since 1970, where a delivery in a second that has not ended is to wait.
+        place: By what deliveries are ordered.
     """
     new, incomplete, unknown = [], [], []
     problems: dict[str, str] = {}
@@ -185,7 +188,7 @@ def look_at_landing(
         else:
             new.append(delivery)
     return LandingLook(
-        new=sorted(new, key=lambda each: (each.changed_at > watermark.until, each.partition)),
+        new=sorted(new, key=lambda each: (each.changed_at > watermark.until, place(each))),
         covered=len(found) - len(new) - len(incomplete) - len(unknown) - len(problems),
         incomplete=sorted(incomplete),
         # More than that number wait until the horizon has passed them.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dagster import (
     AssetKey,
     AssetSelection,
+    DagsterInstance,
     DefaultSensorStatus,
+    DynamicPartitionsDefinition,
     JobDefinition,
     PartitionsDefinition,
     SensorDefinition,
@@ -162,17 +165,17 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
     found = list(_with_keys(found, known))
     now = time.time_ns()
     horizon = _horizon(found, now - watched.max_lateness_seconds * SECOND_IN_NS)
+    place = _place_in_order(watched.partitions_def, context.instance)
     watermark = _watermark(context, same_place(watched.directory), horizon)
-    landed = look_at_landing(found, watermark, horizon, watched.marker, known, now)
+    landed = look_at_landing(found, watermark, horizon, watched.marker, known, now, place)
     runs = PastRuns(context, watched.name)
-    new = _oldest_first(context, watched, landed.new)
     chosen, passed = first_to_request(
-        new,
+        landed.new,
         unused_key=lambda delivery: unused_run_key(runs, delivery),
         limit=watched.max_requests_per_tick,
     )
-    dealt_with = new[: len(chosen) + len(passed)]
-    waiting = new[len(dealt_with) :]
+    dealt_with = landed.new[: len(chosen) + len(passed)]
+    waiting = landed.new[len(dealt_with) :]
     later = {each.name for each in waiting}.intersection(watermark.unknown)
     cursor = (
         watermark.moved_by(dealt_with, waiting, horizon)
@@ -188,19 +191,26 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
     )
     if landed.problems:
         context.log.warning(f"Skipped in {watched.shown}: {_listed_problems(landed.problems)}.")
+    chosen.sort(key=lambda each: place(each[0]))  # also those that came after the backlog
     return _requests(context, watched, chosen, cursor)
 
 
-def _oldest_first(
-    context: SensorEvaluationContext, watched: _Watched, new: Sequence[Delivery]
-) -> Sequence[Delivery]:
-    """The deliveries in the order in which their partitions are to be merged."""
-    position = partition_positions(watched.partitions_def, context.instance)
-    if position is None:
-        return new
-    placed = [(position(each.partition), each) for each in new]
-    ordered = sorted((each for each in placed if each[0] is not None), key=lambda each: each[0])
-    return [each for _, each in ordered] + [each for at, each in placed if at is None]
+def _place_in_order(
+    partitions_def: PartitionsDefinition[str], instance: DagsterInstance
+) -> Callable[[Delivery], Any]:
+    """Gives a delivery's place in the order in which partitions are to be merged.
+
+    Partitions without an order, and dynamic ones, which are not all known yet, go by their keys.
+    """
+    position = None
+    if not isinstance(partitions_def, DynamicPartitionsDefinition):
+        position = partition_positions(partitions_def, instance)
+
+    def place(delivery: Delivery) -> tuple[Any, ...]:
+        at = None if position is None else position(delivery.partition)
+        return (1, delivery.partition) if at is None else (0, at, delivery.partition)
+
+    return place
 
 
 def _requests(

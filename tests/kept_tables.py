@@ -54,7 +54,12 @@ def keep(tables: Mapping[str, Path]) -> None:
 
 def digest(table: Mapping[str, Any]) -> str:
     """What tells a table from another, and from one that was written otherwise."""
-    text = repr((table, RELEASES)) + inspect.getsource(builders)
+    return digest_as_written(repr((table, RELEASES)))
+
+
+def digest_as_written(described: str) -> str:
+    """What tells a description from another, and from one whose table was written otherwise."""
+    text = described + inspect.getsource(builders)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

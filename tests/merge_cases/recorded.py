@@ -7,8 +7,6 @@ pinned. `make record-oracle` records anew what cases, or another release, have c
 from __future__ import annotations
 
 import functools
-import hashlib
-import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -17,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests import builders
-from tests.kept_tables import IS_LIVE, RELEASES
+from tests.kept_tables import IS_LIVE, RELEASES, digest_as_written
 from tests.merge_cases.case import COPY_ON_WRITE, VECTORS_AND_FEED, Layout, MergeCase
 from tests.oracles import Outcome
 
@@ -105,5 +102,4 @@ def _as_data(outcome: Outcome) -> dict[str, Any]:
 
 def _digest(case: MergeCase, layout: Layout) -> str:
     """What tells the case from another of its name, and its table from one written otherwise."""
-    described = repr(layout.of(case)) + inspect.getsource(builders)
-    return hashlib.sha256(described.encode()).hexdigest()[:16]
+    return digest_as_written(repr(layout.of(case)))

@@ -67,9 +67,8 @@ def merge_asset(
     Partitions are merged in their order, so that an older one never replaces what a newer one
     wrote. A run waits for the runs of older partitions; one whose partition is older than a merged
     one fails before it writes, with an `OutOfOrderError`. Otherwise, of two merges of one table at
-    once, Delta commits the one that is first and refuses the other where it read what the first
-    changed; that run then tries again from the start. A pool (by default one for each table) only
-    saves the wasted work.
+    once, the one that is first commits, and the other is done again where it read what the first
+    changed. A pool (by default one for each table) only saves the wasted work.
 
     >>> @merge_asset(keys=["id"])
     ... def customers(spark: SparkResource) -> DataFrame:

@@ -60,12 +60,16 @@ class MergedPartitions:
         if not table.exists():
             return cls(lease, -1, -1, {}, positions)
         snapshot = table.snapshot()
-        held = snapshot.last_applied(lease)
-        if held is None:
+        applied = snapshot.applied_versions(lease)
+        if lease not in applied:
             return cls(lease, -1, snapshot.version, {}, positions)
-        of_partitions = snapshot.applied_versions(f"{lease}#")
-        merged = {name[len(lease) + 1 :]: version for name, version in of_partitions.items()}
-        return cls(lease, held, snapshot.version, merged, positions)
+        mark = f"{lease}#"
+        merged = {
+            name.removeprefix(mark): version
+            for name, version in applied.items()
+            if name.startswith(mark)
+        }
+        return cls(lease, applied[lease], snapshot.version, merged, positions)
 
     @property
     def newest(self) -> str | None:

@@ -101,8 +101,7 @@ def build_partition_sensor(
     directory. A directory that cannot be a key, or cannot be read, is skipped with a reason; the
     others are requested.
 
-    A tick requests its runs in the order of their partitions, the oldest first; what is left for
-    later ticks follows by name.
+    Runs are requested in the order of their partitions, the oldest first, also over several ticks.
 
     The cursor is a watermark (`Watermark`), not a list of all that was ever requested. Where it is
     lost, the run keys of earlier runs say what was requested, and no run is doubled as long as

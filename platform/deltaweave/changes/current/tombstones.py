@@ -91,7 +91,9 @@ class Tombstones:
         )
         self.create_if_missing(events)
         long_ago = noted_before(keep_for)
-        emptied = {} if events.truncated is None else {EMPTIED: self._times_emptied() + 1}
+        emptied = {}
+        if events.truncated is not None:
+            emptied[EMPTIED] = (self.kept_in.last_applied(EMPTIED) or 0) + 1
         noted = newest.withColumn(NOTED, F.current_timestamp())
         written = self.kept_in.write(noted, "append", applied=emptied)
         if written.version is not None and written.version % _TIDIED_EVERY == 0:
@@ -105,9 +107,6 @@ class Tombstones:
                 self.kept_in.compact()
         except CommitConflictError:
             logger.info("%s is tidied by another batch", self.kept_in)
-
-    def _times_emptied(self, version: int | None = None) -> int:
-        return self.kept_in.last_applied(EMPTIED, version) or 0
 
     def create_if_missing(self, events: Events) -> None:
         """Create their table, with the types of the events' keys and sequences."""
@@ -133,8 +132,9 @@ class Tombstones:
         if events.truncated is not None:
             known.append(last_at(events.truncated))
         if version >= 0:
-            rows = self.kept_in.snapshot(version).read_whole()
-            if self._times_emptied(version):
+            kept = self.kept_in.snapshot(version)
+            rows = kept.read_whole()
+            if kept.last_applied(EMPTIED):
                 emptied = self._last_emptied(rows, events)
                 known += [] if emptied is None else [last_at(emptied)]
             changes = changes.join(self._of_keys(rows), list(self.keys), "left")

@@ -5,6 +5,7 @@ Files never change, but later commits may mark rows of a file as deleted, or giv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import Column
@@ -36,15 +37,19 @@ def file_versions(files: FileList) -> list[FileVersion]:
     """The files as their version of the table has them, in order; a query if they are many."""
     if files.adds is not None:
         return [_of(add) for add in files.adds]
-
-    def joined(*names: str) -> Column:
-        texts = [F.coalesce(F.col(name).cast("string"), F.lit("")) for name in names]
-        return F.concat_ws("|", *texts)
-
-    vector = joined(*[f"deletionVector.{name}" for name in _OF_VECTOR])
-    found = files.rows_with({"row_ids": joined(*_OF_ROW_IDS), "vector": vector})
+    found = files.rows_with({"row_ids": _joined(_OF_ROW_IDS), "vector": vector_column()})
     columns = [found[name].to_pylist() for name in FileVersion._fields]
     return [FileVersion(*each) for each in zip(*columns, strict=True)]
+
+
+def vector_column() -> Column:
+    """The text of a deletion vector, in rows of AddFiles; the same as `FileVersion.vector`."""
+    return _joined([f"deletionVector.{name}" for name in _OF_VECTOR])
+
+
+def _joined(names: Sequence[str]) -> Column:
+    texts = [F.coalesce(F.col(name).cast("string"), F.lit("")) for name in names]
+    return F.concat_ws("|", *texts)
 
 
 def _of(add: Action) -> FileVersion:

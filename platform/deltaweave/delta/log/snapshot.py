@@ -18,6 +18,7 @@ from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import actions
 from deltaweave.delta.log.file_index import scan_of_known_files
 from deltaweave.delta.log.file_list import FileList, encoder
+from deltaweave.delta.log.file_version import vector_column
 from deltaweave.delta.log.num_records import num_physical_rows_column
 
 if TYPE_CHECKING:
@@ -271,15 +272,7 @@ class TableSnapshot:
 
     def files_not_in(self, other: TableSnapshot) -> FileList:
         """The files (with their deletion vectors) of this version that another does not have."""
-        vector = F.coalesce(
-            F.concat_ws(
-                "|",
-                "deletionVector.storageType",
-                "deletionVector.pathOrInlineDv",
-                F.col("deletionVector.offset").cast("string"),
-            ),
-            F.lit(""),
-        )
+        vector = vector_column()
         theirs = other.files.select("path", vector.alias("vector"))
         ours = self.files.withColumn("vector", vector)
         new = ours.join(theirs, ["path", "vector"], "left_anti").select(self.files.columns)

@@ -6,7 +6,6 @@ PYTHON ?= python3
 PORT ?= 3000
 WORKERS ?= 2
 N ?= 500
-SEED := $(or $(SEED),$(shell date +%s))
 VENV := .venv/bin
 INSTALLED := .venv/.installed
 export DAGSTER_HOME := $(CURDIR)/.dagster
@@ -21,7 +20,7 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo demo-cdc ui test test-slow test-all record-oracle fuzz screenshots check clean java
+.PHONY: help demo demo-cdc ui test test-slow test-all torture record-oracle fuzz screenshots check clean java
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,19 +35,24 @@ ui: java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the
 	@$(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
 
 test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 3 GiB)
-	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'not full_matrix and not minutes'
+	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'not full_matrix and not minutes and not torture'
 
 # Each of these starts JVMs that end before the optimizing compiler has paid for itself.
 test-slow: export SPARK_SUBMIT_OPTS += -XX:TieredStopAtLevel=1
 test-slow: java $(INSTALLED) ## run the tests that need a browser, a cluster, Kafka or killed processes
-	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'minutes and not full_matrix'
+	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'minutes and not full_matrix and not torture'
 
 test-all: java $(INSTALLED) ## run the tests beside Delta's own MERGE, and every merge case in every layout (hours)
 	@DELTAWEAVE_ORACLE=live $(VENV)/python -m pytest -q --numprocesses $(WORKERS)
 
+torture: java $(INSTALLED) ## rivals, kills, lost workers, partitions in random order, in full (hours; SEED=… draws others)
+	@DELTAWEAVE_TORTURE=full DELTAWEAVE_TORTURE_SEED=$(or $(SEED),18) \
+		$(VENV)/python -m pytest -q -m torture
+
 record-oracle: java $(INSTALLED) ## record anew what Delta's own MERGE does in each merge case
 	@DELTAWEAVE_ORACLE=live $(VENV)/python -m tests.merge_cases.record
 
+fuzz: export SEED := $(or $(SEED),$(shell date +%s))
 fuzz: java $(INSTALLED) ## run N=500 drawn merges and compare each with built-in MERGE (SEED=… runs the same again)
 	@echo "SEED=$(SEED)"
 	@DELTAWEAVE_FUZZ_EXAMPLES=$(N) DELTAWEAVE_FUZZ_SEED=$(SEED) $(VENV)/python -m pytest -q \

@@ -169,6 +169,7 @@ def test_rows_are_those_of_the_postgresql_that_the_changes_come_from(
             wait_for(kafka, key=6)
             execute(database, CHANGES)
             wait_for(kafka, key=100)
+            wait_for_saved_position(directory)
             connector.kill()
         execute(database, CHANGES_WHILE_THE_CONNECTOR_IS_DOWN[:-1])
         ingest()
@@ -227,6 +228,21 @@ def wait_for(kafka: str, *, key: int, seconds: float = 60) -> None:
         raise AssertionError(f"the row {key} has not come within {seconds:.0f} s")
     finally:
         consumer.close()
+
+
+def wait_for_saved_position(directory: Path, seconds: float = 60) -> None:
+    """Until the connector has saved that it is past its snapshot: else it takes a second one.
+
+    Its rows would come before all changes that the log brought, and what changed while the
+    connector was down would be in them alone (docs/changes.md, "From Debezium").
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        saved = directory / "offsets"
+        if saved.exists() and b'"lsn_commit"' in saved.read_bytes():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"the connector has saved no position within {seconds:.0f} s")
 
 
 def rows_in(database: psycopg.Connection[Any]) -> dict[int, tuple[Any, ...]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,10 +12,11 @@ import pytest
 from dagster import AssetKey, DagsterRunStatus
 from deltalake import DeltaTable, QueryBuilder
 
-from tests.end_to_end.prices import DAYS, prices_of
 from tests.end_to_end.running import RunningDagster, running_dagster
+from tests.torture.prices import DAYS, prices_of
+from tests.torture.sizes import first_seed, size
 
-pytestmark = [pytest.mark.minutes, pytest.mark.full_matrix]
+pytestmark = pytest.mark.torture
 
 SETTINGS = """
 telemetry: {enabled: false}
@@ -24,7 +25,7 @@ run_coordinator:
   class: QueuedRunCoordinator
   config: {max_concurrent_runs: 4, dequeue_interval_seconds: 1}
 """
-LOCATION = "tests.end_to_end.prices"
+LOCATION = "tests.torture.prices"
 SECONDS = 3_000
 
 
@@ -39,10 +40,10 @@ def prices(lake: Path) -> dict[int, str]:
 
 
 def test_partitions_that_run_at_once_in_random_order_give_what_they_give_one_by_one(
-    tmp_path: Path,
+    tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    number = int(os.environ.get("DELTAWEAVE_ORDER_PARTITIONS", "50"))
-    seed = int(os.environ.get("DELTAWEAVE_ORDER_SEED", "18"))
+    number = size("PARTITIONS", small=10, full=50)
+    seed = first_seed()
     draw, days = random.Random(seed), DAYS[:number]
     expected: dict[int, str] = {}
     for day in days:
@@ -71,6 +72,8 @@ def test_partitions_that_run_at_once_in_random_order_give_what_they_give_one_by_
 
         dagster.eventually("all days are merged", are_merged, SECONDS)
         assert prices(tmp_path) == expected, f"seed {seed}"
+        merging = dagster.instance.get_runs()
+        made_room = sum(run.status == DagsterRunStatus.FAILURE for run in merging)
 
         again = [dagster.launch(["prices"], day) for day in draw.choices(days, k=2 * number // 5)]
         done = [dagster.finished(run_id, SECONDS) for run_id in again]
@@ -78,3 +81,9 @@ def test_partitions_that_run_at_once_in_random_order_give_what_they_give_one_by_
         succeeded = {run.run_id for run in done if run.status == DagsterRunStatus.SUCCESS}
         assert succeeded == newest
         assert prices(tmp_path) == expected, f"seed {seed}"
+        record_property(
+            f"partitions through a daemon (seed {seed})",
+            f"{number} merged by {len(merging)} runs, of which {made_room} made room for older "
+            f"ones; {len(again)} run again, of which {len(newest)} were the newest and the others "
+            "refused; the table equals a replay in order",
+        )

@@ -269,8 +269,9 @@ def commit_info(path: str, version: int) -> dict[str, Any]:
 
 def actions(path: str, version: int) -> list[dict[str, Any]]:
     """The actions of one commit."""
-    lines = (_log(path) / f"{version:020}.json").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    # Not by `splitlines`: names may hold other characters at which that splits.
+    lines = (_log(path) / f"{version:020}.json").read_text().split("\n")
+    return [json.loads(line) for line in lines if line]
 
 
 def all_files(path: str) -> set[str]:

@@ -138,6 +138,18 @@ def loses_inserts(case: MergeCase) -> bool:
     )
 
 
+def trips_over_backticks(case: MergeCase, theirs: Outcome) -> bool:
+    """Whether built-in MERGE failed on a backtick in a name, a defect of Delta 4.4.
+
+    With a change feed it packs the rows of a rewritten file, and quotes their columns by hand.
+    """
+    return (
+        case.properties.items() >= FEED.items()
+        and "``" in case.target_schema
+        and theirs.error_classes[:1] == ("INVALID_ATTRIBUTE_NAME_SYNTAX",)
+    )
+
+
 def seeks_zero_among_negative_ones(case: MergeCase) -> bool:
     """Whether a statement asks for `= 0` and the target holds -0.0.
 
@@ -163,7 +175,7 @@ def compare(spark: SparkSession, case: MergeCase) -> None:
     fails = VECTORS.items() <= case.properties.items() and (
         "USER_RAISED_EXCEPTION" in theirs.error_classes
     )
-    if fails or loses_inserts(case):
+    if fails or loses_inserts(case) or trips_over_backticks(case, theirs):
         compare_on_the_other_strategy(spark, case, ours)
         return
     assert (ours.error is None) == (theirs.error is None)

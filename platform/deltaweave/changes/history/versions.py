@@ -34,8 +34,9 @@ from deltaweave.changes.events import (
     values_of,
 )
 from deltaweave.changes.history.remembered_events import Remembered
-from deltaweave.delta.jvm import letting_go
+from deltaweave.delta.jvm import letting_go, translated
 from deltaweave.engine.report import MergeResult
+from deltaweave.errors import SourceError
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
@@ -218,7 +219,10 @@ class Histories:
             return self.events.count > 0
         # Whether an event is kept is null for those that the table shows.
         new = known.where(f"NOT {_IS_BORDER} AND NOT coalesce({_IS_KEPT}, false)")
-        return bool(new.select(F.lit(1)).take(1))
+        # The first query that evaluates all values of the batch.
+        name = self.table.path_or_name
+        with translated(name, operation="applying changes", otherwise=SourceError):
+            return bool(new.select(F.lit(1)).take(1))
 
     def _histories(self, known: DataFrame) -> DataFrame:
         """The versions that the events make: keys, start, end, and the values as a struct."""

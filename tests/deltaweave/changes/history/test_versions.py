@@ -15,7 +15,7 @@ import deltaweave
 from deltaweave import MergeResult, Table
 from deltaweave.changes.current import rows as current_rows
 from deltaweave.changes.history import versions
-from deltaweave.errors import CommitConflictError
+from deltaweave.errors import CommitConflictError, SourceError
 from tests.deltaweave.changes.drawn import SCHEMA, WHOLE, Event, delete
 from tests.spark_jobs import jobs_of
 
@@ -89,6 +89,25 @@ def test_a_small_batch_takes_few_spark_jobs(
     batch = (Event(1, 3, 30), Event(2, 3, 20), Event(3, 0, 5), delete(2, 5), Event(4, 1, 1))
     jobs = jobs_of(spark, f"small batch {kind}", lambda: apply(*batch, **arguments))
     assert 0 < jobs <= at_most
+
+
+def test_a_batch_that_fails_says_so_and_leaves_nothing_cached(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    cached = len(spark.sparkContext._jsc.getPersistentRDDs())  # type: ignore[union-attr]
+    batch = spark.range(2).selectExpr(
+        "int(id) AS k", "int(id) AS seq", "IF(id = 1, raise_error('no value'), 'a') AS v"
+    )
+    with pytest.raises(SourceError, match="no value"):
+        deltaweave.apply_changes(
+            spark,
+            str(tmp_path / "t"),
+            batch,
+            keys=["k"],
+            sequence_by="seq",
+            stored_as_scd_type=2,
+        )
+    assert len(spark.sparkContext._jsc.getPersistentRDDs()) == cached  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kind", [1, 2])

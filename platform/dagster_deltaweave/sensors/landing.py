@@ -19,7 +19,6 @@ from dagster import (
     SensorDefinition,
     SensorEvaluationContext,
     SensorResult,
-    sensor,
 )
 
 from dagster_deltaweave.dagster_private import (
@@ -139,17 +138,14 @@ def build_partition_sensor(
         max_lateness_seconds,
     )
 
-    @sensor(
+    return SensorDefinition(
         name=name,
+        evaluation_fn=lambda context: _tick(context, watched),
         target=target,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=description or f"Requests one run for each partition landed in {shown}.",
     )
-    def partition_sensor(context: SensorEvaluationContext) -> SensorResult:
-        return _tick(context, watched)
-
-    return partition_sensor
 
 
 def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:

@@ -18,7 +18,6 @@ from dagster import (
     SensorDefinition,
     SensorEvaluationContext,
     SensorResult,
-    sensor,
 )
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, UnresolvedAssetJobDefinition
@@ -109,17 +108,14 @@ def build_table_sensor(
         name, table, partitions_def, partition_key, source_asset, max_requests_per_tick
     )
 
-    @sensor(
+    return SensorDefinition(
         name=name,
+        evaluation_fn=lambda context: _tick(context, watched),
         target=target,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=description or f"Requests one run for each {what} of {shown}.",
     )
-    def table_sensor(context: SensorEvaluationContext) -> SensorResult:
-        return _tick(context, watched)
-
-    return table_sensor
 
 
 def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:

@@ -72,6 +72,9 @@ STATEMENTS = {
     "ON t.k = s.k WHEN NOT MATCHED BY SOURCE AND s.v > 1 THEN DELETE",
     "aggregate_in_a_condition": "MERGE INTO {target} t USING good_source s ON t.k = s.k "
     "WHEN MATCHED AND max(s.v) > 1 THEN DELETE",
+    # No file can hold a row that the clause takes, so none is scanned.
+    "condition_without_a_type_that_no_scan_meets": "MERGE INTO {target} t USING good_source s "
+    "ON NULL WHEN MATCHED AND t.k IS NULL THEN DELETE",
     "condition_that_is_no_boolean": "MERGE INTO {target} t USING good_source s ON t.k = s.k "
     "WHEN MATCHED AND t.k THEN DELETE",
     "column_set_twice": "MERGE INTO {target} t USING good_source s ON t.k = s.k "

@@ -76,6 +76,7 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
         )
     _refuse_reserved_names(analyzed, table)
     _refuse_other_columns(analyzed, table)
+    _refuse_condition_of_another_type(spark, analyzed, table)
     nodes = [
         *jvm_.iterate(analyzed.matchedClauses()),
         *jvm_.iterate(analyzed.notMatchedClauses()),
@@ -113,6 +114,20 @@ def _refuse_other_columns(analyzed: JavaObject, table: str) -> None:
             hint="Name the table itself, or a view that selects its columns as they are.",
             error_class="MISSING_ATTRIBUTES.RESOLVED_ATTRIBUTE_MISSING_FROM_INPUT",
         )
+
+
+def _refuse_condition_of_another_type(
+    spark: SparkSession, analyzed: JavaObject, table: str
+) -> None:
+    """Refuse an ON condition that is no boolean in Spark's words, also where no file is scanned."""
+    condition = analyzed.condition()
+    if condition.dataType().simpleString() == "boolean":
+        return
+    target, source = (
+        jvm_.data_frame_of_plan(spark, plan) for plan in (analyzed.target(), analyzed.source())
+    )
+    with translated(table):
+        target.join(source, jvm_.column_of(spark, condition))
 
 
 def _clause(spark: SparkSession, node: JavaObject) -> ResolvedClause:

@@ -227,7 +227,7 @@ def landed(merge: Callable[[], str]) -> tuple[str, int]:
     for given_up in range(TRIES):
         try:
             how = merge()
-        except (errors.Transient, DeltaConcurrentModificationException):
+        except (errors.CommitConflictError, DeltaConcurrentModificationException):
             continue
         return (how if not given_up else "done again"), given_up
     raise AssertionError(f"not landed in {TRIES} tries")

@@ -2,8 +2,8 @@
 
 A merge whose commit lost need not be done again if doing it again would give the same output:
 
-- no file that came since can hold a row that the source matches (by partitions, statistics and the
-  key index, as for candidate files);
+- no file that came since holds a row that the source matches: by partitions, statistics and the key
+  index, as for candidate files, and where these cannot tell, by a scan for one match;
 - every file in which a source row matched is still there as it was read. In tables with deletion
   vectors, others may have marked other rows of it: then the vectors are united;
 - in the other files that were scanned, rows have at most gone.
@@ -30,7 +30,7 @@ from deltaweave.delta.jvm import said_by
 from deltaweave.delta.log import FileList, FileVersion, file_versions
 from deltaweave.delta.scan import may_read_target
 from deltaweave.engine import limits
-from deltaweave.engine.find import files_by_conditions, may_hold_match
+from deltaweave.engine.find import files_by_conditions, hold_match
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.terms import Terms
 from deltaweave.engine.write import Changes
@@ -127,13 +127,13 @@ def _changes_after(newer: Transaction, source: PreparedSource, changes: Changes)
         dtype=bool,
     )
     came = files.where(is_new & ~is_marked)
-    if may_hold_match(newer, source, changes.found.keys, came).any():
-        raise _MustRedoError("a file that came since may hold a row that the source matches")
     as_read = {each.path for each, new in zip(now, is_new, strict=True) if not new}
     marked = files.where(is_marked)
     gone = set(changes.matched.paths) - as_read - set(marked.paths)
     if gone:
         raise _MustRedoError(f"{len(gone)} files with matches are gone")
+    if hold_match(newer, source, changes.found.keys, came):
+        raise _MustRedoError("a file that came since may hold a row that the source matches")
     if not len(marked):
         return changes
     return _united(newer, changes, marked)

@@ -100,6 +100,10 @@ DEFAULT_COMMIT_ATTEMPTS = 10
 # vectors takes some ten calls of the JVM each, and of more files the merge is rather done again.
 MAX_UNITED_VECTORS = 200
 
+# Bytes of files that came with other commits and are scanned for a match, before the merge's output
+# is committed after them. Doing the merge again would scan them too, and write all anew.
+MAX_LATER_BYTES = 256 * 1024 * 1024
+
 
 # Advice of `explain`.
 

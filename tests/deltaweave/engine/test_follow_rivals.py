@@ -152,6 +152,26 @@ CASES = {
     "an_inserted_key_that_left": Case(
         ("DELETE FROM {t} WHERE k = 1",), NEW, [(1, 100), *FIRST[1:], (5, 50), *LAST], True, insert
     ),
+    # The new file's statistics allow for both keys.
+    "keys_around_ours": Case(
+        ("INSERT INTO {t} VALUES (0, 0), (9, 90)",),
+        NEW,
+        [(0, 0), (1, 100), *FIRST[1:], (5, 50), (9, 90), *LAST],
+        False,
+    ),
+    "our_key_among_others": Case(
+        ("INSERT INTO {t} VALUES (0, 0), (5, 5), (9, 90)",),
+        NEW,
+        [(0, 0), (1, 100), *FIRST[1:], (5, 50), (9, 90), *LAST],
+        True,
+    ),
+    "keys_around_those_of_an_insert": Case(
+        ("INSERT INTO {t} VALUES (0, 0), (9, 90)",),
+        [(1, 0), (5, 50)],
+        [(0, 0), *FIRST, (5, 50), (9, 90), *LAST],
+        False,
+        insert,
+    ),
     # Rows of the same file.
     "other_rows_of_a_file_copied": Case(UPDATE_14, NEW, AFTER_UPDATE, True, files=1),
     "other_rows_of_a_file_marked": Case(
@@ -211,6 +231,8 @@ TELLING = {
     "other_files_with_a_source_that_may_differ",
     "a_key_that_moved_to_ours",
     "an_inserted_key_that_left",
+    "keys_around_ours",
+    "our_key_among_others",
     "other_rows_of_a_marked_file_marked",
     "the_same_row_marked",
     "a_row_that_matched_in_vain_marked",

@@ -7,7 +7,6 @@ from deltaweave.engine.find.candidates import (
     candidate_files,
     files_by_conditions,
     find_candidates,
-    may_hold_match,
 )
 from deltaweave.engine.find.key_index import (
     KEY_INDEX_DIRECTORY,
@@ -16,6 +15,7 @@ from deltaweave.engine.find.key_index import (
     stored_index,
     wanted_index,
 )
+from deltaweave.engine.find.later_matches import hold_match
 from deltaweave.engine.find.matches import TouchedFilesScan, find_touched_files
 from deltaweave.engine.find.pairs import MatchedRows
 
@@ -29,8 +29,8 @@ __all__ = [
     "files_by_conditions",
     "find_candidates",
     "find_touched_files",
+    "hold_match",
     "index_new_files",
-    "may_hold_match",
     "stored_index",
     "wanted_index",
 ]

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from delta.exceptions import DeltaConcurrentModificationException
+from delta import exceptions
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -39,6 +39,17 @@ ROWS_PER_FILE = WRITERS * max(MERGES, MERGES_BY_BUILT_IN)
 # Keys of rivals, which no writer counts.
 OF_RIVALS = 1_000_000
 NEW = 2_000_000
+
+# What Delta raises for a lost commit; these classes share no parent.
+BY_DELTA = (
+    exceptions.ConcurrentAppendException,
+    exceptions.ConcurrentDeleteDeleteException,
+    exceptions.ConcurrentDeleteReadException,
+    exceptions.ConcurrentTransactionException,
+    exceptions.ConcurrentWriteException,
+    exceptions.DeltaConcurrentModificationException,
+    exceptions.MetadataChangedException,
+)
 
 LAYOUTS = {"deletion vectors": "true", "copy on write": "false"}
 
@@ -227,7 +238,7 @@ def landed(merge: Callable[[], str]) -> tuple[str, int]:
     for given_up in range(TRIES):
         try:
             how = merge()
-        except (errors.CommitConflictError, DeltaConcurrentModificationException):
+        except (errors.CommitConflictError, *BY_DELTA):
             continue
         return (how if not given_up else "done again"), given_up
     raise AssertionError(f"not landed in {TRIES} tries")
@@ -274,7 +285,7 @@ def rivals(spark: SparkSession, path: str) -> Iterator[None]:
                 ),
             )
             for act in turn:
-                with suppress(DeltaConcurrentModificationException):
+                with suppress(*BY_DELTA):
                     act()
             number += 1
 

@@ -45,7 +45,7 @@ def bench_limits(
         UnknownLimitError,
         as_table,
         chosen_limits,
-        measure,
+        measured_limit,
         outcome,
         write_json,
     )
@@ -73,7 +73,7 @@ def bench_limits(
     for limit in chosen:
         console.print(f"{limit.name}: {limit.scaled(scale):,} {limit.title}", soft_wrap=True)
         log = directory / f"limit-{limit.name}.log"
-        result = measure(limit, directory, scale=scale, driver_memory=driver_memory, log=log)
+        result = measured_limit(limit, directory, scale=scale, driver_memory=driver_memory, log=log)
         results.append(result)
         console.print(f"  {outcome(result)}", soft_wrap=True)
         if result.error is not None:

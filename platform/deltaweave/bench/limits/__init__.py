@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from deltaweave.bench.limits.catalog import LIMITS, UnknownLimitError, chosen_limits
-from deltaweave.bench.limits.measure import Measured, measure
+from deltaweave.bench.limits.measure import Measured, measured_limit
 from deltaweave.bench.limits.report import as_table, outcome, write_json
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "UnknownLimitError",
     "as_table",
     "chosen_limits",
-    "measure",
+    "measured_limit",
     "outcome",
     "write_json",
 ]

@@ -61,7 +61,7 @@ class Measured:
         return self.found.get("error_class") == "LimitExceededError" and not self.wrote
 
 
-def measure(
+def measured_limit(
     limit: Limit, directory: Path, *, scale: float, driver_memory: str, log: Path
 ) -> Measured:
     """Measure a limit in a directory that is removed afterwards.

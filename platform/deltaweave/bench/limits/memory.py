@@ -35,11 +35,13 @@ class PeakMemory:
         driver = executors = 0
         python = _resident_mib(os.getpid())
         for pid, parent in _descendants(os.getpid()):
-            if _name(pid) != "java":
+            # A process that a JVM is about to start has the JVM's pages, and a thread's name.
+            name = _name(pid)
+            if name.startswith("python"):
                 python += _resident_mib(pid)
-            elif parent == os.getpid():
+            elif name == "java" and parent == os.getpid():
                 driver += _resident_mib(pid)
-            else:
+            elif name == "java":
                 executors += _resident_mib(pid)
         self.driver_mib = max(self.driver_mib, driver)
         self.executors_mib = max(self.executors_mib, executors)

@@ -51,9 +51,9 @@ def outcome(result: Measured) -> str:
 def _rows(result: Measured) -> str:
     metrics = result.found["metrics"]
     counts = {
-        "updated": metrics["numTargetRowsUpdated"],
-        "deleted": metrics["numTargetRowsDeleted"],
-        "inserted": metrics["numTargetRowsInserted"],
+        "updated": metrics.get("numTargetRowsUpdated"),
+        "deleted": metrics.get("numTargetRowsDeleted"),
+        "inserted": metrics.get("numTargetRowsInserted"),
     }
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
 

@@ -11,7 +11,7 @@ from deltaweave.locations import refuse_credentials
 try:
     import typer
 
-    from deltaweave.bench.cli import bench, of_changes
+    from deltaweave.bench.cli import bench, of_changes, of_limits
 except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries
     sys.exit(f"The command line needs {error.name}: pip install 'deltaweave[cli]'.")
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 bench.add_typer(of_changes)
+bench.add_typer(of_limits)
 
 
 @app.command("explain")

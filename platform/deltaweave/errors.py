@@ -28,6 +28,7 @@ what state the data is in, and what to do next.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 NOTHING_WRITTEN = "Nothing was committed: the table is as it was."
 STATE_UNKNOWN = "It is not known whether anything was committed: look at the table's history."
@@ -248,6 +249,18 @@ class CommitStateUnknownError(DeltaweaveError, Terminal):
             f"{transaction_id}. With an idempotency pair it can simply be run again: what was "
             "applied is not applied twice.",
         )
+
+
+class LimitExceededError(DeltaweaveError, Terminal):
+    """A statement, its rows or a table need more than a limit of Spark or the machine allows.
+
+    Attributes:
+        settings: What sets the limit, e.g. `("spark.driver.memory",)`.
+    """
+
+    def __init__(self, problem: str, *, settings: Sequence[str] = (), **about: Any) -> None:
+        self.settings = tuple(settings)
+        super().__init__(problem, **about)
 
 
 class MergeFailedError(DeltaweaveError, Terminal):

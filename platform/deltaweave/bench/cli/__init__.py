@@ -2,12 +2,14 @@
 
 - `merge_commands`: `merge` and `peers`.
 - `change_commands`: `read`, `read-peers`, `ingest` and `decay`.
+- `limit_commands`: `limits`.
 - `machine`: checks what a benchmark needs: a directory, Java, a session.
 """
 
 from __future__ import annotations
 
 from deltaweave.bench.cli.change_commands import of_changes
+from deltaweave.bench.cli.limit_commands import of_limits
 from deltaweave.bench.cli.merge_commands import bench
 
-__all__ = ["bench", "of_changes"]
+__all__ = ["bench", "of_changes", "of_limits"]

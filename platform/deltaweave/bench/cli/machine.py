@@ -40,6 +40,13 @@ def check_outputs(json: Path | None, plot: Path | None = None) -> None:
             fail(f"{file} cannot be written: its directory is missing or closed.", MISUSED)
 
 
+def check_java() -> None:
+    """End the command if no JVM can be started that Spark runs on."""
+    problem = _java_problem()
+    if problem is not None:
+        fail(problem, FAILED)
+
+
 @contextmanager
 def session(directory: Path) -> Iterator[SparkSession]:
     """The active session, or one of our own with more memory, ended afterwards."""
@@ -51,9 +58,7 @@ def session(directory: Path) -> Iterator[SparkSession]:
     if active is not None:
         yield active
         return
-    problem = _java_problem()
-    if problem is not None:
-        fail(problem, FAILED)
+    check_java()
     log = directory / "spark.log"
     options = {
         "spark.driver.memory": "8g",

@@ -3,6 +3,7 @@
 - `tpcds`: generates TPC-DS web_returns.
 - `tables`: targets, sources and clones in the benchmark's directory.
 - `changed_returns`: web_returns as a merge-on-read table with changes.
+- `written_tables`: Delta tables that are written without Spark.
 - `use_case`: a table of 24 columns that takes partial updates, for ingestion and decay.
 """
 
@@ -20,6 +21,13 @@ from deltaweave.bench.data.tables import (
 )
 from deltaweave.bench.data.tpcds import AMOUNTS, IDENTIFIERS, TABLE, GeneratorError
 from deltaweave.bench.data.use_case import UPDATED, UseCase
+from deltaweave.bench.data.written_tables import (
+    add_type,
+    table_actions,
+    write_checkpoint,
+    write_commit,
+    write_file,
+)
 
 __all__ = [
     "AMOUNTS",
@@ -32,10 +40,15 @@ __all__ = [
     "KeyType",
     "UseCase",
     "Workspace",
+    "add_type",
     "changed_table",
     "clone",
     "drawn_changes",
     "returns_table",
     "session_options",
     "sql_name",
+    "table_actions",
+    "write_checkpoint",
+    "write_commit",
+    "write_file",
 ]

@@ -1,7 +1,6 @@
 """A table whose log names many files, of which a merge touches one. It shows what a log costs.
 
 All files but one exist only in the log, as actions with statistics in a commit and a checkpoint.
-Both are written here, as Delta's protocol describes them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from deltaweave.bench.data import Workspace, sql_name
+from deltaweave.bench.data import Workspace, sql_name, write_checkpoint, write_commit
 from deltaweave.bench.merge.case import UPSERT, Merges, Statement
 
 _ROWS_OF_A_FILE = 1_000
@@ -51,13 +50,11 @@ def _write_source(workspace: Workspace, path: Path) -> None:
 def _write_table(workspace: Workspace, path: Path) -> None:
     rows = workspace.spark.range(0, _ROWS_OF_A_FILE, 1, 1).withColumn("state", F.lit("old"))
     workspace.write_delta(rows, path)
-    log = path / "_delta_log"
-    first = [json.loads(line) for line in (log / _file(0, "json")).read_text().splitlines()]
+    commit = path / "_delta_log" / f"{0:020}.json"
+    first = [json.loads(line) for line in commit.read_text().splitlines()]
     added = [{"add": _add(number)} for number in range(1, workspace.log_files)]
-    operation = {"timestamp": 0, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
-    second = [{"commitInfo": operation}, *added]
-    (log / _file(1, "json")).write_text("".join(f"{json.dumps(each)}\n" for each in second))
-    _write_checkpoint(log, [each for each in first if "commitInfo" not in each] + added)
+    write_commit(path, 1, added)
+    write_checkpoint(path, 1, [each for each in first if "commitInfo" not in each] + added)
 
 
 def _add(number: int) -> dict[str, Any]:
@@ -77,59 +74,3 @@ def _add(number: int) -> dict[str, Any]:
         "dataChange": True,
         "stats": json.dumps(statistics),
     }
-
-
-def _write_checkpoint(log: Path, actions: list[dict[str, Any]]) -> None:
-    """Write the checkpoint of version 1 that holds these actions, and the pointer to it."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    texts = pa.map_(pa.string(), pa.string())
-    columns = {
-        "protocol": [
-            ("minReaderVersion", pa.int32()),
-            ("minWriterVersion", pa.int32()),
-            ("readerFeatures", pa.list_(pa.string())),
-            ("writerFeatures", pa.list_(pa.string())),
-        ],
-        "metaData": [
-            ("id", pa.string()),
-            ("format", pa.struct([("provider", pa.string()), ("options", texts)])),
-            ("schemaString", pa.string()),
-            ("partitionColumns", pa.list_(pa.string())),
-            ("configuration", texts),
-            ("createdTime", pa.int64()),
-        ],
-        "add": [
-            ("path", pa.string()),
-            ("partitionValues", texts),
-            ("size", pa.int64()),
-            ("modificationTime", pa.int64()),
-            ("dataChange", pa.bool_()),
-            ("stats", pa.string()),
-        ],
-    }
-    table = pa.table(
-        {
-            name: pa.array(
-                [_as_maps(action.get(name)) for action in actions],
-                pa.struct(fields),
-            )
-            for name, fields in columns.items()
-        }
-    )
-    pyarrow.parquet.write_table(table, log / _file(1, "checkpoint.parquet"))
-    pointer = {"version": 1, "size": len(actions)}
-    (log / "_last_checkpoint").write_text(json.dumps(pointer))
-
-
-def _as_maps(value: Any) -> Any:
-    """The value with the objects that are maps in a checkpoint as lists of pairs, for Arrow."""
-    if not isinstance(value, dict):
-        return value
-    maps = {"options", "configuration", "partitionValues"}
-    return {k: list(v.items()) if k in maps else _as_maps(v) for k, v in value.items()}
-
-
-def _file(version: int, ending: str) -> str:
-    return f"{version:020}.{ending}"

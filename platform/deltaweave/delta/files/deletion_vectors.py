@@ -180,7 +180,7 @@ def _in_their_files(transaction: Transaction, touched: FileList, stored: JavaObj
     """The actions that put vectors, a Scala Seq of Delta's DeletionVectorResult, in place."""
     spark = transaction.merge.spark
     view = jvm_.jvm(spark)
-    by_us = _replaced(view, touched, actions.to_json(view, stored))
+    by_us = _replaced(view, touched, stored)
     if by_us is not None:
         return by_us
     commands = view.org.apache.spark.sql.delta.commands
@@ -199,9 +199,7 @@ def _in_their_files(transaction: Transaction, touched: FileList, stored: JavaObj
     )
 
 
-def _replaced(
-    view: JavaObject, touched: FileList, stored: list[actions.Action]
-) -> MarkedRows | None:
+def _replaced(view: JavaObject, touched: FileList, stored: JavaObject) -> MarkedRows | None:
     """The actions that replace the files by the same files with new vectors.
 
     None if statistics are not in the driver or not in the form that Delta writes. Delta then reads
@@ -210,14 +208,15 @@ def _replaced(
     Args:
         view: The JVM.
         touched: The files.
-        stored: Delta's DeletionVectorResults: `filePath`, `deletionVector`, `matchedRowCount`.
+        stored: A Scala Seq of Delta's DeletionVectorResults: `filePath`, `deletionVector`,
+            `matchedRowCount`.
     """
     if touched.adds is None or not touched.have_statistics:
         return None
     files = dict(zip(touched.rows["location"].to_pylist(), touched.adds, strict=True))
     adds, removes = [], []
     now_ms = time.time_ns() // 1_000_000
-    for result in stored:
+    for result in actions.to_json(view, stored):
         old = files[decoded_location(result["filePath"])]
         stats = with_wide_bounds(old)
         if stats is None:

@@ -2,6 +2,7 @@
 
 - `gateway`: converts collections, plans and expressions; checks the Spark and Delta versions.
 - `errors`: translates Java exceptions into the errors of `deltaweave.errors`.
+- `exceeded_limits`: which limit of Spark or the machine an error is about, and what to set.
 - `delta_messages`: what the errors say that Delta itself would raise.
 - `threads`: runs work for Spark in a second thread.
 """

@@ -14,17 +14,19 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import dropwhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from deltaweave import errors
+from deltaweave.delta.jvm.exceeded_limits import (
+    ExceededLimit,
+    exceeded_limit,
+    limit_that_ended_the_jvm,
+)
 from deltaweave.delta.jvm.gateway import JavaObject
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
@@ -147,10 +149,20 @@ def _translation(
     if kind is otherwise and _session_has_ended(arguments["problem"]):
         kind = errors.SessionEndedError
         arguments["problem"] = f"the Spark session has ended ({_first_line(arguments)})."
+        # A Java error that is known has come from a JVM that could still answer.
+        limit = None if "error_class" in arguments else limit_that_ended_the_jvm()
+        if limit is not None:
+            kind = errors.LimitExceededError
+            arguments |= _about_limit(limit, "the driver's JVM has ended.")
     state = errors.NOTHING_WRITTEN
     if commits and kind not in _BEFORE_ANY_COMMIT:
         state = errors.STATE_UNKNOWN
     return kind(**{"hint": _HINTS.get(kind), "state": state, **arguments, **about})
+
+
+def _about_limit(limit: ExceededLimit, said: str) -> dict[str, Any]:
+    problem = f"{limit.limit}: {said}"
+    return {"problem": problem, "hint": limit.hint, "settings": limit.settings}
 
 
 def _first_line(arguments: dict[str, Any]) -> str:
@@ -186,6 +198,14 @@ def _kind_and_arguments(
     java_error: JavaObject, otherwise: type[errors.DeltaweaveError]
 ) -> tuple[type[errors.DeltaweaveError], dict[str, Any]]:
     chain = list(_causes(java_error))
+    for cause in chain:
+        limit = exceeded_limit(str(cause.toString()))
+        if limit is not None:
+            arguments = _arguments(cause)
+            return errors.LimitExceededError, {
+                **arguments,
+                **_about_limit(limit, _first_line(arguments)),
+            }
     for cause in chain:
         kind = _kind(cause)
         if kind is not None:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# Files in one query, which holds them once more as rows and in its tasks: some 100 MB of a driver.
+_FILES_OF_A_QUERY = 100_000
+
 _SCHEME = "^([A-Za-z][A-Za-z0-9+.-]*):/"
 
 
@@ -129,6 +132,13 @@ class FileList:
         return table
 
     def _query(self, further: dict[str, Column]) -> pyarrow.Table:
+        if (size := int(self.files.size())) > _FILES_OF_A_QUERY:
+            import pyarrow as pa
+
+            files, step = self.files.toVector(), _FILES_OF_A_QUERY
+            slices = (files.slice(begin, begin + step) for begin in range(0, size, step))
+            parts = [FileList(self.spark, each, self.data_path)._query(further) for each in slices]
+            return pa.concat_tables(parts)
         deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
         num_records = num_physical_rows_column() - deleted
         return self.data_frame.select(

@@ -1,0 +1,29 @@
+"""Merges at the sizes that the engine has to bear, and what memory they take.
+
+- `limit`: what a limit is: a table and a merge, of any size.
+- `catalog`: the limits.
+- `wide_statements`: many clauses, many columns.
+- `many_files`: a log of many files, many partitions.
+- `many_rows`: a large source, many pairs, a large target.
+- `measure`: writes a limit's table, and starts its merge.
+- `measured_merge`: the program that merges in a process of its own.
+- `memory`: memory of processes, by /proc and by logs of garbage collections.
+- `report`: the results on the screen and as JSON.
+"""
+
+from __future__ import annotations
+
+from deltaweave.bench.limits.catalog import LIMITS, UnknownLimitError, chosen_limits
+from deltaweave.bench.limits.measure import Measured, measured_limit
+from deltaweave.bench.limits.report import as_table, outcome, write_json
+
+__all__ = [
+    "LIMITS",
+    "Measured",
+    "UnknownLimitError",
+    "as_table",
+    "chosen_limits",
+    "measured_limit",
+    "outcome",
+    "write_json",
+]

@@ -1,0 +1,37 @@
+"""The limits that are measured, and the choice of some by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from deltaweave.bench.limits.limit import Limit
+from deltaweave.bench.limits.many_files import many_add_files, many_partitions
+from deltaweave.bench.limits.many_rows import large_source, many_pairs, many_rows
+from deltaweave.bench.limits.wide_statements import many_clauses, many_columns
+
+LIMITS = (
+    Limit("clauses", "clauses in a statement", 100, 10, many_clauses),
+    Limit("columns", "columns, all updated", 2_000, 10, many_columns),
+    Limit("add_files", "AddFiles in a log", 1_000_000, 10, many_add_files),
+    Limit("partitions", "partitions, all touched", 10_000, 2, many_partitions),
+    Limit("source", "MiB of source, executor of 1,024 MiB", 2_048, 1, large_source),
+    Limit("pairs", "pairs of matching rows", 100_000_000, 1_000, many_pairs),
+    Limit("rows", "rows of a target", 50_000_000, 1_000, many_rows),
+)
+
+
+class UnknownLimitError(ValueError):
+    """No limit has that name."""
+
+
+def chosen_limits(names: Sequence[str]) -> list[Limit]:
+    """The limits with these names, in their order; all of them for no name.
+
+    Raises:
+        UnknownLimitError: A name is of no limit.
+    """
+    known = {limit.name: limit for limit in LIMITS}
+    for name in names:
+        if name not in known:
+            raise UnknownLimitError(f"No limit is named {name}. There are: {', '.join(known)}.")
+    return [known[name] for name in names] if names else list(LIMITS)

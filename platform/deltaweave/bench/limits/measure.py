@@ -1,0 +1,115 @@
+"""Measures a limit: writes its table here, and runs its merge in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deltaweave.bench.limits.limit import Limit, LimitMerge
+
+_PROGRAM = "deltaweave.bench.limits.measured_merge"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the merge of a limit took.
+
+    Attributes:
+        limit: The limit.
+        size: How much there was.
+        write_seconds: What writing the table and the source took.
+        found: What `measured_merge` said.
+        expected: What the merge's metrics had to be.
+        wrote: Whether the table has a version that it had not before the merge.
+    """
+
+    limit: Limit
+    size: int
+    write_seconds: float
+    found: Mapping[str, Any]
+    expected: Mapping[str, int]
+    wrote: bool
+
+    @property
+    def error(self) -> str | None:
+        """Why the merge failed, or None."""
+        return self.found.get("error")
+
+    @property
+    def wrong(self) -> list[str]:
+        """The metrics that are not what they had to be."""
+        metrics = self.found.get("metrics", {})
+        return [name for name, count in self.expected.items() if metrics.get(name) != count]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the merge did what it had to, or said before writing why not."""
+        if self.error is None:
+            return not self.wrong and self.wrote
+        return self.is_refused
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the merge failed with an error that says which limit and what to set."""
+        return self.found.get("error_class") == "LimitExceededError" and not self.wrote
+
+
+def measured_limit(
+    limit: Limit, directory: Path, *, scale: float, driver_memory: str, log: Path
+) -> Measured:
+    """Measure a limit in a directory that is removed afterwards.
+
+    Args:
+        limit: The limit.
+        directory: Where the tables are, and what Spark writes.
+        scale: How much of its size.
+        driver_memory: Of the driver's heap, as Spark spells it.
+        log: A file for what Spark prints.
+    """
+    with tempfile.TemporaryDirectory(dir=directory, prefix=f".limit-{limit.name}-") as home:
+        started = time.perf_counter()
+        size = limit.scaled(scale)
+        merge = limit.write(Path(home), size)
+        write_seconds = round(time.perf_counter() - started, 1)
+        before = _versions(merge.target)
+        found = _run(merge, Path(home), driver_memory, log)
+        wrote = _versions(merge.target) != before
+        return Measured(limit, size, write_seconds, found, merge.expected, wrote)
+
+
+def _run(merge: LimitMerge, home: Path, driver_memory: str, log: Path) -> Mapping[str, Any]:
+    gc_log = home / "gc.log"
+    conf = {
+        "spark.master": "local[2]",
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": f"-Xlog:gc:file={gc_log}:uptime:filecount=0",
+        "spark.local.dir": str(home / "local"),
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+        **merge.conf,
+    }
+    job = {"statement": merge.statement, "conf": conf, "gc_log": str(gc_log)}
+    with log.open("a", encoding="utf-8") as printed:
+        ran = subprocess.run(
+            [sys.executable, "-m", _PROGRAM],
+            input=json.dumps(job),
+            stdout=subprocess.PIPE,
+            stderr=printed,
+            text=True,
+            cwd=home,
+            check=False,
+        )
+    if ran.returncode == 0 and ran.stdout:
+        found: Mapping[str, Any] = json.loads(ran.stdout)
+        return found
+    return {"error": f"The process ended with exit code {ran.returncode}; its output is in {log}."}
+
+
+def _versions(table: Path) -> set[str]:
+    return {file.name for file in (table / "_delta_log").glob("*.json")}

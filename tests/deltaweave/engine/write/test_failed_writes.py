@@ -67,7 +67,16 @@ def overwrite(spark: SparkSession, table: Table) -> object:
     return table.write(failing_late(spark), "overwrite")
 
 
-@pytest.mark.parametrize("write", [insert_only, append, overwrite])
+def rewrite_in_place(spark: SparkSession, table: Table) -> object:
+    """Rewrites a file while its insert fails."""
+    rows = frame(spark, [(1, 11, "a"), (6, 0, "a")], SCHEMA)
+    merge = table.merge(rows, on="t.k = s.k").when_matched_update({"v": "s.v"})
+    merge.when_not_matched_insert({"k": "s.k", "v": "CAST(100 / s.v AS INT)", "p": "s.p"})
+    with configured(spark, {REWRITE_IN_PLACE: "true"}):
+        return merge.execute()
+
+
+@pytest.mark.parametrize("write", [insert_only, rewrite_in_place, append, overwrite])
 def test_a_write_that_fails_leaves_no_file(
     spark: SparkSession, path: Path, write: Callable[[SparkSession, Table], object]
 ) -> None:

@@ -6,9 +6,14 @@ PYTHON ?= python3
 PORT ?= 3000
 WORKERS ?= 2
 N ?= 500
+ON ?= local
+PLACES := local cluster object_store
 VENV := .venv/bin
 INSTALLED := .venv/.installed
-export DAGSTER_HOME := $(CURDIR)/.dagster
+# Each place has tables, and so runs, of its own.
+export DAGSTER_HOME := $(CURDIR)/.dagster$(if $(filter-out local,$(ON)),/$(ON))
+# Starts the place, runs the command after it there, and stops the place.
+AT_PLACE = $(if $(filter-out local,$(ON)),$(VENV)/python -m assets.demo_places $(ON))
 # The classes that the installation's first Spark loaded (.ci/first-session); without it, or with
 # another Java, a JVM loads its own.
 export SPARK_SUBMIT_OPTS += "-XX:SharedArchiveFile=$(CURDIR)/.venv/spark.jsa"
@@ -20,19 +25,19 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo demo-cdc ui test test-slow test-all torture record-oracle fuzz screenshots check clean java
+.PHONY: help demo demo-cdc ui test test-slow test-all torture record-oracle fuzz screenshots check clean java place
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## land TPC-DS returns and merge what is new, through Dagster
-	@$(VENV)/python -m assets.demo
+demo: place java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## land TPC-DS returns, merge what is new through Dagster (ON=cluster, ON=object_store)
+	@$(AT_PLACE) $(VENV)/python -m assets.demo
 
 demo-cdc: java $(INSTALLED) ## change events through Kafka into a table, read at once and merged later
 	@$(VENV)/python -m assets.cdc_demo
 
-ui: java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the demo lake (PORT=3000)
-	@$(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
+ui: place java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the demo lake (PORT=3000, ON as for demo)
+	@$(AT_PLACE) $(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
 
 test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 3 GiB)
 	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'not full_matrix and not minutes and not torture'
@@ -71,6 +76,10 @@ check: $(INSTALLED) ## format, lint, types, import contracts, advisories of inst
 clean: ## remove all that these commands made
 	rm -rf .venv .lake .dagster .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	rm -rf .hypothesis spark-warehouse metastore_db derby.log
+
+place:
+	@$(if $(and $(filter 1,$(words $(ON))),$(filter $(PLACES),$(ON))),,$(error \
+		ON is '$(ON)': known are $(PLACES)))
 
 java:
 	@$(if $(JAVA_PROBLEM),$(error $(JAVA_PROBLEM)))

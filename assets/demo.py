@@ -29,6 +29,7 @@ from rich.table import Table
 
 from assets import demo_data
 from assets.definitions import defs
+from assets.demo_places import PLACE
 from assets.own_screen import run_on_own_screen
 from assets.returns_by_reason import returns_by_reason
 from assets.sensors import merge_web_returns, web_returns_landed
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
     )
 
 NOTHING_NEW = "Nothing new: every landed partition is already merged."
+_PLACE = os.environ.get(PLACE, "local")
 OPEN_THE_UI = "See runs, lineage and metrics in the Dagster UI: make ui"
+OPEN_THE_UI += "" if _PLACE == "local" else f" ON={_PLACE}"
 
 _HOME = Path(__file__).resolve().parent.parent / ".dagster"
 _COLUMNS = {

@@ -99,9 +99,12 @@ def _resources(tables: str, spark_conf: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _master() -> dict[str, str]:
+    master = os.environ["DELTAWEAVE_SPARK_MASTER"]
+    if master.startswith("local"):  # nobody on another machine has to reach the driver
+        return {"spark.master": master}
     return {
         **_MANY_MACHINES,
-        "spark.master": os.environ["DELTAWEAVE_SPARK_MASTER"],
+        "spark.master": master,
         "spark.driver.host": os.environ.get("DELTAWEAVE_DRIVER_HOST") or socket.gethostname(),
     }
 

@@ -19,7 +19,7 @@ from rich.table import Table
 import deltaweave
 from assets.cdc_demo import pipeline
 from assets.cdc_demo.broker import running_broker
-from assets.cdc_demo.java_program import JavaProgramError
+from assets.java_program import JavaProgramError
 from assets.own_screen import run_on_own_screen
 from resources.environments import lake
 

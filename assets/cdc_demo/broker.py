@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from assets.cdc_demo.java_program import KAFKA, class_path, free_ports, run_to_its_end, running
+from assets.java_program import KAFKA, class_path, free_ports, run_to_its_end, running
 
 _PACKAGES = [f"org.apache.kafka:kafka_2.13:{KAFKA}"]
 

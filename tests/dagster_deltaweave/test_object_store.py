@@ -21,13 +21,13 @@ from dagster import (
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from deltalake import CommitProperties, Transaction, write_deltalake
 
+from assets.object_store import ObjectStore, object_store
 from dagster_deltaweave import build_partition_sensor, build_table_sensor, partition_path
 from dagster_deltaweave.landing.listing import list_deliveries
 from dagster_deltaweave.logs.changeset_log import pending_changes
 from dagster_deltaweave.logs.delta_log import DeltaLog
 from dagster_deltaweave.tables.merge_on_read import MergeOnReadLocations
 from deltaweave.errors import SourceError
-from tests.dagster_deltaweave.object_store import ObjectStore, object_store
 from tests.dagster_deltaweave.ticks import launch, requested, run_keys, tick
 
 DYNAMIC = DynamicPartitionsDefinition(name="orders_partitions")

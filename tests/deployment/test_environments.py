@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from dagster_deltaweave import SparkDeltaIOManager, SparkResource
 from deltaweave.errors import StatementError
+from deltaweave.session import local_conf
 from resources import environments
 from resources.environments import EnvironmentVariableError
 
@@ -118,6 +119,20 @@ def test_tables_of_a_store_may_be_merged_on_a_cluster(monkeypatch: pytest.Monkey
     assert spark.spark_config["spark.master"] == "yarn"
     assert spark.spark_config["spark.jars.packages"] == "org.apache.hadoop:hadoop-aws:3.5.0"
     assert not spark.warm
+
+
+@pytest.mark.parametrize("chosen", [CLUSTER, STORE], ids=["cluster", "object_store"])
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_a_driver_whose_executors_are_of_this_machine_listens_on_loopback(
+    monkeypatch: pytest.MonkeyPatch, chosen: dict[str, str], master: str
+) -> None:
+    choose(monkeypatch, {**chosen, "DELTAWEAVE_SPARK_MASTER": master})
+
+    conf = local_conf(environments.resources()["spark"].spark_config)
+
+    assert conf["spark.master"] == master
+    assert (conf["spark.driver.bindAddress"], conf["spark.driver.host"]) == ("127.0.0.1",) * 2
+    assert conf["spark.sql.shuffle.partitions"] == "8"
 
 
 @pytest.mark.parametrize(

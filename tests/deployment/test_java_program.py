@@ -12,13 +12,13 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from assets.cdc_demo.java_program import running
+from assets.java_program import running
 
 # py4j's own server, which needs no jars but Spark's and runs until it is ended.
 STARTED = """
 import sys, time
 from pathlib import Path
-from assets.cdc_demo.java_program import running
+from assets.java_program import running
 
 jars, log = sys.argv[1:]
 with running("py4j.GatewayServer", ["0"], jars, log=Path(log), answers=lambda: True) as program:

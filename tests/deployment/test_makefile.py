@@ -72,6 +72,27 @@ def test_java_17_and_21_are_fit(answer: str, found: str | None, tmp_path: Path) 
         assert f"found {found} as" in line
 
 
+@pytest.mark.parametrize("target", ["demo", "ui"])
+@pytest.mark.parametrize("place", ["moon", "", "local cluster"])
+def test_an_unknown_place_of_the_demo_fails_in_one_line(target: str, place: str) -> None:
+    ran = _run(["make", target, f"ON={place}"])
+
+    assert ran.returncode != 0
+    (line,) = (ran.stdout + ran.stderr).splitlines()
+    assert f"ON is '{place}': known are local cluster object_store" in line
+
+
+def test_each_place_of_the_demo_is_chosen_by_one_variable() -> None:
+    commands = {
+        place: _run(["make", "--dry-run", "--assume-old=.venv/.installed", "demo", f"ON={place}"])
+        for place in ("local", "cluster", "object_store")
+    }
+
+    assert "demo_places" not in commands["local"].stdout
+    for place in ("cluster", "object_store"):
+        assert f"assets.demo_places {place} " in commands[place].stdout
+
+
 def test_help_is_the_default_and_lists_each_command() -> None:
     listed = _run(["make"]).stdout
 

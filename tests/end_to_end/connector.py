@@ -9,7 +9,7 @@ from pathlib import Path
 
 import requests
 
-from assets.cdc_demo.java_program import KAFKA, class_path, free_ports, running
+from assets.java_program import KAFKA, class_path, free_ports, running
 from tests.end_to_end.postgres import USER
 
 PREFIX = "bank"

@@ -32,6 +32,17 @@ SCHEMA = "k INT, v INT"
 TARGET = [(k, k) for k in range(100)]
 SOURCE = [(k, -k) for k in range(90, 110)]  # ten updates, ten inserts
 
+FAST_FAILURES = {
+    # Blocks of a killed executor are not asked for again and again.
+    "spark.shuffle.io.maxRetries": "1",
+    "spark.shuffle.io.retryWait": "100ms",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.4",
+    "spark.speculation.multiplier": "1.5",
+    "spark.speculation.task.duration.threshold": "2s",  # for stages of one task
+}
+
 
 def session() -> SparkSession:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -42,14 +53,7 @@ def session() -> SparkSession:
             **{key: value for key, value in TINY_DATA.items() if key != "spark.master"},
             "spark.executor.extraJavaOptions": TINY_DATA["spark.driver.extraJavaOptions"],
             "spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path),
-            # Blocks of a killed executor are not asked for again and again.
-            "spark.shuffle.io.maxRetries": "1",
-            "spark.shuffle.io.retryWait": "100ms",
-            "spark.speculation": "true",
-            "spark.speculation.interval": "100ms",
-            "spark.speculation.quantile": "0.4",
-            "spark.speculation.multiplier": "1.5",
-            "spark.speculation.task.duration.threshold": "2s",  # for stages of one task
+            **FAST_FAILURES,
         }
     )
 

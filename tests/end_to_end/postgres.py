@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from assets.cdc_demo.java_program import free_ports
+from assets.java_program import free_ports
 
 USER = "postgres"
 

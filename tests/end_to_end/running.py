@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import requests
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
 
-from assets.cdc_demo.java_program import free_ports
+from assets.java_program import free_ports
 
 T = TypeVar("T")
 

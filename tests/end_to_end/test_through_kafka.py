@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import deltaweave
 from assets.cdc_demo import pipeline
 from assets.cdc_demo.broker import create_topic_if_missing, running_broker
-from assets.cdc_demo.java_program import JavaProgramError, class_path, run_to_its_end
+from assets.java_program import JavaProgramError, class_path, run_to_its_end
 from deltaweave import FROM_DEBEZIUM, MergeOnReadTable, Table, debezium_changes
 from tests.end_to_end.connector import PREFIX, running_connector
 from tests.end_to_end.postgres import connect, running_postgres

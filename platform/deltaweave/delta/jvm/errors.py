@@ -58,6 +58,8 @@ _CONSTRAINT = {
     "CAST_OVERFLOW_IN_TABLE_INSERT",
     "DELTA_CAST_OVERFLOW_IN_TABLE_WRITE",
 }
+# Spark cannot load the class that spark.sql.catalog.<name> names.
+_CATALOG_NOT_LOADED = {f"_LEGACY_ERROR_TEMP_{number}" for number in range(2214, 2219)}
 _HINTS: dict[type[errors.DeltaweaveError], str] = {
     errors.TableNotFoundError: "Check the name or path, or create the table first.",
     errors.NotADeltaTableError: "Convert the table with CONVERT TO DELTA, or name a Delta table.",
@@ -217,11 +219,17 @@ def _kind_and_arguments(
 
 
 def _arguments(java_error: JavaObject) -> dict[str, Any]:
-    return {
+    arguments = {
         "problem": _without_traceback(java_error.getMessage() or java_error.toString()),
         "error_class": _error_class(java_error),
         "sql_state": _call(java_error, "getSqlState"),
     }
+    if arguments["error_class"] in _CATALOG_NOT_LOADED:
+        arguments["hint"] = (
+            "Correct spark.sql.catalog.<name> of the catalog's name, or add the jars of its "
+            "connector (spark.jars.packages), of a release for this Spark."
+        )
+    return arguments
 
 
 def _without_traceback(said: str) -> str:
@@ -252,6 +260,7 @@ def _kind(java_error: JavaObject) -> type[errors.DeltaweaveError] | None:
         (errors.NotADeltaTableError, _NOT_DELTA),
         (errors.SchemaChangedError, _SCHEMA_CHANGED),
         (errors.ConstraintViolationError, _CONSTRAINT),
+        (errors.StatementError, _CATALOG_NOT_LOADED),
         (errors.SourceLostError, {"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"}),
     ):
         if error_class in classes:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaweave import Table, errors
+from deltaweave import Table, errors, explain, merge
 from tests.builders import frame
 
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -126,3 +126,60 @@ def test_a_name_that_means_a_temporary_view_is_refused(catalogs: TwoCatalogs) ->
         with pytest.raises(errors.StatementError, match="a temporary view"):
             use()
     assert Table(session, catalogs.name).location() == f"file:{catalogs.ours}"
+
+
+UNITY = "io.unitycatalog.spark.UCSingleCatalog"
+
+
+def test_a_catalog_whose_connector_is_missing_is_refused(catalogs: TwoCatalogs) -> None:
+    """As that of Unity Catalog, which Maven Central does not have."""
+    session = catalogs.session
+    session.conf.set("spark.sql.catalog.unity", UNITY)
+    name, source = f"unity.{catalogs.name}", frame(session, [(1, 10)], "k INT, v INT")
+    source.createOrReplaceTempView("changes")
+    table = Table(session, name)
+    text = f"MERGE INTO {name} t USING changes s ON t.k = s.k WHEN MATCHED THEN DELETE"
+    for use in (
+        table.exists,
+        table.version,
+        lambda: table.create_if_missing("k INT, v INT"),
+        lambda: table.merge(source, on="t.k = s.k").when_matched_delete().execute(),
+        lambda: merge(session, text),
+        lambda: explain(session, text),
+    ):
+        with pytest.raises(errors.DeltaweaveError, match=UNITY) as raised:
+            use()
+        assert type(raised.value) is errors.StatementError
+        assert "jars of its connector" in str(raised.value)
+
+
+def test_a_table_of_a_catalog_that_is_not_deltas_is_refused_and_left_as_it_is(
+    catalogs: TwoCatalogs,
+) -> None:
+    session, schema = catalogs.session, "APP"
+    jdbc = "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"
+    for key, value in {
+        "": jdbc,
+        ".url": f"jdbc:derby:memory:{uuid.uuid4().hex};create=true",
+        ".driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver",
+    }.items():
+        session.conf.set(f"spark.sql.catalog.derby{key}", value)
+    name = f"derby.{schema}.t"
+    session.sql(f"CREATE TABLE {name} (k INT, v INT)")
+    session.sql(f"INSERT INTO {name} VALUES (1, 10)")
+    source = frame(session, [(1, 11)], "k INT, v INT")
+    source.createOrReplaceTempView("changes")
+    table = Table(session, name)
+    text = f"MERGE INTO {name} t USING changes s ON t.k = s.k WHEN MATCHED THEN DELETE"
+    for use in (
+        table.version,
+        lambda: table.write(source, "append"),
+        lambda: table.merge(source, on="t.k = s.k").when_matched_delete().execute(),
+        lambda: merge(session, text),
+        lambda: explain(session, text),
+    ):
+        with pytest.raises(errors.NotADeltaTableError):
+            use()
+    with pytest.raises(errors.StatementError, match="creates no tables in other catalogs"):
+        Table(session, f"derby.{schema}.new").create_if_missing("k INT")
+    assert [tuple(row) for row in session.table(name).collect()] == [(1, 10)]

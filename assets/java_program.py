@@ -1,4 +1,4 @@
-"""Java programs of Maven Central, each a process of its own: their jars, their start, their end."""
+"""Java programs, each a process of its own: their jars, their start, their end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -97,6 +97,7 @@ def running(
     log: Path,
     answers: Callable[[], bool],
     seconds: float = 60,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program that runs until the context is left, and its process group with it.
 
@@ -109,6 +110,7 @@ def running(
         log: File to which it writes, at the end of what is in it.
         answers: Whether it does what it is there for.
         seconds: How long it may take until it answers.
+        environment: Its environment variables; by default those of this process.
 
     Raises:
         JavaProgramError: It ended, or does not answer in time.
@@ -119,6 +121,7 @@ def running(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env=environment,
         )
     watch = _watch_over(process.pid)
     try:

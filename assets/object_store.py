@@ -137,6 +137,12 @@ class _Requests(BaseHTTPRequestHandler):
     wbufsize = -1
     disable_nagle_algorithm = True
 
+    def handle_expect_100(self) -> bool:
+        """Say at once that the client may go on: it waits for that."""
+        goes_on = super().handle_expect_100()
+        self.wfile.flush()
+        return goes_on
+
     def do_HEAD(self) -> None:
         self._answer(b"")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,19 @@ def test_the_store_keeps_its_objects_and_asks_for_its_key(
             assert urlopen(Request(url, headers=key)).read() == b"rows"
         with pytest.raises(URLError, match="refused"):
             urlopen(url)
+
+
+def test_the_store_says_at_once_that_a_client_may_send_what_it_puts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Amazon's clients ask before they send, and wait for seconds where nothing is answered."""
+    monkeypatch.setenv("DELTAWEAVE_LAKE", str(tmp_path))
+    with demo_places.on_an_object_store() as variables:
+        host, port = variables["AWS_ENDPOINT_URL"].removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            asked = b"PUT /lake/a HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n"
+            client.sendall(asked)
+            assert client.recv(100).startswith(b"HTTP/1.1 100 ")
 
 
 def test_a_place_ends_with_the_command_whose_exit_code_is_told(tmp_path: Path) -> None:

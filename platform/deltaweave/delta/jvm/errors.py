@@ -21,11 +21,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from deltaweave import errors
-from deltaweave.delta.jvm.exceeded_limits import (
-    ExceededLimit,
-    exceeded_limit,
-    limit_that_ended_the_jvm,
-)
+from deltaweave.delta.jvm.exceeded_limits import exceeded_limit, limit_that_ended_the_jvm
 from deltaweave.delta.jvm.gateway import JavaObject
 
 logger = logging.getLogger(__name__)
@@ -60,6 +56,8 @@ _CONSTRAINT = {
 }
 # Spark cannot load the class that spark.sql.catalog.<name> names.
 _CATALOG_NOT_LOADED = {f"_LEGACY_ERROR_TEMP_{number}" for number in range(2214, 2219)}
+# Messages of these quote values, which may hold any words; so do those of the aborted job.
+_QUOTING = ("CAST_", "DELTA_", "USER_RAISED_EXCEPTION")
 _HINTS: dict[type[errors.DeltaweaveError], str] = {
     errors.TableNotFoundError: "Check the name or path, or create the table first.",
     errors.NotADeltaTableError: "Convert the table with CONVERT TO DELTA, or name a Delta table.",
@@ -155,16 +153,11 @@ def _translation(
         limit = None if "error_class" in arguments else limit_that_ended_the_jvm()
         if limit is not None:
             kind = errors.LimitExceededError
-            arguments |= _about_limit(limit, "the driver's JVM has ended.")
+            arguments |= limit.about("the driver's JVM has ended.")
     state = errors.NOTHING_WRITTEN
     if commits and kind not in _BEFORE_ANY_COMMIT:
         state = errors.STATE_UNKNOWN
     return kind(**{"hint": _HINTS.get(kind), "state": state, **arguments, **about})
-
-
-def _about_limit(limit: ExceededLimit, said: str) -> dict[str, Any]:
-    problem = f"{limit.limit}: {said}"
-    return {"problem": problem, "hint": limit.hint, "settings": limit.settings}
 
 
 def _first_line(arguments: dict[str, Any]) -> str:
@@ -200,14 +193,12 @@ def _kind_and_arguments(
     java_error: JavaObject, otherwise: type[errors.DeltaweaveError]
 ) -> tuple[type[errors.DeltaweaveError], dict[str, Any]]:
     chain = list(_causes(java_error))
-    for cause in chain:
-        limit = exceeded_limit(str(cause.toString()))
+    for cause in chain if not any(_quotes(cause) for cause in chain) else ():
+        error_class = _error_class(cause)
+        limit = exceeded_limit(error_class or str(cause.toString()))
         if limit is not None:
             arguments = _arguments(cause)
-            return errors.LimitExceededError, {
-                **arguments,
-                **_about_limit(limit, _first_line(arguments)),
-            }
+            return errors.LimitExceededError, arguments | limit.about(_first_line(arguments))
     for cause in chain:
         kind = _kind(cause)
         if kind is not None:
@@ -216,6 +207,11 @@ def _kind_and_arguments(
     # not name the file or value.
     told = next((cause for cause in reversed(chain) if _error_class(cause)), chain[-1])
     return otherwise, _arguments(told)
+
+
+def _quotes(java_error: JavaObject) -> bool:
+    """Whether a message quotes what a user wrote, so that its words tell nothing of a limit."""
+    return (_error_class(java_error) or "").startswith(_QUOTING)
 
 
 def _arguments(java_error: JavaObject) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark import SparkContext
 
@@ -26,6 +27,11 @@ class ExceededLimit:
     limit: str
     settings: tuple[str, ...]
     hint: str
+
+    def about(self, said: str) -> dict[str, Any]:
+        """The arguments of a LimitExceededError, from what the error said."""
+        problem = f"{self.limit}: {said}"
+        return {"problem": problem, "hint": self.hint, "settings": self.settings}
 
 
 _MEMORY = ExceededLimit(

@@ -20,7 +20,6 @@ from deltaweave.errors import (
     Terminal,
 )
 from tests.builders import write_table
-from tests.oracles import configured
 
 JOB = "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times: "
 
@@ -96,22 +95,6 @@ def test_a_statement_that_is_nested_too_deeply_is_refused(
             spark,
             f"MERGE INTO delta.`{path}` t USING delta.`{path}` s ON t.k = {deep} "
             "WHEN MATCHED THEN DELETE",
-        )
-
-
-def test_a_merge_whose_broadcast_takes_too_long_says_what_to_set(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "table")
-    write_table(spark, path, [(1,)], "k INT")
-    with (
-        configured(spark, {"spark.sql.broadcastTimeout": "0"}),
-        pytest.raises(LimitExceededError, match="broadcastTimeout"),
-    ):
-        deltaweave.merge(
-            spark,
-            f"MERGE INTO delta.`{path}` t USING (SELECT /*+ BROADCAST(a) */ b.k FROM delta.`{path}`"
-            f" a JOIN delta.`{path}` b ON a.k = b.k) s ON t.k = s.k WHEN MATCHED THEN DELETE",
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave.engine import limits
+from deltaweave.engine.write.driver_choice import ON_DRIVER as ON_DRIVER_SETTING
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.big_source import collect_no_keys, keep_pairs_on_executors
 from tests.merge_cases import CASES, CASES_BY_NAME
 from tests.merge_cases.case import AMBIGUOUS, COPY_ON_WRITE, VECTORS_AND_FEED, Layout, MergeCase
 from tests.merge_cases.recorded import oracle
+from tests.on_driver import written_on_driver
 from tests.oracles import (
     Outcome,
     Stage,
     assert_outcome,
+    assert_same_files,
+    assert_same_rows,
     configured,
 )
 
@@ -52,6 +56,17 @@ COPIED = [c for i, c in enumerate(WITH_AN_OUTCOME) if i % 4 == 0 or c.without_ve
 IN_PLACE = [c for i, c in enumerate(WITH_AN_OUTCOME) if i % 4 == 2]
 # In the last one, a file that no clause touches has a match.
 ON_EXECUTORS = [*WITH_AN_OUTCOME[1::8], CASES_BY_NAME["mirror_of_the_source"]]
+# Cases that are certainly done on the driver; what others test may keep them from it.
+ON_DRIVER = [
+    "upsert",
+    "insert_of_duplicates_in_the_source",
+    "several_inserts_first_that_holds_wins",
+    "first_clause_that_holds_wins_delete_before_update",
+    "key_of_two_columns",
+    "delete_of_every_row_of_one_file",
+    "upsert_of_an_empty_table_from_an_empty_source",
+    "several_source_rows_may_delete_several_rows_and_the_rest_is_inserted",
+]
 MATRIX = [
     Layout(vectors=vectors, feed=feed, partitioned=partitioned)
     for partitioned in (False, True)
@@ -137,6 +152,42 @@ def test_rewriting_in_place_gives_what_built_in_merge_gives(
     stage, theirs = run_with_oracle(case, COPY_ON_WRITE)
     with configured(spark, {REWRITE_IN_PLACE: "true"}):
         assert_outcome(case, stage.by_sql(), theirs)
+
+
+def runs_on_driver() -> Iterator[Any]:
+    """Each case with and without vectors; in `make test` a few of those that qualify, by turns."""
+    for case in WITH_AN_OUTCOME:
+        for vectors in (False, True):
+            layout, recorded = (
+                Layout(vectors=vectors),
+                VECTORS_AND_FEED if vectors else COPY_ON_WRITE,
+            )
+            place = ON_DRIVER.index(case.name) if case.name in ON_DRIVER else -1
+            marks = () if place % 2 == vectors and place >= 0 else [pytest.mark.full_matrix]
+            if not layout.refused_by(case) and not recorded.refused_by(case):
+                yield pytest.param(case, layout, recorded, id=f"{case.name}-{layout}", marks=marks)
+
+
+@pytest.mark.parametrize(("case", "layout", "recorded"), runs_on_driver())
+def test_merges_on_the_driver_give_what_built_in_merge_gives(
+    case: MergeCase,
+    layout: Layout,
+    recorded: Layout,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Vectors are recorded beside a change feed, with which no merge is done on the driver.
+    theirs = oracle(
+        case, recorded, lambda: Stage(spark, case, tmp_path / "theirs", recorded).by_oracle()
+    )
+    written = written_on_driver(monkeypatch)
+    with configured(spark, {ON_DRIVER_SETTING: "true"}):
+        ours = Stage(spark, case, tmp_path / "ours", layout).by_sql()
+    assert written or case.name not in ON_DRIVER
+    assert_same_rows(case, ours, theirs)
+    if case.error is None:
+        assert_same_files(ours, theirs)
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["strings", "columns"])

@@ -242,6 +242,8 @@ KEYS = (
     BOOLEAN,
     BINARY,
 )
+# Keys that the driver compares.
+EXACT = tuple(key for key in KEYS if key not in (DOUBLE, FLOAT, BOOLEAN, BINARY))
 ALL = (
     INT,
     STRING,

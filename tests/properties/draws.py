@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from deltaweave.clauses import Clause, Kind
@@ -130,6 +131,55 @@ def merges(draw: st.DrawFn) -> MergeCase:
         setup=setup,
         conf=draw(st.sampled_from(CONFIGURATIONS)) if draw(one_in(6)) else {},
         with_schema_evolution=evolution,
+        folder=draw(st.sampled_from(FOLDERS)) if draw(one_in(8)) else "table",
+    )
+
+
+@st.composite
+def merges_of_source_rows(draw: st.DrawFn) -> MergeCase:
+    """A merge of exact keys in which the source row alone says what happens, as on the driver."""
+    mapped = draw(one_in(8))
+    target = draw(target_columns(mapped=mapped))
+    exact = [column for column in target if column.is_key and column.type in types.EXACT]
+    assume(exact and all(column.plain != "_metadata" for column in target))
+    source = [replace(column, side="s") for column in target]
+    kinds: list[Kind] = draw(st.sampled_from([["matched"], ["not_matched"], [], []])) + draw(
+        st.sampled_from([["matched", "not_matched"], ["matched"], ["not_matched"]])
+    )
+    kinds.sort()
+    drawn = [
+        draw(
+            clause(
+                kind,
+                target,
+                (source,),
+                is_last=place + 1 == len(kinds) or kinds[place + 1] != kind,
+                evolution=False,
+            )
+        )
+        for place, kind in enumerate(kinds)
+    ]
+    rows = list(draw(some(row(target), usually=4, at_most=12)))
+    vectors = draw(st.booleans())
+    deletes = rows and vectors and draw(st.booleans())
+    return MergeCase(
+        name="drawn",
+        target=rows,
+        source=draw(source_rows(source)),
+        # An update of some columns would keep what the target has in the others.
+        clauses=tuple(
+            Clause(each.kind, "update_all", each.condition) if each.action == "update" else each
+            for each in drawn
+        ),
+        expected=(),
+        on=" AND ".join(f"t.{column.name} = s.{column.name}" for column in exact),
+        target_schema=ddl(target),
+        source_schema=ddl(source),
+        target_ddl=ddl(target) if mapped else None,
+        files=draw(st.integers(1, 5)),
+        properties=(VECTORS if vectors else {}) | (COLUMN_MAPPING if mapped else {}),
+        setup=(f"DELETE FROM {{target}} AS t WHERE {draw(tests_of(target))}",) if deletes else (),
+        conf=draw(st.sampled_from(CONFIGURATIONS)) if draw(one_in(6)) else {},
         folder=draw(st.sampled_from(FOLDERS)) if draw(one_in(8)) else "table",
     )
 

@@ -17,11 +17,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
 from pyspark.sql import SparkSession
 
+from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from deltaweave.errors import DeltaweaveError
 from deltaweave.identifiers import quoted
 from tests.big_source import collect_no_keys, keep_pairs_on_executors
 from tests.merge_cases.case import AMBIGUOUS, MergeCase
+from tests.on_driver import written_on_driver
 from tests.oracles import (
     Outcome,
     Stage,
@@ -30,7 +32,7 @@ from tests.oracles import (
     configured,
     rows_as_text,
 )
-from tests.properties.draws import FEED, VECTORS, merges
+from tests.properties.draws import FEED, VECTORS, merges, merges_of_source_rows
 
 EXAMPLES = int(os.environ.get("DELTAWEAVE_FUZZ_EXAMPLES", "50"))
 FIRST_SEED = int(os.environ.get("DELTAWEAVE_FUZZ_SEED", "0"))
@@ -60,6 +62,7 @@ def test_a_merge_does_what_built_in_merge_does(
         keep_pairs_on_executors(monkeypatch)
     if seed_of_draws % 4 == 3:
         collect_no_keys(monkeypatch)
+    on_driver = {ON_DRIVER: "true"} if seed_of_draws % 4 == 2 else {}
 
     @seed(seed_of_draws)
     @in_this_number
@@ -67,7 +70,8 @@ def test_a_merge_does_what_built_in_merge_does(
     def compared(case: MergeCase) -> None:
         assume(not seeks_zero_among_negative_ones(case))
         note(reproduction(case))
-        compare(spark, case)
+        with configured(spark, on_driver):
+            compare(spark, case)
 
     compared()
 
@@ -87,6 +91,27 @@ def test_files_rewritten_in_place_are_as_good_to_all_readers(
         compare_in_place(spark, case)
 
     compared()
+
+
+@pytest.mark.full_matrix
+@pytest.mark.parametrize("seed_of_draws", SEEDS)
+def test_merges_on_the_driver_do_what_built_in_merge_does(
+    spark: SparkSession, seed_of_draws: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = written_on_driver(monkeypatch)
+    number = min(EXAMPLES, EXAMPLES_PER_TEST) // 2
+
+    @seed(seed_of_draws)
+    @settings(in_this_number, max_examples=number)
+    @given(case=merges_of_source_rows())
+    def compared(case: MergeCase) -> None:
+        assume(not seeks_zero_among_negative_ones(case))
+        note(reproduction(case))
+        with configured(spark, {ON_DRIVER: "true"}):
+            compare(spark, case)
+
+    compared()
+    assert len(written) > number // 4, "of the merges that are drawn for it, too few qualify"
 
 
 def compare_in_place(spark: SparkSession, case: MergeCase) -> None:

@@ -11,7 +11,13 @@ from deltaweave.delta.statement import ResolvedMerge, by_source_predicate
 from deltaweave.engine import limits
 from deltaweave.engine.find import candidate_files, files_by_conditions, stored_index
 from deltaweave.engine.source import PreparedSource, SourceKeys, prepared_source, source_keys
-from deltaweave.engine.write import Strategy, choose_strategy
+from deltaweave.engine.write import (
+    Strategy,
+    choice_on_driver,
+    choose_driver,
+    choose_strategy,
+    why_not_these_files,
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,8 @@ class MergePlan:
         version: The version of the target.
         strategy: How changes would be written, as in `MergeResult.strategy`.
         reason: Why this strategy.
+        why_not_on_driver: Why Spark's executors work for the merge; empty if one job evaluates the
+            source, and the driver does the rest.
         source_rows: Rows of the source.
         source_bytes: Their measured size, or None where the source is not materialized.
         source_materialization: Why the source is materialized or not, in Delta's words.
@@ -50,6 +58,7 @@ class MergePlan:
     version: int
     strategy: str
     reason: str
+    why_not_on_driver: str
     source_rows: int
     source_bytes: int | None
     source_materialization: str
@@ -69,6 +78,8 @@ class MergePlan:
             [
                 f"MERGE INTO {self.table}, version {self.version}",
                 f"strategy: {self.strategy} ({self.reason})",
+                "on the driver: "
+                + (f"no, since {self.why_not_on_driver}" if self.why_not_on_driver else "yes"),
                 f"source: {self.source_rows:,} rows ({self.source_materialization})",
                 f"before skipping: {_shown(self.before_skipping)}",
                 f"after the statement's conditions: {_shown(self.after_conditions)}",
@@ -108,6 +119,9 @@ def _plan(
 ) -> MergePlan:
     merge = transaction.merge
     choice = choose_strategy(transaction, source)
+    why_not = choose_driver(transaction, source).why_not or why_not_these_files(scanned)
+    if why_not is None:
+        choice = choice_on_driver(choice)
     touched = 0
     if choice.strategy is not Strategy.INSERT_ONLY:
         by_source = bool(merge.of_kind("not_matched_by_source"))
@@ -118,6 +132,7 @@ def _plan(
         version=transaction.version,
         strategy=choice.strategy.value,
         reason=choice.reason,
+        why_not_on_driver=why_not or "",
         source_rows=source.num_rows,
         source_bytes=source.size_in_bytes,
         source_materialization=source.reason,

@@ -90,6 +90,21 @@ MAX_NUMBERED_FILES = 32
 MAX_BROADCAST_NUMBERS = 2_000_000
 
 
+# Merges on the driver: without Spark jobs but the one that evaluates the source.
+
+# Rows of the source. Above it, Spark's executors share the work, and the driver would hold up
+# other merges of the same process.
+MAX_ROWS_ON_DRIVER = 50_000
+
+# Bytes of the source's rows, and bytes of the candidate files. So many of Parquet are some 500 MB
+# of rows, of which each thread holds a row group; two cores rewrite them in about a second, in
+# which Spark plans and starts its jobs.
+MAX_BYTES_ON_DRIVER = 64 * 1024 * 1024
+
+# Rows of the candidate files. Repeated values take few bytes of a file, but many of memory.
+MAX_TARGET_ROWS_ON_DRIVER = 5_000_000
+
+
 # Commit.
 
 # Commits that a merge tries. Each lost one means that another writer has committed, and the waits

@@ -41,7 +41,7 @@ from deltaweave.delta.commit.transaction_ids import (
     reset_session_pair,
     session_pair,
 )
-from deltaweave.delta.commit.written_files import WrittenFiles
+from deltaweave.delta.commit.written_files import WrittenFiles, written_without_spark
 
 __all__ = [
     "AfterCommit",
@@ -68,4 +68,5 @@ __all__ = [
     "transaction_after",
     "transaction_on",
     "write_rows",
+    "written_without_spark",
 ]

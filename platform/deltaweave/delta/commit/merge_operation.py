@@ -44,12 +44,12 @@ def tags_of_merge(spark: SparkSession, snapshot: JavaObject) -> JavaObject:
 def sql_metrics(spark: SparkSession, metrics: Mapping[str, int]) -> JavaObject:
     """Metrics by name, as the SQL metrics from which Delta writes the history."""
     view = jvm_.jvm(spark)
-    made = view.org.apache.spark.sql.execution.metric.SQLMetrics
+    made = jvm_.singleton(view.org.apache.spark.sql.execution.metric, "SQLMetrics")
     context = spark.sparkContext._jsc.sc()
-    registered = {}
-    for name, value in metrics.items():
-        metric = made.createMetric(context, name)
+    names = jvm_.texts(view, list(metrics))
+    # A few calls make all of them; only those that are not 0 take two more each.
+    created = names.map(jvm_.function_of_text(spark, made, "createMetric", context))
+    for place, value in enumerate(metrics.values()):
         if value:
-            metric.set(value)
-        registered[name] = metric
-    return jvm_.scala_map(view, registered)
+            created.apply(place).set(value)
+    return jvm_.map_of_pairs(view, names, created)

@@ -20,7 +20,7 @@ from deltaweave.delta.jvm import (
     letting_go,
     translated,
 )
-from deltaweave.delta.log import FileList, TableSnapshot
+from deltaweave.delta.log import FileList, TableSnapshot, actions
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.identifiers import column
 
@@ -71,7 +71,7 @@ class Transaction:
         """Where the table's data is."""
         return self.table.data_path
 
-    @property
+    @cached_property
     def partition_columns(self) -> list[str]:
         """The table's partition columns, in order."""
         return list(jvm_.iterate(self.transaction.metadata().partitionColumns()))
@@ -234,20 +234,20 @@ class Transaction:
             CommitStateUnknownError: It failed, and it cannot be told whether it landed.
         """
         view = jvm_.jvm(self.merge.spark)
-        actions = view.java.util.ArrayList()
+        listed = view.java.util.ArrayList()
         for mark in marks.items():
-            actions.add(transaction_id(view, *mark))
-        actions.addAll(removed.removals())
+            listed.add(transaction_id(view, *mark))
+        listed.addAll(removed.removals())
         if marked is not None:
-            actions.addAll(jvm_.java_list(view, marked))
+            listed.addAll(jvm_.java_list(view, marked))
         if written is not None:
-            actions.addAll(jvm_.java_list(view, written.actions))
+            listed.addAll(jvm_.java_list(view, written.actions))
         with translated(self.merge.table, version=self.version):
             self.transaction.registerSQLMetrics(
                 self.merge.spark._jsparkSession, sql_metrics(self.merge.spark, metrics)
             )
             tags = tags_of_merge(self.merge.spark, self.snapshot)
-            arguments = (jvm_.seq_of(view, actions), merge_operation(self.merge), tags)
+            arguments = (jvm_.seq_of(view, listed), merge_operation(self.merge), tags)
 
         self.own_files.is_committing = True
 
@@ -271,7 +271,7 @@ class Transaction:
             self.log,
             "delta.dml.merge.stats",
             jvm_.scala_map(view, {}),
-            jvm_.scala_map(view, statistics),
+            actions.json_map(view, statistics),
             jvm_.option(view, None),
         )
 

@@ -83,13 +83,14 @@ class OwnFiles:
         path = view.org.apache.hadoop.fs.Path
         root = str(self.log.dataPath().toString())
         files = self.log.dataPath().getFileSystem(self.log.newDeltaHadoopConf())
-        below = "*/" * self._depth()
+        # Files that the engine itself writes may also lie in the table's directory.
+        depths = {0, self._depth()}
         deleted = 0
         for directory in (root, f"{root}/{_CHANGE_FEED}"):
-            for file in (
-                files.globStatus(path(f"{_escaped(directory)}/{below}{self.prefix}*")) or ()
-            ):
-                deleted += bool(files.delete(file.getPath(), False))
+            for below in ("*/" * depth for depth in depths):
+                named = path(f"{_escaped(directory)}/{below}{self.prefix}*")
+                for file in files.globStatus(named) or ():
+                    deleted += bool(files.delete(file.getPath(), False))
         logger.info("%s: deleted %d files of a write that failed", root, deleted)
 
     def _depth(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import FileList, total_size
 
@@ -44,6 +45,16 @@ class WrittenFiles:
             self.num_change_files + other.num_change_files,
             self.change_file_bytes + other.change_file_bytes,
         )
+
+
+def written_without_spark(transaction: JavaObject, files: FileList) -> WrittenFiles:
+    """New files that Delta's writer did not write, announced to the transaction as it does.
+
+    After the commit, Delta compacts small files if the table or the session asks for that.
+    """
+    hooks = jvm_.jvm(files.spark).org.apache.spark.sql.delta.hooks
+    transaction.registerPostCommitHook(jvm_.singleton(hooks, "AutoCompact"))
+    return WrittenFiles.of(files)
 
 
 def written_files(spark: SparkSession, actions: JavaObject, data_path: str) -> WrittenFiles:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from deltaweave.delta.files.data_files import (
+    NewFile,
     additions,
     arrow_schema,
     codec,
@@ -23,11 +24,12 @@ from deltaweave.delta.files.deletion_vectors import (
     vectors_writable,
 )
 from deltaweave.delta.files.missing_statistics import compute_missing_statistics
-from deltaweave.delta.files.united_vectors import MarkedSince
+from deltaweave.delta.files.united_vectors import MarkedSince, marked_rows
 
 __all__ = [
     "MarkedRows",
     "MarkedSince",
+    "NewFile",
     "additions",
     "arrow_schema",
     "codec",
@@ -35,6 +37,7 @@ __all__ = [
     "data_columns",
     "mark_here",
     "mark_rows",
+    "marked_rows",
     "may_mark_here",
     "vectors_writable",
     "why_not_writable",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
@@ -113,31 +114,41 @@ def codec(transaction: Transaction) -> tuple[str, str]:
     return _CODECS[name.lower()]
 
 
-def additions(old: FileList, new: dict[str, tuple[str, int, str]]) -> FileList:
-    """AddFile actions of files that replace old ones, in the same directories.
+NewFile = tuple[str, int, str]
+"""A file that was written: its name, its size in bytes and its statistics as JSON."""
+
+
+def additions(
+    old: FileList, new: Mapping[str, NewFile], others: Sequence[NewFile] = ()
+) -> FileList:
+    """AddFile actions of new files.
 
     Args:
-        old: The old files.
-        new: By the path of an old file: the new one's name, its size in bytes and its statistics.
+        old: Files that they replace, in the same directories.
+        new: The new files by the paths of the old ones.
+        others: Further files, in the directory of a table without partitions.
     """
     now_ms = time.time_ns() // 1_000_000
-    added = []
+
+    def added(path: str, partition: dict[str, str], size: int, statistics: str) -> actions.Action:
+        return {
+            "path": path,
+            "partitionValues": partition,
+            "size": size,
+            "modificationTime": now_ms,
+            "dataChange": True,
+            "stats": statistics,
+        }
+
+    adds = []
     for row in old.rows.to_pylist():
-        if row["path"] not in new:
-            continue
-        name, size, statistics = new[row["path"]]
-        added.append(
-            {
-                "path": posixpath.join(posixpath.dirname(row["path"]), name),
-                "partitionValues": json.loads(row["partition"]),
-                "size": size,
-                "modificationTime": now_ms,
-                "dataChange": True,
-                "stats": statistics,
-            }
-        )
+        if row["path"] in new:
+            name, size, statistics = new[row["path"]]
+            path = posixpath.join(posixpath.dirname(row["path"]), name)
+            adds.append(added(path, json.loads(row["partition"]), size, statistics))
+    adds += [added(name, {}, size, statistics) for name, size, statistics in others]
     view = jvm_.jvm(old.spark)
-    files = jvm_.seq_of(view, actions.from_json(view, "actions.AddFile", added))
+    files = jvm_.seq_of(view, actions.from_json(view, "actions.AddFile", adds))
     return FileList(old.spark, files, old.data_path)
 
 

@@ -13,6 +13,7 @@ from deltaweave.delta.jvm import JavaObject, translated
 from deltaweave.delta.log import FileList, actions
 
 if TYPE_CHECKING:
+    import numpy
     from pyroaring import BitMap64
 
 _LENGTH_OF_MAGIC_NUMBER = 4
@@ -96,6 +97,16 @@ class MarkedSince:
         then = dict(zip(self.then.paths, jvm_.iterate(self.then.files), strict=True))
         now = zip(self.now.paths, jvm_.iterate(self.now.files), strict=True)
         return [(then[path], add) for path, add in now]
+
+
+def marked_rows(transaction: Transaction, files: FileList) -> list[numpy.ndarray]:
+    """For each file, the places of the rows (int64) that its deletion vector marks."""
+    import numpy as np
+
+    return [
+        np.array(_marked(transaction, add).to_array(), dtype=np.int64)
+        for add in jvm_.iterate(files.files)
+    ]
 
 
 def _marked(transaction: Transaction, add: JavaObject) -> BitMap64:

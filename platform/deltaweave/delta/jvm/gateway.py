@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -139,8 +139,22 @@ def scala_map(view: JavaObject, items: Mapping[str, Any]) -> JavaObject:
     java_map = view.java.util.HashMap()
     for key, value in items.items():
         java_map.put(key, value)
-    same_type = singleton(view.scala, "$less$colon$less").refl()
-    return view.scala.jdk.javaapi.CollectionConverters.asScala(java_map).toMap(same_type)
+    return scala_map_of(view, java_map)
+
+
+def scala_map_of(view: JavaObject, java_map: JavaObject) -> JavaObject:
+    """A Scala immutable Map of a Java map of any size."""
+    return view.scala.jdk.javaapi.CollectionConverters.asScala(java_map).toMap(_same(view))
+
+
+def map_of_pairs(view: JavaObject, keys: JavaObject, values: JavaObject) -> JavaObject:
+    """A Scala immutable Map of two Seqs of the same length."""
+    return keys.zip(values).toMap(_same(view))
+
+
+def _same(view: JavaObject) -> JavaObject:
+    """Scala's proof that pairs are pairs."""
+    return singleton(view.scala, "$less$colon$less").refl()
 
 
 def iterate(scala_seq: JavaObject) -> Iterator[JavaObject]:
@@ -160,13 +174,44 @@ def function(spark: SparkSession, owner: JavaObject, method: str) -> JavaObject:
         owner: The Java class that has the method.
         method: The method's name.
     """
-    view = jvm(spark)
-    invoke = view.java.lang.invoke
     gateway: Any = spark.sparkContext._gateway
-    no_types = gateway.new_array(view.java.lang.Class, 0)
-    handle = invoke.MethodHandles.publicLookup().unreflect(owner.getMethod(method, no_types))
+    no_types = gateway.new_array(jvm(spark).java.lang.Class, 0)
+    return _as_function(
+        jvm(spark), owner, _lookup(spark).unreflect(owner.getMethod(method, no_types))
+    )
+
+
+def function_of_text(
+    spark: SparkSession, owner: JavaObject, method: str, first: JavaObject
+) -> JavaObject:
+    """A Scala function that gives its argument, a text, to a method as the second argument.
+
+    Args:
+        spark: The session.
+        owner: The object that has the method.
+        method: The method's name.
+        first: The method's first argument.
+    """
+    gateway: Any = spark.sparkContext._gateway
+    types = gateway.new_array(jvm(spark).java.lang.Class, 2)
+    types[0], types[1] = first.getClass(), jvm(spark).java.lang.Class.forName("java.lang.String")
+    found = _lookup(spark).unreflect(owner.getClass().getMethod(method, types))
+    return _as_function(jvm(spark), owner.getClass(), found.bindTo(owner).bindTo(first))
+
+
+def _lookup(spark: SparkSession) -> JavaObject:
+    return jvm(spark).java.lang.invoke.MethodHandles.publicLookup()
+
+
+def _as_function(view: JavaObject, owner: JavaObject, handle: JavaObject) -> JavaObject:
     kind = owner.getClassLoader().loadClass("scala.Function1")
-    return invoke.MethodHandleProxies.asInterfaceInstance(kind, handle)
+    return view.java.lang.invoke.MethodHandleProxies.asInterfaceInstance(kind, handle)
+
+
+def texts(view: JavaObject, items: Sequence[str]) -> JavaObject:
+    """A Scala immutable Seq of one-line texts, at least one; four py4j calls for any number."""
+    lines = view.java.util.regex.Pattern.compile("\n").splitAsStream("\n".join(items))
+    return seq_of(view, lines.toList())
 
 
 def text_of(buffer: JavaObject) -> str:

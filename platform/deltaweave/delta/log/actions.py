@@ -7,7 +7,7 @@ mapper reads and writes them, as it does in the log.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deltaweave.delta import jvm as jvm_
@@ -50,6 +50,12 @@ def from_json(view: JavaObject, kind: str, actions: Sequence[Action]) -> JavaObj
     types = mapper.getTypeFactory()
     a_list = types.constructCollectionType(view.java.util.ArrayList().getClass(), kind_of)
     return mapper.readValue(json.dumps(actions), a_list)
+
+
+def json_map(view: JavaObject, items: Mapping[str, int | str]) -> JavaObject:
+    """A Scala immutable Map of numbers and texts; a few py4j calls for any number."""
+    java_map = _mapper(view).readValue(json.dumps(items), view.java.util.HashMap().getClass())
+    return jvm_.scala_map_of(view, java_map)
 
 
 def removal(add: Action, timestamp_ms: int) -> Action:

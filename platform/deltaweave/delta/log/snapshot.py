@@ -105,7 +105,7 @@ class TableSnapshot:
                 return int(each.lastUpdated().get())
         return None
 
-    @property
+    @cached_property
     def data_path(self) -> str:
         """Where the table's data is."""
         return data_path(self.log)

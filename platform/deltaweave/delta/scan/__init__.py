@@ -16,6 +16,8 @@ from deltaweave.delta.scan.literals import literal
 from deltaweave.delta.scan.metadata_column import METADATA_COLUMN, file_metadata
 from deltaweave.delta.scan.row_tracking import TrackedColumns, tracked_columns
 from deltaweave.delta.scan.source_plan import (
+    estimated_bytes,
+    first_of_partitions,
     is_cached,
     may_read_target,
     reason_to_materialize,
@@ -26,7 +28,9 @@ from deltaweave.delta.scan.target_rows import target_plan
 __all__ = [
     "METADATA_COLUMN",
     "TrackedColumns",
+    "estimated_bytes",
     "file_metadata",
+    "first_of_partitions",
     "is_cached",
     "literal",
     "materialized",

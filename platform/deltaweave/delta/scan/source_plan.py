@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
@@ -160,6 +161,21 @@ def _below(plan: JavaObject, kinds: tuple[str, ...]) -> tuple[list[JavaObject], 
         nodes.append(plan)
         plan = plan.child()
     return nodes, plan
+
+
+def estimated_bytes(rows: DataFrame) -> int:
+    """Spark's estimate of the size of a query's result; very high where it knows nothing."""
+    statistics = rows._jdf.queryExecution().optimizedPlan().stats()
+    return int(str(statistics.sizeInBytes()))
+
+
+def first_of_partitions(rows: DataFrame, number: int) -> DataFrame:
+    """At most so many rows of each partition. A limit of all rows would take one more job."""
+    spark = rows.sparkSession
+    plans = jvm_.jvm(spark).org.apache.spark.sql.catalyst.plans.logical
+    at_most = jvm_.expression_of(spark, F.lit(number))
+    plan = plans.LocalLimit(at_most, rows._jdf.queryExecution().analyzed())
+    return jvm_.data_frame_of_plan(spark, plan)
 
 
 def _ignores_unreadable_files(merge: ResolvedMerge) -> bool:

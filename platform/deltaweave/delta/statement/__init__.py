@@ -20,6 +20,7 @@ from deltaweave.delta.statement.conditions import (
     assignments,
     by_source_predicate,
     equalities,
+    equalities_alone,
     keeps_columns,
     skipping_predicates,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "assignments",
     "by_source_predicate",
     "equalities",
+    "equalities_alone",
     "keeps_columns",
     "merge_plan",
     "name_parts",

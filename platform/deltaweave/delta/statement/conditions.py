@@ -86,18 +86,28 @@ def _any_of(merge: ResolvedMerge, clauses: Sequence[ResolvedClause]) -> JavaObje
 
 def equalities(merge: ResolvedMerge) -> list[Equality]:
     """The conjuncts of the ON condition that set a target column equal to a value of the source."""
-    found = []
-    for conjunct in _conjuncts(merge.node.condition()):
-        name = conjunct.getClass().getSimpleName()
-        if name not in ("EqualTo", "EqualNullSafe"):
-            continue
-        left, right = conjunct.left(), conjunct.right()
-        for here, there in ((left, right), (right, left)):
-            column = _ordered_column(merge, here)
-            if column is not None and _is_of_source(merge, there):
-                value = jvm_.column_of(merge.spark, there)
-                found.append(Equality(*column, value, null_safe=name == "EqualNullSafe"))
-    return found
+    known = (_equality(merge, conjunct) for conjunct in _conjuncts(merge.node.condition()))
+    return [equality for equality in known if equality is not None]
+
+
+def equalities_alone(merge: ResolvedMerge) -> list[Equality] | None:
+    """The same, if the ON condition has no other conjuncts; else None."""
+    known = [_equality(merge, conjunct) for conjunct in _conjuncts(merge.node.condition())]
+    found = [equality for equality in known if equality is not None]
+    return found if len(found) == len(known) else None
+
+
+def _equality(merge: ResolvedMerge, conjunct: JavaObject) -> Equality | None:
+    name = conjunct.getClass().getSimpleName()
+    if name not in ("EqualTo", "EqualNullSafe"):
+        return None
+    left, right = conjunct.left(), conjunct.right()
+    for here, there in ((left, right), (right, left)):
+        column = _ordered_column(merge, here)
+        if column is not None and _is_of_source(merge, there):
+            value = jvm_.column_of(merge.spark, there)
+            return Equality(*column, value, null_safe=name == "EqualNullSafe")
+    return None
 
 
 @dataclass(frozen=True)

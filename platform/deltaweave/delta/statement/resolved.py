@@ -166,6 +166,12 @@ class ResolvedMerge:
         read = self._attributes.apply(clause.node.resolvedActions())
         return bool(read.subsetOf(self.node.source().outputSet()))
 
+    def is_of_source_alone(self, clause: ResolvedClause) -> bool:
+        """Whether its condition and values depend on nothing but the source row."""
+        read = clause.node.references()
+        is_same_again = clause.node.deterministic()
+        return bool(is_same_again and read.subsetOf(self.node.source().outputSet()))
+
     def condition_columns(self) -> list[str]:
         """Names of the target columns that the ON condition reads."""
         read = self.node.target().outputSet().intersect(self.node.condition().references())

@@ -8,6 +8,7 @@ from deltaweave.engine.find.candidates import (
     files_by_conditions,
     find_candidates,
 )
+from deltaweave.engine.find.driver_pairs import DriverPairs, local_paths, name_of, pairs_on_driver
 from deltaweave.engine.find.key_index import (
     KEY_INDEX_DIRECTORY,
     KEY_INDEX_PROPERTY,
@@ -16,13 +17,18 @@ from deltaweave.engine.find.key_index import (
     wanted_index,
 )
 from deltaweave.engine.find.later_matches import hold_match
-from deltaweave.engine.find.matches import TouchedFilesScan, find_touched_files
+from deltaweave.engine.find.matches import (
+    TouchedFilesScan,
+    find_touched_files,
+    touched_files_of_pairs,
+)
 from deltaweave.engine.find.pairs import MatchedRows
 
 __all__ = [
     "KEY_INDEX_DIRECTORY",
     "KEY_INDEX_PROPERTY",
     "Candidates",
+    "DriverPairs",
     "MatchedRows",
     "TouchedFilesScan",
     "candidate_files",
@@ -31,6 +37,10 @@ __all__ = [
     "find_touched_files",
     "hold_match",
     "index_new_files",
+    "local_paths",
+    "name_of",
+    "pairs_on_driver",
     "stored_index",
+    "touched_files_of_pairs",
     "wanted_index",
 ]

@@ -108,15 +108,35 @@ def find_touched_files(
     Raises:
         AmbiguousMatchError: Several source rows match a target row.
     """
-    merge = transaction.merge
     identity = row_identity(source, candidates.keys)
     if not len(candidates.files):
         return _nothing_found(transaction, candidates.files, identity)
     pairs = scanned_pairs(transaction, source, candidates, identity, with_row_index=with_row_index)
+    may_repeat = transaction.merge.may_match_repeatedly
+    return touched_files_of_pairs(
+        transaction, source, candidates, identity, pairs, may_repeat=may_repeat
+    )
+
+
+def touched_files_of_pairs(
+    transaction: Transaction,
+    source: PreparedSource,
+    candidates: Candidates,
+    identity: Column | None,
+    pairs: Pairs,
+    *,
+    may_repeat: bool,
+) -> TouchedFilesScan:
+    """What the pairs say of the candidate files; the pairs are dropped if this fails.
+
+    Raises:
+        AmbiguousMatchError: Several source rows match a target row, unless they may.
+    """
+    merge = transaction.merge
     try:
         with translated(merge.table, version=transaction.version):
             counts = pairs.counts_per_file(len(merge.clauses), one_each=candidates.keys.are_unique)
-        if _total(counts, "ambiguous") and not merge.may_match_repeatedly:
+        if _total(counts, "ambiguous") and not may_repeat:
             raise ambiguous_match(transaction, candidates.files, source)
         return _found(transaction, candidates.files, identity, pairs, counts)
     except BaseException:

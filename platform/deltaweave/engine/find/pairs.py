@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BooleanType,
@@ -67,16 +67,19 @@ class Pairs:
             (the source row's identity, or 0 if it has none; null where no source row matches),
             `CLAUSE` (int; -1 if no clause takes the pair) and, if asked for, `INSERTABLE` (boolean;
             whether an insert clause would take the source row).
+            None if they were found on the driver.
         on_driver: All of them, if they are few; else None.
+        spark: The session; that of `computed` unless it is given.
     """
 
-    computed: DataFrame
+    computed: DataFrame | None
     on_driver: pyarrow.Table | None = None
+    spark: SparkSession | None = None
 
     def matched(self, *columns: str) -> DataFrame:
         """These columns of the pairs with a source row."""
         if self.on_driver is None:
-            return self.computed.filter(F.col(SOURCE_ROW).isNotNull()).select(*columns)
+            return self._query.filter(F.col(SOURCE_ROW).isNotNull()).select(*columns)
         return self._data_frame(_with_source_row(self.on_driver).select(columns))
 
     def changed(self, *columns: str, in_files: Collection[str] | None = None) -> DataFrame:
@@ -84,7 +87,7 @@ class Pairs:
         here = self.changed_on_driver(in_files)
         if here is not None:
             return self._data_frame(here.select(columns))
-        rows = self.computed.filter(F.col(CLAUSE) != NO_CLAUSE)
+        rows = self._query.filter(F.col(CLAUSE) != NO_CLAUSE)
         if in_files is not None:
             rows = rows.filter(F.col(FILE).isin(list(in_files)))
         return rows.select(*columns)
@@ -103,8 +106,16 @@ class Pairs:
         return self.on_driver.filter(mask)
 
     def _data_frame(self, rows: pyarrow.Table) -> DataFrame:
+        if self.computed is None:
+            assert self.spark is not None
+            return self.spark.createDataFrame(rows)
         schema = StructType([self.computed.schema[name] for name in rows.column_names])
         return self.computed.sparkSession.createDataFrame(rows, schema)
+
+    @property
+    def _query(self) -> DataFrame:
+        assert self.computed is not None, "pairs without a query are on the driver"
+        return self.computed
 
     def counts_per_file(self, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
         """Per `FILE`: `pairs`, and rows `matched`, `ambiguous`, `changed`, and by each `clause_i`.
@@ -118,7 +129,7 @@ class Pairs:
             one_each: Whether it is known that no target row has two pairs.
         """
         if self.on_driver is None:
-            return _counted(self.computed, num_clauses, one_each=one_each)
+            return _counted(self._query, num_clauses, one_each=one_each)
         return _counted_here(self.on_driver, num_clauses, one_each=one_each)
 
     @cached_property
@@ -138,7 +149,7 @@ class Pairs:
     def unpersist(self) -> None:
         """Drop what the executors keep."""
         if self.on_driver is None:
-            self.computed.unpersist()
+            self._query.unpersist()
 
 
 def brought_to_driver(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from deltaweave.engine.source.collected import CollectedSource, collect_source
 from deltaweave.engine.source.keys import KeyValues, SourceKeys, row_identity, source_keys, within
 from deltaweave.engine.source.prepared import PreparedSource, check_same_source, prepared_source
 
 __all__ = [
+    "CollectedSource",
     "KeyValues",
     "PreparedSource",
     "SourceKeys",
     "check_same_source",
+    "collect_source",
     "prepared_source",
     "row_identity",
     "source_keys",

@@ -195,6 +195,11 @@ def source_keys(merge: ResolvedMerge, source: PreparedSource, files: FileList) -
     if source.insertable is not None:
         source.known.insertable = pc.sum(table[INSERTABLE]).as_py() or 0
         table = table.drop_columns([INSERTABLE])
+    return collected_keys(conjuncts, table)
+
+
+def collected_keys(conjuncts: Sequence[Equality], table: pyarrow.Table) -> SourceKeys:
+    """The keys from their values, a column for each equality and a row for each source row."""
     return SourceKeys(tuple(_collected(conjuncts, table)), table)
 
 
@@ -215,7 +220,7 @@ def _ranges(conjuncts: list[Equality], keys: DataFrame, files: FileList) -> Sour
     return SourceKeys(tuple(columns))
 
 
-def _collected(conjuncts: list[Equality], table: pyarrow.Table) -> list[KeyValues]:
+def _collected(conjuncts: Sequence[Equality], table: pyarrow.Table) -> list[KeyValues]:
     import pyarrow.compute as pc
     import pyarrow.types as types
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from deltaweave.engine.statement.clause_expressions import (
     clause_taken,
     first_insert,
+    first_match,
     insert_places,
     insertable,
     updated,
@@ -16,6 +17,7 @@ __all__ = [
     "clause_taken",
     "columns_before",
     "first_insert",
+    "first_match",
     "insert_places",
     "insertable",
     "updated",

@@ -55,10 +55,23 @@ def insert_places(merge: ResolvedMerge) -> list[int]:
 
 def first_insert(merge: ResolvedMerge) -> Column:
     """The place of the first insert clause that takes a source row without a match, or -1."""
+    return _first_place(merge, "not_matched")
+
+
+def first_match(merge: ResolvedMerge) -> Column:
+    """The place of the first WHEN MATCHED clause that takes a source row's matches, or -1.
+
+    It is known without the matches if all conditions are of the source alone.
+    """
+    return _first_place(merge, "matched")
+
+
+def _first_place(merge: ResolvedMerge, kind: str) -> Column:
     taken: Column = F.lit(NO_CLAUSE)
-    for i in reversed(insert_places(merge)):
-        condition = merge.clauses[i].condition
-        taken = F.lit(i) if condition is None else F.when(condition, i).otherwise(taken)
+    for i, clause in reversed(list(enumerate(merge.clauses))):
+        if clause.kind == kind:
+            condition = clause.condition
+            taken = F.lit(i) if condition is None else F.when(condition, i).otherwise(taken)
     return taken
 
 

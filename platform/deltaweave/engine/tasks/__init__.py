@@ -16,16 +16,34 @@ from deltaweave.engine.tasks.bloom_filters import (
     filters_of,
     holders_of,
 )
-from deltaweave.engine.tasks.parquet_rewrite import REWRITTEN_SCHEMA, TableFormat, rewriter
+from deltaweave.engine.tasks.parquet_rewrite import (
+    REWRITTEN_SCHEMA,
+    as_stored,
+    rewrite_rows,
+    rewriter,
+)
+from deltaweave.engine.tasks.table_format import (
+    NotRewritableError,
+    TableFormat,
+    check_copyable,
+    opened,
+    write_file,
+)
 
 __all__ = [
     "FILTERS_SCHEMA",
     "HOLDERS_SCHEMA",
     "REWRITTEN_SCHEMA",
+    "NotRewritableError",
     "TableFormat",
+    "as_stored",
+    "check_copyable",
     "filters_of",
     "holders_of",
+    "opened",
+    "rewrite_rows",
     "rewriter",
+    "write_file",
 ]
 
 register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

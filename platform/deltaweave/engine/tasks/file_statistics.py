@@ -31,6 +31,7 @@ class Statistics:
     _highs: dict[tuple[str, ...], Any] = field(default_factory=dict)
     _nulls: dict[tuple[str, ...], int] = field(default_factory=dict)
     _has_nan: set[tuple[str, ...]] = field(default_factory=set)
+    _unknown: set[tuple[str, ...]] = field(default_factory=set)
 
     def add(self, rows: pyarrow.Table) -> None:
         """Add rows of the file."""
@@ -51,7 +52,9 @@ class Statistics:
             ends = pc.min_max(values)
             # They stay Arrow values: Python has not all dates and times that Spark has.
             low, high = ends["min"], ends["max"]
-            if low.is_valid:
+            if types.is_string(values.type) and not _are_texts(low, high):
+                self._unknown.add(path)
+            elif low.is_valid:
                 self._lows[path] = _lower(self._lows.get(path), low)
                 self._highs[path] = _higher(self._highs.get(path), high)
 
@@ -63,6 +66,9 @@ class Statistics:
         for path in self._has_nan:  # Spark orders NaN above all other numbers
             highs[path] = "NaN"
             lows.setdefault(path, "NaN")
+        for path in self._unknown:
+            lows.pop(path, None)
+            highs.pop(path, None)
         known = [f["name"] for f in self.schema["fields"]]
         if "minValues" in known:
             text["minValues"] = _nested(lows)
@@ -76,6 +82,16 @@ class Statistics:
     def _leaves(self, kind: str) -> list[tuple[str, ...]]:
         found = [f["type"] for f in self.schema["fields"] if f["name"] == kind]
         return list(_leaf_paths(found[0])) if found else []
+
+
+def _are_texts(*values: pyarrow.Scalar) -> bool:
+    """Whether the strings are valid UTF-8, which Spark does not ask of a cast of bytes."""
+    try:
+        for value in values:
+            value.as_py()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _leaf_paths(struct: dict[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from deltaweave.engine.tasks.file_statistics import Statistics
+from deltaweave.engine.tasks.table_format import (
+    SPARK_VERSION_KEY,
+    NotRewritableError,
+    TableFormat,
+    check_copyable,
+    opened,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -22,42 +27,9 @@ if TYPE_CHECKING:
 
 REWRITTEN_SCHEMA = "file string, name string, size bigint, stats string, refused string"
 
-# Footer keys of files whose dates are in the calendar of old Spark versions.
-_LEGACY_KEYS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
-_SPARK_VERSION_KEY = b"org.apache.spark.version"
-
-
-# A task holds a row group about three times, uncompressed. Spark writes row groups of 128 MB.
-MAX_ROW_GROUP_BYTES = 1 << 30
-
-
-class NotRewritableError(Exception):
-    """The file holds something that may not be copied exactly: Spark rewrites it."""
-
 
 class RewriteFailedError(Exception):
     """The file could not be read, or the new one could not be written; the message names it."""
-
-
-@dataclass(frozen=True)
-class TableFormat:
-    """What a table's new files look like.
-
-    Attributes:
-        schema: Their columns, by the names that files use, with field ids where the table has them.
-        codec: Name of the compression, as pyarrow spells it.
-        extension: What file names end with.
-        statistics: Delta's schema of a file's statistics, as Spark's JSON.
-        string_prefix: Characters of a string that statistics keep.
-        file_prefix: What file names begin with.
-    """
-
-    schema: pyarrow.Schema
-    codec: str
-    extension: str
-    statistics: str
-    string_prefix: int
-    file_prefix: str = ""
 
 
 def rewriter(
@@ -129,12 +101,31 @@ def rewrite_file(
 
     indexes, first = np.unique(changes.column(0).to_numpy(), return_index=True)
     _, is_deleted, values = changes.take(pa.array(first)).columns
-    deleted = is_deleted.to_numpy().astype(bool)
-    new_rows = pa.table(
-        [v.cast(field.type) for v, field in zip(values.flatten(), table.schema, strict=True)],
-        schema=table.schema,
-    )
-    name = f"{table.file_prefix}part-00000-{uuid.uuid4()}.c000{table.extension}"
+    new_rows = as_stored(values, table.schema)
+    return rewrite_rows(path, indexes, is_deleted.to_numpy().astype(bool), new_rows, table)
+
+
+def as_stored(values: pyarrow.ChunkedArray, schema: pyarrow.Schema) -> pyarrow.Table:
+    """Structs as rows of a file."""
+    import pyarrow as pa
+
+    columns = zip(values.flatten(), schema, strict=True)
+    return pa.table([column.cast(field.type) for column, field in columns], schema=schema)
+
+
+def rewrite_rows(
+    path: str, indexes: Any, deleted: Any, new_rows: pyarrow.Table, table: TableFormat
+) -> tuple[str, int, str] | None:
+    """The same as `rewrite_file`, of changes as arrays.
+
+    Args:
+        path: The file.
+        indexes: Places in the file, ascending, each once (int64).
+        deleted: For each of them, whether its row is deleted (boolean).
+        new_rows: A row for each of them; any row where it is deleted.
+        table: How to write.
+    """
+    name = table.new_name()
     target = os.path.join(os.path.dirname(path), name)
     try:
         statistics = _write(path, target, indexes, deleted, new_rows, table)
@@ -153,21 +144,11 @@ def _write(
 ) -> Statistics:
     """Write the new file, row group by row group, and return its statistics."""
     import numpy as np
-    import pyarrow.parquet as pq
 
     statistics = Statistics(json.loads(table.statistics), table.string_prefix)
-    with pq.ParquetFile(path, memory_map=True, coerce_int96_timestamp_unit="us") as old:
+    with opened(path) as old:
         check_copyable(old, table.schema)
-        schema = table.schema.with_metadata(_kept_metadata(old))
-        with pq.ParquetWriter(
-            target,
-            schema,
-            compression=table.codec,
-            use_dictionary=_with_dictionary(old),
-            store_decimal_as_integer=True,
-            store_schema=False,
-            write_page_index=True,
-        ) as writer:
+        with table.writer(target, _kept_metadata(old), _with_dictionary(old)) as writer:
             start = 0
             for part in _row_groups(old, table.schema):
                 low, high = np.searchsorted(indexes, (start, start + part.num_rows))
@@ -193,58 +174,6 @@ def _changed(
     order[places] = rows.num_rows + np.arange(len(places))
     order = np.delete(order, places[deleted])
     return pa.concat_tables([rows, new_rows]).combine_chunks().take(pa.array(order))
-
-
-def check_copyable(old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> None:
-    """Raise NotRewritableError unless every stored column has the type that it is written with.
-
-    A column that is not stored was added to the table later, and is null.
-    """
-    metadata = old.metadata.metadata or {}
-    if any(key in metadata for key in _LEGACY_KEYS):
-        raise NotRewritableError("its dates are of the calendar that Spark used before 3.0")
-    largest = max(
-        (old.metadata.row_group(i).total_byte_size for i in range(old.num_row_groups)), default=0
-    )
-    if largest > MAX_ROW_GROUP_BYTES:
-        raise NotRewritableError(f"it has a row group of {largest} bytes")
-    stored = old.schema_arrow
-    spelled = [name.lower() for name in stored.names]
-    for wanted in schema:
-        index = stored.get_field_index(wanted.name)
-        if index == -1:
-            if wanted.name.lower() in spelled:
-                raise NotRewritableError(f"it spells column {wanted.name!r} in another way")
-            continue
-        if not _is_same(stored.field(index).type, wanted.type):
-            raise NotRewritableError(
-                f"column {wanted.name!r} is stored as {stored.field(index).type}, "
-                f"not as {wanted.type}"
-            )
-
-
-def _is_same(stored: pyarrow.DataType, wanted: pyarrow.DataType) -> bool:
-    """Whether both types have the same values; files may omit the time zone of a timestamp."""
-    import pyarrow.types as types
-
-    if types.is_timestamp(stored) and types.is_timestamp(wanted):
-        # INT96 is read without a zone, and always means UTC.
-        return stored.unit == wanted.unit and (
-            stored.tz == wanted.tz or (stored.tz is None and wanted.tz == "UTC")
-        )
-    if types.is_struct(stored) and types.is_struct(wanted):
-        ours = [wanted.field(i) for i in range(wanted.num_fields)]
-        theirs = [stored.field(i) for i in range(stored.num_fields)]
-        return len(ours) == len(theirs) and all(
-            a.name == b.name and _is_same(a.type, b.type) for a, b in zip(theirs, ours, strict=True)
-        )
-    if types.is_list(stored) and types.is_list(wanted):
-        return _is_same(stored.value_type, wanted.value_type)
-    if types.is_map(stored) and types.is_map(wanted):
-        return _is_same(stored.key_type, wanted.key_type) and _is_same(
-            stored.item_type, wanted.item_type
-        )
-    return bool(stored.equals(wanted))
 
 
 def _row_groups(
@@ -278,5 +207,5 @@ def _with_dictionary(old: pyarrow.parquet.ParquetFile) -> list[str]:
 
 def _kept_metadata(old: pyarrow.parquet.ParquetFile) -> dict[bytes, bytes]:
     metadata = old.metadata.metadata or {}
-    version = metadata.get(_SPARK_VERSION_KEY)
-    return {} if version is None else {_SPARK_VERSION_KEY: version}
+    version = metadata.get(SPARK_VERSION_KEY)
+    return {} if version is None else {SPARK_VERSION_KEY: version}

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from deltaweave.engine.write.changes import Changes, write_changes
-from deltaweave.engine.write.strategy import Strategy, choose_strategy
+from deltaweave.engine.write.driver_choice import choose_driver, why_not_these_files
+from deltaweave.engine.write.strategy import Strategy, choice_on_driver, choose_strategy
 
-__all__ = ["Changes", "Strategy", "choose_strategy", "write_changes"]
+__all__ = [
+    "Changes",
+    "Strategy",
+    "choice_on_driver",
+    "choose_driver",
+    "choose_strategy",
+    "why_not_these_files",
+    "write_changes",
+]

@@ -4,17 +4,20 @@
 - A merge that touches no file inserts at most.
 - On a table that takes deletion vectors, changed rows are marked and only changed rows are written.
 - Otherwise touched files are rewritten: in place if that is cheaper, else by Spark.
+- A small merge does all of this on the driver, if Arrow certainly gives what Spark gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from deltaweave.delta.commit import Transaction, WrittenFiles
 from deltaweave.delta.files import MarkedRows
 from deltaweave.delta.jvm import letting_go
 from deltaweave.delta.log import FileList
+from deltaweave.delta.statement import Equality
 from deltaweave.engine.find import (
     Candidates,
     MatchedRows,
@@ -26,13 +29,16 @@ from deltaweave.engine.phases import Phases
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.write.copy_on_write import copy_files, copy_touched_files
 from deltaweave.engine.write.deletion_vectors import mark_changed_rows
+from deltaweave.engine.write.driver_choice import choose_driver
 from deltaweave.engine.write.in_place import (
     most_rows_change,
     rewrite_in_place,
     worth_rewriting_in_place,
 )
-from deltaweave.engine.write.insert_only import insert_unmatched, insert_without_scan
-from deltaweave.engine.write.strategy import Strategy, choose_strategy
+from deltaweave.engine.write.insert_only import insert_phase, insert_unmatched, insert_without_scan
+from deltaweave.engine.write.mark_or_rewrite import MarkedFiles
+from deltaweave.engine.write.on_driver import find_on_driver, write_on_driver
+from deltaweave.engine.write.strategy import Strategy, choice_on_driver, choose_strategy
 
 
 @dataclass(frozen=True)
@@ -74,30 +80,76 @@ class Changes:
 
 def write_changes(transaction: Transaction, source: PreparedSource, phases: Phases) -> Changes:
     """Find what changes, and write it by the strategy that fits."""
-    strategy = choose_strategy(transaction, source).strategy
+    choice = choose_strategy(transaction, source)
+    strategy = choice.strategy
+    driver = choose_driver(transaction, source)
+    known: Candidates | None = None
+    if driver.why_not is None:
+        by_driver = choice_on_driver(choice).strategy
+        changes, known = _on_driver(transaction, source, phases, by_driver, driver.conjuncts)
+        if changes is not None:
+            return changes
     if strategy is Strategy.INSERT_ONLY:
-        return _insert_without_scan(transaction, source, phases)
-    with phases.running(
-        "findTouchedFiles", "MERGE operation - scanning files for matches", "scanTimeMs"
-    ):
-        found = find_candidates(transaction, source)
+        written, found = insert_without_scan(transaction, source, phases, known)
+        return _inserted_without_scan(written, found)
+    with _scan_phase(phases):
+        found = find_candidates(transaction, source) if known is None else known
         by_place = strategy in (Strategy.DELETION_VECTORS, Strategy.COPY_IN_PLACE)
         scan = find_touched_files(transaction, source, found, with_row_index=by_place)
     try:
         if not len(scan.touched):
-            return _insert_unmatched(transaction, source, found, scan, phases)
+            written_or_none = insert_unmatched(transaction, source, scan, phases)
+            return _inserted_unmatched(written_or_none, found, scan)
         if strategy is Strategy.DELETION_VECTORS:
-            return _mark(transaction, source, found, scan, phases)
+            done = mark_changed_rows(transaction, source, scan, phases)
+            return _marked(found, scan, done)
         return _copy(transaction, source, found, scan, phases, strategy)
     finally:
         with letting_go("the pairs"):
             scan.pairs.unpersist()
 
 
-def _insert_without_scan(
-    transaction: Transaction, source: PreparedSource, phases: Phases
-) -> Changes:
-    written, found = insert_without_scan(transaction, source, phases)
+def _scan_phase(phases: Phases) -> AbstractContextManager[None]:
+    status = "MERGE operation - scanning files for matches"
+    return phases.running("findTouchedFiles", status, "scanTimeMs")
+
+
+def _on_driver(
+    transaction: Transaction,
+    source: PreparedSource,
+    phases: Phases,
+    strategy: Strategy,
+    conjuncts: Sequence[Equality],
+) -> tuple[Changes | None, Candidates | None]:
+    """What the driver wrote by itself; None if Spark has to, and the candidates if they are known.
+
+    The times are those of the phases that Spark would run.
+    """
+    inserts_alone = strategy is Strategy.INSERT_ONLY
+    with insert_phase(phases) if inserts_alone else _scan_phase(phases):
+        tried = find_on_driver(transaction, source, conjuncts, strategy)
+    found = tried.found
+    if found is None:
+        return None, tried.candidates
+    if inserts_alone:
+        with insert_phase(phases):
+            inserted = write_on_driver(transaction, found, strategy)
+        written = inserted.written or WrittenFiles.of(found.scan.touched)
+        return _inserted_without_scan(written, found.candidates), None
+    operation, status = "writeInsertsOnlyWhenNoMatches", "MERGE operation - writing inserts"
+    if len(found.scan.touched):
+        operation = "writeModifiedRowsOnly"
+        status = f"MERGE operation - Rewriting {len(found.scan.touched)} files"
+    with phases.running(operation, status, "rewriteTimeMs"):
+        done = write_on_driver(transaction, found, strategy)
+    if not len(found.scan.touched):
+        return _inserted_unmatched(done.written, found.candidates, found.scan), None
+    if strategy is Strategy.DELETION_VECTORS:
+        return _marked(found.candidates, found.scan, done), None
+    return _copied(transaction, strategy, found.candidates, found.scan, done.written), None
+
+
+def _inserted_without_scan(written: WrittenFiles, found: Candidates) -> Changes:
     none = found.files.none()
     return Changes(
         Strategy.INSERT_ONLY,
@@ -110,15 +162,10 @@ def _insert_without_scan(
     )
 
 
-def _insert_unmatched(
-    transaction: Transaction,
-    source: PreparedSource,
-    found: Candidates,
-    scan: TouchedFilesScan,
-    phases: Phases,
+def _inserted_unmatched(
+    written: WrittenFiles | None, found: Candidates, scan: TouchedFilesScan
 ) -> Changes:
     """No file is touched: only inserts are written, if there are any."""
-    written = insert_unmatched(transaction, source, scan, phases)
     return Changes(
         Strategy.NONE if written is None else Strategy.INSERT_ONLY,
         found,
@@ -130,14 +177,7 @@ def _insert_unmatched(
     )
 
 
-def _mark(
-    transaction: Transaction,
-    source: PreparedSource,
-    found: Candidates,
-    scan: TouchedFilesScan,
-    phases: Phases,
-) -> Changes:
-    done = mark_changed_rows(transaction, source, scan, phases)
+def _marked(found: Candidates, scan: TouchedFilesScan, done: MarkedFiles) -> Changes:
     return Changes(
         Strategy.DELETION_VECTORS,
         found,
@@ -180,8 +220,19 @@ def _copy(
             # Writing them apart needs row indexes, which only a scan for copies in place has.
             apart = in_place and scan.may_broadcast_pairs and most_rows_change(transaction, scan)
             written = copy_touched_files(transaction, source, scan, without_join=apart)
+    done = Strategy.COPY_ON_WRITE if len(left) else Strategy.COPY_IN_PLACE
+    return _copied(transaction, done, found, scan, written)
+
+
+def _copied(
+    transaction: Transaction,
+    strategy: Strategy,
+    found: Candidates,
+    scan: TouchedFilesScan,
+    written: WrittenFiles | None,
+) -> Changes:
     return Changes(
-        Strategy.COPY_ON_WRITE if len(left) else Strategy.COPY_IN_PLACE,
+        strategy,
         found,
         matched=scan.matched,
         touched=scan.touched,

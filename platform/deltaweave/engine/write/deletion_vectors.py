@@ -5,11 +5,9 @@ A touched file of which few rows would be left is rewritten instead (see mark_or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyspark.sql import DataFrame
 
-from deltaweave.delta.commit import Transaction, WrittenFiles
+from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import MarkedRows, mark_here, mark_rows, may_mark_here
 from deltaweave.delta.jvm import alongside
 from deltaweave.delta.log import FileList
@@ -17,7 +15,7 @@ from deltaweave.engine.columns import FILE, TARGET_ROW_ID
 from deltaweave.engine.find import TouchedFilesScan
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.write.mark_or_rewrite import TouchedFileFates, mark_or_rewrite
+from deltaweave.engine.write.mark_or_rewrite import MarkedFiles, mark_or_rewrite
 from deltaweave.engine.write.rows import (
     changed_rows,
     inserted_rows,
@@ -25,21 +23,6 @@ from deltaweave.engine.write.rows import (
     rows_from_source_alone,
     together,
 )
-
-
-@dataclass(frozen=True)
-class MarkedFiles:
-    """What marking changed rows did.
-
-    Attributes:
-        fates: Which touched files stay and which leave the table.
-        written: The new files, or None.
-        marked: The deletion vectors of the files that stay.
-    """
-
-    fates: TouchedFileFates
-    written: WrittenFiles | None
-    marked: MarkedRows
 
 
 def mark_changed_rows(

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from deltaweave.delta.commit import Transaction, WrittenFiles
-from deltaweave.delta.files import additions, arrow_schema, codec, data_columns
+from deltaweave.delta.files import additions, data_columns
 from deltaweave.delta.jvm import alongside, translated
 from deltaweave.delta.log import FileList, decoded_location
 from deltaweave.delta.scan import target_plan
@@ -28,7 +28,8 @@ from deltaweave.engine.columns import CLAUSE, FILE, NO_CLAUSE, SOURCE_ROW, TARGE
 from deltaweave.engine.find import TouchedFilesScan
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.statement import clause_taken, columns_before, updated
-from deltaweave.engine.tasks import REWRITTEN_SCHEMA, TableFormat, rewriter
+from deltaweave.engine.tasks import REWRITTEN_SCHEMA, rewriter
+from deltaweave.engine.write.files_format import table_format
 from deltaweave.engine.write.rows import inserted_rows, together, updates_from_source
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from deltaweave.errors import MergeFailedError
@@ -101,7 +102,7 @@ def _results_of_tasks(
     with_vectors = frozenset(
         row["location"].removeprefix("file:") for row in files.rows.to_pylist() if row["has_vector"]
     )
-    task = rewriter(_table_format(transaction), with_vectors)
+    task = rewriter(table_format(transaction), with_vectors)
     rewritten = (
         changes.repartition(max(1, min(len(files), limits.MAX_TASKS_IN_PLACE)), FILE)
         .groupBy(FILE)
@@ -145,18 +146,6 @@ def _few_rows_change(scan: TouchedFilesScan) -> numpy.ndarray:
     at_most = limits.MAX_CHANGED_FRACTION_IN_PLACE * scan.touched.row_counts
     few: numpy.ndarray = np.array(scan.changed_by_file) <= at_most
     return few
-
-
-def _table_format(transaction: Transaction) -> TableFormat:
-    compression, extension = codec(transaction)
-    return TableFormat(
-        arrow_schema(transaction),
-        compression,
-        extension,
-        transaction.statistics_schema,
-        transaction.string_prefix_length,
-        transaction.own_files.prefix,
-    )
 
 
 def _changes(

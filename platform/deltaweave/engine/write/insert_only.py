@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 from deltaweave.delta.commit import Transaction, WrittenFiles
 from deltaweave.engine.find import Candidates, TouchedFilesScan
 from deltaweave.engine.phases import Phases
@@ -11,16 +13,27 @@ from deltaweave.engine.write.rows import inserts_only, may_insert, rows_after_sc
 _STATUS = "MERGE operation - writing new files for only inserts"
 
 
+def insert_phase(phases: Phases) -> AbstractContextManager[None]:
+    """The one phase of such a merge."""
+    return phases.running("writeInsertsOnlyWhenNoMatchedClauses", _STATUS, "rewriteTimeMs")
+
+
 def insert_without_scan(
-    transaction: Transaction, source: PreparedSource, phases: Phases
+    transaction: Transaction, source: PreparedSource, phases: Phases, known: Candidates | None
 ) -> tuple[WrittenFiles, Candidates]:
     """Insert by one anti join, for a statement that has only WHEN NOT MATCHED clauses.
+
+    Args:
+        transaction: The merge's transaction.
+        source: The source.
+        phases: The merge's phases.
+        known: The candidate files, if they are known.
 
     Returns:
         The new files, and the candidate files that the source was joined with.
     """
-    with phases.running("writeInsertsOnlyWhenNoMatchedClauses", _STATUS, "rewriteTimeMs"):
-        rows, candidates = inserts_only(transaction, source)
+    with insert_phase(phases):
+        rows, candidates = inserts_only(transaction, source, known)
         return transaction.write(rows), candidates
 
 

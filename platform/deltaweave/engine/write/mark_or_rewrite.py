@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deltaweave.delta.commit import Transaction
+from deltaweave.delta.commit import Transaction, WrittenFiles
+from deltaweave.delta.files import MarkedRows
 from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
 from deltaweave.engine.find import TouchedFilesScan
@@ -41,6 +42,21 @@ class TouchedFileFates:
     num_copied: int
 
 
+@dataclass(frozen=True)
+class MarkedFiles:
+    """What marking or rewriting touched files did.
+
+    Attributes:
+        fates: Which touched files stay and which leave the table.
+        written: The new files, or None.
+        marked: The deletion vectors of the files that stay.
+    """
+
+    fates: TouchedFileFates
+    written: WrittenFiles | None
+    marked: MarkedRows
+
+
 def mark_or_rewrite(transaction: Transaction, scan: TouchedFilesScan) -> TouchedFileFates:
     """Choose for each touched file, by the fraction of its rows that would be marked.
 
@@ -58,3 +74,8 @@ def mark_or_rewrite(transaction: Transaction, scan: TouchedFilesScan) -> Touched
         scan.touched.where(leaves & (left > 0)),
         int(left[leaves].sum()),
     )
+
+
+def all_rewritten(scan: TouchedFilesScan) -> TouchedFileFates:
+    """The fates in a table without deletion vectors; how many rows are copied is not counted."""
+    return TouchedFileFates(scan.touched.none(), scan.touched, scan.touched, 0)

@@ -65,6 +65,13 @@ def choose_strategy(transaction: Transaction, source: PreparedSource) -> Choice:
     return Choice(Strategy.COPY_ON_WRITE, f"Spark rewrites the touched files, since {why_not}")
 
 
+def choice_on_driver(choice: Choice) -> Choice:
+    """The choice for a merge that the driver does: it rewrites files in place, or none."""
+    if choice.strategy is not Strategy.COPY_ON_WRITE:
+        return choice
+    return Choice(Strategy.COPY_IN_PLACE, "the driver copies the files row by row in their order")
+
+
 def _why_not_in_place(transaction: Transaction, source: PreparedSource) -> str | None:
     """Why Spark has to rewrite all touched files; None if some may be rewritten in place."""
     if not source.gives_same_rows:

@@ -140,14 +140,21 @@ def _num_files(size_in_bytes: int, spark: SparkSession) -> int:
     return max(1, small, math.ceil(size_in_bytes / limits.TARGET_FILE_BYTES))
 
 
-def inserts_only(transaction: Transaction, source: PreparedSource) -> tuple[DataFrame, Candidates]:
+def inserts_only(
+    transaction: Transaction, source: PreparedSource, known: Candidates | None
+) -> tuple[DataFrame, Candidates]:
     """Inserted rows of a merge without other clauses, by one left anti join.
+
+    Args:
+        transaction: The merge's transaction.
+        source: The source.
+        known: The candidate files, if they are known.
 
     Returns:
         The rows, and the candidate files with which they were joined.
     """
     merge = transaction.merge
-    found = find_candidates(transaction, source)
+    found = find_candidates(transaction, source) if known is None else known
     candidates, unmatched = found.files, source.rows
     if len(candidates):
         target = target_plan(transaction, candidates, merge.condition_columns())

@@ -1,0 +1,251 @@
+"""Pairs found on the driver: pyarrow reads the candidates' key columns and joins the source's keys.
+
+No Spark job is needed. It serves conditions that are equalities alone, of types that Arrow compares
+as Spark does. Files of which that is not certain are refused, and Spark scans them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.files import arrow_schema, marked_rows, may_mark_here
+from deltaweave.delta.log import FileList
+from deltaweave.delta.statement import Equality
+from deltaweave.engine import limits
+from deltaweave.engine.columns import (
+    CLAUSE,
+    FILE,
+    INSERTABLE,
+    NO_CLAUSE,
+    SOURCE_ROW,
+    TARGET_ROW_ID,
+)
+from deltaweave.engine.find.pairs import Pairs
+from deltaweave.engine.source import CollectedSource
+from deltaweave.engine.tasks import NotRewritableError, check_copyable, opened
+
+if TYPE_CHECKING:
+    import numpy
+    import pyarrow
+    import pyarrow.parquet
+
+_FILE_NUMBER = "file"
+_ROW_INDEX = "row"
+_NUMBER = "number"
+
+
+@dataclass(frozen=True)
+class DriverPairs:
+    """What the driver found.
+
+    Attributes:
+        pairs: The pairs. `SOURCE_ROW` is the number of the row in the `CollectedSource`, and
+            `TARGET_ROW_ID` the row's place in its file.
+        is_matched: For each source row, whether it is in a pair.
+        marked: For each file with pairs, as `FILE` names it, the places of the rows that were
+            marked as deleted before; files without such rows are missing.
+    """
+
+    pairs: Pairs
+    is_matched: numpy.ndarray
+    marked: Mapping[str, numpy.ndarray]
+
+
+def pairs_on_driver(
+    transaction: Transaction,
+    candidates: FileList,
+    source: CollectedSource,
+    conjuncts: Sequence[Equality],
+    *,
+    with_insertable: bool,
+) -> DriverPairs:
+    """Find the pairs in the candidate files.
+
+    Args:
+        transaction: The merge's transaction.
+        candidates: The files.
+        source: The source's rows.
+        conjuncts: The equalities that the ON condition consists of.
+        with_insertable: Whether the pairs have `INSERTABLE`.
+
+    Raises:
+        NotRewritableError: Spark must find the pairs.
+        OSError: A file could not be read; so with Arrow's errors.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    paths = local_paths(transaction, candidates)
+    fields = _key_fields(transaction, conjuncts)
+    keys = _keys(source, fields)
+    names = [name_of(location) for location in candidates.rows["location"].to_pylist()]
+    found = _joined(paths, fields, keys)
+    numbers = found[_FILE_NUMBER].to_numpy()
+    rows, source_rows = found[_ROW_INDEX].to_numpy(), found[_NUMBER].to_numpy()
+    marked = _marked(transaction, candidates, np.unique(numbers).tolist())
+    is_there = np.ones(len(rows), dtype=bool)
+    for number, places in marked.items():
+        is_there[(numbers == number) & np.isin(rows, places)] = False
+    numbers, rows, source_rows = numbers[is_there], rows[is_there], source_rows[is_there]
+    if len(rows) > limits.MAX_PAIRS_ON_DRIVER:
+        raise NotRewritableError("the pairs are too many")
+    columns = {
+        FILE: pa.array(names, pa.string()).take(pa.array(numbers)),
+        TARGET_ROW_ID: pa.array(rows),
+        SOURCE_ROW: pa.array(source_rows),
+        CLAUSE: pa.array(source.clauses[source_rows], pa.int32()),
+    }
+    if with_insertable:
+        columns[INSERTABLE] = pa.array(source.insert_clauses[source_rows] != NO_CLAUSE)
+    is_matched = np.zeros(source.rows.num_rows, dtype=bool)
+    is_matched[source_rows] = True
+    pairs = Pairs(None, pa.table(columns), transaction.merge.spark)
+    return DriverPairs(pairs, is_matched, {names[i]: places for i, places in marked.items()})
+
+
+def local_paths(transaction: Transaction, files: FileList) -> list[str]:
+    """The files' paths in the driver's file system, in their order.
+
+    Raises:
+        NotRewritableError: A file is not below the table's directory (as in shallow clones).
+    """
+    root = transaction.data_path.rstrip("/") + "/"
+    locations = files.rows["location"].to_pylist()
+    if not all(location.startswith(root) for location in locations):
+        raise NotRewritableError("a file is not in the table's directory")
+    return [location.removeprefix("file:") for location in locations]
+
+
+def name_of(location: str) -> str:
+    """A file as `FILE` names it, by its decoded location."""
+    return quote(location, safe="/:")
+
+
+def _key_fields(transaction: Transaction, conjuncts: Sequence[Equality]) -> list[pyarrow.Field]:
+    """The compared columns, as files store them."""
+    schema, names = arrow_schema(transaction), transaction.table.physical_names
+    return [schema.field(names[equality.path[0]]) for equality in conjuncts]
+
+
+def _keys(source: CollectedSource, fields: Sequence[pyarrow.Field]) -> pyarrow.Table:
+    """The source's keys in the types of the files, with the rows' numbers; none that is null."""
+    import numpy as np
+    import pyarrow as pa
+
+    collected = source.keys.rows
+    assert collected is not None, "a collected source has its keys"
+    columns = {
+        f"k{i}": column.cast(field.type)
+        for i, (column, field) in enumerate(zip(collected.columns, fields, strict=True))
+    }
+    numbers = pa.array(np.arange(collected.num_rows, dtype=np.int64))
+    return pa.table({**columns, _NUMBER: numbers}).drop_null()
+
+
+def _joined(
+    paths: Sequence[str], fields: Sequence[pyarrow.Field], keys: pyarrow.Table
+) -> pyarrow.Table:
+    """File number, row index and source row's number of each match, in the files' order."""
+    import pyarrow as pa
+
+    names = [f"k{i}" for i in range(len(fields))]
+    firsts = keys["k0"].unique()
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
+        num_rows = sum(threads.map(lambda path: _rows_of(path, fields), paths))
+        if num_rows > limits.MAX_TARGET_ROWS_ON_DRIVER:
+            raise NotRewritableError(f"the candidate files have {num_rows} rows")
+        parts = list(threads.map(lambda path: _possible(path, fields, firsts), paths))
+    numbered = [
+        part.append_column(_FILE_NUMBER, pa.repeat(pa.scalar(i, pa.int64()), part.num_rows))
+        for i, part in enumerate(parts)
+    ]
+    schema = pa.schema(
+        [
+            *[pa.field(name, field.type) for name, field in zip(names, fields, strict=True)],
+            pa.field(_ROW_INDEX, pa.int64()),
+            pa.field(_FILE_NUMBER, pa.int64()),
+        ]
+    )
+    rows = pa.concat_tables([schema.empty_table(), *numbered])
+    found = rows.join(keys, names, join_type="inner", use_threads=False)
+    order = [(name, "ascending") for name in (_FILE_NUMBER, _ROW_INDEX, _NUMBER)]
+    return found.select([_FILE_NUMBER, _ROW_INDEX, _NUMBER]).sort_by(order).combine_chunks()
+
+
+def _rows_of(path: str, fields: Sequence[pyarrow.Field]) -> int:
+    """How many rows a file has; raises NotRewritableError if Arrow may read its keys wrongly."""
+    import pyarrow as pa
+
+    with opened(path) as file:
+        check_copyable(file, pa.schema(fields))
+        _check_zones(file, fields)
+        return int(file.metadata.num_rows)
+
+
+def _check_zones(file: pyarrow.parquet.ParquetFile, fields: Sequence[pyarrow.Field]) -> None:
+    """Raise NotRewritableError for a time that is stored without a zone, unless it is an INT96."""
+    import pyarrow.types as types
+
+    physical = {
+        file.schema.column(i).path: file.schema.column(i).physical_type
+        for i in range(len(file.schema))
+    }
+    for field in fields:
+        if types.is_timestamp(field.type) and field.type.tz and field.name in physical:
+            stored = file.schema_arrow.field(field.name).type
+            if stored.tz is None and physical[field.name] != "INT96":
+                raise NotRewritableError(f"column {field.name!r} is stored without a time zone")
+
+
+def _possible(path: str, fields: Sequence[pyarrow.Field], firsts: pyarrow.Array) -> pyarrow.Table:
+    """The keys and places of the rows whose first key is one of the source's."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    parts, start = [], 0
+    with opened(path) as file:
+        stored = set(file.schema_arrow.names)
+        for group in range(file.num_row_groups):
+            names = [field.name for field in fields if field.name in stored]
+            rows = file.read_row_group(group, columns=list(dict.fromkeys(names)), use_threads=False)
+            num_rows = file.metadata.row_group(group).num_rows
+            keys = {
+                # A column that is not stored was added later, and is null: it matches nothing.
+                f"k{i}": rows[field.name].cast(field.type)
+                if field.name in stored
+                else pa.nulls(num_rows, field.type)
+                for i, field in enumerate(fields)
+            }
+            is_possible = pc.is_in(keys["k0"], value_set=firsts)
+            places = np.arange(start, start + num_rows, dtype=np.int64)
+            found = pa.table({**keys, _ROW_INDEX: places}).filter(is_possible)
+            parts.append(found.drop_null())
+            start += num_rows
+    columns = {f"k{i}": pa.array([], field.type) for i, field in enumerate(fields)}
+    nothing = pa.table({**columns, _ROW_INDEX: pa.array([], pa.int64())})
+    return pa.concat_tables([nothing, *parts])
+
+
+def _marked(
+    transaction: Transaction, candidates: FileList, numbers: Sequence[int]
+) -> dict[int, numpy.ndarray]:
+    """By file number, the places of rows that are marked as deleted, in these files alone."""
+    import numpy as np
+
+    mask = np.zeros(len(candidates), dtype=bool)
+    mask[list(numbers)] = True
+    has_vector = candidates.rows["has_vector"].to_numpy() & mask
+    files = candidates.where(has_vector)
+    if not len(files):
+        return {}
+    if not may_mark_here(files):
+        raise NotRewritableError("too many files have deletion vectors")
+    places = np.flatnonzero(has_vector).tolist()
+    return dict(zip(places, marked_rows(transaction, files), strict=True))

@@ -1,0 +1,158 @@
+"""The rows of a small source on the driver: keys, clauses and the values that clauses give them.
+
+One query evaluates the source, as its only job. It serves statements whose clauses depend on the
+source row alone: which clause takes a row, and what it writes, is then known before any match.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from deltaweave.delta.jvm import translated
+from deltaweave.delta.scan import estimated_bytes, first_of_partitions
+from deltaweave.delta.statement import Equality, ResolvedMerge
+from deltaweave.engine import limits
+from deltaweave.engine.columns import CLAUSE, INSERT_CLAUSE, NO_CLAUSE, VALUES
+from deltaweave.engine.source.keys import SourceKeys, collected_keys
+from deltaweave.engine.source.prepared import PreparedSource
+from deltaweave.engine.statement import first_insert, first_match
+from deltaweave.errors import DeltaweaveError, SessionEndedError, SourceError, SourceLostError
+
+if TYPE_CHECKING:
+    import numpy
+    import pyarrow
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CollectedSource:
+    """A source on the driver. Its rows are numbered as they came.
+
+    Attributes:
+        keys: The values that they have for the equalities of the ON condition.
+        rows: `CLAUSE` and `INSERT_CLAUSE` of each row, and its values.
+        values_of: By the place of an update or insert clause, the column of `rows` (struct) with
+            the values that it gives; null in rows that it does not take.
+    """
+
+    keys: SourceKeys
+    rows: pyarrow.Table
+    values_of: dict[int, str]
+
+    @property
+    def clauses(self) -> numpy.ndarray:
+        """The place of the WHEN MATCHED clause that takes each row's matches, or -1."""
+        clauses: numpy.ndarray = self.rows[CLAUSE].to_numpy()
+        return clauses
+
+    @property
+    def insert_clauses(self) -> numpy.ndarray:
+        """The place of the insert clause that takes each row if it matches nothing, or -1."""
+        clauses: numpy.ndarray = self.rows[INSERT_CLAUSE].to_numpy()
+        return clauses
+
+
+def collect_source(
+    merge: ResolvedMerge, source: PreparedSource, conjuncts: Sequence[Equality]
+) -> CollectedSource | None:
+    """Collect the source; None if it is too big, or if the query fails.
+
+    Values and conditions are computed also for rows that the merge may not need them for. Whether
+    their failure is one of the merge, only the usual way can tell.
+
+    Raises:
+        SourceLostError: The executors lost the materialized rows.
+        SourceError: The query was cancelled.
+    """
+    values_of = _values_of(merge)
+    try:
+        with translated(merge.table, otherwise=SourceError):
+            table = _query(merge, source, conjuncts, values_of)
+    except (SourceLostError, SessionEndedError):
+        raise
+    except DeltaweaveError as error:
+        if "CANCELLED" in (error.error_class or ""):
+            raise
+        logger.info("%s: the source is not collected: %s", merge.table, error.problem)
+        return None
+    if table.num_rows > limits.MAX_ROWS_ON_DRIVER:
+        return None
+    _remember_counts(source, table)
+    keys = collected_keys(conjuncts, table.select(range(len(conjuncts))))
+    if table.nbytes > limits.MAX_BYTES_ON_DRIVER:
+        return None
+    return CollectedSource(keys, table.select(range(len(conjuncts), table.num_columns)), values_of)
+
+
+def _values_of(merge: ResolvedMerge) -> dict[int, str]:
+    """By clause, the column of its values; clauses that give the same values share one."""
+    columns: dict[int, str] = {}
+    for i, clause in enumerate(merge.clauses):
+        if clause.action != "delete":
+            same = [j for j in columns if merge.clauses[j].gives_same_values(clause)]
+            columns[i] = columns[same[0]] if same else f"{VALUES}{i}"
+    return columns
+
+
+def _query(
+    merge: ResolvedMerge,
+    source: PreparedSource,
+    conjuncts: Sequence[Equality],
+    values_of: dict[int, str],
+) -> pyarrow.Table:
+    """A row for each source row: keys, clauses, values."""
+    rows = _bounded(source)
+    taken = {CLAUSE: first_match(merge), INSERT_CLAUSE: first_insert(merge)}
+    fields = [
+        # Arrow refuses a struct with two fields of the same name.
+        StructField(f"v{i}", field.dataType)
+        for i, field in enumerate(merge.evolved_schema.fields)
+    ]
+    values: dict[str, Column] = {}
+    for i, name in values_of.items():
+        if name not in values:
+            clauses = [j for j, other in values_of.items() if other == name]
+            listed = ", ".join(map(str, clauses))
+            is_taken = F.expr(f"{CLAUSE} IN ({listed}) OR {INSERT_CLAUSE} IN ({listed})")
+            row = merge.clauses[i].row().cast(StructType(fields))
+            values[name] = F.when(is_taken, row).alias(name)
+    return (
+        rows.withColumns(taken)
+        .select(
+            *[equality.source.alias(f"key_{i}") for i, equality in enumerate(conjuncts)],
+            CLAUSE,
+            INSERT_CLAUSE,
+            *values.values(),
+        )
+        .toArrow()
+    )
+
+
+def _bounded(source: PreparedSource) -> DataFrame:
+    """The source's rows; if they are more than the limit, one more of them at least, and not all.
+
+    If they are counted, all of them, since too many are not asked for.
+    """
+    most = limits.MAX_ROWS_ON_DRIVER + 1
+    if source.is_counted:
+        return source.rows
+    if estimated_bytes(source.rows) <= limits.MAX_BYTES_ON_DRIVER:
+        return first_of_partitions(source.rows, most)
+    return source.rows.limit(most)
+
+
+def _remember_counts(source: PreparedSource, table: pyarrow.Table) -> None:
+    import numpy as np
+
+    source.known.rows = table.num_rows
+    if source.insertable is not None:
+        are_taken = table[INSERT_CLAUSE].to_numpy() != NO_CLAUSE
+        source.known.insertable = int(np.count_nonzero(are_taken))

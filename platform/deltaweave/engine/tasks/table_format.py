@@ -1,0 +1,163 @@
+"""What a table's Parquet files look like: how new ones are written, and which old ones are read.
+
+Tasks on executors and the driver use it. It needs only pyarrow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltaweave.engine.tasks.file_statistics import Statistics
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.parquet
+
+SPARK_VERSION_KEY = b"org.apache.spark.version"
+"""The footer key without which Spark asks its settings for the calendar of a file's dates."""
+
+# Footer keys of files whose dates are in the calendar of old Spark versions.
+_LEGACY_KEYS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+
+# A task holds a row group about three times, uncompressed. Spark writes row groups of 128 MB.
+MAX_ROW_GROUP_BYTES = 1 << 30
+
+
+class NotRewritableError(Exception):
+    """The file holds something that Arrow may not read or copy exactly: Spark does it."""
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """What a table's new files look like.
+
+    Attributes:
+        schema: Their columns, by the names that files use, with field ids where the table has them.
+        codec: Name of the compression, as pyarrow spells it.
+        extension: What file names end with.
+        statistics: Delta's schema of a file's statistics, as Spark's JSON.
+        string_prefix: Characters of a string that statistics keep.
+        file_prefix: What file names begin with.
+    """
+
+    schema: pyarrow.Schema
+    codec: str
+    extension: str
+    statistics: str
+    string_prefix: int
+    file_prefix: str = ""
+
+    def new_name(self) -> str:
+        """A name that no other file has."""
+        return f"{self.file_prefix}part-00000-{uuid.uuid4()}.c000{self.extension}"
+
+    def writer(
+        self, path: str, metadata: Mapping[bytes, bytes], dictionaries: Sequence[str] | bool
+    ) -> pyarrow.parquet.ParquetWriter:
+        """A writer of a new file.
+
+        Args:
+            path: The file.
+            metadata: The keys of its footer.
+            dictionaries: The columns with a dictionary, or whether all have one.
+        """
+        import pyarrow.parquet as pq
+
+        return pq.ParquetWriter(
+            path,
+            self.schema.with_metadata(dict(metadata)),
+            compression=self.codec,
+            use_dictionary=dictionaries,
+            store_decimal_as_integer=True,
+            store_schema=False,
+            write_page_index=True,
+        )
+
+
+def write_file(
+    directory: str, rows: pyarrow.Table, table: TableFormat, spark_version: str
+) -> tuple[str, int, str]:
+    """Write rows as a new file, and return its name, its size in bytes and its statistics as JSON.
+
+    Args:
+        directory: Where to write it.
+        rows: Its rows, at least one, in the table's schema.
+        table: How to write.
+        spark_version: The version of Spark whose calendar the dates are of.
+    """
+    name = table.new_name()
+    path = os.path.join(directory, name)
+    statistics = Statistics(json.loads(table.statistics), table.string_prefix)
+    try:
+        with table.writer(path, {SPARK_VERSION_KEY: spark_version.encode()}, True) as writer:
+            writer.write_table(rows)
+        statistics.add(rows)
+    except BaseException:
+        if os.path.exists(path):
+            os.remove(path)
+        raise
+    return name, os.path.getsize(path), statistics.to_json()
+
+
+def opened(path: str) -> pyarrow.parquet.ParquetFile:
+    """A file, open for reading; times stored as INT96 are read as microseconds."""
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(path, memory_map=True, coerce_int96_timestamp_unit="us")
+
+
+def check_copyable(old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> None:
+    """Raise NotRewritableError unless every stored column has the type that it is written with.
+
+    A column that is not stored was added to the table later, and is null.
+    """
+    metadata = old.metadata.metadata or {}
+    if any(key in metadata for key in _LEGACY_KEYS):
+        raise NotRewritableError("its dates are of the calendar that Spark used before 3.0")
+    largest = max(
+        (old.metadata.row_group(i).total_byte_size for i in range(old.num_row_groups)), default=0
+    )
+    if largest > MAX_ROW_GROUP_BYTES:
+        raise NotRewritableError(f"it has a row group of {largest} bytes")
+    stored = old.schema_arrow
+    spelled = [name.lower() for name in stored.names]
+    for wanted in schema:
+        index = stored.get_field_index(wanted.name)
+        if index == -1:
+            if wanted.name.lower() in spelled:
+                raise NotRewritableError(f"it spells column {wanted.name!r} in another way")
+            continue
+        if not _is_same(stored.field(index).type, wanted.type):
+            raise NotRewritableError(
+                f"column {wanted.name!r} is stored as {stored.field(index).type}, "
+                f"not as {wanted.type}"
+            )
+
+
+def _is_same(stored: pyarrow.DataType, wanted: pyarrow.DataType) -> bool:
+    """Whether both types have the same values; files may omit the time zone of a timestamp."""
+    import pyarrow.types as types
+
+    if types.is_timestamp(stored) and types.is_timestamp(wanted):
+        # INT96 is read without a zone, and always means UTC.
+        return stored.unit == wanted.unit and (
+            stored.tz == wanted.tz or (stored.tz is None and wanted.tz == "UTC")
+        )
+    if types.is_struct(stored) and types.is_struct(wanted):
+        ours = [wanted.field(i) for i in range(wanted.num_fields)]
+        theirs = [stored.field(i) for i in range(stored.num_fields)]
+        return len(ours) == len(theirs) and all(
+            a.name == b.name and _is_same(a.type, b.type) for a, b in zip(theirs, ours, strict=True)
+        )
+    if types.is_list(stored) and types.is_list(wanted):
+        return _is_same(stored.value_type, wanted.value_type)
+    if types.is_map(stored) and types.is_map(wanted):
+        return _is_same(stored.key_type, wanted.key_type) and _is_same(
+            stored.item_type, wanted.item_type
+        )
+    return bool(stored.equals(wanted))

@@ -1,0 +1,143 @@
+"""Which merges the driver may do alone, which the write phase and `explain` share.
+
+Only merges qualify for which Arrow certainly gives what Spark gives. What the choice depends on is
+known before the source is evaluated. The size of the candidate files is known only after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.types import (
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.files import data_columns, vectors_writable, why_not_writable
+from deltaweave.delta.log import FileList
+from deltaweave.delta.scan import estimated_bytes, tracked_columns
+from deltaweave.delta.statement import Equality, equalities_alone
+from deltaweave.engine import limits
+from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+
+ON_DRIVER = "spark.deltaweave.merge.onDriver"
+"""Whether small merges run without Spark jobs but one: `auto` (if their source is known or
+estimated to be small), `true` (if it turns out to be small) or `false`, the default."""
+
+# Types whose values are equal in Arrow if and only if they are in Spark.
+_COMPARED_ALIKE = (IntegralType, DecimalType, StringType, DateType, TimestampType, TimestampNTZType)
+_TIMES = (DateType, TimestampType)
+# Settings by which Spark reads dates and times differently, and the value that says so.
+_READ_DIFFERENTLY = (
+    ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY"),
+    ("spark.sql.parquet.int96RebaseModeInRead", "LEGACY"),
+    ("spark.sql.parquet.int96TimestampConversion", "TRUE"),
+)
+_OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
+_IDENTITY = "delta.identity."
+
+
+@dataclass(frozen=True)
+class DriverChoice:
+    """Whether the driver may do a merge alone.
+
+    Attributes:
+        why_not: Why not; None if it may.
+        conjuncts: The equalities that the ON condition consists of, if it may.
+    """
+
+    why_not: str | None
+    conjuncts: Sequence[Equality] = ()
+
+
+def choose_driver(transaction: Transaction, source: PreparedSource) -> DriverChoice:
+    """Choose whether the driver tries the merge. No job runs."""
+    setting = (transaction.merge.spark.conf.get(ON_DRIVER, "false") or "false").lower()
+    if setting not in ("auto", "true"):
+        return DriverChoice(f"{ON_DRIVER} is {setting}")
+    why_not = (
+        _of_statement(transaction, source)
+        or _of_source(source, only_if_estimated=setting == "auto")
+        or _of_table(transaction)
+    )
+    if why_not is not None:
+        return DriverChoice(why_not)
+    conjuncts = equalities_alone(transaction.merge)
+    if conjuncts is None:
+        return DriverChoice("ON has more than equalities of target columns and source values")
+    return DriverChoice(_of_keys(transaction, conjuncts), conjuncts)
+
+
+def why_not_these_files(candidates: FileList) -> str | None:
+    """Why the driver leaves a merge with these candidate files to Spark; None if it does not."""
+    if candidates.size_in_bytes > limits.MAX_BYTES_ON_DRIVER:
+        return f"the candidate files have {candidates.size_in_bytes:,} bytes"
+    return None
+
+
+def _of_statement(transaction: Transaction, source: PreparedSource) -> str | None:
+    merge = transaction.merge
+    if not source.gives_same_rows:
+        return "the source may give other rows when it is read again"
+    if merge.skips_unchanged:
+        return "updates that change nothing are skipped"
+    if merge.of_kind("not_matched_by_source"):
+        return "a clause is WHEN NOT MATCHED BY SOURCE"
+    for i, clause in enumerate(merge.clauses, start=1):
+        if not merge.is_of_source_alone(clause):
+            return f"clause {i} reads the target or is not deterministic"
+    return None
+
+
+def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> str | None:
+    size = source.size_in_bytes
+    if size is None and only_if_estimated and not source.is_counted:
+        size = estimated_bytes(source.rows)
+    if size is not None and size > limits.MAX_BYTES_ON_DRIVER:
+        return f"the source has {size:,} bytes"
+    if source.is_counted and source.num_rows > limits.MAX_ROWS_ON_DRIVER:
+        return f"the source has {source.num_rows:,} rows"
+    return None
+
+
+def _of_table(transaction: Transaction) -> str | None:
+    if transaction.partition_columns:
+        return "the table is partitioned"
+    if transaction.keeps_change_feed:
+        return "the table keeps a change feed"
+    if tracked_columns(transaction) is not None:
+        return "the table tracks its rows"
+    if any(key.startswith(_IDENTITY) for c in data_columns(transaction) for key in c.metadata):
+        return "the table has identity columns"
+    setting = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto")
+    if setting == "false" and not vectors_writable(transaction):
+        return f"{REWRITE_IN_PLACE} is false"
+    return why_not_writable(transaction)
+
+
+def _of_keys(transaction: Transaction, conjuncts: Sequence[Equality]) -> str | None:
+    columns = {column.name: column for column in data_columns(transaction)}
+    for equality in conjuncts:
+        name = ".".join(equality.path)
+        if equality.null_safe:
+            return f"{name!r} is compared by <=>"
+        if len(equality.path) > 1 or name not in columns:
+            return f"{name!r} is no column of the table"
+        kind = equality.data_type
+        if kind != equality.compared_as or not isinstance(kind, _COMPARED_ALIKE):
+            return f"{name!r} is compared as {equality.compared_as.simpleString()}"
+        if _OF_LIMITED_LENGTH in columns[name].metadata:
+            return f"{name!r} is of limited length"
+    if any(isinstance(equality.data_type, _TIMES) for equality in conjuncts):
+        conf = transaction.merge.spark.conf
+        for setting, value in _READ_DIFFERENTLY:
+            if (conf.get(setting) or "").upper() == value:
+                return f"{setting} is {value}"
+    return None

@@ -1,0 +1,20 @@
+"""The format of the Parquet files that the engine writes into a table."""
+
+from __future__ import annotations
+
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.files import arrow_schema, codec
+from deltaweave.engine.tasks import TableFormat
+
+
+def table_format(transaction: Transaction) -> TableFormat:
+    """What new files of the table look like; Spark's Parquet settings choose the compression."""
+    compression, extension = codec(transaction)
+    return TableFormat(
+        arrow_schema(transaction),
+        compression,
+        extension,
+        transaction.statistics_schema,
+        transaction.string_prefix_length,
+        transaction.own_files.prefix,
+    )

@@ -1,0 +1,587 @@
+"""Merges on the driver: which ones qualify, what they write, and what is left to Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow.parquet as pq
+import pytest
+from py4j.java_gateway import GatewayClient
+from pyspark.sql import SparkSession
+
+import deltaweave
+from deltaweave import MergeResult, Table, errors
+from deltaweave.delta.commit.transaction import Transaction
+from deltaweave.engine import limits
+from deltaweave.engine.write import on_driver as on_driver_module
+from deltaweave.engine.write.driver_choice import ON_DRIVER
+from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from tests.builders import Rows, frame, write_table
+from tests.on_driver import written_on_driver
+from tests.oracles import all_files, commit_info, configured, newest_version
+from tests.spark_jobs import jobs_of
+
+SCHEMA = "k INT, v INT"
+VECTORS = {"delta.enableDeletionVectors": "true"}
+FULL = pytest.mark.full_matrix
+LAYOUTS = ["copy_on_write", "vectors"]
+# In `make test`, one of the layouts.
+ONE_LAYOUT = pytest.mark.parametrize(
+    "properties", [pytest.param({}, marks=FULL), VECTORS], ids=LAYOUTS
+)
+
+
+@pytest.fixture(autouse=True)
+def _switched_on(spark: SparkSession) -> Iterator[None]:
+    with configured(spark, {ON_DRIVER: "true"}):
+        yield
+
+
+@pytest.fixture
+def on_driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What merges wrote on the driver."""
+    return written_on_driver(monkeypatch)
+
+
+def upsert(table: Table, rows: Rows, schema: str = SCHEMA, on: str = "t.k = s.k") -> MergeResult:
+    merge = table.merge(frame(table.spark, rows, schema), on=on)
+    return merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def rows_of(table: Table) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in table.read().collect()), key=repr)
+
+
+UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+READS_TARGET = "reads the target or is not deterministic"
+
+# ON, clauses, settings, and why not.
+STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
+    "an upsert": ("t.k = s.k", UPSERT, {}, ""),
+    "two keys": ("t.k = s.k AND s.name = t.name", UPSERT, {}, ""),
+    "a computed key": ("t.k = s.k + 1", UPSERT, {}, ""),
+    "deletes": ("t.k = s.k", "WHEN MATCHED AND s.d > 0 THEN DELETE", {}, ""),
+    "inserts": ("t.k = s.k", "WHEN NOT MATCHED AND s.d > 0 THEN INSERT *", {}, ""),
+    "automatic": ("t.k = s.k", UPSERT, {ON_DRIVER: "auto"}, ""),
+    "off": ("t.k = s.k", UPSERT, {ON_DRIVER: "false"}, f"{ON_DRIVER} is false"),
+    "a range": ("t.k = s.k AND t.d < 3", UPSERT, {}, "ON has more than equalities"),
+    "a condition of the source": ("t.k = s.k AND s.d < 3", UPSERT, {}, "ON has more"),
+    "null-safe": ("t.k <=> s.k", UPSERT, {}, "'k' is compared by <=>"),
+    "floating": ("t.d = s.d", UPSERT, {}, "'d' is compared as double"),
+    "widened": ("t.k = CAST(s.k AS BIGINT)", UPSERT, {}, "'k' is compared as bigint"),
+    "nested": ("t.o.x = s.o.x", UPSERT, {}, "'o.x' is no column"),
+    "old values": (
+        "t.k = s.k",
+        "WHEN MATCHED THEN UPDATE SET d = t.d + s.d",
+        {},
+        f"clause 1 {READS_TARGET}",
+    ),
+    "a condition of both": (
+        "t.k = s.k",
+        "WHEN MATCHED AND s.d > t.d THEN UPDATE SET *",
+        {},
+        f"clause 1 {READS_TARGET}",
+    ),
+    "random values": (
+        "t.k = s.k",
+        "WHEN NOT MATCHED THEN INSERT (k, d) VALUES (s.k, rand())",
+        {},
+        f"clause 1 {READS_TARGET}",
+    ),
+    "by source": (
+        "t.k = s.k",
+        f"{UPSERT} WHEN NOT MATCHED BY SOURCE THEN DELETE",
+        {},
+        "a clause is WHEN NOT MATCHED BY SOURCE",
+    ),
+    "a source that may change": (
+        "t.k = s.k",
+        UPSERT,
+        {"spark.databricks.delta.merge.materializeSource": "none"},
+        "the source may give other rows",
+    ),
+    "no files by Arrow": (
+        "t.k = s.k",
+        UPSERT,
+        {REWRITE_IN_PLACE: "false"},
+        f"{REWRITE_IN_PLACE} is false",
+    ),
+    "another calendar": (
+        "t.day = s.day",
+        UPSERT,
+        {"spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY"},
+        "datetimeRebaseModeInRead is LEGACY",
+    ),
+}
+
+
+SOME = ["an upsert", "automatic", "a range", "old values", "random values"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(SOME, id="some"),
+        pytest.param([name for name in STATEMENTS if name not in SOME], marks=FULL, id="others"),
+    ],
+)
+def test_what_statements_and_settings_qualify(
+    spark: SparkSession, tmp_path: Path, names: list[str]
+) -> None:
+    path = str(tmp_path / "table")
+    schema = "k INT, d DOUBLE, name STRING, day DATE, o STRUCT<x: INT>"
+    write_table(spark, path, [(1, 1.0, "a", None, (1,))], schema)
+    frame(spark, [(1, 2.0, "a", None, (1,))], schema).createOrReplaceTempView("qualifying")
+    for name in names:
+        on, clauses, settings, why_not = STATEMENTS[name]
+        with configured(spark, settings):
+            statement = f"MERGE INTO delta.`{path}` t USING qualifying s ON {on} {clauses}"
+            plan = deltaweave.explain(spark, statement)
+        assert why_not in plan.why_not_on_driver, name
+        assert bool(why_not) == bool(plan.why_not_on_driver), (name, plan.why_not_on_driver)
+    assert f"on the driver: no, since {plan.why_not_on_driver}" in str(plan)
+
+
+TABLES: dict[str, tuple[dict[str, Any], str]] = {
+    "partitioned": ({"partition_by": ["v"]}, "the table is partitioned"),
+    "feed": ({"properties": {"delta.enableChangeDataFeed": "true"}}, "keeps a change feed"),
+    "row ids": ({"properties": {"delta.enableRowTracking": "true"}}, "tracks its rows"),
+    "constraint": ({"ddl": "k INT NOT NULL, v INT"}, "has constraints"),
+    "identity": (
+        {"ddl": "k INT, v INT, id BIGINT GENERATED ALWAYS AS IDENTITY"},
+        "has identity columns",
+    ),
+    "columns by id": ({"properties": {"delta.columnMapping.mode": "id"}}, "in its files by id"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["partitioned", *[pytest.param(n, marks=FULL) for n in TABLES if n != "partitioned"]]
+)
+def test_what_tables_do_not_qualify(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    options, why_not = TABLES[name]
+    path = str(tmp_path / "table")
+    write_table(spark, path, [], SCHEMA, **{"ddl": SCHEMA, **options})
+    frame(spark, [(1, 1)], SCHEMA).createOrReplaceTempView("qualifying")
+    clause = "WHEN MATCHED THEN DELETE"
+    statement = f"MERGE INTO delta.`{path}` t USING qualifying s ON t.k = s.k {clause}"
+    assert why_not in deltaweave.explain(spark, statement).why_not_on_driver
+
+
+# Two values of each type, as near to each other as statistics and careless readers confuse.
+NEAR = {
+    "TINYINT": ("CAST(-128 AS TINYINT)", "CAST(127 AS TINYINT)"),
+    "SMALLINT": ("CAST(-32768 AS SMALLINT)", "CAST(-32767 AS SMALLINT)"),
+    "INT": ("-2147483648", "2147483647"),
+    "BIGINT": ("9007199254740992L", "9007199254740993L"),
+    "STRING": ("repeat('x', 31) || '\U0001f600'", "repeat('x', 31) || '\ufb01'"),
+    "DATE": ("DATE'0001-01-01'", "DATE'9999-12-31'"),
+    "DECIMAL(38, 0)": (f"{'9' * 37}8", "9" * 38),
+    "DECIMAL(38, 10)": ("1234567.0123456788", "1234567.0123456789"),
+    "DECIMAL(6, 2)": ("-9999.99", "9999.99"),
+    "TIMESTAMP": (
+        "TIMESTAMP'0001-01-03 00:00:00.000001Z'",
+        "TIMESTAMP'9999-12-30 23:59:59.999999Z'",
+    ),
+    "TIMESTAMP_NTZ": (
+        "TIMESTAMP_NTZ'2024-03-10 02:30:00'",
+        "TIMESTAMP_NTZ'2024-03-10 02:30:00.000001'",
+    ),
+}
+VALUES_ALONE = {
+    "BINARY": ("X'00FF'", "X''"),
+    "BOOLEAN": ("true", "false"),
+    "DOUBLE": ("CAST('NaN' AS DOUBLE)", "-0D"),
+    "ARRAY<INT>": ("array(1, NULL)", "NULL"),
+    "MAP<STRING, INT>": ("map('a', NULL)", "NULL"),
+    "STRUCT<x: INT, y: TIMESTAMP>": ("NULL", "named_struct('x', 1, 'y', NULL)"),
+}
+
+
+@ONE_LAYOUT
+def test_keys_and_values_of_every_type_at_their_extremes(
+    spark: SparkSession, tmp_path: Path, properties: dict[str, str], on_driver: list[Any]
+) -> None:
+    """Rows that differ in one key alone, or have a null key, are told apart."""
+    path = str(tmp_path / "table")
+    keys, types = [f"k{i}" for i in range(len(NEAR))], [*NEAR, *VALUES_ALONE]
+    columns = [*keys, *[f"x{i}" for i in range(len(VALUES_ALONE))]]
+    others = [value for value, _ in VALUES_ALONE.values()]
+    first = [value for value, _ in NEAR.values()]
+
+    def row(changed: int | None, to: str | None, v: int, others: list[str]) -> str:
+        values = [*first, *others]
+        if changed is not None:
+            values[changed] = to or "NULL"
+        typed = zip(values, types, columns, strict=True)
+        return ", ".join(f"CAST({e} AS {t}) AS {c}" for e, t, c in typed) + f", {v} AS v"
+
+    neighbours = [row(i, near, 0, others) for i, (_, near) in enumerate(NEAR.values())]
+    nulls = [row(i, None, 0, others) for i in range(len(NEAR))]
+    target = [row(None, None, 0, others), *neighbours, *nulls]
+    union = " UNION ALL ".join(f"SELECT {each}" for each in target)
+    with configured(spark, {"spark.sql.session.timeZone": "America/New_York"}):
+        whole = spark.sql(union).coalesce(1)
+        whole.write.format("delta").options(**properties).save(path)
+        new = [other for _, other in VALUES_ALONE.values()]
+        source = [
+            row(None, None, 1, new),
+            *[row(i, near, 1, new) for i, (_, near) in enumerate(NEAR.values())],
+            row(3, None, 2, new),  # a null key matches nothing
+        ]
+        union = " UNION ALL ".join(f"SELECT {each}" for each in source)
+        spark.sql(union).coalesce(1).createOrReplaceTempView("extremes")
+        on = " AND ".join(f"t.{key} = s.{key}" for key in keys)
+        result = deltaweave.merge(
+            spark, f"MERGE INTO delta.`{path}` t USING extremes s ON {on} {UPSERT}"
+        )
+        assert on_driver
+        metrics = result.metrics
+        changed = (metrics["numTargetRowsUpdated"], metrics["numTargetRowsInserted"])
+        assert changed == (1 + len(NEAR), 1)
+        by_rows = "SELECT to_json(struct(*), map('ignoreNullFields', 'false')) FROM "
+        left = f"SELECT * FROM ({' UNION ALL '.join('SELECT ' + each for each in nulls)})"
+        expected = sorted(r[0] for r in spark.sql(f"{by_rows}({left} UNION ALL {union})").collect())
+        read = Table(spark, path).read()
+        read.createOrReplaceTempView("merged")
+        assert sorted(r[0] for r in spark.sql(f"{by_rows}merged").collect()) == expected
+
+
+def test_files_of_every_writer_are_read_and_rewritten(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    path = str(tmp_path / "a table, 50%")
+
+    def rows(*keys: int) -> str:
+        return " UNION ALL ".join(
+            f"SELECT {k} AS k, TIMESTAMP'2024-01-01 00:00:0{k}.000001Z' AS at, "
+            f"CAST({k}.50 AS DECIMAL(10, 2)) AS price, 'n{k}' AS name"
+            for k in keys
+        )
+
+    for key, kind in enumerate(("INT96", "TIMESTAMP_MICROS"), start=1):
+        with configured(spark, {"spark.sql.parquet.outputTimestampType": kind}):
+            spark.sql(rows(key)).write.format("delta").mode("append").save(path)
+    spark.sql(f"OPTIMIZE delta.`{path}`")
+    for key, kind in enumerate(("INT96", "TIMESTAMP_MICROS"), start=3):
+        with configured(spark, {"spark.sql.parquet.outputTimestampType": kind}):
+            spark.sql(rows(key)).write.format("delta").mode("append").save(path)
+    others = spark.sql(rows(5, 6)).toArrow()
+    deltalake.write_deltalake(path, others, mode="append")
+    spark.sql(rows(1, 3, 4, 5, 7)).createOrReplaceTempView("of_writers")
+    on = "t.at = s.at AND t.price = s.price"
+    clauses = "WHEN MATCHED THEN UPDATE SET k = -s.k, at = s.at, price = s.price, name = s.name"
+    result = deltaweave.merge(
+        spark, f"MERGE INTO delta.`{path}` t USING of_writers s ON {on} {clauses}"
+    )
+    assert on_driver
+    assert (result.strategy, result.metrics["numTargetRowsUpdated"]) == ("copy-in-place", 4)
+    expected = spark.sql(rows(1, 2, 3, 4, 5, 6)).selectExpr(
+        "if(k IN (2, 6), k, -k) AS k", "at", "price", "name"
+    )
+    assert rows_of(Table(spark, path)) == sorted(map(tuple, expected.collect()), key=repr)
+    assert deltalake.DeltaTable(path).to_pyarrow_table().num_rows == 6
+
+
+@ONE_LAYOUT
+def test_strings_that_are_no_utf_8_are_kept(
+    spark: SparkSession, tmp_path: Path, properties: dict[str, str], on_driver: list[Any]
+) -> None:
+    path = str(tmp_path / "table")
+    rows = "SELECT CAST(unhex(x) AS STRING) AS k, CAST(unhex(x) AS STRING) AS v, {} AS n FROM {}"
+    target = spark.sql(rows.format(0, "VALUES ('FF'), ('61'), ('62') AS _(x)"))
+    target.coalesce(1).write.format("delta").options(**properties).save(path)
+    source = spark.sql(rows.format(1, "VALUES ('FF'), ('FE'), ('62') AS _(x)"))
+    source.createOrReplaceTempView("not_utf_8")
+    deltaweave.merge(spark, f"MERGE INTO delta.`{path}` t USING not_utf_8 s ON t.k = s.k {UPSERT}")
+    assert on_driver
+    read = Table(spark, path).read().selectExpr("hex(k)", "hex(v)", "n").collect()
+    expected = [("61", "61", 0), ("62", "62", 1), ("FE", "FE", 1), ("FF", "FF", 1)]
+    assert sorted(map(tuple, read)) == expected
+
+
+def test_a_file_that_arrow_may_read_wrongly_is_left_to_spark(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 10)], SCHEMA, properties=VECTORS)
+    [file] = deltalake.DeltaTable(path).file_uris()
+    stored = pq.read_table(file)
+    legacy = {b"org.apache.spark.legacyDateTime": b""}
+    pq.write_table(stored.replace_schema_metadata(legacy), file)
+    upsert(Table(spark, path), [(1, 11), (2, 20)])
+    assert not on_driver
+    assert rows_of(Table(spark, path)) == [(1, 11), (2, 20)]
+
+
+@ONE_LAYOUT
+def test_rows_that_were_marked_before_stay_away(
+    spark: SparkSession, tmp_path: Path, properties: dict[str, str], on_driver: list[Any]
+) -> None:
+    """Also from files that are rewritten, in a table that takes no vectors any more."""
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(k, 0) for k in range(6)], SCHEMA, files=1, properties=VECTORS)
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE k IN (1, 4)")
+    if not properties:
+        spark.sql(
+            f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors'='false')"
+        )
+    result = upsert(Table(spark, path), [(0, 5), (1, 5), (4, 5)])
+    assert on_driver
+    assert rows_of(Table(spark, path)) == [(0, 5), (1, 5), (2, 0), (3, 0), (4, 5), (5, 0)]
+    metrics = result.metrics
+    assert (metrics["numTargetRowsUpdated"], metrics["numTargetRowsInserted"]) == (1, 2)
+    assert metrics["numTargetRowsCopied"] == (0 if properties else 3)
+
+
+@FULL
+def test_a_file_of_which_few_rows_are_left_is_rewritten(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(k, 0) for k in range(10)], SCHEMA, properties=VECTORS)
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE k = 9")
+    with configured(spark, {"spark.deltaweave.merge.maxMarkedFraction": "0.8"}):
+        result = upsert(Table(spark, path), [(k, 1) for k in range(8)])
+    assert on_driver
+    assert rows_of(Table(spark, path)) == [*[(k, 1) for k in range(8)], (8, 0)]
+    metrics = result.metrics
+    counts = ("numTargetRowsCopied", "numTargetFilesRemoved", "numTargetFilesAdded")
+    assert [metrics[name] for name in counts] == [1, 1, 2]
+
+
+@ONE_LAYOUT
+def test_new_files_have_the_statistics_that_delta_gives(
+    spark: SparkSession, tmp_path: Path, properties: dict[str, str], on_driver: list[Any]
+) -> None:
+    path, by_delta = str(tmp_path / "table"), str(tmp_path / "delta")
+    rows: Rows = [(1, "x" * 40), (2, None), (3, "é" * 40)]
+    for each in (path, by_delta):
+        write_table(
+            spark, each, [], "k INT, v STRING", ddl="k INT, v STRING", properties=properties
+        )
+    table = Table(spark, path)
+    upsert(table, rows, "k INT, v STRING")
+    frame(spark, rows, "k INT, v STRING").write.format("delta").mode("append").save(by_delta)
+    assert on_driver
+
+    def added(of: str) -> dict[str, Any]:
+        log = Path(of, "_delta_log", f"{newest_version(of):020}.json").read_text().splitlines()
+        [add] = [json.loads(line)["add"] for line in log if '"add"' in line]
+        return {"keys": sorted(add.keys() - {"tags"}), **json.loads(add["stats"])}
+
+    assert added(path) == added(by_delta)
+
+
+@ONE_LAYOUT
+def test_the_source_is_evaluated_by_one_job_and_no_other_runs(
+    spark: SparkSession, tmp_path: Path, properties: dict[str, str], on_driver: list[Any]
+) -> None:
+    path, source = str(tmp_path / "table"), str(tmp_path / "source")
+    write_table(spark, path, [(k, 0) for k in range(8)], SCHEMA, files=4, properties=properties)
+    write_table(spark, source, [(k, 1) for k in range(3, 9)], SCHEMA)
+    table = Table(spark, path)
+    upsert(table, [(0, 1)])
+    # Its statistics do not say how many rows this source has.
+    rows = spark.read.format("delta").load(source).where("v > 0")
+    merge = table.merge(rows, on="t.k = s.k")
+    merge = merge.when_matched_update_all().when_not_matched_insert_all()
+    with configured(spark, {ON_DRIVER: "auto"}):
+        assert jobs_of(spark, f"on the driver {properties}", merge.execute) == 1
+    assert len(on_driver) == 2
+    assert rows_of(table) == [(0, 1), (1, 0), (2, 0), *[(k, 1) for k in range(3, 9)]]
+
+
+# Without the calls that release objects, which come when Python collects garbage.
+MOST_CALLS = {"copy_on_write": 600, "vectors": 800}
+
+
+@ONE_LAYOUT
+def test_a_merge_makes_few_calls_of_the_jvm(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    properties: dict[str, str],
+    on_driver: list[Any],
+) -> None:
+    calls: list[str] = []
+    send = GatewayClient.send_command
+
+    def counted(client: Any, command: str, *arguments: Any, **options: Any) -> Any:
+        calls.append(command)
+        return send(client, command, *arguments, **options)
+
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(k, 0) for k in range(8)], SCHEMA, files=4, properties=properties)
+    frame(spark, [(k, 1) for k in range(3, 9)], SCHEMA).createOrReplaceTempView("few_calls")
+    statement = f"MERGE INTO delta.`{path}` t USING few_calls s ON t.k = s.k {UPSERT}"
+    deltaweave.merge(spark, statement)
+    with monkeypatch.context() as patch:
+        patch.setattr(GatewayClient, "send_command", counted)
+        deltaweave.merge(spark, statement)
+    assert len(on_driver) == 2
+    number = sum(not command.startswith("m\n") for command in calls)
+    print(f"calls of the JVM: {number}, {properties}")
+    assert number <= MOST_CALLS["vectors" if properties else "copy_on_write"]
+
+
+@pytest.mark.parametrize(
+    "limit", ["MAX_ROWS_ON_DRIVER", pytest.param("MAX_BYTES_ON_DRIVER", marks=FULL)]
+)
+def test_what_is_too_big_is_left_to_spark(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_driver: list[Any],
+    limit: str,
+) -> None:
+    monkeypatch.setattr(limits, limit, 1)
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
+    upsert(Table(spark, path), [(2, 21), (3, 30)])
+    assert not on_driver
+    assert rows_of(Table(spark, path)) == [(1, 10), (2, 21), (3, 30)]
+
+
+@FULL
+@pytest.mark.parametrize("rows_left", [1, 5_000_000], ids=["too_many_rows", "bytes"])
+def test_keys_are_not_collected_again_for_files_that_are_too_big(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_left: int
+) -> None:
+    monkeypatch.setattr(limits, "MAX_TARGET_ROWS_ON_DRIVER", rows_left)
+    if rows_left > 1:
+        monkeypatch.setattr(on_driver_module, "why_not_these_files", lambda files: "too big")
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
+    source = spark.range(2, 4).selectExpr("CAST(id AS INT) AS k", "1 AS v")
+    table = Table(spark, path)
+    merge = table.merge(source, on="t.k = s.k")
+    merge = merge.when_matched_update_all().when_not_matched_insert_all()
+    with configured(spark, {ON_DRIVER: "false"}):
+        merge.execute()
+        usual = jobs_of(spark, f"usual {rows_left}", merge.execute)
+    tried = jobs_of(spark, f"tried {rows_left}", merge.execute)
+    assert tried == usual
+    assert rows_of(table) == [(1, 10), (2, 1), (3, 1)]
+
+
+def test_a_value_that_fails_for_a_row_without_a_match_fails_nothing(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 10)], SCHEMA)
+    table = Table(spark, path)
+
+    def merge(rows: Rows) -> MergeResult:
+        builder = table.merge(frame(spark, rows, SCHEMA), on="t.k = s.k")
+        return builder.when_matched_update({"k": "s.k", "v": "CAST(100 / s.v AS INT)"}).execute()
+
+    merge([(1, 5), (2, 0)])
+    assert not on_driver
+    assert rows_of(table) == [(1, 20)]
+    with pytest.raises(errors.DeltaweaveError) as raised:
+        merge([(1, 0)])
+    assert raised.value.error_class == "DIVIDE_BY_ZERO"
+
+
+def test_a_job_that_is_cancelled_ends_the_merge(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 10)], SCHEMA)
+    context = spark.sparkContext
+    context.setJobGroup("cancelled", "cancelled")
+    context._jsc.sc().cancelJobGroupAndFutureJobs("cancelled")
+    try:
+        with pytest.raises(errors.DeltaweaveError) as raised:
+            upsert(Table(spark, path), [(1, 11)])
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    assert "CANCELLED" in (raised.value.error_class or "")
+    assert not on_driver
+
+
+MAPPED = {"delta.columnMapping.mode": "name"}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [pytest.param({}, marks=FULL), MAPPED | VECTORS],
+    ids=["copy_on_write", "mapped_with_vectors"],
+)
+def test_a_write_that_fails_leaves_no_file(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    properties: dict[str, str],
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(k, 0) for k in range(4)], SCHEMA, files=2, properties=properties)
+    before = {file for file in all_files(path) if file.endswith(".parquet")}
+    write = on_driver_module._write_files
+
+    def fails(*arguments: Any, **options: Any) -> Any:
+        write(*arguments, **options)
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(on_driver_module, "_write_files", fails)
+    with pytest.raises(errors.MergeFailedError, match="no space left on device"):
+        upsert(Table(spark, path), [(0, 1), (9, 1)])
+    assert {file for file in all_files(path) if file.endswith(".parquet")} == before
+    assert newest_version(path) == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "runs", "left"),
+    [
+        ("INSERT INTO {t} VALUES (50, 5)", 1, [(50, 5)]),  # what it wrote is committed again
+        # A row with its key: it is done again.
+        pytest.param("INSERT INTO {t} VALUES (9, 5)", 2, [], marks=FULL),
+    ],
+    ids=["follows", "again"],
+)
+@ONE_LAYOUT
+def test_what_another_commit_leaves_right_is_committed_again(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_driver: list[Any],
+    properties: dict[str, str],
+    other: str,
+    runs: int,
+    left: Rows,
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(k, 0) for k in range(4)], SCHEMA, files=2, properties=properties)
+    commit, others = Transaction.commit, [other.format(t=f"delta.`{path}`")]
+
+    def overtaken(transaction: Transaction, **arguments: Any) -> Any:
+        if others:  # in a thread of its own, where no transaction is active
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(spark.sql, others.pop()).result()
+        return commit(transaction, **arguments)
+
+    monkeypatch.setattr(Transaction, "commit", overtaken)
+    upsert(Table(spark, path), [(0, 1), (9, 1)])
+    assert len(on_driver) == runs
+    expected = [(0, 1), (1, 0), (2, 0), (3, 0), (9, 1), *left]
+    assert rows_of(Table(spark, path)) == sorted(expected, key=repr)
+
+
+@FULL
+def test_delta_compacts_the_table_afterwards_if_it_asks_for_that(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    path = str(tmp_path / "table")
+    properties = {"delta.autoOptimize.autoCompact": "true"}
+    write_table(spark, path, [(k, 0) for k in range(4)], SCHEMA, properties=properties)
+    with configured(spark, {"spark.databricks.delta.autoCompact.minNumFiles": "2"}):
+        upsert(Table(spark, path), [(9, 1)])
+    assert on_driver
+    assert commit_info(path, newest_version(path))["operation"] == "OPTIMIZE"
+    assert len(deltalake.DeltaTable(path).file_uris()) == 1

@@ -19,7 +19,19 @@ TINY = {"add_files": 20, "partitions": 3, "pairs": 8_000, "rows": 2_000}
 LIMIT = LIMITS[0]
 
 
-@pytest.mark.parametrize("limit", LIMITS, ids=[each.name for each in LIMITS])
+# Of wide statements, each merge takes Spark seconds to plan.
+QUICK = {"add_files", "pairs"}
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        pytest.param(
+            each, id=each.name, marks=() if each.name in QUICK else pytest.mark.full_matrix
+        )
+        for each in LIMITS
+    ],
+)
 def test_a_limits_merge_does_what_it_is_measured_for(
     spark: SparkSession, tmp_path: Path, limit: Limit
 ) -> None:

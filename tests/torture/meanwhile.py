@@ -19,7 +19,12 @@ _SECONDS_BETWEEN_READS = 0.1
 
 
 def rows_of(lake: Lake, name: str) -> tuple[Rows, int]:
-    """The rows of a table and its version, as delta-rs reads them; of a base alone."""
+    """The rows of a table and its version, as delta-rs reads them; of a base alone.
+
+    A table that no work has come to has no rows, and version -1.
+    """
+    if not DeltaTable.is_deltatable(str(lake.table(name))):
+        return [], -1
     table = DeltaTable(str(lake.table(name)))
     read = pa.table(table.scan())
     columns = {"history": ["k", "v", "__START_AT", "__END_AT"]}
@@ -67,10 +72,10 @@ class Reader:
                         self.wrong.append(f"{lake.table(name)} could not be read: {error!r}")
 
     def _read(self, lake: Lake, name: str, versions: dict[str, int]) -> None:
-        if not DeltaTable.is_deltatable(str(lake.table(name))):
-            return
         done = lake.done()
         rows, version = rows_of(lake, name)
+        if version < 0:
+            return
         problem = lake.place(name, rows, done, of_base=name in MERGED_ON_READ)
         path = str(lake.table(name))
         if version < versions.get(path, 0):

@@ -387,18 +387,21 @@ def test_the_source_is_evaluated_by_one_job_and_no_other_runs(
     write_table(spark, source, [(k, 1) for k in range(3, 9)], SCHEMA)
     table = Table(spark, path)
     upsert(table, [(0, 1)])
-    # Its statistics do not say how many rows this source has.
-    rows = spark.read.format("delta").load(source).where("v > 0")
-    merge = table.merge(rows, on="t.k = s.k")
-    merge = merge.when_matched_update_all().when_not_matched_insert_all()
-    with configured(spark, {ON_DRIVER: "auto"}):
-        assert jobs_of(spark, f"on the driver {properties}", merge.execute) == 1
-    assert len(on_driver) == 2
+    whole = spark.read.format("delta").load(source)
+    # Delta itself runs a job to choose the files of a filtered table. How many rows are left of
+    # them, no statistics say.
+    for rows, jobs in ((whole, 1), (whole.where("v > 0"), 2)):
+        merge = table.merge(rows, on="t.k = s.k")
+        merge = merge.when_matched_update_all().when_not_matched_insert_all()
+        merge.execute()  # Delta reads the state of a table once
+        with configured(spark, {ON_DRIVER: "auto"}):
+            assert jobs_of(spark, f"{jobs}, {properties}", merge.execute) == jobs
+    assert len(on_driver) == 5
     assert rows_of(table) == [(0, 1), (1, 0), (2, 0), *[(k, 1) for k in range(3, 9)]]
 
 
 # Without the calls that release objects, which come when Python collects garbage.
-MOST_CALLS = {"copy_on_write": 600, "vectors": 800}
+MOST_CALLS = {"copy_on_write": 700, "vectors": 750}
 
 
 @ONE_LAYOUT

@@ -24,11 +24,13 @@ class Commit:
 
     Attributes:
         transaction: The transaction that committed.
+        changes: What it committed.
         metrics: The metrics that it committed.
         committed: What became of it.
     """
 
     transaction: Transaction
+    changes: Changes
     metrics: MergeMetrics
     committed: Committed
 
@@ -50,19 +52,21 @@ def commit_changes(
     has_changes = len(changes.touched) or metrics.num_target_files_added
     if not has_changes and not terms.marks and not transaction.changes_metadata:
         logger.info("%s: nothing changed, nothing committed", transaction.merge.table)
-        return Commit(transaction, metrics, Committed(None))
+        return Commit(transaction, changes, metrics, Committed(None))
     tried: Followed | None = Followed(transaction, changes)
     while True:
         assert tried is not None
         attempts.made += 1
         try:
-            return Commit(tried.transaction, metrics, _committed(tried, metrics, terms))
+            done = _committed(tried, metrics, terms)
+            return Commit(tried.transaction, tried.changes, metrics, done)
         except CommitConflictError:
             is_left = attempts.made < attempts.limit
             tried = followed(transaction, source, changes, terms) if is_left else None
             if tried is None:
                 attempts.lost(transaction, terms, len(changes.touched))
                 raise
+        attempts.files_redone += tried.files_redone
         metrics = merge_metrics(transaction, source, tried.changes, phases)
 
 

@@ -8,6 +8,9 @@ A merge whose commit lost need not be done again if doing it again would give th
   vectors, others may have marked other rows of it: then the vectors are united;
 - in the other files that were scanned, rows have at most gone.
 
+Where such a file is gone, because another commit compacted or rewrote it, the files that came are
+scanned. If the same source rows match there, only these files are changed anew (`moved_rows`).
+
 The newest version is compared with the one that the merge read, so it does not matter which commits
 made the difference. What was read is registered again, so that Delta refuses the commit if yet
 another one comes in between. What is not known counts as a reason to do the merge again.
@@ -16,7 +19,7 @@ another one comes in between. What is not known counts as a reason to do the mer
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from deltaweave.delta.commit import (
@@ -30,10 +33,10 @@ from deltaweave.delta.jvm import said_by
 from deltaweave.delta.log import FileList, FileVersion, file_versions
 from deltaweave.delta.scan import may_read_target
 from deltaweave.engine import limits
-from deltaweave.engine.find import files_by_conditions, hold_match
+from deltaweave.engine.find import files_by_conditions, hold_match, moved_matches
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.terms import Terms
-from deltaweave.engine.write import Changes
+from deltaweave.engine.write import Changes, change_moved_rows, why_not_moved
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +48,12 @@ class Followed:
     Attributes:
         transaction: A transaction on the newest version.
         changes: What it commits.
+        files_redone: How many files were changed anew.
     """
 
     transaction: Transaction
     changes: Changes
+    files_redone: int = 0
 
 
 class _MustRedoError(Exception):
@@ -71,14 +76,19 @@ def followed(
         _check_statement(lost, source, terms)
         newer = transaction_after(lost)
         _check_table(lost, newer, terms)
-        found = Followed(newer, _changes_after(newer, source, changes))
+        found = _changes_after(newer, source, changes)
     except _MustRedoError as reason:
         logger.info("%s: the merge cannot follow version %d: %s", table, lost.version, reason)
         return None
     except Exception as error:
         logger.warning("%s: cannot tell what other commits changed: %s", table, said_by(error))
         return None
-    logger.info("%s: version %d changed nothing that the merge needs", table, newer.version)
+    logger.info(
+        "%s: what the merge wrote is right for version %d, %d of its files were changed anew",
+        table,
+        newer.version,
+        found.files_redone,
+    )
     return found
 
 
@@ -113,7 +123,7 @@ def _check_table(lost: Transaction, newer: Transaction, terms: Terms) -> None:
             raise _MustRedoError(f"another commit has the id {application_id}")
 
 
-def _changes_after(newer: Transaction, source: PreparedSource, changes: Changes) -> Changes:
+def _changes_after(newer: Transaction, source: PreparedSource, changes: Changes) -> Followed:
     """The changes, with united deletion vectors where others marked rows of the same files."""
     import numpy as np
 
@@ -130,13 +140,36 @@ def _changes_after(newer: Transaction, source: PreparedSource, changes: Changes)
     as_read = {each.path for each, new in zip(now, is_new, strict=True) if not new}
     marked = files.where(is_marked)
     gone = set(changes.matched.paths) - as_read - set(marked.paths)
+    files_redone = 0
     if gone:
-        raise _MustRedoError(f"{len(gone)} files with matches are gone")
-    if hold_match(newer, source, changes.found.keys, came):
+        changes, files_redone = _after_moves(newer, source, changes, gone, came)
+    elif hold_match(newer, source, changes.found.keys, came):
         raise _MustRedoError("a file that came since may hold a row that the source matches")
-    if not len(marked):
-        return changes
-    return _united(newer, changes, marked)
+    if len(marked):
+        changes = _united(newer, changes, marked)
+    return Followed(newer, changes, files_redone)
+
+
+def _after_moves(
+    newer: Transaction,
+    source: PreparedSource,
+    changes: Changes,
+    gone: Collection[str],
+    came: FileList,
+) -> tuple[Changes, int]:
+    """The changes in the files to which rows with matches moved, and how many files these are."""
+    why_not = why_not_moved(newer, changes, gone)
+    if why_not is not None:
+        raise _MustRedoError(f"{len(gone)} files with matches are gone, and {why_not}")
+    assert changes.scan is not None, "why_not_moved"
+    files_then = changes.matched.among(gone)
+    scan = moved_matches(newer, source, changes.found.keys, changes.scan, files_then, came)
+    if scan is None:
+        raise _MustRedoError("in the files that came, other rows match than in those that are gone")
+    again = change_moved_rows(newer, source, changes, gone, scan)
+    if again is None:
+        raise _MustRedoError("a file that came has to be rewritten by Spark")
+    return again, len(scan.touched)
 
 
 def _is_marked(file: FileVersion, candidates: dict[str, FileVersion]) -> bool:
@@ -149,7 +182,7 @@ def _united(newer: Transaction, changes: Changes, marked: FileList) -> Changes:
     """The changes, where other commits marked rows of scanned files."""
     if len(marked) > limits.MAX_UNITED_VECTORS:
         raise _MustRedoError(f"rows of {len(marked)} scanned files were marked")
-    since = MarkedSince(_of_paths(changes.candidates, marked.paths), marked)
+    since = MarkedSince(changes.candidates.among(set(marked.paths)), marked)
     if not since.only_more(newer):
         raise _MustRedoError("rows came back in a scanned file")
     with_matches = set(changes.matched.paths)
@@ -158,17 +191,10 @@ def _united(newer: Transaction, changes: Changes, marked: FileList) -> Changes:
         return changes
     if changes.marked is None or not changes.changes_every_match:
         raise _MustRedoError("rows of a file with matches were marked")
-    both = MarkedSince(_of_paths(changes.candidates, shared), _of_paths(marked, shared))
+    both = MarkedSince(changes.candidates.among(set(shared)), marked.among(set(shared)))
     vectors = both.united(newer, changes.marked)
     if vectors is None:
         raise _MustRedoError(
             "another commit changed the same rows, or rows of a file that the merge rewrites"
         )
     return replace(changes, marked=vectors)
-
-
-def _of_paths(files: FileList, paths: Sequence[str]) -> FileList:
-    import numpy as np
-
-    wanted = set(paths)
-    return files.where(np.array([path in wanted for path in files.paths], dtype=bool))

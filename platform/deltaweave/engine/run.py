@@ -21,18 +21,16 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 
 from deltaweave.delta.commit import (
     AfterCommit,
-    Committed,
     Lease,
-    Transaction,
     check_since_analysis,
     reset_session_pair,
     session_pair,
     transaction_on,
 )
 from deltaweave.delta.jvm import delta_message, translated
-from deltaweave.delta.log import latest, refuse_unsupported
+from deltaweave.delta.log import FileList, latest, refuse_unsupported
 from deltaweave.delta.statement import ResolvedMerge
-from deltaweave.engine.commit_changes import commit_changes
+from deltaweave.engine.commit_changes import Commit, commit_changes
 from deltaweave.engine.find import index_new_files, stored_index
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.redo import CommitAttempts, KeptSource, commit_attempts
@@ -171,7 +169,6 @@ def _attempt(
         check_same_source(merge, source)
         phases.times_ms["executionTimeMs"] = round((time.perf_counter() - started) * 1000)
         metrics = merge_metrics(transaction, source, changes, phases)
-        touched_files = _touched_files(changes)
         unaffected = num_unaffected(merge, source, changes.matched_source, metrics)
         committing = time.perf_counter()
         try:
@@ -195,20 +192,22 @@ def _attempt(
     return replace(
         unchanged,
         version=committed.version,
-        touched_files=touched_files,
-        strategy=changes.strategy.value,
+        touched_files=_touched_files(done.changes),
+        strategy=done.changes.strategy.value,
         commit_time_ms=commit_time_ms,
-        warnings=_after_commit(done.transaction, changes, committed, unchanged),
+        warnings=_after_commit(done, unchanged, changes),
     )
 
 
-def _after_commit(
-    transaction: Transaction,
-    changes: Changes,
-    committed: Committed,
-    result: MergeResult,
-) -> tuple[str, ...]:
-    """Do what Delta does after a merge's commit, update the key index, and return the warnings."""
+def _after_commit(done: Commit, result: MergeResult, first: Changes) -> tuple[str, ...]:
+    """Do what Delta does after a merge's commit, update the key index, and return the warnings.
+
+    Args:
+        done: The commit.
+        result: What the merge counted.
+        first: The changes that it first tried to commit.
+    """
+    transaction, changes, committed = done.transaction, done.changes, done.committed
     merge = transaction.merge
     statistics: dict[str, int | str] = {
         **result.metrics,
@@ -220,12 +219,23 @@ def _after_commit(
         transaction.record_event(statistics)
     with afterwards.step("refreshing cached queries"):
         transaction.recache()
+    if changes is not first:
+        with afterwards.step("deleting files that were written again"):
+            transaction.own_files.delete(_superseded(first, changes))
     with afterwards.step("updating the key index"):
         if stored_index(transaction.table) is not None:
             none = changes.touched.none()
             written = none if changes.written is None else changes.written.files
             index_new_files(latest(merge.spark, transaction.log), written, merge.table)
     return tuple(afterwards.warnings)
+
+
+def _superseded(first: Changes, committed: Changes) -> FileList:
+    """The files that a merge wrote and did not commit, since others took their place."""
+    if first.written is None:
+        return first.touched.none()
+    kept = set() if committed.written is None else set(committed.written.files.paths)
+    return first.written.files.but_for(kept)
 
 
 def _touched_files(changes: Changes) -> TouchedFiles:

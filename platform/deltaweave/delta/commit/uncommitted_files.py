@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject, letting_go
+from deltaweave.delta.log import FileList
 from deltaweave.errors import CommitConflictError
 
 if TYPE_CHECKING:
@@ -77,6 +78,13 @@ class OwnFiles:
                 with letting_go("the files of a write that failed"):
                     self._delete()
             raise
+
+    def delete(self, files: FileList) -> None:
+        """Delete files that were written, and that the commit did not take."""
+        view = jvm_.jvm(self.spark)
+        system = self.log.dataPath().getFileSystem(self.log.newDeltaHadoopConf())
+        for location in files.rows["location"].to_pylist():
+            system.delete(view.org.apache.hadoop.fs.Path(location), False)
 
     def _delete(self) -> None:
         view = jvm_.jvm(self.spark)

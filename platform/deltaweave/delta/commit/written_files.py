@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.log import FileList, total_size
+from deltaweave.delta.log import FileList, actions, encoder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +49,10 @@ class WrittenFiles:
             self.change_file_bytes + other.change_file_bytes,
         )
 
+    def without(self, paths: Collection[str]) -> WrittenFiles:
+        """These data files but for some; there must be no files of the change feed."""
+        return WrittenFiles.of(self.files.but_for(paths))
+
 
 def written_without_spark(transaction: JavaObject, files: FileList) -> WrittenFiles:
     """New files that Delta's writer did not write, announced to the transaction as it does.
@@ -77,5 +84,16 @@ def written_files(spark: SparkSession, actions: JavaObject, data_path: str) -> W
         actions,
         FileList(spark, actions.take(first), data_path),
         int(change_files.size()),
-        total_size(spark, change_files) if change_files.size() else 0,
+        _total_size(spark, change_files) if change_files.size() else 0,
     )
+
+
+def _total_size(spark: SparkSession, change_files: JavaObject) -> int:
+    """Total size of a Scala Seq of AddCDCFile, in bytes."""
+    if change_files.size() <= actions.FEW:
+        few = actions.to_json(jvm_.jvm(spark), change_files)
+        return sum(action["size"] for action in few)
+    dataset = spark._jsparkSession.createDataset(change_files, encoder(spark, "addCdcFile"))
+    row = jvm_.data_frame(spark, dataset.toDF()).agg(F.sum("size").alias("size")).first()
+    assert row is not None
+    return int(row["size"] or 0)

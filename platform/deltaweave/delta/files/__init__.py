@@ -24,7 +24,7 @@ from deltaweave.delta.files.deletion_vectors import (
     vectors_writable,
 )
 from deltaweave.delta.files.missing_statistics import compute_missing_statistics
-from deltaweave.delta.files.united_vectors import MarkedSince, marked_rows
+from deltaweave.delta.files.united_vectors import MarkedSince, marked_rows, without_files
 
 __all__ = [
     "MarkedRows",
@@ -41,4 +41,5 @@ __all__ = [
     "may_mark_here",
     "vectors_writable",
     "why_not_writable",
+    "without_files",
 ]

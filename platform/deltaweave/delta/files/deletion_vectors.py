@@ -44,6 +44,15 @@ class MarkedRows:
     num_updated: int
     num_removed: int
 
+    def and_also(self, other: MarkedRows) -> MarkedRows:
+        """These vectors and those of other files."""
+        return MarkedRows(
+            self.actions.appendedAll(other.actions),
+            self.num_added + other.num_added,
+            self.num_updated + other.num_updated,
+            self.num_removed + other.num_removed,
+        )
+
 
 def vectors_writable(transaction: Transaction) -> bool:
     """Whether modified rows can be marked instead of rewriting their files.

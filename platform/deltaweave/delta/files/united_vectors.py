@@ -74,29 +74,33 @@ class MarkedSince:
             return None
         names, positions = pa.chunked_array([files]), pa.chunked_array([pa.array(rows, pa.int64())])
         again = mark_here(transaction, names, positions, self.now)
-        return self._in_place_of(own, again, listed)
-
-    def _in_place_of(
-        self, own: MarkedRows, again: MarkedRows, listed: list[actions.Action]
-    ) -> MarkedRows:
-        import numpy as np
-
-        paths = set(self.now.paths)
-        others = np.array([action["path"] not in paths for action in listed], dtype=bool)
-        kept = jvm_.select_where(jvm_.jvm(self.now.spark), own.actions, others)
-        without_vector = len(self.then) - self.then.num_vectors
-        return MarkedRows(
-            kept.appendedAll(again.actions),
-            own.num_added - without_vector + again.num_added,
-            own.num_updated - self.then.num_vectors + again.num_updated,
-            own.num_removed + again.num_removed,
-        )
+        return without_files(own, self.then).and_also(again)
 
     def _pairs(self) -> list[tuple[JavaObject, JavaObject]]:
         """Each file as it was read and as it is now, in the order of `now`."""
         then = dict(zip(self.then.paths, jvm_.iterate(self.then.files), strict=True))
         now = zip(self.now.paths, jvm_.iterate(self.now.files), strict=True)
         return [(then[path], add) for path, add in now]
+
+
+def without_files(own: MarkedRows, files: FileList) -> MarkedRows:
+    """The vectors that a merge wrote, but for those of some files that have rows left.
+
+    Args:
+        own: The vectors.
+        files: These files, as they were when the merge read them.
+    """
+    import numpy as np
+
+    view, paths = jvm_.jvm(files.spark), set(files.paths)
+    listed = actions.to_json(view, own.actions)
+    others = np.array([action["path"] not in paths for action in listed], dtype=bool)
+    return MarkedRows(
+        jvm_.select_where(view, own.actions, others),
+        own.num_added - (len(files) - files.num_vectors),
+        own.num_updated - files.num_vectors,
+        own.num_removed,
+    )
 
 
 def marked_rows(transaction: Transaction, files: FileList) -> list[numpy.ndarray]:

@@ -20,7 +20,7 @@ from deltaweave.delta.log.arrow_values import python_values, sorted_values
 from deltaweave.delta.log.catalogs import place_of_new_table
 from deltaweave.delta.log.features import refuse_unsupported
 from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
-from deltaweave.delta.log.file_list import FileList, decoded, decoded_location, encoder, total_size
+from deltaweave.delta.log.file_list import FileList, decoded, decoded_location, encoder
 from deltaweave.delta.log.file_version import FileVersion, file_versions
 from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
 from deltaweave.delta.log.snapshot import FileLayout, TableSnapshot, data_path
@@ -52,6 +52,5 @@ __all__ = [
     "scan_of_known_files",
     "scan_with_index",
     "sorted_values",
-    "total_size",
     "version_at",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
@@ -211,6 +212,18 @@ class FileList:
             files.__dict__["adds"] = list(compress(self.__dict__["adds"], mask))
         return self._with_rows(files, self.rows.filter(mask))
 
+    def among(self, paths: Collection[str]) -> FileList:
+        """The files with these paths, as the log spells them."""
+        import numpy as np
+
+        return self.where(np.array([path in paths for path in self.paths], dtype=bool))
+
+    def but_for(self, paths: Collection[str]) -> FileList:
+        """The files without those of these paths, as the log spells them."""
+        import numpy as np
+
+        return self.where(np.array([path not in paths for path in self.paths], dtype=bool))
+
     def in_partitions(self, partition_schema: JavaObject, predicate: JavaObject) -> set[str] | None:
         """Paths of the files whose partitions can satisfy a predicate; the query runs no job.
 
@@ -261,17 +274,6 @@ def encoder(spark: SparkSession, action: str) -> JavaObject:
     """Spark's encoder of an action, e.g. `addFile`."""
     implicits = jvm_.singleton(jvm_.jvm(spark).org.apache.spark.sql.delta.implicits, "package")
     return getattr(implicits, f"{action}Encoder")()
-
-
-def total_size(spark: SparkSession, change_files: JavaObject) -> int:
-    """Total size of a Scala Seq of AddCDCFile, in bytes."""
-    if change_files.size() <= actions.FEW:
-        few = actions.to_json(jvm_.jvm(spark), change_files)
-        return sum(action["size"] for action in few)
-    dataset = spark._jsparkSession.createDataset(change_files, encoder(spark, "addCdcFile"))
-    row = jvm_.data_frame(spark, dataset.toDF()).agg(F.sum("size").alias("size")).first()
-    assert row is not None
-    return int(row["size"] or 0)
 
 
 def decoded_location(path: str) -> str:

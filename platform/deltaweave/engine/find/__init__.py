@@ -22,6 +22,7 @@ from deltaweave.engine.find.matches import (
     find_touched_files,
     touched_files_of_pairs,
 )
+from deltaweave.engine.find.moved_matches import moved_matches
 from deltaweave.engine.find.pairs import MatchedRows
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "hold_match",
     "index_new_files",
     "local_paths",
+    "moved_matches",
     "name_of",
     "pairs_on_driver",
     "stored_index",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deltaweave.delta.commit import Transaction, WrittenFiles
 from deltaweave.delta.files import MarkedRows
@@ -58,6 +58,10 @@ class Changes:
         matched_source: The source rows that match; None if they were not counted.
         changes_every_match: Whether every target row that matches was changed; False if that is not
             known.
+        scan: What the scan for matches found; None if its pairs are not kept on the driver, or if
+            no query gives the same identity of source rows again.
+        replacements: If each touched file was rewritten by itself, the path of its new file by its
+            own; a file without rows left has none.
     """
 
     strategy: Strategy
@@ -71,6 +75,8 @@ class Changes:
     num_copied: int = 0
     matched_source: MatchedRows | None = None
     changes_every_match: bool = False
+    scan: TouchedFilesScan | None = None
+    replacements: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def candidates(self) -> FileList:
@@ -102,11 +108,15 @@ def write_changes(transaction: Transaction, source: PreparedSource, phases: Phas
             return _inserted_unmatched(written_or_none, found, scan)
         if strategy is Strategy.DELETION_VECTORS:
             done = mark_changed_rows(transaction, source, scan, phases)
-            return _marked(found, scan, done)
-        return _copy(transaction, source, found, scan, phases, strategy)
+            return _with_scan(_marked(found, scan, done), scan)
+        return _with_scan(_copy(transaction, source, found, scan, phases, strategy), scan)
     finally:
         with letting_go("the pairs"):
             scan.pairs.unpersist()
+
+
+def _with_scan(changes: Changes, scan: TouchedFilesScan) -> Changes:
+    return changes if scan.pairs.on_driver is None else replace(changes, scan=scan)
 
 
 def _scan_phase(phases: Phases) -> AbstractContextManager[None]:
@@ -211,17 +221,21 @@ def _copy(
         in_place = strategy is Strategy.COPY_IN_PLACE
         files = worth_rewriting_in_place(transaction, scan) if in_place else scan.touched.none()
         written: WrittenFiles | None
+        replacements: dict[str, str] = {}
         if len(files):
-            written, left = rewrite_in_place(transaction, source, scan, files)
+            rewritten = rewrite_in_place(transaction, source, scan, files)
+            written, left = rewritten.written, rewritten.left
             if len(left):
                 written = copy_files(transaction, source, scan, left).and_also(written)
+            else:
+                replacements = rewritten.replacements
         else:
             left = scan.touched
             # Writing them apart needs row indexes, which only a scan for copies in place has.
             apart = in_place and scan.may_broadcast_pairs and most_rows_change(transaction, scan)
             written = copy_touched_files(transaction, source, scan, without_join=apart)
     done = Strategy.COPY_ON_WRITE if len(left) else Strategy.COPY_IN_PLACE
-    return _copied(transaction, done, found, scan, written)
+    return replace(_copied(transaction, done, found, scan, written), replacements=replacements)
 
 
 def _copied(

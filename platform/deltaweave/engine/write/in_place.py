@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +44,25 @@ logger = logging.getLogger(__name__)
 _LIBRARY_IS_MISSING = re.compile(r"No module named 'pyarrow|PACKAGE_NOT_INSTALLED")
 
 
+@dataclass(frozen=True)
+class RewrittenInPlace:
+    """What rewriting files in place did.
+
+    Attributes:
+        written: The new files.
+        replacements: The path of the new file by that of the old one; a file without rows left has
+            none.
+        left: The touched files that were not rewritten, and are left to Spark.
+    """
+
+    written: WrittenFiles
+    replacements: dict[str, str]
+    left: FileList
+
+
 def rewrite_in_place(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
-) -> tuple[WrittenFiles, FileList]:
+) -> RewrittenInPlace:
     """Rewrite these files where that is possible, and write the inserts meanwhile.
 
     Args:
@@ -53,9 +70,6 @@ def rewrite_in_place(
         source: The prepared source.
         scan: What the scan for matches found; it knows each row's place in its file.
         files: The files to rewrite.
-
-    Returns:
-        The new files, and the touched files that are left to Spark.
     """
 
     def insert() -> WrittenFiles | None:
@@ -65,19 +79,19 @@ def rewrite_in_place(
 
     # One task rewrites a file: a few files leave cores idle, which can write the inserts.
     with alongside(transaction.merge.spark, insert) as inserting:
-        rewritten, left = _rewrite(transaction, source, scan, files)
+        done = rewrite_without_inserts(transaction, source, scan, files)
     inserted = inserting.result()
-    return rewritten if inserted is None else inserted.and_also(rewritten), left
+    return done if inserted is None else replace(done, written=inserted.and_also(done.written))
 
 
-def _rewrite(
+def rewrite_without_inserts(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
-) -> tuple[WrittenFiles, FileList]:
-    """Rewrite these files; the new ones, and the touched files that were not rewritten."""
+) -> RewrittenInPlace:
+    """Rewrite these files where that is possible; see `rewrite_in_place`."""
     transaction.own_files.may_exist = True
     results = _results_of_tasks(transaction, _changes(transaction, source, scan, files), files)
     if results is None:
-        return WrittenFiles.of(scan.touched.none()), scan.touched
+        return RewrittenInPlace(WrittenFiles.of(scan.touched.none()), {}, scan.touched)
     import numpy as np
 
     paths = dict(zip(files.rows["location"].to_pylist(), files.paths, strict=True))
@@ -92,7 +106,10 @@ def _rewrite(
         for path, row in done.items()
         if row["name"] is not None
     }
-    return WrittenFiles.of(additions(files, new)), scan.touched.where(left)
+    written = WrittenFiles.of(additions(files, new))
+    replaced = [path for path in files.paths if path in new]
+    replacements = dict(zip(replaced, written.files.paths, strict=True))
+    return RewrittenInPlace(written, replacements, scan.touched.where(left))
 
 
 def _results_of_tasks(

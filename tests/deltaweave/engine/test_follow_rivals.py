@@ -377,12 +377,13 @@ TELLING = {
 
 
 def files_of_versions(path: str) -> set[str]:
-    """The data files that a commit added, and the checkpoints."""
+    """The files that commits added, of data and of the change feed, and the checkpoints."""
     adds = [
-        action["add"]["path"]
+        action[kind]["path"]
         for version in range(newest_version(path) + 1)
         for action in actions(path, version)
-        if "add" in action
+        for kind in ("add", "cdc")
+        if kind in action
     ]
     logs = {name for name in all_files(path) if name.startswith("_delta_log/")}
     return logs | {unquote(name) for name in adds}

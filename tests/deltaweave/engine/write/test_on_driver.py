@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -412,11 +415,12 @@ def test_a_merge_makes_few_calls_of_the_jvm(
     properties: dict[str, str],
     on_driver: list[Any],
 ) -> None:
-    calls: list[str] = []
+    calls = Counter[str]()
     send = GatewayClient.send_command
 
     def counted(client: Any, command: str, *arguments: Any, **options: Any) -> Any:
-        calls.append(command)
+        if not command.startswith("m\n"):
+            calls[caller()] += 1
         return send(client, command, *arguments, **options)
 
     path = str(tmp_path / "table")
@@ -424,13 +428,29 @@ def test_a_merge_makes_few_calls_of_the_jvm(
     frame(spark, [(k, 1) for k in range(3, 9)], SCHEMA).createOrReplaceTempView("few_calls")
     statement = f"MERGE INTO delta.`{path}` t USING few_calls s ON t.k = s.k {UPSERT}"
     deltaweave.merge(spark, statement)
-    with monkeypatch.context() as patch:
-        patch.setattr(GatewayClient, "send_command", counted)
-        deltaweave.merge(spark, statement)
-    assert len(on_driver) == 2
-    number = sum(not command.startswith("m\n") for command in calls)
-    print(f"calls of the JVM: {number}, {properties}")
-    assert number <= MOST_CALLS["vectors" if properties else "copy_on_write"]
+    of_merges: list[Counter[str]] = []
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(GatewayClient, "send_command", counted)
+            deltaweave.merge(spark, statement)
+        of_merges.append(calls.copy())
+        calls.clear()
+    assert len(on_driver) == 3
+    # The process may have threads of other tests, which call the JVM too.
+    fewest = min(of_merges, key=Counter.total)
+    print(f"calls of the JVM: {fewest.total()}, {properties}")
+    at_most = MOST_CALLS["vectors" if properties else "copy_on_write"]
+    assert fewest.total() <= at_most, fewest.most_common(20)
+
+
+def caller() -> str:
+    """The function of deltaweave that is being executed, or the thread's name."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if "/platform/deltaweave/" in frame.f_code.co_filename:
+            return f"{frame.f_code.co_name} in {Path(frame.f_code.co_filename).stem}"
+        frame = frame.f_back
+    return threading.current_thread().name
 
 
 @pytest.mark.parametrize(

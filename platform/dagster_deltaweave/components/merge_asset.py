@@ -41,7 +41,7 @@ from deltaweave.clauses import Action, Clause, Kind
 
 
 class MergeClause(Model, Resolvable):
-    """A WHEN clause: which rows, under which condition, and what to do with them."""
+    """A WHEN clause: its rows, its condition and its action."""
 
     when: Annotated[Kind, Field(description="Which rows the clause looks at.")]
     then: Annotated[Action, Field(description="What it does to them.")]
@@ -75,10 +75,10 @@ class MergeClause(Model, Resolvable):
 
 
 class MergeAssetScaffolder(Scaffolder):
-    """Writes a `defs.yaml` that says all that a first merge needs, to be filled in."""
+    """Writes a `defs.yaml` with everything that a first merge needs, for the user to fill in."""
 
     def scaffold(self, request: ScaffoldRequest[Any]) -> None:
-        """Write it for an asset of the folder's name."""
+        """Write it for an asset with the folder's name."""
         name = Path(request.target_path).stem
         scaffold_component(
             request,
@@ -93,9 +93,10 @@ class MergeAssetScaffolder(Scaffolder):
 
 @scaffold_with(MergeAssetScaffolder)
 class MergeAssetComponent(Component, Resolvable, Model):
-    """A Delta table as an asset: where its changes come from, and how they are merged into it.
+    """A Delta table as an asset: the source of its changes, and how they are merged into it.
 
-    The attributes are those of `@merge_asset`. It needs the resources `spark` and `io_manager`.
+    The attributes are those of `@merge_asset`. The asset needs the resources `spark` and
+    `io_manager`.
 
     ```yaml
     type: dagster_deltaweave.MergeAssetComponent

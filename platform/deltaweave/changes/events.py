@@ -1,8 +1,8 @@
 """Change events in one shape, whatever the source: key, operation, sequence, values.
 
-Events of a key are ordered by their sequences. With equal sequences, deletes come after upserts,
-and upserts are ordered by a digest of their values. So any two events have one order, however often
-they come and in whatever batches, and later steps only take maxima.
+Events of a key are ordered by their sequences. With equal sequences, deletes follow upserts, and
+upserts are ordered by a digest of their values. So any two events have one order, however often
+they arrive and in whatever batches, and later steps only take maxima.
 """
 
 from __future__ import annotations

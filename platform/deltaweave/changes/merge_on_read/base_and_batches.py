@@ -67,7 +67,8 @@ def at_one_moment(base: Table, changeset: Changeset) -> tuple[TableSnapshot, Bat
         SourceError: Some of these batches were purged.
     """
     while True:
-        # The base is read first: what is merged meanwhile is read twice, which changes nothing.
+        # The base is read first: batches that are merged meanwhile are then read twice, which
+        # changes nothing.
         snapshot = base.snapshot()
         batches = changeset.after(_merged_in(snapshot))
         if batches.purged <= batches.after:

@@ -30,11 +30,11 @@ class PathSource(Model, Resolvable):
     type: Literal["path"] = "path"
     path: Annotated[
         str,
-        Field(description="Path or URI; `{partition}` in it is replaced by each of the run's."),
+        Field(description="Path or URI; each of the run's partitions replaces `{partition}`."),
     ]
     format: Annotated[str, Field(description="Any format that Spark reads.")] = "parquet"
     columns: Annotated[
-        str | None, Field(description="The files' schema as DDL; else Spark infers it.")
+        str | None, Field(description="The files' schema as DDL; by default Spark infers it.")
     ] = None
     options: Annotated[Mapping[str, str], Field(description="Options of Spark's reader.")] = {}
 

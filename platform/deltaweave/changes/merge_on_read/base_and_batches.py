@@ -61,7 +61,7 @@ def _merged_in(snapshot: TableSnapshot) -> int:
 
 
 def at_one_moment(base: Table, changeset: Changeset) -> tuple[TableSnapshot, Batches]:
-    """A version of the base, and all batches after the newest that is in it.
+    """A version of the base, and all batches after the newest one in it.
 
     Raises:
         SourceError: Some of these batches were purged.

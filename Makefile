@@ -1,5 +1,5 @@
 # The commands of this repository; each works from a clean clone and can be run again.
-# What they make, `make clean` removes: .venv, .lake (the demo lake), .dagster (Dagster's home),
+# `make clean` removes what they create: .venv, .lake (the demo lake), .dagster (Dagster's home),
 # .bench (the benchmark's data and tables).
 
 PYTHON ?= python3
@@ -10,15 +10,15 @@ ON ?= local
 PLACES := local cluster object_store
 VENV := .venv/bin
 INSTALLED := .venv/.installed
-# Each place has tables, and so runs, of its own.
+# Each place has its own tables, and so its own runs and Dagster home.
 export DAGSTER_HOME := $(CURDIR)/.dagster$(if $(filter-out local,$(ON)),/$(ON))
 # Starts the place, runs the command after it there, and stops the place.
 AT_PLACE = $(if $(filter-out local,$(ON)),$(VENV)/python -m assets.demo_places $(ON))
-# The classes that the installation's first Spark loaded (.ci/first-session); without it, or with
-# another Java, a JVM loads its own.
+# An archive of the classes that the installation's first Spark loaded (.ci/first-session). Without
+# it, or with another Java, a JVM loads the classes from their jars.
 export SPARK_SUBMIT_OPTS += "-XX:SharedArchiveFile=$(CURDIR)/.venv/spark.jsa"
 
-# Asked only by the targets that need it; `make` adds nothing to an $(error) but its own place.
+# Evaluated only by the targets that need them; to an $(error), `make` adds only its own location.
 JAVA_PROBLEM = $(shell .ci/require-java)
 PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 10))' \
 	>/dev/null 2>&1 || echo "deltaweave needs Python 3.10 or newer with its venv module as" \
@@ -42,7 +42,7 @@ ui: place java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI 
 test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 3 GiB)
 	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'not full_matrix and not minutes and not torture'
 
-# Each of these starts JVMs that end before the optimizing compiler has paid for itself.
+# Each of these tests starts JVMs that end before the optimizing compiler pays off.
 test-slow: export SPARK_SUBMIT_OPTS += -XX:TieredStopAtLevel=1
 test-slow: java $(INSTALLED) ## run the tests that need a browser, a cluster, Kafka or killed processes
 	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'minutes and not full_matrix and not torture'
@@ -89,12 +89,12 @@ $(INSTALLED): pyproject.toml
 	@echo "Installing deltaweave into .venv (a minute or two the first time)"
 	@$(PYTHON) -m venv .venv
 	@$(VENV)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@# Spark's jars, fetched by one session now: two at once would spoil each other's downloads.
+	@# One session fetches Spark's jars now, because concurrent downloads would corrupt each other.
 	@$(VENV)/python .ci/first-session \
 		>.venv/jars.log 2>&1 || { cat .venv/jars.log >&2; exit 1; }
 	@touch $@
 
-# Written once, then yours to edit.
+# Written only if it is missing, so that you can edit it.
 $(DAGSTER_HOME)/dagster.yaml:
 	@mkdir -p $(@D)
 	@printf '%s\n' \

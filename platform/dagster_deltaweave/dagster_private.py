@@ -1,6 +1,6 @@
-"""The only module that imports Dagster's private names; a new release of Dagster is checked here.
+"""The only module that imports Dagster's private names: check it for each new Dagster release.
 
-What is taken, and why there is no public way:
+These names are imported because Dagster offers no public way:
 
 - `CheckError`: a step outside of a code location raises it when asked for its repository.
 - `DATA_VERSION_TAG`: the tag with which events set a data version; `DataVersion` can only be given
@@ -12,13 +12,13 @@ What is taken, and why there is no public way:
 - `ObjectMetadataValue`: the only metadata value that keeps a Python object; `MetadataValue` has no
   constructor for it.
 - `UnresolvedAssetJobDefinition`: the type that the public `define_asset_job` returns.
-- `AssetCheckExecutionRecordStatus`: the event log takes it to filter the records of a check.
-- `NOT_FINISHED_STATUSES`: the statuses of runs that have not ended; a list of our own would miss a
+- `AssetCheckExecutionRecordStatus`: the event log filters the records of a check by it.
+- `NOT_FINISHED_STATUSES`: the statuses of runs that have not ended; a copy here would miss a
   status that Dagster adds.
 - `PARENT_RUN_ID_TAG`, `PARTITION_NAME_TAG`, `RUN_KEY_TAG`, `SENSOR_NAME_TAG`: the tags that tell
   where a run comes from; Dagster documents their texts, but exports no constants.
-- `PRIORITY_TAG`, `WILL_RETRY_TAG`, `AUTO_RETRY_RUN_ID_TAG`: likewise, of a run's place in the queue
-  and of a failed run that Dagster tries again.
+- `PRIORITY_TAG`, `WILL_RETRY_TAG`, `AUTO_RETRY_RUN_ID_TAG`: likewise, the tags for a run's place in
+  the queue and for a failed run that Dagster tries again.
 """
 
 from __future__ import annotations

@@ -22,14 +22,14 @@ _logger = logging.getLogger(__name__)
 
 
 class SparkResource(LazyPySparkResource):
-    """dagster-pyspark's lazy resource, whose session knows Delta.
+    """dagster-pyspark's lazy resource, with a session that supports Delta.
 
-    Loading definitions starts no JVM: the session begins with the first `session`. All steps that
-    one process runs share it, so jobs that use it belong on the in-process executor.
+    Loading definitions starts no JVM: the session starts when `session` is first used. All steps in
+    one process share it, so jobs that use it should run on the in-process executor.
 
-    With `warm=True`, the first run starts a driver that stays: later runs of this machine's code
-    location attach to it in about a second, each with a session of its own. Where there is none to
-    attach to, the log says why and the run has a driver of its own.
+    With `warm=True`, the first run starts a driver that stays alive. Later runs of this machine's
+    code location attach to it in about a second, each with its own session. If a run cannot attach,
+    the log says why, and the run starts its own driver.
 
     >>> spark = SparkResource(spark_config={"spark.driver.memory": "4g"}, warm=True)
     """
@@ -74,7 +74,7 @@ class SparkResource(LazyPySparkResource):
         return spark_config
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
-        """Take the run's name and log, for what is said of its driver."""
+        """Keep the run's name and log, for messages about its driver."""
         if context.run is not None:
             self._run_name = f"run {context.run.run_id[:8]}"
         if context.log:
@@ -106,7 +106,7 @@ class SparkResource(LazyPySparkResource):
                 name=self._run_name,
                 idle_seconds=self.idle_timeout_minutes * 60,
             )
-        except Exception as problem:  # whatever keeps it from attaching, it can run without
+        except Exception as problem:  # for any reason: the run does not need the warm driver
             self._log.warning(
                 f"Could not attach to a warm Spark driver: {problem} "
                 "This process uses a driver of its own."

@@ -1,4 +1,4 @@
-"""Storage that sensors look at without Spark: a local directory, or an object store by its URI."""
+"""Storage that sensors read without Spark: a local directory, or an object store by its URI."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
 
 _HADOOP_SCHEMES = {"s3a": "s3", "s3n": "s3"}
-"""What Hadoop calls a store, and what Arrow calls it."""
+"""Hadoop's URI scheme of a store to Arrow's."""
 
 _SECRET = re.compile(r"key|secret|token|passw|credential|signature", re.IGNORECASE)
 _LEAST_SECRET = 8
@@ -24,10 +24,10 @@ _IN_URI = re.compile(r"(?<=://)[^\s/@]+:[^\s@]+(?=@)|(?<=\?)[^\s'\"]+")
 
 
 def local_path(location: str | Path) -> Path | None:
-    """The local path that a location means, or None where it is on an object store.
+    """The local path of a location, or None if it is on an object store.
 
     A location is a path, or a URI as Delta and Spark write it: `file:/lake/orders` or
-    `s3a://bucket/orders`. Only one that is spelt `file:///…` is percent-decoded.
+    `s3a://bucket/orders`. Only URIs of the form `file:///…` are percent-decoded.
 
     Raises:
         StatementError: The URI holds credentials.
@@ -46,14 +46,14 @@ def file_system(location: str | Path) -> tuple[FileSystem, str]:
     """Arrow's file system of a location, and the path in it without a slash at the end.
 
     Credentials and endpoints come from the environment, as the store's own tools read them
-    (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …); the URI's query may say what is no secret, such as
-    the region.
+    (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …). The URI's query may contain settings that are not
+    secret, such as the region.
 
     Raises:
         StatementError: The URI holds credentials.
-        ValueError: Arrow knows no such store.
+        ValueError: Arrow does not know the store.
     """
-    # Imported where it is used: loading the definitions needs no Arrow.
+    # Imported here because loading the definitions needs no Arrow.
     from pyarrow import fs
 
     path = local_path(location)
@@ -61,14 +61,14 @@ def file_system(location: str | Path) -> tuple[FileSystem, str]:
         return fs.LocalFileSystem(), str(path.absolute())
     scheme, rest = str(location).split(":", 1)
     uri, _, query = rest.partition("?")
-    # Also a percent sign: as in Hadoop, it escapes nothing.
+    # A percent sign is quoted too, because Hadoop does not treat it as an escape.
     encoded = quote(uri, safe="/:@=+,") + (f"?{query}" if query else "")
     store, base = fs.FileSystem.from_uri(f"{_HADOOP_SCHEMES.get(scheme, scheme)}:{encoded}")
     return store, base.rstrip("/")
 
 
 def same_place(location: str | Path) -> str:
-    """A name of the place that a location means: the same however it is spelt, links followed."""
+    """A normalized name of a location: equal for all its spellings, with links followed."""
     path = local_path(location)
     if path is not None:
         return os.path.realpath(path)
@@ -77,15 +77,15 @@ def same_place(location: str | Path) -> str:
 
 
 def without_query(location: str | Path) -> str:
-    """A location for people: of a store's URI without its query and a slash at its end."""
+    """A location for people: a store's URI without its query and without a final slash."""
     path = local_path(location)
     return str(location) if path is not None else str(location).partition("?")[0].rstrip("/")
 
 
 def redacted(error: object) -> str:
-    """An error's words without the secrets that a store may repeat in them.
+    """An error's message without the secrets that a store may repeat in it.
 
-    Left out are user information and queries of URIs, and the values of environment variables that
+    This removes user information and queries of URIs, and the values of environment variables that
     are named like secrets.
     """
     text = _IN_URI.sub("…", str(error))

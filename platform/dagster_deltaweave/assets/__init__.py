@@ -3,7 +3,7 @@
 - `merge`: `@merge_asset`: the function returns changes, and a MERGE brings them into the table.
 - `cdc`: `@cdc_asset`: the function returns change events, and the table holds the newest state.
 - `merge_on_read`: `@merge_on_read_asset`: events are appended now and merged later.
-- `base_and_view`: the assets of a merge-on-read table that merge and look.
+- `base_and_view`: the base and the view of a merge-on-read table, as assets.
 - `table_asset`: what the three decorators share.
 - `stream_job`: a job whose run keeps the stream of a merge-on-read table running.
 """

@@ -1,4 +1,4 @@
-"""The base and the view of a merge-on-read table, as assets: what materializing them does."""
+"""The base and the view of a merge-on-read table, as assets, and how they are materialized."""
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
@@ -41,7 +41,7 @@ def base_asset(
     """The base: materializing it merges the pending changes into it.
 
     Args:
-        declaration: Of the base.
+        declaration: The declaration of the base.
         strategy: How the changes are merged.
         arguments: Dagster's own arguments, `io_manager_key` among them.
         metadata: Further metadata of the definition.
@@ -78,7 +78,7 @@ def view_asset(
     """The view: it has no table, and materializing it records what is pending.
 
     Args:
-        declaration: Of the view.
+        declaration: The declaration of the view.
         arguments: Dagster's own arguments, `io_manager_key` among them.
         metadata: Further metadata of the definition.
     """
@@ -95,7 +95,7 @@ def view_asset(
         )
 
     arguments = {**arguments, "required_resource_keys": {io_manager_key}}
-    # Not `table_asset`: a view writes no table, so that it needs no pool.
+    # Not `table_asset`: a view writes no table, so it needs no pool.
     definition: AssetsDefinition = asset(
         name=declaration.view.path[-1],
         key_prefix=list(declaration.view.path[:-1]) or None,
@@ -112,7 +112,7 @@ def _rematerialize(
     declaration: MergeOnReadDeclaration,
     strategy: Strategy,
 ) -> MaterializeResult[Any]:
-    """Bring the changes into the base, and delete those that have been in it for long enough."""
+    """Rematerialize the base, and delete the changes that have been in it for long enough."""
     table = open_merge_on_read(tables, declaration)
     if not table.base.exists():
         context.log.info("Nothing was appended yet.")

@@ -41,8 +41,8 @@ def cdc_asset(
 ) -> Callable[[Callable[..., Any]], AssetsDefinition]:
     """Declare an asset whose function returns change events, which `apply_changes` applies.
 
-    A run may apply events again, late, or of several partitions in any order: the table is the
-    same. So no event has to be marked as applied, and a failed run can be repeated unchanged.
+    A run may apply events again, late, or from several partitions in any order: the table is always
+    the same. So no event has to be marked as applied, and a failed run can be repeated unchanged.
 
     >>> @cdc_asset(keys=["id"], sequence_by="lsn", apply_as_deletes="op = 'd'",
     ...            except_column_list=["op", "lsn"])
@@ -50,13 +50,13 @@ def cdc_asset(
     ...     return spark.session.read.parquet("landing/customers")
 
     Args:
-        keys: Columns that identify a row; for these and those that follow, up to `late_by`, see
-            `deltaweave.apply_changes`.
+        keys: Columns that identify a row. `deltaweave.apply_changes` describes this argument and
+            the next ones, up to `late_by`.
         sequence_by: SQL expression that orders the events of a key.
         apply_as_deletes: SQL condition of events that delete their key's row.
         apply_as_truncates: SQL condition of events that delete all older rows.
         ignore_null_updates: Whether nulls leave columns as they are.
-        present_columns: Column with the names of the columns that an event speaks of.
+        present_columns: Column with the names of the columns that an event sets.
         column_list: Columns of the events that are columns of the table.
         except_column_list: Columns of the events that are not.
         stored_as_scd_type: 1 for current rows, 2 for histories.
@@ -64,13 +64,13 @@ def cdc_asset(
         track_history_except_column_list: Columns whose change begins none.
         late_by: How long deletes are remembered.
         table: The table's path or catalog name; by default the IO manager's root and asset key.
-        retries: How often a run tries again after an error that may pass.
+        retries: How often a run tries again after a transient error.
         name: The asset's name; by default the function's.
         key_prefix: Prefix of the asset key.
         metadata: Further metadata of the definition.
         kinds: Kinds the UI shows.
         pool: The concurrency pool; by default one for each table.
-        arguments: All others of `dagster.asset`, as they are there.
+        arguments: All other arguments of `dagster.asset`, with the same meaning.
     """
 
     def decorate(function: Callable[..., Any]) -> AssetsDefinition:

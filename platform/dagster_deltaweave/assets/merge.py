@@ -56,19 +56,19 @@ def merge_asset(
     """Declare an asset whose function returns changes, and how they are merged into its table.
 
     The function returns the changes as a DataFrame (of Spark, pandas or Polars, or Arrow's table or
-    record batches), or `Changes` where it applies touched or changed rows of an upstream; None
-    where there is nothing to merge. In SQL strings the table is `t` and the changes are `s`. The
-    merge is given by `keys`, by `on`, or by `merge_text`.
+    record batches), or `Changes` if it applies touched or changed rows of an upstream; None if
+    there is nothing to merge. In SQL strings the table is `t` and the changes are `s`. The merge is
+    given by `keys`, by `on`, or by `merge_text`.
 
-    A run with the tag `deltaweave/full_refresh` rebuilds the table: it is then what the same
-    output, merged into an empty table, makes of it. The run's partitions are all the asset has,
-    or `partition_expr` says which rows of the table are theirs.
+    A run with the tag `deltaweave/full_refresh` rebuilds the table: the result is what the same
+    output gives when it is merged into an empty table. The run must cover all partitions of the
+    asset, or `partition_expr` must say which rows of the table belong to its partitions.
 
     Partitions are merged in their order, so that an older one never replaces what a newer one
-    wrote. A run waits for the runs of older partitions; one whose partition is older than a merged
-    one fails before it writes, with an `OutOfOrderError`. Otherwise, of two merges of one table at
-    once, the one that is first commits, and the other is done again where it read what the first
-    changed. A pool (by default one for each table) only saves the wasted work.
+    wrote. A run waits for the runs of older partitions. If a newer partition was merged already,
+    the run fails before it writes, with an `OutOfOrderError`. Of two concurrent merges into one
+    table, the first one commits, and the other runs again if it read what the first one changed. A
+    pool (by default one for each table) only avoids that wasted work.
 
     >>> @merge_asset(keys=["id"])
     ... def customers(spark: SparkResource) -> DataFrame:
@@ -76,9 +76,9 @@ def merge_asset(
 
     Args:
         keys: Columns that identify a row: `ON t.k = s.k AND …`.
-        on: The merge condition, where equal keys do not say it.
-        clauses: What to do with which rows, first match wins: `deltaweave.clauses.when_…()`.
-            Without any: update matched rows and insert the others.
+        on: The merge condition, if it is more than equal keys.
+        clauses: The clauses, of which the first match wins: `deltaweave.clauses.when_…()`. Without
+            clauses, the merge updates matched rows and inserts the others.
         merge_text: A whole statement, `MERGE INTO {target} AS t USING {source} AS s ON …`.
         table: The table's path or catalog name; by default the IO manager's root and asset key.
         schema: Schema for creating the table; by default that of the changes.
@@ -86,41 +86,42 @@ def merge_asset(
         cluster_by: Columns by which a created table is clustered; not with partition columns.
         properties: Table properties for creating the table. Deletion vectors are on unless
             `delta.enableDeletionVectors` is `"false"` here.
-        schema_policy: `strict`: columns of the changes that the table lacks are an error, by name,
-            before anything is written. `add`: they are added to the table. `widen`: so are they,
-            and the table's types become wider where those of the changes are. A `merge_text` says
-            it itself, by WITH SCHEMA EVOLUTION.
-        except_column_list: Columns of the changes that are no columns of the table: only clauses
-            use them.
+        schema_policy: `strict`: if the table lacks columns of the changes, an error names them
+            before anything is written. `add`: these columns are added to the table. `widen`: also,
+            types of the table become wider if those of the changes are. A `merge_text` says this
+            itself, by WITH SCHEMA EVOLUTION.
+        except_column_list: Columns of the changes that only clauses use and that are not columns of
+            the table.
         partition_expr: SQL expression over the table's columns that gives a row's partition (or
-            one for each dimension of multi-partitions), where partitions are parts of the table:
-            downstream assets then load only their partitions. Dagster's metadata of that name.
-        idempotent_by: What a re-run must not apply again, where the clauses would count it twice:
-            each `partition`, or each `delivery` of a partition (the run's tag
-            `deltaweave/delivery`). The mark of what was applied is in the merge's own commit, so
-            it holds for killed and simultaneous runs too. Such runs merge one partition at a time.
+            one for each dimension of multi-partitions), if partitions are parts of the table.
+            Downstream assets then load only their partitions. It is Dagster's metadata of that
+            name.
+        idempotent_by: What a re-run must not apply again, if the clauses would count it twice: each
+            `partition`, or each `delivery` of a partition (the run's tag `deltaweave/delivery`).
+            The merge's own commit holds the mark of what was applied, so it holds for killed and
+            concurrent runs too. Such runs merge one partition at a time.
         sequence_by: Column of the changes and of the table that says which of two rows is newer, a
             number or a time, of the same type in both. A row is updated or deleted only by changes
-            that are not older; a row without a sequence is older than all that have one.
-            Partitions of a merge that always updates and inserts whole rows (as without `clauses`)
-            are then merged in any order. One with conditions, deletes, or updates of some columns
-            keeps their order: a row that was left out or deleted has no sequence by which an older
-            one could be left out (`@cdc_asset` remembers deletes).
+            that are not older; a row without a sequence is older than all rows with one. If the
+            merge always updates and inserts whole rows (as without `clauses`), partitions are then
+            merged in any order. A merge with conditions, deletes, or updates of some columns keeps
+            their order: a row that was skipped or deleted leaves no sequence that would rule out an
+            older one (`@cdc_asset` remembers deletes).
         order: `partition`: partitions are merged in their order: time windows by their beginnings,
-            fixed ones as defined, dynamic ones by their keys as texts, those of several dimensions
-            by time. `any`: in any order, for merges in which it does not matter. Merges that only
-            insert have no order.
-        retries: How often to try again after an error that may pass (a commit conflict); all
-            other errors fail the run at once.
+            fixed ones as defined, dynamic ones by their keys as strings, those of several
+            dimensions by time. `any`: in any order, for merges in which it does not matter. Merges
+            that only insert have no order.
+        retries: How often to try again after a transient error (a commit conflict); all other
+            errors fail the run at once.
         name: The asset's name; by default the function's.
         key_prefix: Prefix of the asset key.
         metadata: Further metadata of the definition.
         kinds: Kinds the UI shows.
-        pool: The concurrency pool; by default one for each table, so that Dagster, given a limit
-            for it, runs one merge of a table at a time.
-        arguments: All others of `dagster.asset`, as they are there. Of these, `ins` may ask for
-            touched rows with `AssetIn(metadata={"deltaweave/read": "touched"})`; `partitions_def`
-            are partitions of the changes, and a run merges those that it is for.
+        pool: The concurrency pool; by default one for each table. If Dagster limits it to 1, one
+            merge of a table runs at a time.
+        arguments: All other arguments of `dagster.asset`, with the same meaning. `ins` may ask for
+            touched rows with `AssetIn(metadata={"deltaweave/read": "touched"})`. `partitions_def`
+            defines the partitions of the changes, and a run merges its own partitions.
     """
 
     def decorate(function: Callable[..., Any]) -> AssetsDefinition:
@@ -178,7 +179,7 @@ def _problem(
     merge_text: str | None,
     schema_policy: str,
 ) -> str | None:
-    """What is wrong with a declared merge, in words for the one who wrote it."""
+    """What is wrong with a declared merge, for its author; None if nothing is."""
     if isinstance(keys, str):
         return f"keys is a list of columns: keys=[{keys!r}]."
     if sum(bool(given) for given in (keys, on, merge_text)) != 1:
@@ -200,7 +201,7 @@ def _order_problem(
     merge_text: str | None,
     except_column_list: Sequence[str],
 ) -> str | None:
-    """What is wrong with the declared order of merges."""
+    """What is wrong with the declared order of merges; None if nothing is."""
     unknown = choice_problem("order", order, get_args(Order))
     if unknown is not None or sequence_by is None:
         return unknown
@@ -222,7 +223,7 @@ def _table_problem(
     idempotent_by: str | None,
     arguments: DagsterArguments,
 ) -> str | None:
-    """What is wrong with a declared table or with its partitions."""
+    """What is wrong with a declared table or with its partitions; None if nothing is."""
     if partition_by and cluster_by:
         return "a table has partition_by or cluster_by, not both."
     if idempotent_by is None:

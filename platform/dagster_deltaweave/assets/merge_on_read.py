@@ -1,4 +1,4 @@
-"""`@merge_on_read_asset`: a table whose changes are appended now, merged later; three assets."""
+"""`@merge_on_read_asset`: three assets for a table whose changes are appended now, merged later."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 class MergeOnReadAssets(list[AssetsDefinition]):
     """The three assets of a merge-on-read table.
 
-    A list, so that Dagster's loaders find them in a module: `Definitions(assets=[*orders])`.
+    It is a list, so that Dagster's loaders find the assets in a module:
+    `Definitions(assets=[*orders])`.
 
     Attributes:
-        changes: The change events, appended.
-        base: The table that they are merged into.
-        view: Both as one.
+        changes: The appended change events.
+        base: The table into which they are merged.
+        view: The rows of the base with all changes.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class MergeOnReadAssets(list[AssetsDefinition]):
 
     @property
     def declaration(self) -> MergeOnReadDeclaration:
-        """The view's."""
+        """The declaration of the view."""
         key = self.view.key
         found = table_declaration(self.view.metadata_by_key[key], asset=key.to_user_string())
         assert isinstance(found, MergeOnReadDeclaration)
@@ -79,20 +80,20 @@ def merge_on_read_asset(
 ) -> Callable[[Callable[..., Any]], MergeOnReadAssets]:
     """Declare a merge-on-read table, whose function returns change events, as three assets.
 
-    - `<name>_changes` is what the function returns, appended: a DataFrame as one batch, once for
-      each run, also where the run is tried again; of a streaming DataFrame all that there is now,
-      each micro-batch once (`build_stream_job` keeps it running).
-    - `<name>_base` is the table that they are merged into. Materializing it brings all changes into
-      it, then deletes those that have been in it for `keep_merged_for`.
-    - `<name>` is both as one, and what downstream assets read: a lazy DataFrame of the rows as of
-      now; `AssetIn(metadata={"deltaweave/where": "id < 10"})` asks for those of some keys. It has
-      no data of its own. Materializing it records what is pending, by the logs and without Spark.
-      Its data version is the newest batch, so that merging makes nothing downstream stale.
+    - `<name>_changes` holds what the function returns. A DataFrame is appended as one batch, once
+      for each run even if the run is retried. Of a streaming DataFrame, all that is available now
+      is appended, each micro-batch once (`build_stream_job` keeps the stream running).
+    - `<name>_base` is the table into which the changes are merged. Materializing it merges all
+      changes, then deletes those that have been in it for `keep_merged_for`.
+    - `<name>` is the view that downstream assets read: a lazy DataFrame of the rows as of now;
+      `AssetIn(metadata={"deltaweave/where": "id < 10"})` asks for those of some keys. It has no
+      data of its own. Materializing it records what is pending, by the logs and without Spark. Its
+      data version is the newest batch, so that merging makes nothing downstream stale.
 
-    They are three assets, and not one of three outputs, because they are materialized at different
-    times by different runs: changes each minute, the base by a sensor or each night. So each has
-    a pool of its own, too: two runs never append at once, nor do two merge (nor a merge and an
-    upkeep of the base), but none that appends waits for one that merges.
+    They are three assets, and not one with three outputs, because different runs materialize them
+    at different times: changes each minute, the base by a sensor or each night. So changes and base
+    have a pool each: no two runs append at once, and no two runs merge at once (nor do a merge and
+    an upkeep of the base), but a run that appends never waits for a run that merges.
 
     >>> @merge_on_read_asset(keys=["id"], sequence_by="version", apply_as_deletes="op = 'd'",
     ...                      except_column_list=["op", "version"])
@@ -100,38 +101,38 @@ def merge_on_read_asset(
     ...     return spark.session.readStream.format("delta").load("/lake/order_events")
 
     Args:
-        keys: Columns that identify a row; for these and those that follow, up to
-            `broadcast_limit_bytes`, see `deltaweave.MergeOnReadTable`.
+        keys: Columns that identify a row. `deltaweave.MergeOnReadTable` describes this argument and
+            the next ones, up to `broadcast_limit_bytes`.
         sequence_by: SQL expression that orders the events of a key.
         apply_as_deletes: SQL condition of events that delete their key's row.
         apply_as_truncates: SQL condition of events that delete all older rows.
-        inserts: SQL condition of events that insert; what they promise, `MergeOnReadTable` says.
+        inserts: SQL condition of events that insert; `MergeOnReadTable` says what this promises.
         ignore_null_updates: Whether nulls leave columns as they are.
-        present_columns: Column with the names of the columns that an event speaks of.
+        present_columns: Column with the names of the columns that an event sets.
         column_list: Columns of the events that are columns of the table.
         except_column_list: Columns of the events that are not.
         partition_by: Partition columns of the base.
         late_by: How long deletes are remembered.
         keep_merged_for: How long changes are kept once they are in the base.
-        broadcast_limit_bytes: Changes up to this measured size are sent to every task.
+        broadcast_limit_bytes: Changes up to this measured size are broadcast.
         strategy: How the base is rematerialized: `merge`, `overwrite`, `replace_where`, or `auto`.
-        idempotent_by: What of batches is appended once, instead of each run's: each `partition`, or
-            each `delivery` of one.
+        idempotent_by: What is appended once: each `partition`, or each `delivery` of one; by
+            default the batch of each run.
         table: The base's path; by default the IO manager's root and the key of `<name>_base`.
-        changes_table: The changes' path; by default beside `table`, or root and key.
-        checkpoint: Where Spark keeps how far a stream was read; by default beside the changes, at
-            their path with `_checkpoint`. Delete it together with the tables.
-        retries: How often a run tries again after an error that may pass.
+        changes_table: The changes' path; by default next to `table`, or root and key.
+        checkpoint: Where Spark keeps the stream's progress; by default the changes' path with
+            `_checkpoint` appended. Delete it together with the tables.
+        retries: How often a run tries again after a transient error.
         name: The view's name; by default the function's.
         key_prefix: Prefix of the asset keys.
-        metadata: Further metadata of the three.
+        metadata: Further metadata of the three assets.
         kinds: Kinds the UI shows of changes and base.
         pool: The concurrency pool of the changes; by default one for each table. The base always
             has a pool of its own.
-        arguments: All others of `dagster.asset`. `group_name`, `owners`, `tags` and
-            `io_manager_key` (of a `SparkDeltaIOManager`) are of the three; `description` is of the
-            view, by default the function's docstring. The others are of the changes: `ins`, `deps`,
-            `partitions_def`, `automation_condition`, …
+        arguments: All other arguments of `dagster.asset`. `group_name`, `owners`, `tags` and
+            `io_manager_key` (of a `SparkDeltaIOManager`) go to all three assets; `description` goes
+            to the view, and is by default the function's docstring. The others go to the changes:
+            `ins`, `deps`, `partitions_def`, `automation_condition`, …
     """
 
     # More than 50 lines: each argument takes a line here and one in the declaration.
@@ -211,7 +212,7 @@ def _problem(
     table: str | None,
     changes_table: str | None,
 ) -> str | None:
-    """What is wrong with a declared table, in words for the one who wrote it."""
+    """What is wrong with a declared table, for its author; None if nothing is."""
     if isinstance(keys, str) or not keys:
         return "keys is a list of one or more columns."
     unknown = choice_problem("strategy", strategy, get_args(Strategy)) or choice_problem(

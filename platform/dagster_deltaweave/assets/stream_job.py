@@ -28,27 +28,27 @@ def build_stream_job(
 ) -> UnresolvedAssetJobDefinition:
     """A job whose run keeps the stream of a merge-on-read table running.
 
-    Each micro-batch is appended once, and readers see it at once, also while the run continues. The
+    Each micro-batch is appended once, and readers see it immediately, while the run continues. The
     base can be rematerialized at any time meanwhile. Observations of the changes record:
 
-    - `stream/batch`: the newest micro-batch, by the stream's own count.
-    - `stream/rows`: events since the observation before, of the 100 micro-batches that Spark
-      remembers.
-    - `stream/rows_per_second`: these by the time since then.
-    - `stream/processed_rows_per_second`: of the newest micro-batch, while it was at work.
-    - `stream/freshness_seconds`: 0 where the stream has appended all that it found and waits; where
-      it is at work, how long ago it began with what it appended last.
+    - `stream/batch`: the number of the newest micro-batch in the stream.
+    - `stream/rows`: events since the previous observation, in the last 100 micro-batches, which
+      Spark remembers.
+    - `stream/rows_per_second`: these events divided by the time since the previous observation.
+    - `stream/processed_rows_per_second`: the rate at which the newest micro-batch was processed.
+    - `stream/freshness_seconds`: 0 if the stream has appended all that it found and waits;
+      otherwise the time since it began the micro-batch that it appended last.
     - `changes/…`: what is pending.
 
-    A run that is terminated, or killed, leaves nothing half done: the next run continues from
-    its checkpoint. It is one materialization, at its end.
+    A run that is terminated or killed leaves nothing incomplete: the next run continues from its
+    checkpoint. A run makes one materialization, at its end.
 
     Args:
         name: The job's name.
         tables: The assets of `@merge_on_read_asset`, whose function returns a streaming DataFrame.
         every: How often events are appended.
-        run_for: When the run ends by itself; by default when it is terminated.
-        observe_every: Least time between two observations.
+        run_for: How long the run lasts; by default until it is terminated.
+        observe_every: The least time between two observations.
     """
     changes: AssetsDefinition = tables.changes
     run = StreamRun(

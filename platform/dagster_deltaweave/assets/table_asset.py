@@ -1,4 +1,4 @@
-"""What the three decorators share: Dagster's own arguments, keys, pools and the asset itself."""
+"""Shared by the three decorators: Dagster's own arguments, keys, pools and the asset itself."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DagsterArguments(TypedDict, total=False):
 
 
 def asset_key(key_prefix: str | Sequence[str] | None, name: str) -> AssetKey:
-    """The key that Dagster gives an asset of this prefix and name."""
+    """The key that Dagster gives an asset with this prefix and name."""
     prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
     return AssetKey([*prefix, name])
 
@@ -69,7 +69,7 @@ def table_asset(
     """The asset of a function, with its table's declaration in the metadata of its definition.
 
     Args:
-        function: What the asset runs.
+        function: The asset's function.
         declaration: Of the asset's table.
         arguments: Dagster's own arguments.
         name: The asset's name.

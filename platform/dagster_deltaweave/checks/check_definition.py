@@ -1,4 +1,4 @@
-"""What all asset checks of a table share: their specs, their results and the table."""
+"""Shared by all asset checks of a table: their specs, their results and the table."""
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from deltaweave import Table
 
 Finding: TypeAlias = tuple[bool, str, dict[str, Any]]
-"""Whether a check passed, what it found in words, and in metadata."""
+"""Whether a check passed, a description of its findings, and their metadata."""
 
 
 def check_results(
     asset: AssetsDefinition, found: Mapping[str, Finding], severity: AssetCheckSeverity
 ) -> Iterator[AssetCheckResult]:
-    """What the checks found, by their names, as Dagster takes it."""
+    """Dagster's results of checks, from their findings by name."""
     for name, (passed, description, metadata) in found.items():
         yield AssetCheckResult(
             asset_key=asset.key,
@@ -46,7 +46,7 @@ def check_specs(
     """Specs of the checks that have a description.
 
     Raises:
-        DagsterInvalidDefinitionError: There is none, or `blocking` names another.
+        DagsterInvalidDefinitionError: No check has one, or `blocking` names another check.
     """
     names = [name for name, description in descriptions.items() if description]
     if not names:
@@ -69,7 +69,7 @@ def check_specs(
 
 
 def check_op_name(specs: Sequence[AssetCheckSpec]) -> str:
-    """A name for the op that runs these checks: no other op can run them too."""
+    """A unique name for the op that runs these checks: no other op can run them too."""
     words = [*specs[0].asset_key.path, *(spec.name for spec in specs)]
     return "__".join(re.sub(r"\W", "_", word) for word in words)
 
@@ -84,5 +84,5 @@ def asset_table(
 
 
 def invalid_checks(key: AssetKey, problem: str) -> DagsterInvalidDefinitionError:
-    """The error of checks that are declared wrongly."""
+    """The error for checks that are declared incorrectly."""
     return DagsterInvalidDefinitionError(f"checks of {key.to_user_string()}: {problem}")

@@ -1,8 +1,8 @@
-"""Which run's materializations an asset check judges, where several runs work at once.
+"""Which run's materializations an asset check judges, if several runs are concurrent.
 
-A check judges what its own run materialized; in a run that was executed again and did not
-materialize the asset, what the run before it did. Only a check that runs alone judges the newest
-materialization of any run, and says so.
+A check judges what its own run materialized. If its run is a re-execution that did not materialize
+the asset, it judges the run before. Only a check that runs alone judges the newest materialization
+of any run, and it says so.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _PAGE = 200
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """What one run materialized of an asset, and whether it is the check's own.
+    """What one run materialized of an asset, and whether it is the check's own run.
 
     Attributes:
         run_id: The run.
-        is_own: Whether the check is a step of it.
+        is_own: Whether the check is a step of this run.
         at: When the newest of the materializations was recorded, with its time zone.
-        storage_id: Dagster's number of that record: a later one is higher.
+        storage_id: Dagster's number of that record; a later record has a higher number.
         materializations: One, or one for each partition; the newest first.
     """
 
@@ -47,13 +47,13 @@ class JudgedRun:
     @property
     def values(self) -> Mapping[str, Any]:
         """The metadata of the run, as plain values."""
-        # Of partitions that the run's tag lists, one materialization holds it for all.
+        # If the run's tag lists partitions, only one of their materializations has all metadata.
         fullest = max(self.materializations, key=lambda each: len(each.metadata))
         return {key: entry.value for key, entry in fullest.metadata.items()}
 
     @property
     def partitions(self) -> list[str | None]:
-        """The partitions that were materialized; None alone for an asset without any."""
+        """The partitions that were materialized; only None for an asset without partitions."""
         named = [each.partition for each in self.materializations if each.partition is not None]
         return list(dict.fromkeys(reversed(named))) or [None]
 
@@ -65,7 +65,7 @@ class JudgedRun:
 
     @property
     def note(self) -> str:
-        """A sentence that says what is judged, where it is not the check's own run; or nothing."""
+        """A sentence that names the judged run, or nothing if it is the check's own."""
         if self.is_own:
             return ""
         return f" Judged is run {self.run_id[:8]} of {self.at:%Y-%m-%d %H:%M:%S %Z}."
@@ -77,7 +77,7 @@ class JudgedRun:
 
 
 def judged_run(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> JudgedRun | None:
-    """The materializations that a check of this run is to judge; None where no run made any."""
+    """The materializations that a check of this run judges; None if no run made any."""
     own = materializations_of_run(instance, run.run_id, key)
     if own is not None:
         return JudgedRun(run.run_id, True, *own)
@@ -97,8 +97,8 @@ def judged_run(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> Jud
 def newest_runs(instance: DagsterInstance, key: AssetKey) -> Iterator[JudgedRun]:
     """What each run materialized of the asset, the newest run first.
 
-    Materializations of no run, as sensors report them, are left out. A run of many partitions has
-    as many records, so that they are looked through page by page, as far as the caller asks.
+    Materializations without a run, as sensors report them, are left out. A run of many partitions
+    has as many records, so they are read page by page, as far as the caller iterates.
     """
     seen: set[str] = set()
     cursor = None
@@ -118,7 +118,7 @@ def newest_runs(instance: DagsterInstance, key: AssetKey) -> Iterator[JudgedRun]
 def materializations_of_run(
     instance: DagsterInstance, run_id: str, key: AssetKey
 ) -> tuple[datetime, int, Sequence[AssetMaterialization]] | None:
-    """When a run materialized the asset last, that record's number, and all; None if it did not."""
+    """Time and number of a run's last materialization of the asset, and all of them; or None."""
     records = instance.get_records_for_run(
         run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION, ascending=False
     ).records

@@ -1,4 +1,4 @@
-"""Asset checks of what a run merged, by the metadata that it recorded: they need no Spark."""
+"""Asset checks of what a run merged: they read the metadata that it recorded and need no Spark."""
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
@@ -34,10 +34,10 @@ ROW_COUNT = "row_count_change"
 ROW_COUNT_KEY = "dagster/row_count"
 
 _RUNS = 100
-"""How many earlier runs are searched for the one before."""
+"""How many earlier runs are searched for the previous one."""
 
 _AT_ONCE = 5
-"""How many runs may record in another order than they commit."""
+"""How many runs may record their results in another order than they commit."""
 
 
 def build_merge_checks(
@@ -49,33 +49,33 @@ def build_merge_checks(
     blocking: bool | Iterable[str] = False,
     severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
 ) -> AssetChecksDefinition:
-    """Checks of what the check's own run merged, run together: those that are asked for.
+    """Checks of what the check's own run merged. The requested checks run together.
 
-    A check that runs alone judges the newest run that materialized the asset, and says which.
+    A check that runs alone judges the newest run that materialized the asset, and names it.
 
     - `source_rows_accounted_for`: rows inserted + updated + deleted + left alone = rows of the
-      source, where updates and deletes are those of WHEN MATCHED clauses, and left alone are rows
-      that no clause takes, by its condition or because there is none for them. The merge counts
-      these apart from the rows that it writes, so that a row that was lost makes the check fail.
-      So does a source row that matched several rows of the table: the check is asked for where ON
-      gives a key. Where the clauses take every row, none may be left alone. A merge that only
-      inserts does not count the rows that match: then the check fails only if more rows were
-      inserted than there are, and says so. A merge that was skipped passes.
-    - `row_count_change`: how much the table's row count moved since the run before, as a share of
-      what it was: `(-0.1, 0.5)` allows a tenth fewer and half as many more. Fixed bounds are
-      Dagster's own: `build_metadata_bounds_checks(metadata_key="dagster/row_count", …)`.
+      source. Updates and deletes are those of WHEN MATCHED clauses. Rows left alone are those that
+      no clause takes, because of its condition or because there is no clause for them. The merge
+      counts these apart from the rows that it writes, so the check fails if a row was lost. It also
+      fails if a source row matched several rows of the table, so use it only if ON compares a key.
+      If the clauses take every row, none may be left alone. A merge that only inserts does not
+      count matched rows: then the check fails only if more rows were inserted than the source has,
+      and says so. A merge that was skipped passes.
+    - `row_count_change`: the change of the table's row count since the previous run, as a fraction
+      of the previous count: `(-0.1, 0.5)` allows 10% fewer to 50% more rows. For fixed bounds, use
+      Dagster's own `build_metadata_bounds_checks(metadata_key="dagster/row_count", …)`.
 
     >>> customers_checks = build_merge_checks(customers, source_rows=True, blocking=True)
 
     Args:
         asset: The merge asset.
         source_rows: Whether to check `source_rows_accounted_for`.
-        every_row: Whether its clauses take every source row; by default what they say, and that
-            they do not where MERGE text says it.
-        row_count_change: Lowest and highest change; None is no bound.
-        blocking: Whether a failure keeps downstream assets of the same run from running: of all
-            these checks, or of those named.
-        severity: Of a failure; a WARN blocks nothing.
+        every_row: Whether its clauses take every source row; by default the declared clauses tell,
+            and a MERGE text counts as not taking every row.
+        row_count_change: The lowest and highest change; None for no bound.
+        blocking: Whether a failure keeps downstream assets of the same run from running: for all
+            these checks, or for those named.
+        severity: The severity of a failure; a WARN blocks nothing.
     """
     declaration = merge_declaration_in(asset.metadata_by_key[asset.key])
     if source_rows and declaration is None:
@@ -117,7 +117,7 @@ def _promise(takes_all: bool) -> str:
 
 
 def takes_every_row(declaration: MergeDeclaration | None) -> bool:
-    """Whether the declared clauses take every source row, one target row for each."""
+    """Whether the declared clauses take every source row, each for one target row."""
     if declaration is None:
         return False
     matched = [clause for clause in declaration.clauses if clause.kind == "matched"]
@@ -139,7 +139,7 @@ def _source_rows(values: Mapping[str, Any], takes_all: bool) -> Finding:
     }
     counted = ", ".join(f"{count:,} {what}" for what, count in taken.items())
     others = source - sum(taken.values())
-    # Rows that were not counted pass as left alone, unless the clauses take every row.
+    # Uncounted rows count as left alone, unless the clauses take every row.
     left_alone = values.get("merge/source_rows_unaffected", 0 if takes_all else max(others, 0))
     missing = others - left_alone
     if others < 0 or missing < 0:
@@ -166,9 +166,9 @@ def _source_rows(values: Mapping[str, Any], takes_all: bool) -> Finding:
 
 
 def _run_before(instance: DagsterInstance, key: AssetKey, judged: JudgedRun) -> JudgedRun | None:
-    """The run that left the version before the judged one's, of those that recorded a row count.
+    """The run that left the version before the judged run's, among runs that recorded a row count.
 
-    Runs that work at once do not always record in the order in which they commit.
+    Concurrent runs do not always record their results in the order in which they commit.
     """
     table = judged.values.get(TABLE_ID)
     earlier = (

@@ -1,4 +1,4 @@
-"""An asset check that the delivered changes are in the table: none was lost, none undone."""
+"""An asset check that the table has all delivered changes: none was lost or undone."""
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
@@ -43,28 +43,28 @@ def build_orphan_changes_check(
     severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
     io_manager_key: str = "io_manager",
 ) -> AssetChecksDefinition:
-    """A check, `no_orphan_changes`, that reads the delivered changes again and finds them.
+    """A check, `no_orphan_changes`, that reads the delivered changes again and looks them up.
 
-    Every changed key is in the table, and every deleted key is not. The changes are those of the
-    partitions that the check's own run materialized, and the table is read at the version that this
-    run left, so that the verdict does not depend on what other runs merge at the same time or
-    later. A check that runs alone judges the newest run that materialized the asset, and says
-    which. Nulls in keys are equal to each other here, since a row with one was inserted.
+    Every changed key must be in the table, and no deleted key may be. The changes are those of the
+    partitions that the check's own run materialized. The table is read at the version that this run
+    left, so the result does not depend on what other runs merge at the same time or later. A check
+    that runs alone judges the newest run that materialized the asset, and names it. Nulls in keys
+    are equal to each other here, because a row with one was inserted.
 
-    One job joins the changes with the table's key columns; keys that are not as they should be, 10
-    at most, are looked up only where there are some and `sample` asks for them.
+    One job joins the changes with the table's key columns. At most 10 offending keys are looked up,
+    only if there are any and `sample` asks for them.
 
     >>> check = build_orphan_changes_check(orders, changes=read_delivery, keys=["id"])
 
     Args:
         asset: The merge asset.
         changes: Reads the changes of a partition, or of the asset for None, as the asset function
-            does: without rows that the clauses leave alone.
-        keys: The columns that identify a row, of the same names in changes and table.
+            does, but without rows that the clauses leave alone.
+        keys: The columns that identify a row, with the same names in changes and table.
         deleted: SQL condition over the changes (`s`), true for rows that delete their key.
         sample: Whether `check/sample` shows up to 10 of those keys, as in `build_table_checks`.
         blocking: Whether a failure keeps downstream assets of the same run from running.
-        severity: Of a failure; a WARN blocks nothing.
+        severity: The severity of a failure; a WARN blocks nothing.
         io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table.
     """
 
@@ -97,7 +97,7 @@ def build_orphan_changes_check(
 
 
 def _version_left(judged: JudgedRun, table: "Table") -> int:
-    """The version that the run left; the newest where it says none, or one of another table."""
+    """The version that the run left; the newest if it recorded none, or one of another table."""
     values = judged.values
     if values.get(TABLE_ID) == table.id():
         return int(values[TABLE_VERSION])

@@ -1,4 +1,4 @@
-"""An asset check of how many changes are not merged into the base yet; needs no Spark."""
+"""An asset check of how many changes are not merged into the base yet; it needs no Spark."""
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
@@ -30,10 +30,10 @@ def build_pending_changes_check(
     severity: AssetCheckSeverity = AssetCheckSeverity.WARN,
     io_manager_key: str = "io_manager",
 ) -> AssetChecksDefinition:
-    """A check of the view, `pending_changes`: no more is pending than the policy allows.
+    """A check of the view, `pending_changes`: no more changes are pending than the policy allows.
 
-    With the policy of the sensor it fails between two rematerializations; give it wider limits, at
-    which a rematerialization must be late.
+    With the sensor's own policy, it would fail whenever a rematerialization is due. So give it
+    wider limits, which are exceeded only if a rematerialization is late.
 
     >>> late = build_pending_changes_check(orders, policy=RematerializationPolicy(batches=5_000))
 
@@ -41,7 +41,7 @@ def build_pending_changes_check(
         tables: The assets of `@merge_on_read_asset`.
         policy: What may be pending; by default `RematerializationPolicy()`.
         blocking: Whether a failure keeps downstream assets of the same run from running.
-        severity: Of a failure; a WARN blocks nothing.
+        severity: The severity of a failure; a WARN blocks nothing.
         io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables.
     """
     allowed, declaration = policy or RematerializationPolicy(), tables.declaration

@@ -1,4 +1,4 @@
-"""What the checks of a table find: keys that repeat, nulls, its schema and its age."""
+"""The findings of a table's checks: keys that repeat, nulls, its schema and its age."""
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
@@ -151,7 +151,7 @@ def age_finding(table: "Table", within: timedelta) -> Finding:
     change = last_change(table)
     age = datetime.now(timezone.utc) - change.committed_at
     if not change.is_in_log:
-        # How much longer ago it was, nothing tells: what is not known to be fresh does not pass.
+        # The change may be much older than the log, so the check fails.
         text = f"No version changed rows since {change.version}, the oldest in the log, {age} ago."
         return False, text, {"check/log_begins": MetadataValue.timestamp(change.committed_at)}
     return (
@@ -165,7 +165,7 @@ def age_finding(table: "Table", within: timedelta) -> Finding:
 
 
 def sample_table(rows: "DataFrame", columns: Sequence[str]) -> MetadataValue:
-    """At most 10 rows as a table in the UI; values as Spark shows them."""
+    """At most 10 rows as a table for the UI, with values as Spark shows them."""
     shown = rows.select(*(column(name).cast("string").alias(name) for name in columns))
     found = shown.limit(_SAMPLE).collect()
     header = "| " + " | ".join(columns) + " |"

@@ -1,9 +1,9 @@
-"""Asset checks of a Delta table's rows: all that one asset asks for in one pass over the table.
+"""Asset checks of a Delta table's rows: all checks of an asset take one pass over the table.
 
-What Dagster has is not built again; it reads the metadata that merges record:
+These checks of Dagster's own read the metadata that merges record, so they are not built again:
 
-- `build_column_schema_change_checks`: the columns against those of the materialization before.
-- `build_metadata_bounds_checks`: any number between fixed bounds, as `dagster/row_count`.
+- `build_column_schema_change_checks`: compares the columns with those of the last materialization.
+- `build_metadata_bounds_checks`: any number between fixed bounds, such as `dagster/row_count`.
 - `FreshnessPolicy`, or `build_last_update_freshness_checks`: how long ago a run materialized the
   asset. Neither sees commits of other writers; `changed_within` here does.
 
@@ -73,25 +73,25 @@ def build_table_checks(
     severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
     io_manager_key: str = "io_manager",
 ) -> AssetChecksDefinition:
-    """Checks of the rows in an asset's table, run together: those that are asked for.
+    """Checks of the rows in an asset's table. The requested checks run together.
 
-    - `unique_key`: no two rows have equal values in these columns. As for SQL's UNIQUE, rows with
-      a null in one of them are equal to none. It reads these columns of the whole table, always:
-      a row written now can have the key of any row that was there.
+    - `unique_key`: no two rows have equal values in these columns. As for SQL's UNIQUE, a row with
+      a null in one of them equals no other row. It always reads these columns of the whole table,
+      because a new row can have the key of any existing row.
     - `no_nulls`: no row has a null in one of these columns. It reads only files added since the
-      version at which it last passed for these columns: nulls can be nowhere else. Where it never
-      passed, or the log no longer holds that version, it reads the table.
-    - `declared_schema`: the table has these columns, of these types. Reads no rows.
-    - `changed_recently`: the last commit that changed rows, by whichever writer, is not older than
-      `changed_within`. A merge that changes nothing commits nothing: where only Dagster writes, a
-      `FreshnessPolicy` says more. It fails where the log no longer holds that commit, which may be
-      of any age. Reads no rows.
+      version at which it last passed for these columns, because only they can have new nulls. If it
+      never passed, or the log no longer holds that version, it reads the whole table.
+    - `declared_schema`: the table has these columns, of these types. It reads no rows.
+    - `changed_recently`: the last commit of any writer that changed rows is not older than
+      `changed_within`. A merge that changes nothing commits nothing: if only Dagster writes, a
+      `FreshnessPolicy` says more. The check fails if the log no longer holds that commit, which may
+      be of any age. It reads no rows.
 
-    They look at the newest version, which is what downstream assets of the run read, even where
-    another run or writer committed it; `check/version` says which it was.
+    They look at the newest version, which downstream assets of the run read, even if another run or
+    writer committed it; `check/version` names it.
 
-    The rows are read in one pass, by one aggregation; offending keys, 10 at most, are looked up
-    only where a check fails and `sample` asks for them.
+    One aggregation reads the rows in one pass. At most 10 offending keys are looked up, only if a
+    check fails and `sample` asks for them.
 
     >>> customers_checks = build_table_checks(customers, unique_key=["id"], blocking=True)
 
@@ -105,11 +105,11 @@ def build_table_checks(
         more_columns: Whether the table may have more columns than those.
         changed_within: How old the last change may be.
         sample: Whether `check/sample` shows up to 10 offending keys. Their values are then in
-            Dagster's event log, for all who can open its UI: turn it off where keys are personal
-            data or secrets.
-        blocking: Whether a failure keeps downstream assets of the same run from running: of all
-            these checks, or of those named.
-        severity: Of a failure; a WARN blocks nothing.
+            Dagster's event log, for all who can open its UI: turn it off if keys are personal data
+            or secrets.
+        blocking: Whether a failure keeps downstream assets of the same run from running: for all
+            these checks, or for those named.
+        severity: The severity of a failure; a WARN blocks nothing.
         io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table.
     """
     for columns, name in ((unique_key, "unique_key"), (no_nulls, "no_nulls")):
@@ -139,7 +139,7 @@ def build_table_checks(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is asked of a table: arguments of `build_table_checks`."""
+    """The requested checks: arguments of `build_table_checks`."""
 
     unique_key: Sequence[str]
     no_nulls: Sequence[str]
@@ -152,17 +152,18 @@ class _Asked:
     def findings(
         self, context: AssetCheckExecutionContext, key: AssetKey, table: "Table"
     ) -> dict[str, Finding]:
-        """What the checks that this run selects find in the newest version of the table."""
+        """The findings of this run's selected checks in the newest version of the table."""
         selected = {each.name for each in context.selected_asset_check_keys}
         if not table.exists():
             missing: Finding = (False, f"There is no table at {table.path_or_name} yet.", {})
             return dict.fromkeys(sorted(selected), missing)
         snapshot = table.snapshot()
-        # A column that was dropped and added again has another physical name, and nulls anywhere.
+        # A column that was dropped and added again has another physical name, and any file may hold
+        # nulls in it.
         columns = sorted(snapshot.physical_names.get(name, name) for name in self.no_nulls)
         found: dict[str, Finding] = {}
         if UNIQUE_KEY in selected:
-            # The pass that groups by key counts the nulls too, so then both read the whole table.
+            # The pass that groups by key counts the nulls too, so both then read the whole table.
             nulls = self.no_nulls if NO_NULLS in selected else ()
             found |= repeated_keys(
                 table, snapshot.version, self.unique_key, nulls, sample=self.sample

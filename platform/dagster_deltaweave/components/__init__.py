@@ -1,7 +1,7 @@
 """Dagster components: assets that are declared in YAML.
 
 - `merge_asset`: `MergeAssetComponent`, the YAML form of `@merge_asset`.
-- `merge_sources`: where its changes come from.
+- `merge_sources`: the sources of its changes.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from deltaweave.clauses import Action, Clause, Kind
 
 
 class MergeClause(Model, Resolvable):
-    """A WHEN clause: which rows, under which condition, and what to do with them."""
+    """A WHEN clause: its rows, its condition and its action."""
 
     when: Annotated[Kind, Field(description="Which rows the clause looks at.")]
     then: Annotated[Action, Field(description="What it does to them.")]
@@ -75,10 +75,10 @@ class MergeClause(Model, Resolvable):
 
 
 class MergeAssetScaffolder(Scaffolder):
-    """Writes a `defs.yaml` that says all that a first merge needs, to be filled in."""
+    """Writes a `defs.yaml` with everything that a first merge needs, for the user to fill in."""
 
     def scaffold(self, request: ScaffoldRequest[Any]) -> None:
-        """Write it for an asset of the folder's name."""
+        """Write it for an asset with the folder's name."""
         name = Path(request.target_path).stem
         scaffold_component(
             request,
@@ -93,9 +93,10 @@ class MergeAssetScaffolder(Scaffolder):
 
 @scaffold_with(MergeAssetScaffolder)
 class MergeAssetComponent(Component, Resolvable, Model):
-    """A Delta table as an asset: where its changes come from, and how they are merged into it.
+    """A Delta table as an asset: the source of its changes, and how they are merged into it.
 
-    The attributes are those of `@merge_asset`. It needs the resources `spark` and `io_manager`.
+    The attributes are those of `@merge_asset`. The asset needs the resources `spark` and
+    `io_manager`.
 
     ```yaml
     type: dagster_deltaweave.MergeAssetComponent
@@ -120,10 +121,10 @@ class MergeAssetComponent(Component, Resolvable, Model):
     ]
     keys: Annotated[Sequence[str], Field(description="Columns that identify a row.")] = ()
     on: Annotated[
-        str | None, Field(description="The merge condition, where keys do not say it.")
+        str | None, Field(description="The merge condition, if it is more than equal keys.")
     ] = None
     clauses: Annotated[
-        Sequence[MergeClause], Field(description="What to do with which rows; else an upsert.")
+        Sequence[MergeClause], Field(description="The WHEN clauses; by default an upsert.")
     ] = ()
     merge_text: Annotated[
         str | None,
@@ -136,14 +137,14 @@ class MergeAssetComponent(Component, Resolvable, Model):
     cluster_by: Annotated[Sequence[str], Field(description="Its clustering columns.")] = ()
     properties: Annotated[Mapping[str, str], Field(description="Its table properties.")] = {}
     schema_policy: Annotated[
-        SchemaPolicy, Field(description="What becomes of columns that the table lacks.")
+        SchemaPolicy, Field(description="What happens to columns that the table lacks.")
     ] = "strict"
     except_column_list: Annotated[
         Sequence[str], Field(description="Columns of the changes that only clauses use.")
     ] = ()
     partition_expr: Annotated[
         str | Mapping[str, str] | None,
-        Field(description="SQL of a row's partition, where partitions are parts of the table."),
+        Field(description="SQL of a row's partition, if partitions are parts of the table."),
     ] = None
     idempotent_by: Annotated[
         IdempotentBy | None, Field(description="What a re-run must not apply again.")
@@ -152,12 +153,12 @@ class MergeAssetComponent(Component, Resolvable, Model):
         str | None, Field(description="Column that says which of two rows is newer.")
     ] = None
     order: Annotated[
-        Order, Field(description="Whether partitions are merged in their order, or in any.")
+        Order, Field(description="Whether partitions are merged in their order or in any order.")
     ] = "partition"
-    retries: Annotated[int, Field(description="Attempts after an error that may pass.")] = 3
+    retries: Annotated[int, Field(description="Attempts after a transient error.")] = 3
     dynamic_partitions: Annotated[
         str | None,
-        Field(description="Name of dynamic partitions, where source partitions come as they land."),
+        Field(description="Name of dynamic partitions, which are added as they land."),
     ] = None
     op: Annotated[OpSpec | None, Field(description="Pool and backfill policy of its runs.")] = None
     io_manager_key: Annotated[str, Field(description="Resource key of the IO manager.")] = (

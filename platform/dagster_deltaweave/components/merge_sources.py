@@ -1,6 +1,4 @@
-"""Where the changes of a merge asset in YAML come from: files, a query or a Python function."""
-
-# No `from __future__ import annotations`: Dagster resolves the fields by their annotations.
+"""The sources of changes of a merge asset in YAML: files, a query or a Python function."""
 
 # No `from __future__ import annotations`: Dagster resolves the fields by their annotations.
 
@@ -27,16 +25,16 @@ _SPARK = "spark"
 
 
 class PathSource(Model, Resolvable):
-    """Changes that lie as files under a path."""
+    """Changes in files under a path."""
 
     type: Literal["path"] = "path"
     path: Annotated[
         str,
-        Field(description="Path or URI; `{partition}` in it is replaced by each of the run's."),
+        Field(description="Path or URI; each of the run's partitions replaces `{partition}`."),
     ]
     format: Annotated[str, Field(description="Any format that Spark reads.")] = "parquet"
     columns: Annotated[
-        str | None, Field(description="The files' schema as DDL; else Spark infers it.")
+        str | None, Field(description="The files' schema as DDL; by default Spark infers it.")
     ] = None
     options: Annotated[Mapping[str, str], Field(description="Options of Spark's reader.")] = {}
 
@@ -63,7 +61,7 @@ class SqlSource(Model, Resolvable):
 
 
 class FunctionSource(Model, Resolvable):
-    """Changes that a Python function returns, as that of a `@merge_asset` does."""
+    """Changes that a Python function returns, like the function of a `@merge_asset`."""
 
     type: Literal["function"] = "function"
     function: Annotated[
@@ -73,7 +71,7 @@ class FunctionSource(Model, Resolvable):
 
 
 Source = PathSource | SqlSource | FunctionSource
-"""What a merge asset in YAML may name as the source of its changes."""
+"""The possible sources of the changes of a merge asset in YAML."""
 
 
 def inputs_of_source(source: Source) -> Mapping[str, AssetIn] | None:
@@ -87,7 +85,7 @@ def inputs_of_source(source: Source) -> Mapping[str, AssetIn] | None:
 
 def resources_of_source(source: Source) -> set[str]:
     """The resources that the source takes from the context."""
-    # A function names those it needs as its own parameters.
+    # A function names the resources that it needs as its parameters.
     return set() if isinstance(source, FunctionSource) else {_SPARK}
 
 
@@ -114,12 +112,12 @@ def _files(source: PathSource) -> Callable[..., Any]:
 
 
 def path_of_partition(path: str, key: str, is_pattern: bool = True) -> str:
-    """The path with a partition's key in the place of `{partition}`, whatever the key holds.
+    """The path with a partition's key in place of `{partition}`, whatever characters the key holds.
 
     Args:
         path: The path.
         key: The partition's key.
-        is_pattern: Whether the reader takes paths for patterns, as Delta's does not.
+        is_pattern: Whether the reader treats paths as patterns; Delta's reader does not.
 
     Raises:
         SourceError: The key leads to another directory.

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AfterCommit:
-    """Recording after the commit: an error becomes a warning, since a retry would apply twice.
+    """Recording after the commit: errors become warnings, because a retry would apply rows twice.
 
     Attributes:
         context: The context of the asset's output.
-        warnings: What failed so far, a sentence each.
+        warnings: A sentence for each failure so far.
     """
 
     context: OutputContext
     warnings: list[str] = field(default_factory=list)
 
     def attempt(self, what: str, recorded: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-        """The result of recording; nothing, and a warning, where it fails."""
+        """The result of recording; empty, with a warning, if it fails."""
         try:
             return recorded()
         except Exception as error:
@@ -49,15 +49,15 @@ class AfterCommit:
 
 
 def metadata_as_recorded(table: Table, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The metadata of the version that was recorded; of the newest where none was."""
+    """The metadata of the recorded version; of the newest version if none was recorded."""
     if not table.exists():  # a first batch without events creates no table
         return {}
     return table_metadata(table, recorded.get(TABLE_VERSION))
 
 
 def record_listed_partitions(context: OutputContext, partitions: Sequence[str]) -> None:
-    """Record the run's partitions where its tags list them."""
+    """Record the run's partitions if its tags list them."""
     if lists_partitions(context):
-        # Dagster records by itself only a partition or range that its own tags name.
+        # Dagster itself records only a partition or range that its own tags name.
         for partition in partitions:
             context.log_event(AssetMaterialization(context.asset_key, partition=partition))

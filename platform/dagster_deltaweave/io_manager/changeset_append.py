@@ -1,4 +1,4 @@
-"""Appends to the changeset of a merge-on-read table: a batch, or those of a stream."""
+"""Appends to the changeset of a merge-on-read table: a batch, or the batches of a stream."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def ingest(
     events: DataFrame,
     mark: tuple[str, int] | None,
 ) -> Callable[[], dict[str, Any]]:
-    """Append the events; a stream's all that there are now, or for as long as the run's tag says.
+    """Append the events; of a stream all that are available now, or as long as the run's tag says.
 
     Args:
         context: The context of the asset's output.
         tables: Where the tables are.
-        declaration: Of the changes.
+        declaration: The declaration of the changes.
         events: A batch or a streaming DataFrame.
-        mark: Application id and version of a batch that is to be appended once; by default the
-            run's, so that a run that is tried again appends nothing that its first attempt did.
+        mark: Application id and version of a batch that must be appended only once; by default
+            the run's, so that a retried run does not append again what its first attempt did.
 
     Returns:
-        A function that records what was appended, and gives the metadata of the materialization
-        besides that of the table.
+        A function that records what was appended, and returns metadata of the materialization in
+        addition to that of the table.
     """
     table, at = (
         open_merge_on_read(tables, declaration),
@@ -92,10 +92,11 @@ def ingest(
 
 
 def first_attempt(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> str:
-    """The id of the run that was the first to try what this run does.
+    """The id of the run that made the first attempt at what this run does.
 
-    What a run executed again brings is new where the step that materialized the asset succeeded in
-    the run before. A step that failed after it, by another output or a kill, is tried again whole.
+    If the step that materialized the asset succeeded in the parent run, a re-execution brings new
+    rows. If that step failed after it, by another output or a kill, the re-execution repeats all of
+    it.
     """
     run_id = run.run_id
     while parent := run.tags.get(PARENT_RUN_ID_TAG):
@@ -126,7 +127,7 @@ def _steps_that_succeeded(instance: DagsterInstance, run_id: str) -> set[str | N
 def observe_pending(
     context: Recorder, declaration: MergeOnReadDeclaration, at: MergeOnReadLocations
 ) -> dict[str, Any]:
-    """Observe the view, which changed with one of its tables; what is pending, as metadata."""
+    """Observe the view, which changed with one of its tables; return the pending metadata."""
     metadata = pending_metadata(context, at)
     if metadata:
         context.log_event(AssetObservation(asset_key=declaration.view, metadata=metadata))
@@ -134,11 +135,11 @@ def observe_pending(
 
 
 def pending_metadata(context: Recorder, at: MergeOnReadLocations) -> dict[str, Any]:
-    """What is pending, as flat metadata; nothing where the logs cannot be read."""
+    """What is pending, as flat metadata; empty if the logs cannot be read."""
     try:
         pending = pending_changes(at)
     except SourceError as error:
-        # The rows are committed: what is merely shown of them must not fail their run.
+        # The rows are committed, so an error in what is only displayed must not fail the run.
         context.log.warning(f"What is pending is left out: {error}")
         return {}
     return dict(pending.metadata()) if pending else {}

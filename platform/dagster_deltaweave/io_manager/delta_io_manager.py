@@ -51,28 +51,28 @@ if TYPE_CHECKING:
 class SparkDeltaIOManager(ConfigurableIOManager):
     """Stores the output of an asset in its Delta table, and loads tables as inputs.
 
-    An output is a DataFrame of Spark, pandas or Polars, or Arrow's table or record batches. It is
-    merged where the asset is a `@merge_asset`, applied where it is a `@cdc_asset`; for other assets
-    the metadata `deltaweave/write` says how it is written: `append`, `overwrite`, `replace_where`
-    or `merge`. Where an asset is partitioned, the last three write the run's partitions alone, by
-    `partition_expr`; without it they are refused, never widened to the whole table. A table that
-    does not exist is created first. An output of None is stored as nothing, which the log and the
-    metadata say; of a full refresh it is refused. On any error the table is as it was. Once the
-    rows are committed nothing fails the run: what could not be recorded is a warning in its log and
-    in the metadata `deltaweave/warnings`.
+    An output is a DataFrame of Spark, pandas or Polars, or Arrow's table or record batches. For a
+    `@merge_asset` it is merged, and for a `@cdc_asset` it is applied. For other assets the metadata
+    `deltaweave/write` says how it is written: `append`, `overwrite`, `replace_where` or `merge`. If
+    the asset is partitioned, the last three write only the run's partitions, by `partition_expr`.
+    Without that expression they are refused; they never write the whole table instead. A table that
+    does not exist is created first. If the output is None, nothing is written, and the log and the
+    metadata say so; in a full refresh, None is refused. On any error the table is as it was. Once
+    the rows are committed, nothing fails the run: what could not be recorded is a warning in its
+    log and in the metadata `deltaweave/warnings`.
 
-    A write that replaces rows fails with a conflict, and the run tries again, where another commit
-    changed those rows since the asset's function began.
+    If another commit changed rows since the asset's function began, a write that replaces these
+    rows fails with a conflict, and the run tries again.
 
-    As an input, an asset is its table, as the type that the input is annotated with: without an
-    annotation a lazy Spark DataFrame. Where the upstream has `partition_expr`, it is only the
-    partitions that belong to the run's. Where the input's metadata says `deltaweave/read`, it is
-    what changed since the version that the downstream table last applied: with `touched` the
-    `deltaweave.TouchedRows` of the files touched since, with `changes` the `deltaweave.ChangedRows`
-    of the upstream's change data feed.
+    As an input, an asset is its table, as the type that the input is annotated with; without an
+    annotation, as a lazy Spark DataFrame. If the upstream has `partition_expr`, the input has only
+    the partitions that belong to the run's. If the input's metadata has `deltaweave/read`, the
+    input has what changed since the version that the downstream table last applied: with `touched`
+    the `deltaweave.TouchedRows` of the files touched since, with `changes` the
+    `deltaweave.ChangedRows` of the upstream's change data feed.
 
     The assets of a merge-on-read table are loaded as its rows with all changes, its base, or its
-    change events; `deltaweave/where` in the input's metadata is a condition of keys for the first.
+    change events. For the first, `deltaweave/where` in the input's metadata is a condition of keys.
     """
 
     root: str = Field(
@@ -101,11 +101,11 @@ class SparkDeltaIOManager(ConfigurableIOManager):
 
     @property
     def locator(self) -> TableLocator:
-        """Where the tables are, for all that looks one up."""
+        """Finds the tables."""
         return TableLocator(self.root, self.spark)
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
-        """Store what the asset function returned, and record what storing it did."""
+        """Store what the asset function returned, and record the result."""
         if obj is None:
             self._store_nothing(context)
             return
@@ -161,7 +161,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         """Record that there was nothing to store, for each of the run's partitions.
 
         Raises:
-            StatementError: The run is a full refresh: None does not mean a table without rows.
+            StatementError: The run is a full refresh, where None does not mean an empty table.
         """
         declared = declared_table(context.definition_metadata, context.asset_key)
         if declared is not None and output_is_full_refresh(context):
@@ -204,7 +204,7 @@ def _declared(context: OutputContext) -> TableDeclaration:
     """How the asset's table is written.
 
     Raises:
-        StatementError: Nothing says it.
+        StatementError: Nothing declares it.
     """
     declaration = declared_table(context.definition_metadata, context.asset_key)
     if declaration is None:

@@ -1,10 +1,10 @@
-"""Runs of older partitions: a run of a newer one waits until they have ended.
+"""Makes a run of a newer partition wait until the runs of older partitions have ended.
 
-Dagster knows which partitions runs were created for, and which of these were materialized. Of
-those from the newest merged partition up to the run's own, it is waited for the ones that are
-queued or under way: others of the same time, such as another region's, and a newest one that is
-merged again. One whose run failed stops the run: once a newer partition is merged, an older one can
-only be merged out of order.
+Dagster knows for which partitions runs were created, and which of these were materialized. The run
+waits for partitions from the newest merged one up to its own whose runs are queued or in progress.
+These include the newest merged partition if it is merged again, and others of the same time, such
+as another region's. If the run of such a partition failed, the waiting run fails too: once a newer
+partition is merged, an older one can only be merged out of order.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Attempt:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it is queued, runs, or will be tried again by Dagster."""
+        """Whether it is queued or runs, or Dagster will try it again."""
         tags = self.run.tags
         will_retry = tags.get(WILL_RETRY_TAG) == "true" and AUTO_RETRY_RUN_ID_TAG not in tags
         return will_retry or self.run.status in NOT_FINISHED_STATUSES
@@ -65,11 +65,11 @@ def wait_for_earlier_runs(
     newest_merged: Callable[[], str | None],
     wait_seconds: float,
 ) -> None:
-    """Return once no older partition that Dagster knows of is still to be merged.
+    """Return once Dagster knows no older partition that must still be merged.
 
     Args:
         context: The context of the asset's output.
-        table: What messages call its table.
+        table: The name of its table in messages.
         partitions: The run's partitions.
         positions: Gives a partition's position.
         newest_merged: Looks up the newest merged partition, None for none.
@@ -89,7 +89,7 @@ def wait_for_earlier_runs(
 class _Waiting:
     """A run that waits for others.
 
-    Args: as of `wait_for_earlier_runs`.
+    Its arguments are those of `wait_for_earlier_runs`.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class _Waiting:
         self._awaited, self._since = "", 0.0
 
     def attempts(self, newest: str | None) -> list[_Attempt]:
-        """The runs of older partitions that are still to be merged, oldest first."""
+        """The runs of older partitions that must still be merged, oldest first."""
         after = None if newest is None else self._positions(newest)
         known = {
             partition: run_id
@@ -128,13 +128,13 @@ class _Waiting:
             each
             for each in found
             if each.is_under_way
-            # One that was killed after its commit is merged all the same.
+            # A run that was killed after its commit has merged its partition.
             or (each.run.status in _FAILED and each.partition != newest)
         ]
         return sorted(found, key=lambda each: self._positions(each.partition))
 
     def _others_under_way(self, ended: Sequence[_Attempt]) -> dict[str, _Attempt]:
-        """Of partitions whose newest run has ended, older runs that have not."""
+        """Runs in progress of partitions whose newest run has ended."""
         if not ended:
             return {}
         tags = {PARTITION_NAME_TAG: [each.partition for each in ended]}
@@ -147,7 +147,7 @@ class _Waiting:
         }
 
     def pause(self, attempts: Sequence[_Attempt]) -> None:
-        """Wait a little for the oldest partition's run, or fail where that is of no use."""
+        """Wait a little for the oldest partition's run, or fail if waiting is of no use."""
         oldest = attempts[0]
         ended = [each for each in attempts if not each.is_under_way]
         if ended:
@@ -178,9 +178,9 @@ class _Waiting:
         time.sleep(min(_LONGEST_PAUSE_SECONDS, 1 + waited / 10))
 
     def _blocks(self, oldest: _Attempt) -> bool:
-        """Whether the awaited run may be in the queue because of this one.
+        """Whether this run may keep the awaited run in the queue and must make room for it.
 
-        Of the runs that wait for it, the one with the newest partition makes room.
+        Of all waiting runs, the one with the newest partition makes room.
         """
         if oldest.run.status not in _QUEUED:
             return False
@@ -195,7 +195,7 @@ class _Waiting:
         return not (newer and _runs(self._instance, run_ids=newer, statuses=started))
 
     def _let_go_first(self, attempts: Sequence[_Attempt]) -> None:
-        """Let Dagster take those in the queue out of it before this run's like, oldest first."""
+        """Raise the priority of queued attempts: Dagster then starts them first, oldest first."""
         queued = [each.run for each in attempts if each.run.status in _QUEUED]
         priority = _priority(self._run)
         for run in reversed(queued[:_LET_GO_FIRST]):
@@ -221,12 +221,12 @@ class _Waiting:
 
 
 def unmerged_attempts(instance: DagsterInstance, asset: AssetKey) -> list[tuple[str, str]]:
-    """Each partition that was not materialized since a run was created for it, with that run."""
+    """Each partition that was not materialized since its last run was created, with that run."""
     storage = instance.event_log_storage
     found = storage.get_latest_asset_partition_materialization_attempts_without_materializations(
         asset
     )
-    # A run without a partition of Dagster's own, as of an asset that had none before, has None.
+    # The partition is None for a run without one, e.g. from before the asset had partitions.
     return [(partition, run_id) for partition, (run_id, _) in found.items() if partition]
 
 
@@ -241,7 +241,7 @@ def _runs(instance: DagsterInstance, **wanted: Any) -> Sequence[DagsterRun]:
 
 @contextmanager
 def _without_pool_slot(context: OutputContext) -> Iterator[None]:
-    """Leave the step's slot in its pool to others, which it may be waiting for."""
+    """Free the step's slot in its pool for other runs, for which it may be waiting."""
     step = context.step_context
     storage, pool = step.instance.event_log_storage, step.step.pool
     claim = (step.run_id, step.step.key)

@@ -1,7 +1,7 @@
 """Converts rows between Spark and the type that an asset's function takes or returns.
 
-pandas and Arrow are imported when a value or annotation is of theirs; Polars, which is optional,
-only if the deployment has imported it.
+It imports pandas and Arrow only for values or annotations of their types. It never imports Polars,
+which is optional, but uses it if the deployment has imported it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ KNOWN = (
 
 
 def to_spark(spark: SparkSession, rows: Any) -> DataFrame | None:
-    """The rows as a Spark DataFrame; None where they are of no known type.
+    """The rows as a Spark DataFrame; None if their type is unknown.
 
-    What is no Spark DataFrame goes through the driver's memory as Arrow.
+    Rows of other types go through the driver's memory as Arrow.
     """
     if isinstance(rows, DataFrame):
         return rows
@@ -32,7 +32,7 @@ def to_spark(spark: SparkSession, rows: Any) -> DataFrame | None:
 
 
 def _arrow(rows: Any) -> Any:
-    """The rows as an Arrow table; None where they are of no known type."""
+    """The rows as an Arrow table; None if their type is unknown."""
     module = type(rows).__module__.split(".")[0]
     if module == "polars":
         return _polars_to_arrow(rows)
@@ -58,7 +58,7 @@ def _polars_to_arrow(rows: Any) -> Any:
 
     if isinstance(rows, pl.LazyFrame):
         rows = rows.collect()
-    # Spark knows neither Polars' string views nor its dictionaries; the oldest layout is known.
+    # Spark reads neither Polars' string views nor its dictionaries, but it reads the oldest layout.
     return (
         rows.to_arrow(compat_level=pl.CompatLevel.oldest())
         if isinstance(rows, pl.DataFrame)
@@ -67,15 +67,15 @@ def _polars_to_arrow(rows: Any) -> Any:
 
 
 def as_annotated(rows: DataFrame, annotation: Any, *, what: str) -> Any:
-    """The rows as the type that the input is annotated with; a lazy DataFrame where it has none.
+    """The rows as the type that the input is annotated with; else as a lazy DataFrame.
 
     Args:
         rows: The rows.
         annotation: The input's type.
-        what: The input, for the error's words.
+        what: The input's name for the error message.
 
     Raises:
-        SourceError: The type is not one that tables are loaded as.
+        SourceError: Tables cannot be loaded as this type.
     """
     if annotation in (Any, object, None) or annotation is DataFrame:
         return rows
@@ -91,7 +91,7 @@ def as_annotated(rows: DataFrame, annotation: Any, *, what: str) -> Any:
 
 
 def _is_in(module: str, *names: str) -> Callable[[Any], bool]:
-    """Whether a type is one of a module that is imported already: else nothing is of its types."""
+    """Whether a type is a module's; no value has the types of a module that is not imported."""
 
     def is_it(annotation: Any) -> bool:
         loaded = sys.modules.get(module)
@@ -110,7 +110,7 @@ def _to_polars(rows: DataFrame, annotation: Any) -> Any:
 
 
 _CONVERSIONS: tuple[tuple[Callable[[Any], bool], Callable[[DataFrame, Any], Any]], ...] = (
-    # A Spark DataFrame's subclass or parent, as Spark names its classic and connect ones.
+    # DataFrame or a parent of it: Spark has classic and Connect subclasses.
     (lambda kind: isinstance(kind, type) and issubclass(DataFrame, kind), lambda rows, _: rows),
     (lambda kind: isinstance(kind, type) and issubclass(kind, DataFrame), lambda rows, _: rows),
     (_is_in("pandas", "DataFrame"), lambda rows, _: rows.toPandas()),

@@ -1,4 +1,4 @@
-"""Inputs of assets: an upstream's table, its partitions, or what changed in it."""
+"""Loads the inputs of assets: an upstream's table, its partitions, or what changed in it."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def _unapplied(
 
 
 def declared_table(metadata: Mapping[str, Any], key: AssetKey) -> TableDeclaration | None:
-    """How the table of an asset is declared; None where its metadata says nothing of it."""
+    """How the table of an asset is declared; None if its metadata does not say."""
     return table_declaration(metadata, asset=key.to_user_string())
 
 
 def _downstream(context: InputContext) -> AssetsDefinition | None:
-    """The asset that loads; None in an op, or where a value is loaded outside of a run."""
+    """The asset that loads; None in an op, or if a value is loaded outside of a run."""
     try:
         return context.step_context.assets_def
     except DagsterInvariantViolationError:
@@ -103,7 +103,7 @@ def _downstream(context: InputContext) -> AssetsDefinition | None:
 
 
 def _partitions_of(context: InputContext, table: Table, expression: Any) -> DataFrame:
-    """The rows of the run's partitions; all rows where partitions are not parts of the table."""
+    """The rows of the run's partitions; all rows if partitions are not parts of the table."""
     rows = table.read()
     if expression is None or not context.has_asset_partitions:
         return rows
@@ -112,7 +112,7 @@ def _partitions_of(context: InputContext, table: Table, expression: Any) -> Data
         return rows
     keys = context.asset_partition_keys
     if not keys:
-        # The partition mapping gives none, as for the first partition of a mapping with an offset.
+        # The partition mapping may give none, e.g. for the first partition of one with an offset.
         context.log.info(f"Reads no row of {context.asset_key.to_user_string()}: no partition.")
         return rows.where(NO_ROW_PREDICATE)
     predicate = partition_predicate(

@@ -7,9 +7,9 @@ A merge puts its partitions into its own commit as application ids, whose versio
 | `deltaweave/order/<asset>#<partition>` | of the table, after the one that the merge read |
 | `deltaweave/order/<asset>` | the same: the lease, which must still hold at the commit |
 
-A run of a partition that is older than a merged one is refused before it writes. Of two runs at
-once that both found their partition to be the newest, Delta refuses the commit of the second, by
-the lease; its run tries again, and finds what the first merged.
+A run of a partition that is older than a merged one is refused before it writes. If two concurrent
+runs both find that their partition is the newest, Delta refuses the second commit by the lease. The
+second run then tries again and finds what the first one merged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MergedPartitions:
     Attributes:
         lease: Application id of the order.
         held: Its version in the table, -1 for none.
-        version: The table's version, -1 where there is no table yet.
+        version: The table's version, -1 if there is no table yet.
         merged: Partition to the version of its own application id.
         positions: Gives a partition's position.
     """
@@ -55,7 +55,7 @@ class MergedPartitions:
 
     @classmethod
     def of(cls, asset: AssetKey, table: Table, positions: Positions) -> MergedPartitions:
-        """Those of the newest version."""
+        """The partitions that were merged into the newest version."""
         lease = f"deltaweave/order/{asset.to_user_string()}"
         if not table.exists():
             return cls(lease, -1, -1, {}, positions)
@@ -77,7 +77,7 @@ class MergedPartitions:
         return next(self._newest_first(), None)
 
     def newer_than(self, partitions: Collection[str]) -> list[str]:
-        """Those newer than the earliest of these partitions and not among them, newest first."""
+        """Other merged partitions that are newer than the oldest of these, newest first."""
         earliest = min(map(self.positions, partitions))
         newer = []
         for key in self._newest_first():
@@ -87,22 +87,23 @@ class MergedPartitions:
         return [key for key in newer if key not in partitions]
 
     def lease_of(self, partitions: Sequence[str], *, anew: bool = False) -> Lease:
-        """What the merge of these partitions needs to hold, and puts into its commit.
+        """What must still hold when the merge of these partitions commits, and its marks.
 
         Args:
             partitions: The partitions.
-            anew: Whether the order goes on from them, also where newer ones were merged.
+            anew: Whether the order continues from them even if newer ones were merged.
         """
         newest = None if anew or self.newest is None else self.positions(self.newest)
         newer = [key for key in partitions if newest is None or self.positions(key) > newest]
-        # Where none is newer, a merge at once of another such partition does no harm.
+        # If none is newer, a concurrent merge of another such partition does no harm.
         names = [self.lease, *(f"{self.lease}#{key}" for key in newer)] if newer else []
         return Lease(self.lease, self.held, dict.fromkeys(names, self.version + 1))
 
     def _newest_first(self) -> Iterator[str]:
         """The merged partitions that count, newest first.
 
-        Not those that the asset no longer has, nor those to which the order went back since.
+        Partitions do not count if the asset no longer has them, or if the order went back to an
+        older partition since.
         """
         lowest: Any = None
         by_version = sorted(self.merged.items(), key=lambda each: -each[1])
@@ -125,7 +126,7 @@ def lease_of_run(
     partitions: Sequence[str],
     wait_seconds: float,
 ) -> Lease | None:
-    """The lease of a run's merge; None where order does not matter.
+    """The lease of a run's merge; None if order does not matter.
 
     The run waits here until the runs of older partitions have ended.
 
@@ -137,7 +138,8 @@ def lease_of_run(
         wait_seconds: How long to wait for a run of an older partition, in s.
 
     Raises:
-        OutOfOrderError: A newer partition was merged, or an older one was not and is not under way.
+        OutOfOrderError: A newer partition was merged, or an older one was not and its run is not in
+            progress.
     """
     positions = _positions(context, declaration, partitions)
     if positions is None:
@@ -168,7 +170,7 @@ def marks_of_refreshed(
     *,
     is_of_all: bool,
 ) -> Mapping[str, int]:
-    """The application ids and versions by which a rebuilt table knows its partitions."""
+    """The application ids and versions that mark the partitions of a rebuilt table as merged."""
     positions = _positions(context, declaration, partitions)
     if positions is None:
         return {}
@@ -189,7 +191,7 @@ def _newest_materialized(
 ) -> str | None:
     """The newest partition before the run's that a release without this order merged, or None.
 
-    Runs that failed before it, perhaps years ago, are not waited for.
+    The run does not wait for runs that failed before that partition, perhaps years ago.
     """
     if not table.exists() or is_unwritten(table.snapshot()):
         return None

@@ -1,4 +1,4 @@
-"""The one retry policy of runs: errors that may pass start the step again, all others fail it."""
+"""The retry policy of runs: transient errors start the step again, all others fail it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SECONDS_BEFORE_RETRY = 5
 
 @contextmanager
 def retry_run_if_transient(retries: int) -> Iterator[None]:
-    """Ask Dagster to try the step again where an error may pass, such as a commit conflict.
+    """Ask Dagster to try the step again after a transient error, such as a commit conflict.
 
     Args:
         retries: How often the step may be tried again.
 
     Raises:
-        RetryRequested: The error may pass, and `retries` is not 0.
+        RetryRequested: The error is transient, and `retries` is not 0.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What happens to columns that a table lacks: an error, added, or added and widened."""
+"""The schema policy: columns that a table lacks are an error, added, or added and widened."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def rows_of_table(declaration: TableDeclaration, changes: DataFrame) -> DataFram
 
 
 def prepare_table(table: Table, declaration: TableDeclaration, changes: DataFrame) -> None:
-    """Create the table if it is missing, else hold the changes against the declared policy.
+    """Create the table if it is missing; otherwise apply the declared policy to the changes.
 
     Raises:
-        StatementError: The policy is strict, and the changes have columns that the table lacks; or
-            their sequence is of another type than the table's.
+        StatementError: The policy is strict and the changes have columns that the table lacks, or
+            their sequence has another type than the table's.
     """
     rows = rows_of_table(declaration, changes)
     created = table.create_if_missing(
@@ -45,7 +45,7 @@ def prepare_table(table: Table, declaration: TableDeclaration, changes: DataFram
         for_a_write=True,
     )
     if declaration.schema_policy == "strict":
-        # A MERGE text says by itself which columns of its source go where.
+        # A MERGE text itself says which columns of its source it uses.
         if not (isinstance(declaration, MergeDeclaration) and declaration.merge_text):
             _refuse_unknown_columns(table, rows.schema)
     elif declaration.schema_policy == "widen" and not created:
@@ -57,7 +57,7 @@ def prepare_table(table: Table, declaration: TableDeclaration, changes: DataFram
 def _created_schema(declaration: TableDeclaration, schema: StructType) -> StructType | str:
     if declaration.schema is not None:
         return declaration.schema
-    # That a column of these changes has no nulls promises nothing about later ones.
+    # Later changes may have nulls in columns that have none in these changes.
     return StructType([StructField(f.name, f.dataType, True, f.metadata) for f in schema])
 
 
@@ -76,7 +76,7 @@ def _refuse_unknown_columns(table: Table, changes: StructType) -> None:
 
 
 def _refuse_other_sequence(table: Table, name: str, changes: StructType) -> None:
-    """Refuse sequences that the table would cut: an older row could pass for a newer one."""
+    """Refuse sequences that the table would truncate: an older row could then look newer."""
     ours, theirs = _type_of(name, changes), _type_of(name, table.snapshot().schema)
     sizes = [_WHOLE_NUMBERS.index(each) for each in (ours, theirs) if each in _WHOLE_NUMBERS]
     if None in (ours, theirs) or ours == theirs or (len(sizes) == 2 and sizes[0] < sizes[1]):
@@ -95,7 +95,7 @@ def _type_of(name: str, schema: StructType) -> str | None:
 
 
 def _unknown(changes: StructType, known: StructType, is_exact: bool, parent: str) -> Iterator[str]:
-    """Names of fields that the table's struct lacks, those of nested structs with dots."""
+    """Names of fields that the table's struct lacks, with dots for nested structs."""
     fields = {field.name if is_exact else field.name.lower(): field for field in known}
     for field in changes:
         there = fields.get(field.name if is_exact else field.name.lower())
@@ -106,7 +106,7 @@ def _unknown(changes: StructType, known: StructType, is_exact: bool, parent: str
 
 
 def _enable_widening(table: Table) -> None:
-    """Let Delta widen the types of an existing table: one commit, the first time."""
+    """Let Delta widen the types of an existing table; this commits only the first time."""
     target = table_name(table.path_or_name)
     with translated(table.path_or_name, operation="enabling type widening"):
         [detail] = table.spark.sql(f"DESCRIBE DETAIL {target}").collect()

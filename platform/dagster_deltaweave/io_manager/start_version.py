@@ -5,7 +5,8 @@ replaces rows would undo their changes if it started at the newest version. So i
 version from before the function began, and Delta refuses the commit if another one changed the rows
 that are replaced. The run then tries again.
 
-The function began when its step did, by Dagster's event log; a commit's time is the log's.
+Dagster's event log says when the function's step began, and the table's log says when a commit was
+made.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Start:
     """Where a write's transaction starts.
 
     Attributes:
-        version: The version; None for the newest version, where the rows were not computed from the
+        version: The version; None for the newest version if the rows were not computed from the
             table.
         reads_all: Whether the rows may have been computed from all rows of that version, or only
             from those that they replace.
@@ -39,16 +40,16 @@ class Start:
 def start_of_write(
     context: OutputContext, table: Table, *, adds_only: bool = False, predicate: str | None = None
 ) -> Start:
-    """Where the write of what the asset's function returned starts.
+    """Where the write of the asset's output starts.
 
     Args:
         context: The context of the asset's output.
-        table: The asset's table, which is there.
+        table: The asset's table, which exists.
         adds_only: Whether the write replaces no rows.
         predicate: Which rows it replaces; None for all.
 
     Raises:
-        CommitConflictError: Another writer made the table, with rows, since the function began.
+        CommitConflictError: Another writer created the table with rows since the function began.
     """
     definition = context.step_context.assets_def
     reads_itself = definition is not None and context.asset_key in definition.dependency_keys
@@ -59,7 +60,7 @@ def start_of_write(
 
 
 def _began_ms(context: OutputContext) -> int:
-    """When this attempt of the step began, in ms since 1970; if it is not known, the run."""
+    """When this attempt of the step began, in ms since 1970; if unknown, when the run began."""
     step = context.step_context
     cursor = None
     while True:

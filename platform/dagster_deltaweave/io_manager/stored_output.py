@@ -42,9 +42,9 @@ class Stored:
     """What was committed, and how it is recorded.
 
     Attributes:
-        version: The version that was committed; None where none was, or it is not known.
-        record: Records it; gives the metadata of the materialization.
-        warnings: What failed after the commit already.
+        version: The committed version; None if there is none, or it is unknown.
+        record: Records it and returns the metadata of the materialization.
+        warnings: What already failed after the commit.
     """
 
     version: int | None
@@ -52,7 +52,7 @@ class Stored:
     warnings: Sequence[str] = ()
 
     def record_version(self, context: OutputContext) -> dict[str, Any]:
-        """Make the version the data version, which recording all else may do better."""
+        """Make the version the data version, until `record` sets a more exact one."""
         if self.version is not None:
             record_data_version(context, self.version)
         return {}
@@ -69,7 +69,7 @@ def add_output(
     explain: bool,
     wait_seconds: float,
 ) -> Stored:
-    """Merge or write the changes; with `explain`, say before a merge what it would do.
+    """Merge or write the changes; with `explain`, log the plan before a merge.
 
     Before a merge, wait up to `wait_seconds` for a run of an older partition.
     """
@@ -125,7 +125,7 @@ def rebuild_with_output(
     changes: Changes,
     partitions: Sequence[str],
 ) -> Stored:
-    """Rebuild the table, or those of its rows that are the run's partitions."""
+    """Rebuild the table, or only the rows of the run's partitions."""
     table_write.check_can_be_rebuilt(table, declaration)
     is_of_all = covers_all_partitions(context, partitions)
     marks = marks_of_refresh(
@@ -141,7 +141,7 @@ def rebuild_with_output(
     marks = Marks({**marks.pairs, **ordered}, marks.before)
     predicate = None
     if not is_of_all:
-        # Without an expression this is an error: the other partitions' rows would be lost.
+        # Without an expression this is an error, because the other partitions' rows would be lost.
         predicate = _predicate(context, table, declaration, changes, partitions)
     prepare_table(table, declaration, changes.rows)
     start = start_of_write(context, table, predicate=predicate)
@@ -193,7 +193,7 @@ def _replaced(
     changes: Changes,
     partitions: Sequence[str],
 ) -> str | None:
-    """The predicate of the rows that a write replaces; None for all rows of the table or none."""
+    """The predicate of the rows that a write replaces; None if it replaces all rows or none."""
     if declaration.mode == "append":
         return None
     if declaration.replace_where is not None:
@@ -215,7 +215,7 @@ def _predicate(
         partitions,
         declaration.partition_expr,
         table=table.path_or_name,
-        # A table that is not created yet has no columns: the changes say which it will have.
+        # A table that does not exist yet has no columns, so take those of the changes.
         rows=table.read() if _is_written(table) else rows_of_table(declaration, changes.rows),
     )
 

@@ -19,7 +19,7 @@ STREAM_TAG = "deltaweave/stream"
 """Run tag that keeps a stream running: a `StreamRun` as JSON."""
 
 Observe = Callable[[dict[str, "int | float | None"]], None]
-"""Takes numbers by metadata key."""
+"""Receives numbers by metadata key."""
 
 _POLL_SECONDS = 1
 
@@ -31,8 +31,8 @@ class StreamRun:
     Attributes:
         every: How often events are appended, e.g. `10 seconds`; None to append once all that
             is available.
-        run_seconds: When the run ends by itself; None for when it is terminated.
-        observe_seconds: Least time between two observations.
+        run_seconds: After how long the run ends; None if it lasts until it is terminated.
+        observe_seconds: The least time between two observations.
     """
 
     every: str | None = None
@@ -55,10 +55,10 @@ def run_stream(
     """Wait until the stream ends or its time is over, then stop it.
 
     Args:
-        query: The stream, which runs.
-        run: For how long.
-        observe: Takes the stream's progress, as numbers by metadata key.
-        table: The table, for the error's words.
+        query: The running stream.
+        run: How long it runs.
+        observe: Receives the stream's progress, as numbers by metadata key.
+        table: The table's name for the error message.
 
     Raises:
         DeltaweaveError: The stream failed; batches before the one that failed are appended.
@@ -80,7 +80,7 @@ def run_stream(
 
 
 def _finish_batch(query: StreamingQuery) -> None:
-    """Wait until the current micro-batch ends, or the first look at the source."""
+    """Wait until the current micro-batch, or the first read of the source, ends."""
     before = query.lastProgress
     while not _is_waiting(query) and query.lastProgress == before:
         if query.awaitTermination(_POLL_SECONDS):
@@ -99,7 +99,7 @@ class _Progress:
 
     Attributes:
         query: The stream.
-        observe: Takes the numbers.
+        observe: Receives the numbers.
         told: The newest micro-batch that was observed; -1 for none.
         told_at: When it was observed, by the monotonic clock.
     """

@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 def statement_over(
     table: Table, declaration: MergeDeclaration, changes: DataFrame
 ) -> Callable[[str], str]:
-    """The declared statement, by the name that it is to give the changes."""
+    """The declared statement as a function of the name of the changes."""
     target = table_name(table.path_or_name)
     return lambda source: declaration.statement(target, source, changes.columns)
 
@@ -48,7 +48,7 @@ def merge(
     marks: Marks,
     lease: Lease | None,
 ) -> MergeResult:
-    """Run the declared statement over a view of the changes, which lives as long as it runs."""
+    """Run the declared statement over a temporary view of the changes."""
     with _view(changes) as view:
         return deltaweave.merge(
             changes.sparkSession,
@@ -62,7 +62,7 @@ def merge(
 def apply(
     table: Table, declaration: ChangesDeclaration, events: DataFrame, marks: Marks
 ) -> MergeResult:
-    """Apply the events to the table, which is made where it is missing."""
+    """Apply the events to the table, which is created if it is missing."""
     return deltaweave.apply_changes(
         events.sparkSession,
         table.path_or_name,
@@ -88,7 +88,7 @@ def _view(changes: DataFrame) -> Iterator[str]:
     finally:
         try:
             changes.sparkSession.catalog.dropTempView(view)
-        except Exception:  # the session is gone: what was committed by it stands
+        except Exception:  # the session is gone, but its commit stands
             _logger.warning("The view %s stays", view, exc_info=True)
 
 
@@ -100,7 +100,7 @@ def write(
     marks: Marks,
     start: Start,
 ) -> WriteResult:
-    """Append the rows, or put them in the place of all rows or of those of the predicate."""
+    """Append the rows, or replace all rows or those of the predicate with them."""
     if predicate is not None:
         _check_predicate(table, predicate)
     return table.write(
@@ -117,7 +117,7 @@ def write(
 
 
 def check_can_be_rebuilt(table: Table, declaration: TableDeclaration) -> None:
-    """Raise a StatementError where a table's rows say more than a run's changes can."""
+    """Raise a StatementError if a run's changes are not enough to rebuild the table."""
     if isinstance(declaration, (ChangesDeclaration, MergeOnReadDeclaration)):
         raise StatementError(
             "a table that change events keep is not rebuilt from some of them.",
@@ -135,7 +135,7 @@ def rebuild(
     marks: Marks,
     start: Start,
 ) -> WriteResult:
-    """Put in the place of all rows, or of those of the predicate, what an empty table would get."""
+    """Replace all rows, or those of the predicate, with what an empty table would get."""
     if predicate is not None:
         _check_predicate(table, predicate)
     rows = changes
@@ -153,7 +153,7 @@ def rebuild(
 
 
 def _inserted_rows(table: Table, declaration: MergeDeclaration, changes: DataFrame) -> DataFrame:
-    """The rows that the merge would insert if the table were empty: no row of it matches."""
+    """The rows that the merge would insert into an empty table, where no row matches."""
     inserts = [clause for clause in declaration.clauses if clause.kind == "not_matched"]
     if not inserts:
         raise StatementError(
@@ -170,7 +170,7 @@ def _inserted_rows(table: Table, declaration: MergeDeclaration, changes: DataFra
     with translated(table.path_or_name, operation="full refresh"):
         for clause in inserts:
             wanted = F.lit(True) if clause.condition is None else F.expr(str(clause.condition))
-            # A condition that is null takes nothing, as in MERGE.
+            # A condition that is null takes no row, as in MERGE.
             wanted = F.coalesce(wanted, F.lit(False))
             own = source.where(wanted & ~taken).select(*_values(clause, declaration, changes))
             rows = own if rows is None else rows.unionByName(own, allowMissingColumns=True)
@@ -188,6 +188,6 @@ def _values(clause: Clause, declaration: MergeDeclaration, changes: DataFrame) -
 
 
 def _check_predicate(table: Table, predicate: str) -> None:
-    """Fail here, before anything is written, where the predicate does not fit the table."""
+    """Fail before anything is written if the predicate does not fit the table."""
     with translated(table.path_or_name, operation="overwriting", otherwise=StatementError):
         table.read().where(predicate)

@@ -1,23 +1,24 @@
 """The marks that a run commits with its rows, so that nothing is applied twice.
 
-What Delta guarantees by itself: of two merges at once the later commit is refused if the earlier
-one changed or added files that it read, so no update is lost and no key is inserted twice, with or
-without a pool. What it does not: that the same changes are not merged again by a later run, or from
-rows computed before an earlier one. For that, a mark: a transaction identifier of the Delta
-protocol, an application id with a version, in the same commit as the rows. The commit path reads it
-in its own transaction, and Delta refuses the commit if another one of the same id won since then.
+Delta itself guarantees this for concurrent merges: it refuses the later commit if the earlier one
+changed or added files that the later merge read. So no update is lost and no key is inserted twice,
+with or without a pool. But Delta does not keep a later run from merging the same changes again, or
+from merging rows that were computed before an earlier run. For that, the commit of the rows
+includes a mark: a transaction identifier of the Delta protocol, which is an application id with a
+version. The commit path reads it in its own transaction, and Delta refuses the commit if another
+commit with the same id won since then.
 
 | what is applied | application id | version |
 | --- | --- | --- |
 | a partition | `<asset>#<partition>` | 0 |
-| a delivery named by a time | `<asset>#<partition>` | the time |
-| a delivery of another name | `<asset>#<partition>@<delivery>` | 0 |
+| a delivery identified by a time | `<asset>#<partition>` | the time |
+| any other delivery | `<asset>#<partition>@<delivery>` | 0 |
 | versions of an upstream table | `<upstream>→<asset>@<id of that table>` | the newest |
 | rows that a run appends | `deltaweave/run/<run>/<asset>` | 0 |
 
-Earlier releases left the upstream table's id out; their marks count where the table is older than
-they are. An asset that changes from `idempotent_by="partition"` to `"delivery"` applies the
-deliveries of its partitions once more: the marks of partitions do not say which they were.
+Earlier releases left out the upstream table's id; their marks count if the table is older than the
+mark. An asset that changes from `idempotent_by="partition"` to `"delivery"` applies the deliveries
+of its partitions once more, because the marks of partitions do not say which deliveries they were.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _GREATEST_LONG = 2**63 - 1
 
 @dataclass(frozen=True)
 class Marks:
-    """What a run's rows apply.
+    """The marks of what a run's rows apply.
 
     Attributes:
         pairs: Application id to version.
-        before: The version that the table must hold of the one id, -1 for none; None if any.
+        before: The version that the table must have for the single id, -1 for none; None for any.
     """
 
     pairs: Mapping[str, int] = field(default_factory=dict)
@@ -53,7 +54,7 @@ class Marks:
         return next(iter(self.pairs.items()), None)
 
     def are_in(self, table: Table) -> bool:
-        """Whether a table holds what the rows apply, so that nothing is left to be done."""
+        """Whether a table already holds what the rows apply, so that nothing is left to do."""
         if not self.pairs or not table.exists():
             return False
         held = [(table.last_applied(name), version) for name, version in self.pairs.items()]
@@ -81,11 +82,11 @@ def marks_of_run(
         upstreams: The upstreams of which it reads only touched or changed rows: at most one.
         partitions: The run's partitions.
         tags: The run's tags.
-        first_attempt: Gives the id of the run that first tried what this run does.
+        first_attempt: Gives the id of the run that made the first attempt at what this run does.
 
     Raises:
         SourceError: The function did not hand back the touched rows that it applied.
-        StatementError: The declared idempotency cannot be kept by this run.
+        StatementError: This run cannot keep the declared idempotency.
     """
     of_upstream = _of_upstream(asset, changes, upstreams, table)
     if declaration.idempotent_by is not None:
@@ -95,7 +96,7 @@ def marks_of_run(
     if of_upstream.pairs:
         return of_upstream
     if isinstance(declaration, WriteDeclaration) and declaration.mode == "append":
-        # A run that was killed after its commit and is executed again appends nothing twice.
+        # If a run was killed after its commit and is executed again, it appends nothing twice.
         return Marks({f"deltaweave/run/{first_attempt()}/{asset.to_user_string()}": 0})
     return Marks()
 
@@ -119,11 +120,11 @@ def marks_of_refresh(
         table: Its table.
         upstreams: The upstreams of which it reads only touched or changed rows: at most one.
         partitions: The run's partitions.
-        is_of_all: Whether these are all that the asset has, or it has none.
+        is_of_all: Whether these are all of the asset's partitions, or it has none.
 
     Raises:
         SourceError: The function did not hand back the touched rows that it applied.
-        StatementError: What was applied cannot be told.
+        StatementError: It is unknown what was applied.
     """
     if declaration.idempotent_by == "delivery":
         raise _not_idempotent(
@@ -151,7 +152,7 @@ def marks_of_refresh(
 def applied_version(
     upstream: AssetKey, upstream_table: Table, asset: AssetKey, table: Table
 ) -> int | None:
-    """The version of an upstream table up to which an asset's table has applied it; None for none.
+    """The upstream version up to which an asset's table has applied the upstream; None for none.
 
     Args:
         upstream: The upstream asset.
@@ -160,7 +161,7 @@ def applied_version(
         table: Its table; it may be missing.
 
     Raises:
-        SourceError: What was applied is of another table, which this one took the place of.
+        SourceError: The applied versions belong to an earlier table in the upstream's place.
     """
     if not table.exists():
         return None
@@ -195,7 +196,7 @@ def _made_anew(upstream: AssetKey, table: Table, asset: AssetKey) -> SourceError
 def _of_upstream(
     asset: AssetKey, changes: Changes, upstreams: Sequence[AssetKey], table: Table
 ) -> Marks:
-    """The mark that makes applying touched rows exactly-once; none for all other changes."""
+    """The mark with which touched rows are applied exactly once; none for all other changes."""
     applied = changes.applied
     if not upstreams and applied is None:
         return Marks()
@@ -208,7 +209,7 @@ def _of_upstream(
             hint="Return Changes(rows, applied=<the touched rows that the input gave>).",
         )
     mark = application_id(upstreams[0], asset, applied.table_id)
-    # Where the mark that says `after` is an earlier release's, there is none of this id yet.
+    # If the mark for `after` is from an earlier release, there is no mark with this id yet.
     goes_on = applied.after is not None and table.exists() and table.last_applied(mark) is not None
     before = applied.after if goes_on else -1
     return Marks({mark: applied.until}, before)
@@ -238,14 +239,14 @@ def _pair(
             "Let the sensor request it, or give the run the tag of the delivery it applies.",
         )
     of_what = _partition_id(asset, partitions[0]) if partitions else asset.to_user_string()
-    # Times count up: an older delivery than the one applied is over. Other names only differ.
+    # Times increase, so a delivery older than the applied one is over. Other names have no order.
     return (of_what, int(delivery)) if _is_time(delivery) else (f"{of_what}@{delivery}", 0)
 
 
 def _is_time(delivery: str) -> bool:
-    """Whether it is a number as times are spelt, not a digest that happens to have no letter.
+    """Whether the name is a time, and not a digest that happens to have no letter.
 
-    A digest has 20 characters, and the greatest Long, which is the greatest mark, has 19.
+    A digest has 20 characters. The greatest Long, which is the greatest mark, has 19.
     """
     is_number = delivery.isascii() and delivery.isdecimal() and len(delivery) < 20
     return is_number and str(int(delivery)) == delivery and int(delivery) <= _GREATEST_LONG

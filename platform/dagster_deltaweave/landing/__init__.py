@@ -1,11 +1,11 @@
 """Source partitions that land as directories of files.
 
 - `listing`: lists the partitions in a landing directory, and their fingerprints.
-- `delivery`: `Delivery`, one source partition as it lies there now.
-- `disk`: reads deliveries from a local disk.
-- `watermark`: how far a sensor has looked, and what a look finds beyond that.
+- `delivery`: `Delivery`, the current state of one source partition there.
+- `disk`: finds deliveries on a local disk.
+- `watermark`: how far a sensor has requested deliveries, and which ones are new.
 - `source_partition`: reads a partition with Spark and checks its schema.
-- `read_delivery`: proves that a run reads the delivery that its tag names.
+- `read_delivery`: makes sure that a run reads the delivery that its tag names.
 """
 
 from __future__ import annotations

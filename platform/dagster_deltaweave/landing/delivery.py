@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote
 
-# What leads to another directory or is a pattern for Hadoop, and what Dagster takes in no key.
+# What leads to another directory, forms a Hadoop pattern, or is invalid in Dagster's keys.
 _NO_KEY = re.compile(r"[/\\*?\[\]{}\x00-\x1f\x7f\ud800-\udfff]|\.\.\.|^\.{0,2}$")
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """A source partition as it now lies in the landing directory.
+    """The current state of a source partition in the landing directory.
 
     Attributes:
-        partition: Its partition key: the name of the directory, or what follows `=` in it.
-        fingerprint: The marker's time of modification or, without a marker, a digest of all names,
-            sizes and times. None while the marker is missing, or nothing is in the directory.
-        changed_at: When the storage last saw it change, in ns since 1970. It is a time that no
-            writer sets: on a disk that of the inodes' change, so that a directory which was moved
-            here, or copied with its times, has a new one.
+        partition: Its partition key: the name of the directory, or the part after `=`.
+        fingerprint: The marker's modification time or, without a marker, a digest of all names,
+            sizes and times. None while the marker is missing or the directory is empty.
+        changed_at: When the storage last saw it change, in ns since 1970. No writer sets this time:
+            on a disk it is the change time of inodes, so a directory that was moved here, or copied
+            with its times, has a new one.
         marked_at: When the storage last saw the marker change, in ns since 1970; 0 without a
             marker, and on an object store, where the fingerprint is that time.
-        directory: The directory's name where it is not the partition key, else empty.
+        directory: The directory's name if it is not the partition key, else empty.
         problem: Why it cannot be requested, or None.
     """
 
@@ -44,7 +44,7 @@ class Delivery:
 
     @property
     def identity(self) -> str | None:
-        """What tells this delivery from the partition's others, also where markers keep times."""
+        """Identifies the delivery among the partition's, even if their markers' times are equal."""
         return f"{self.fingerprint}@{self.marked_at}" if self.marked_at else self.fingerprint
 
 
@@ -57,7 +57,7 @@ def problem_of_partition_key(partition: str) -> str | None:
 
 
 def hive_value(name: str) -> str | None:
-    """The value in a directory's name of the form `<column>=<value>`, as Hive escapes it."""
+    """The unescaped value in a directory's name of Hive's form `<column>=<value>`, or None."""
     column, equals, value = name.partition("=")
     return unquote(value) if column and equals else None
 
@@ -71,12 +71,12 @@ class ListedFile(NamedTuple):
 
 
 def is_partition(name: str) -> bool:
-    """Whether a directory of this name is a partition: `.` and `_` begin other names."""
+    """Whether a directory with this name is a partition: other names begin with `.` or `_`."""
     return not name.startswith((".", "_")) and name != ""
 
 
 def digest(files: Iterable[ListedFile]) -> str | None:
-    """A digest of names, sizes and times of the files; None where there are none."""
+    """A digest of names, sizes and times of the files; None if there are none."""
     described = "\n".join(f"{path}\t{size}\t{mtime}" for path, size, mtime in sorted(files))
     if not described:
         return None

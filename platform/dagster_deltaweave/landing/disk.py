@@ -1,4 +1,4 @@
-"""Landed deliveries on a local disk: markers, names, sizes and times of files, behind links too."""
+"""Finds deliveries on a local disk by markers, names, sizes and times; it follows links."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def deliveries_on_disk(root: Path, marker: str | None) -> Iterator[Delivery]:
                 # Removed or renamed since it was listed: the next tick sees the result.
                 continue
             except OSError as error:
-                # Only the system's message is shown: one directory must not stop the others.
+                # One directory must not stop the others. Only the system's message is shown.
                 yield Delivery(entry.name, None, 0, problem=error.strerror or "it cannot be read")
 
 
 def marked_delivery(entry: os.DirEntry[str], marker: str) -> Delivery:
-    """The delivery in a directory, which is complete once its marker is there."""
+    """The delivery in a directory, which is complete once its marker exists."""
     changed = _directory_changed(entry)
     try:
         mtime, marked_at = _times(f"{entry.path}/{marker}")
     except FileNotFoundError:
         return Delivery(entry.name, None, changed)
-    # The directory's own time changes when a delivery is moved into the place of another.
+    # The directory's own time changes if a delivery is replaced by moving another one there.
     return Delivery(entry.name, str(mtime), max(changed, marked_at), marked_at)
 
 
 def _times(path: str) -> tuple[int, int]:
-    """A file's time of modification, and when it or the link that leads to it changed."""
+    """A file's modification time, and when the file or a link that leads to it changed."""
     status = own = os.lstat(path)
     if stat.S_ISLNK(own.st_mode):
         status = os.stat(path)
@@ -65,7 +65,7 @@ def _directory_changed(entry: os.DirEntry[str]) -> int:
 
 
 def _links_changed(path: str) -> int:
-    """When the newest of all the links changed that lead on from this link."""
+    """The latest change time in the chain of links that begins with this link."""
     parent, name = os.path.split(path)
     newest, at, left = 0, os.path.realpath(parent), [name]
     while left:
@@ -99,10 +99,10 @@ def measured_delivery(entry: os.DirEntry[str]) -> Delivery:
 def _files_under(
     directory: str, above: frozenset[tuple[int, int]]
 ) -> Iterator[tuple[str, os.stat_result, os.stat_result]]:
-    """Files and directories with their status and, of links, the link's; each link is followed.
+    """Files and directories with their status and, for links, the link's; links are followed.
 
     Raises:
-        OSError: One of them cannot be read, or a link leads to a directory that it is in.
+        OSError: One of them cannot be read, or a link leads to a directory that contains it.
     """
     status = os.stat(directory)
     inode = (status.st_dev, status.st_ino)

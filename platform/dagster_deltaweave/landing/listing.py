@@ -28,12 +28,12 @@ from deltaweave.errors import SourceError
 def list_deliveries(directory: str | Path, marker: str | None) -> list[Delivery] | None:
     """The source partitions in a landing directory, unordered; None if there is no directory.
 
-    Names that begin with `.` or `_` are no partitions. On an object store all objects under the
-    directory are listed, by a thousand in a request.
+    Names that begin with `.` or `_` are not partitions. On an object store all objects under the
+    directory are listed, a thousand in each request.
 
     Args:
         directory: A path or a URI.
-        marker: Name of the file that is written last; None where sizes have to settle.
+        marker: Name of the file that is written last; None if sizes have to settle.
 
     Raises:
         SourceError: The directory cannot be listed.
@@ -42,7 +42,7 @@ def list_deliveries(directory: str | Path, marker: str | None) -> list[Delivery]
         path = local_path(directory)
         if path is None:
             listed = _in_store(str(directory))
-            # A store has no directories: one in which nothing lies is one that is not there.
+            # A store has no directories, so an empty one does not exist.
             return list(_landed(listed, marker)) if listed else None
         return list(deliveries_on_disk(path, marker)) if path.is_dir() else None
     except (OSError, ValueError) as error:
@@ -55,22 +55,22 @@ def list_deliveries(directory: str | Path, marker: str | None) -> list[Delivery]
 
 
 def partition_path(root: str | Path, partition: str, *, follow_links: bool = True) -> str:
-    """The directory of a source partition: `<root>/<key>`, or `<root>/<column>=<key>` as of Hive.
+    """The directory of a source partition: `<root>/<key>`, or Hive's `<root>/<column>=<key>`.
 
-    The key is one name in that directory: it cannot lead out of it, and it is no pattern.
+    The key is one name in the root: it cannot lead out of it, and it is not a pattern.
 
     Args:
         root: The landing directory, a path or a URI.
         partition: The partition key.
-        follow_links: Whether links may be in the directory, or in its place. They may lead to any
-            file that this process can read: say False where those who deliver may not.
+        follow_links: Whether the directory may be a link or contain links. They may lead to any
+            file that this process can read: say False if those who deliver may read less.
 
     Returns:
-        A path, or a URI where the root is one. Where there is neither directory, the first.
+        A path, or a URI if the root is one. If neither directory exists, the first.
 
     Raises:
-        SourceError: The key is no name of a directory, several directories are Hive's for it, the
-            root cannot be listed, or there is a link that is not to be followed.
+        SourceError: The key cannot be a directory's name, several directories have it as their Hive
+            value, the root cannot be listed, or a link is refused.
     """
     problem = problem_of_partition_key(partition)
     if problem is not None:
@@ -138,7 +138,7 @@ def _no_directory(
 
 
 def delivery(directory: str | Path, partition: str, marker: str | None) -> Delivery | None:
-    """One source partition as it now lies in a landing directory; None if it is not there.
+    """The current state of one source partition in a landing directory; None if there is none.
 
     Args:
         directory: A path or a URI.
@@ -160,7 +160,7 @@ def delivery(directory: str | Path, partition: str, marker: str | None) -> Deliv
 
 
 def _one(directory: str | Path, name: str, marker: str | None) -> Delivery | None:
-    """The delivery in the directory of this name, without a look at the others."""
+    """The delivery in the directory with this name, found without listing the others."""
     path = local_path(directory)
     if path is None:
         uri, mark, query = str(directory).partition("?")
@@ -185,7 +185,7 @@ def _in_store(uri: str) -> list[ListedFile]:
     return [
         ListedFile(info.path[len(base) + 1 :], info.size, info.mtime_ns)
         for info in infos
-        # Some tools put an entry for a directory, which is no file of a partition.
+        # Some tools write an object for a directory, which is not a file of a partition.
         if info.type == FileType.File
     ]
 

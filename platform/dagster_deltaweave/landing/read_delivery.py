@@ -1,10 +1,10 @@
 """Makes sure that a run applies the delivery that its tag names, and no other one.
 
-The landing sensor tags a run with the delivery that it found, its files, and where it looked. Until
-the run reads it, another delivery may have landed in its place, or a half of one beside the marker
-of the first; applied under the tag of the first, it would be applied again by the run of its own.
-So its rows are read to their end, and kept, between two looks at the landing directory; what is
-there must be the tagged delivery both times.
+The landing sensor tags a run with the delivery that it found, its files, and its directory. Before
+the run reads it, another delivery may replace it, or replace a part of it while the first marker is
+still there. If the run applied that delivery under the first one's tag, that delivery's own run
+would apply it again. So the run reads all rows and keeps them, and checks the landing directory
+before and after: both times it must hold the tagged delivery.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 LANDING = "deltaweave/landing"
 """Run tag with its delivery as JSON: the `directory`, the `marker`, its `identity`, and `files`.
 
-`files` is the digest of all its files. It is left out where they could not be listed, without a
-marker, where the identity is that digest, and by earlier releases.
+`files` is the digest of all its files. It is missing if they could not be listed, without a marker
+(the identity is then that digest), and in tags of earlier releases.
 """
 
 
@@ -52,19 +52,19 @@ def _files(directory: str | Path, name: str) -> str | None:
 def rows_of_delivery(
     rows: DataFrame, partition: str, tags: Mapping[str, str], *, table: str
 ) -> DataFrame:
-    """The rows, read and kept by Spark, of the delivery that a run's tags name.
+    """The rows of the delivery that a run's tags name, read and kept by Spark.
 
-    Rows come back as they are where the tags do not say where the delivery landed: who tags a run
-    by hand answers for what it reads.
+    If the tags do not say where the delivery landed, the rows are returned as they are: whoever
+    tags a run by hand is responsible for what it reads.
 
     Args:
         rows: What the asset's function returned.
         partition: The run's partition.
         tags: The run's tags.
-        table: The asset's table, for the error's words.
+        table: The asset's table, for the error message.
 
     Raises:
-        SourceError: Another delivery is there now, or came while the rows were read.
+        SourceError: Another delivery is there now, or arrived while the rows were read.
     """
     if LANDING not in tags:
         return rows
@@ -77,7 +77,7 @@ def rows_of_delivery(
 
 
 def _look(partition: str, tags: Mapping[str, str], table: str) -> str | None:
-    """What all files of the delivery amount to; it is the one that the tag names."""
+    """The digest of the delivery's files; raises a SourceError if the tag names another one."""
     landing = json.loads(tags[LANDING])
     directory, marker = landing["directory"], landing["marker"]
     found = delivery(directory, partition, marker)

@@ -1,4 +1,4 @@
-"""A landed source partition as a DataFrame, or one clear error before anything is merged."""
+"""Reads a landed source partition, or raises one clear error before anything is merged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_source_partition(
         spark: The session that reads.
         path: Directory of the partition.
         schema: The columns and types it must have; their order and nullability do not matter.
-        table: The table the partition is to be merged into, for the error's words.
+        table: The table into which the partition is merged, for the error message.
 
     Raises:
         SourceError: The partition is missing, empty, unreadable, or has another schema.
@@ -43,8 +43,8 @@ def read_source_partition(
     refuse_credentials(path, operation="reading a source partition")
     expected = schema_as_struct(schema)
     try:
-        # Spark takes the schema from any one file and fills what others lack with nulls, so each
-        # file is asked for its own.
+        # Spark takes the schema from one of the files and fills columns that others lack with
+        # nulls, so the schema of each file is read.
         with translated(table, otherwise=SourceError):
             rows = spark.read.schema(expected).parquet(literal_path(path))
             files = sorted(map(unquote, rows.inputFiles()))  # which Spark gives as URIs
@@ -64,14 +64,14 @@ def read_source_partition(
 
 
 def schema_as_struct(schema: StructType | str) -> StructType:
-    """A schema given as such or as DDL."""
+    """A schema that is given as a StructType or as DDL."""
     struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     assert isinstance(struct, StructType)  # fromDDL is annotated with the wider DataType
     return struct
 
 
 def schema_differences(expected: StructType, found: StructType) -> Iterator[str]:
-    """What is wrong with a schema, column by column, in words; order and nullability may differ."""
+    """The differences of a schema, a text for each column; order and nullability may differ."""
     types = {field.name: field.dataType.simpleString() for field in found}
     for field in expected:
         type_name = field.dataType.simpleString()

@@ -15,28 +15,28 @@ SECOND_IN_NS = 1_000_000_000
 """A second, in nanoseconds."""
 
 _KEPT_NAMES = 1_000
-"""With more names of one kind, the cursor packs them, or leaves them for a later tick."""
+"""If there are more names of one kind, the cursor packs them, or leaves them for a later tick."""
 
 
 @dataclass(frozen=True)
 class Watermark:
     """Which deliveries were requested: the sensor's cursor, which stays small.
 
-    Requested are all deliveries that the storage saw up to the time `through`; of those up to the
-    time `until`, the backlog, the ones up to the name `after`; and those in `recent`. Times are in
-    ns since 1970.
+    These deliveries were requested: all that the storage saw up to the time `through`; of those up
+    to the time `until` (the backlog), the ones up to the name `after`; and those in `recent`. Times
+    are in ns since 1970.
 
     Attributes:
         through: Up to this time everything was requested.
-        until: The backlog's end. A backlog is worked off by name, so that a table which is filled
-            from partitions landed together merges them in order.
+        until: The backlog's end. The backlog is requested in the order of names, so that partitions
+            which landed together are merged in order.
         after: The last name of the backlog that was requested.
         recent: Partition to identity of what was requested after `until`, or ahead of it.
         unsettled: Partition to fingerprint of what may still grow, as last seen.
         unknown: Directories that could not be requested when they landed: the partitions
             definition did not know them, or they could not be read.
-        place: The landing directory, with links followed: a directory that replaces it is read
-            from the start.
+        place: The landing directory, with links followed. If another directory replaces it, that
+            one is read from the start.
     """
 
     through: int = 0
@@ -49,7 +49,7 @@ class Watermark:
 
     @classmethod
     def of(cls, cursor: str | None) -> Watermark | None:
-        """The watermark that a cursor holds; None where it was reset, or cannot be read."""
+        """The watermark that a cursor holds; None if the cursor was reset or cannot be read."""
         try:
             values = json.loads(cursor or "null")
             watermark = cls(**{**values, "unknown": _unpacked(values["unknown"])})
@@ -63,7 +63,7 @@ class Watermark:
         return json.dumps({**values, "unknown": _packed(self.unknown)})
 
     def _is_sound(self) -> bool:
-        """Whether the values have the right types: the cursor may come from elsewhere."""
+        """Whether the values have the right types; a cursor may have been edited."""
         named: list[object] = [self.recent, self.unsettled]
         if not all(isinstance(each, dict) for each in named):
             return False
@@ -109,7 +109,7 @@ class Watermark:
         unsettled: Mapping[str, str],
         unknown: Sequence[str],
     ) -> Watermark:
-        """The watermark without recent deliveries that it covers anyway, or that are gone."""
+        """The watermark without recent deliveries that it covers anyway or that no longer exist."""
         recent = {
             each.partition: each.identity
             for each in found
@@ -122,16 +122,17 @@ class Watermark:
 
 @dataclass(frozen=True)
 class LandingLook:
-    """What one look at a landing directory found, seen from a watermark.
+    """What one look at a landing directory found, compared with a watermark.
 
     Attributes:
-        new: Complete deliveries that were not requested: the backlog in order, then what came
-            after it in order.
+        new: Complete deliveries that were not requested: the backlog in order, then later ones in
+            order.
         covered: How many were requested before.
         incomplete: Partitions whose delivery is not complete.
-        unsettled: Of these, without a marker, the fingerprints that may still change.
+        unsettled: Without a marker, the fingerprints of incomplete deliveries, which may still
+            change.
         unknown: Directories that a fixed partitions definition does not know.
-        problems: Why others cannot be requested, by directory.
+        problems: Why other directories cannot be requested, by directory.
     """
 
     new: Sequence[Delivery]
@@ -151,16 +152,16 @@ def look_at_landing(
     now: int | None = None,
     place: Callable[[Delivery], Any] = lambda each: each.partition,
 ) -> LandingLook:
-    """What is new, and what is not complete or not known, from where the watermark stands.
+    """Compare the landing directory with the watermark: what is new, incomplete or unknown.
 
     Args:
-        found: All that is in the landing directory.
-        watermark: Where the last tick left it.
+        found: All deliveries in the landing directory.
+        watermark: The watermark after the last tick.
         horizon: Deliveries up to this time have settled, in ns since 1970.
-        marker: Name of the marker file, or None where sizes settle.
-        known: The partitions there can be, or None when there can be any.
-        now: The time, in ns since 1970, where a delivery in a second that has not ended is to wait.
-        place: By what deliveries are ordered.
+        marker: Name of the marker file, or None if sizes have to settle.
+        known: The possible partitions, or None if any partition is possible.
+        now: The time, in ns since 1970, if deliveries in a second that has not ended must wait.
+        place: The sort key of deliveries.
     """
     new, incomplete, unknown = [], [], []
     problems: dict[str, str] = {}
@@ -191,7 +192,7 @@ def look_at_landing(
         new=sorted(new, key=lambda each: (each.changed_at > watermark.until, place(each))),
         covered=len(found) - len(new) - len(incomplete) - len(unknown) - len(problems),
         incomplete=sorted(incomplete),
-        # More than that number wait until the horizon has passed them.
+        # Deliveries beyond this number wait until the horizon has passed them.
         unsettled=dict(sorted(unsettled.items())[:_KEPT_NAMES]),
         unknown=sorted(unknown),
         problems=dict(sorted(problems.items())),
@@ -199,7 +200,7 @@ def look_at_landing(
 
 
 def is_whole_second(moment: int) -> bool:
-    """Whether a time, in ns, is a whole second: some storages keep no parts of it."""
+    """Whether a time, in ns, is a whole second: some storages keep only whole seconds."""
     return moment % SECOND_IN_NS == 0
 
 
@@ -209,7 +210,7 @@ def _may_be_rewritten(delivery: Delivery, now: int) -> bool:
 
 
 def _packed(names: Sequence[str]) -> Sequence[str] | str:
-    """Names for the cursor, which is stored with every tick: many as a compressed text."""
+    """Names for the cursor, which every tick stores: many names become a compressed text."""
     if len(names) <= _KEPT_NAMES:
         return names
     return base64.b85encode(zlib.compress(json.dumps(names).encode())).decode()

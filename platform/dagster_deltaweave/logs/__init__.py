@@ -1,4 +1,4 @@
-"""What the logs of Delta tables say; most of it is read without Spark.
+"""Reads the logs of Delta tables, mostly without Spark.
 
 - `delta_log`: the commits of a table, for sensors.
 - `history`: which commit changed rows last.

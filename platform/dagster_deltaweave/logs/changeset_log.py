@@ -1,7 +1,7 @@
 """Which changes of a merge-on-read table are not in its base yet; read without Spark.
 
-The logs are read by delta-rs, checkpoints included, in milliseconds; credentials of an object store
-come from the environment.
+delta-rs reads the logs, checkpoints included, in milliseconds. Credentials of an object store come
+from the environment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _BATCH = f"partition.{BATCH}"
-"""What delta-rs calls a file's batch."""
+"""The column of a file's batch in delta-rs."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class PendingChanges(Pending):
     """The batches that are not in the base yet, next to the size of the base.
 
     Attributes:
-        newest: When the newest batch came, pending or not; None where all are purged.
+        newest: When the newest batch was appended, pending or not; None if all are purged.
         base_bytes: Size of the base's files.
         base_id: Delta's id of the base: a table recreated in the same place has another.
         merged_batch: The newest batch in the base; 0 for none.
@@ -46,14 +46,14 @@ class PendingChanges(Pending):
 
     @property
     def fraction_of_base(self) -> float | None:
-        """Their bytes as a fraction of the base's; None where the base is empty."""
+        """Their bytes as a fraction of the base's; None if the base is empty."""
         return self.size_in_bytes / self.base_bytes if self.base_bytes else None
 
     @property
     def read_amplification(self) -> float | None:
-        """Bytes of base and changes over those of the base; None where the base is empty.
+        """Bytes of base and changes divided by those of the base; None if the base is empty.
 
-        An estimate from below: some ways to join the two read keys a second time.
+        This is a lower bound: some methods to join the two read keys a second time.
         """
         fraction = self.fraction_of_base
         return None if fraction is None else 1 + fraction
@@ -77,12 +77,12 @@ class PendingChanges(Pending):
 
 
 def pending_changes(at: MergeOnReadLocations) -> PendingChanges | None:
-    """What is pending; None where nothing was ever appended.
+    """What is pending; None if nothing was ever appended.
 
     Raises:
         SourceError: A log cannot be read.
     """
-    # The base first: batches that are in it may be purged before the changes are read.
+    # The base is read first, because batches in it may be purged before the changes are read.
     base, changes = _table(at.base), _table(at.changes)
     if base is None or changes is None:
         return None
@@ -102,7 +102,7 @@ def pending_changes(at: MergeOnReadLocations) -> PendingChanges | None:
 
 
 def batches_after(at: MergeOnReadLocations, batch: int) -> Pending:
-    """The batches that were appended after one.
+    """The batches that were appended after the batch with this number.
 
     Raises:
         SourceError: The log cannot be read.
@@ -137,7 +137,7 @@ def _table(location: str) -> DeltaTable | None:
     path = local_path(location)
     if path is not None and not path.exists():
         return None  # delta-rs would make the directory
-    # Spark and Arrow take an endpoint without TLS as it is; delta-rs wants to be told.
+    # Spark and Arrow accept an endpoint without TLS; delta-rs needs an option for it.
     is_plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http:")
     try:
         return DeltaTable(

@@ -1,8 +1,8 @@
 """The commits of a Delta table, read from its log without Spark.
 
-Only what lies ahead of a known version is read, commit by commit, so that a look at a table of a
-million files costs a few small reads. Delta's protocol (sections "Delta Log Entries" and "Commit
-Provenance Information") says what is in them.
+Only commits after a known version are read, one by one, so that a look at a table of a million
+files costs a few small reads. Delta's protocol (sections "Delta Log Entries" and "Commit Provenance
+Information") says what commits contain.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dagster_deltaweave.storage import file_system
 _AT_ONCE = 16
 
 _MAPPED = "col-"
-"""How the physical names begin that Delta gives mapped columns; an older column keeps its name."""
+"""The prefix of the physical names of mapped columns; columns from before keep their name."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """A version of a table, told apart from the same version of a table that replaced it.
+    """A version of a table; its time distinguishes it from the same version of a replaced table.
 
     Attributes:
         version: The version.
-        timestamp: When it was committed, in ms since 1970, as its commit says or, where it does
-            not, as the storage of its file does.
+        timestamp: When it was committed, in ms since 1970, by its commit or, if that has no time,
+            by the modification time of its file.
     """
 
     version: int
@@ -43,13 +43,13 @@ class Commit:
 
     Attributes:
         position: Its version and time.
-        operation: Delta's name of the operation, e.g. `MERGE`; empty where the writer gave none.
-        engine: The writer, as it names itself; empty where it does not.
-        metrics: The operation's metrics, as the writer named and spelt them.
-        user_metadata: What the writer added of its own, or None.
-        changes_data: Whether rows came or went. A commit that only rearranges them, such as
-            OPTIMIZE, or that touches no file does not.
-        partitions: Partition values of the files with which rows came or went, by column. For a
+        operation: Delta's name of the operation, e.g. `MERGE`; empty if the writer gave none.
+        engine: The writer's name for itself; empty if it gave none.
+        metrics: The operation's metrics, as the writer wrote them.
+        user_metadata: Metadata that the writer added, or None.
+        changes_data: Whether rows were added or removed. A commit that only rearranges rows, such
+            as OPTIMIZE, or that touches no file does not.
+        partitions: Partition values, by column, of the files that added or removed rows. For a
             table with column mapping, columns have their physical names; see
             `DeltaLog.with_column_names`.
     """
@@ -64,15 +64,15 @@ class Commit:
 
     @property
     def version(self) -> int:
-        """The version it made."""
+        """The version that it made."""
         return self.position.version
 
 
 class DeltaLog:
     """The log of the table at a location, a path or a URI.
 
-    Its methods raise an OSError where the storage cannot be read, and a ValueError where it holds
-    what is no commit.
+    Its methods raise an OSError if the storage cannot be read, and a ValueError if a file is not a
+    valid commit.
     """
 
     def __init__(self, location: str | Path) -> None:
@@ -83,30 +83,30 @@ class DeltaLog:
         """The commits after a position, oldest first.
 
         Args:
-            position: Of a commit that was seen before.
-            limit: How many at most; the others are not read, but for a few at a time.
+            position: The position of a commit that was seen before.
+            limit: How many at most; hardly more are read.
 
         Returns:
-            None where the log does not lead on from there: the table was recreated, or has lost
-            the commits in between to its log retention.
+            The commits; None if the log does not continue from there: the table was recreated, or
+            the log retention removed the commits in between.
         """
         holds = self.holds(position)
         if holds is False:
             return None
         commits = list(islice(self._from(position.version + 1), limit))
-        # Delta never cleans the newest commit up: one that is gone has successors.
+        # Delta never cleans up the newest commit, so a commit that is gone has successors.
         return None if holds is None and not commits else commits
 
     def holds(self, position: Position) -> bool | None:
-        """Whether the commit of its version is the one at a position; None where there is none."""
+        """Whether the log has the commit at a position; None if it has no commit of the version."""
         commit = self._as_written(position.version)
         if commit is None:
             return None
-        # Earlier releases kept the time 0 of a commit that says none.
+        # Earlier releases kept the time 0 for a commit without a time.
         return position in (commit.position, self._dated(commit))
 
     def all(self, limit: int | None = None) -> list[Commit]:
-        """The commits that the log still holds, oldest first; none where there is no table."""
+        """The commits that the log still holds, oldest first; none if there is no table."""
         versions = self._versions()
         return list(islice(self._from(versions[0]), limit)) if versions else []
 
@@ -118,12 +118,12 @@ class DeltaLog:
                 yield commit
 
     def commit(self, version: int) -> Commit | None:
-        """The commit of a version, or None where the log does not hold it."""
+        """The commit of a version, or None if the log does not hold it."""
         commit = self._as_written(version)
         return None if commit is None else replace(commit, position=self._dated(commit))
 
     def _as_written(self, version: int) -> Commit | None:
-        """The commit of a version, whose time is 0 where its writer gave none."""
+        """The commit of a version, with the time 0 if its writer gave none."""
         name = f"{version:020}.json"
         text = self._read(name)
         if text is None:
@@ -136,8 +136,8 @@ class DeltaLog:
     def with_column_names(self, commits: list[Commit]) -> list[Commit]:
         """The commits with partition values by the columns' names instead of their physical ones.
 
-        The log's newest schema tells the names. It is looked up where a physical name is one that
-        Delta made up: a column that was there before the table was mapped has its first name.
+        The names are in the log's newest schema. It is read only if Delta generated a physical
+        name: a column from before column mapping has its original name as its physical one.
         """
         mapped = any(
             name.startswith(_MAPPED)
@@ -156,7 +156,7 @@ class DeltaLog:
         return {field["metadata"].get(physical, field["name"]): field["name"] for field in fields}
 
     def _newest_metadata(self) -> Mapping[str, Any] | None:
-        """The newest `metaData` action: of the commits since the checkpoint, else of it."""
+        """The newest `metaData` action: in the commits since the checkpoint, else in it."""
         checkpoint, names = self._newest_checkpoint()
         since = [each for each in self._versions() if each > checkpoint]
         with ThreadPoolExecutor(_AT_ONCE) as readers:
@@ -171,7 +171,7 @@ class DeltaLog:
 
         infos = self._store.get_file_info(FileSelector(self._directory, allow_not_found=True))
         names = (info.base_name for info in infos)
-        # Beside `<version>.checkpoint.…` a disk may have the hidden sums that Hadoop writes.
+        # Next to `<version>.checkpoint.…`, Hadoop may have written hidden checksum files.
         found = [name for name in names if name[:20].isdigit() and name[20:32] == ".checkpoint."]
         newest = max((int(name[:20]) for name in found), default=-1)
         return newest, sorted(name for name in found if int(name[:20]) == newest)
@@ -192,7 +192,7 @@ class DeltaLog:
     def _from(self, version: int) -> Iterator[Commit]:
         """The commits from a version on, several read at a time."""
         with ThreadPoolExecutor(_AT_ONCE) as readers:
-            # The first by itself: mostly there is none.
+            # The first one is read alone, because usually there is none.
             commits = [self.commit(version)]
             while True:
                 for commit in commits:
@@ -203,7 +203,7 @@ class DeltaLog:
                 commits = list(readers.map(self.commit, range(version, version + _AT_ONCE)))
 
     def _dated(self, commit: Commit) -> Position:
-        """The position of a commit; the time of its file stands in for one that is not given."""
+        """The position of a commit; if it has no time, that of its file is used."""
         if commit.position.timestamp:
             return commit.position
         path = f"{self._directory}/{commit.version:020}.json"
@@ -211,7 +211,7 @@ class DeltaLog:
         return Position(commit.version, (info.mtime_ns or 0) // 1_000_000)
 
     def _versions(self) -> list[int]:
-        """The versions whose commits are there, in order and without a gap up to the newest."""
+        """The versions whose commits exist, in order and without a gap up to the newest."""
         from pyarrow.fs import FileSelector
 
         infos = self._store.get_file_info(FileSelector(self._directory, allow_not_found=True))
@@ -259,7 +259,7 @@ def _commit(version: int, text: bytes) -> Commit:
     info: dict[str, Any] = {}
     partitions = set()
     changes_data = False
-    # By this byte alone: other characters that Python takes for the end of a line are data.
+    # Split only at this byte: other characters that Python treats as line ends are data.
     for line in text.split(b"\n"):
         if not line.strip():
             continue
@@ -268,7 +268,7 @@ def _commit(version: int, text: bytes) -> Commit:
         file = action.get("add") or action.get("remove")
         if file and file["dataChange"]:
             changes_data = True
-            # A remove may leave its partition out; writers of this decade do not.
+            # The protocol lets a remove omit its partition, but current writers include it.
             partitions.add(tuple(sorted((file.get("partitionValues") or {}).items())))
     timestamp = info.get("inCommitTimestamp") or info.get("timestamp") or 0
     return Commit(

@@ -1,4 +1,4 @@
-"""Which commits changed a table's rows: upkeep also makes versions, but changes no rows."""
+"""Finds the commits that changed a table's rows: upkeep makes versions too, but changes no rows."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ SAME_ROWS = frozenset(
         "VACUUM START",
     }
 )
-"""Operations of Delta's history after which a table has the rows it had before."""
+"""Operations in Delta's history that leave the table's rows as they were."""
 
 _CREATED_EMPTY = "CREATE TABLE"
 _CHANGED = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
 _AT_FIRST = 100
-"""How many commits are read first; each is a file of the log."""
+"""How many commits are read at first; each is a file of the log."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """The commit that changed a table's rows last, as far as its log tells.
+    """The last commit that changed a table's rows, as far as its log tells.
 
     Attributes:
-        version: The version it made.
+        version: The version that it made.
         committed_at: When, in UTC.
-        is_in_log: Whether the log still holds it. Where all commits that the log holds left the
-            rows as they were, this is the oldest of them: the change is that old, or older.
+        is_in_log: Whether the log still holds it. If all commits in the log left the rows as they
+            were, this is the oldest of them, and the change is at least that old.
         newest: The newest version that was read: it has the rows of `version`.
     """
 
@@ -67,7 +67,7 @@ def last_change(table: Table) -> Change:
     Raises:
         DeltaweaveError: There is no table.
     """
-    table.version()  # names the table in the error where there is none
+    table.version()  # raises an error with the table's name if there is none
     for commits, is_all in _further_and_further_back(table):
         for commit in commits:
             if not _left_rows(commit):
@@ -78,18 +78,18 @@ def last_change(table: Table) -> Change:
 
 
 def version_with_rows_of(table: Table, time_ms: int) -> int:
-    """The newest version that has the rows which the table had at a time.
+    """The newest version with the rows that the table had at a time.
 
-    It is later than the version of that time where the commits since then left the rows as they
-    were. It costs no job where the newest version is not later than the time. A commit counts as
-    later where the storage may have rounded its time down to the second.
+    It is later than the version of that time if the commits since then left the rows as they were.
+    If the newest version is not later than the time, this needs no Spark job. A commit counts as
+    later if the storage may have rounded its time down to the second.
 
     Args:
         table: The table.
         time_ms: The time, in ms since 1970.
 
     Raises:
-        CommitConflictError: There was no table then, and the commit that made it brought rows.
+        CommitConflictError: There was no table then, and the commit that created it added rows.
         DeltaweaveError: There is no table.
     """
     newest = table.snapshot()
@@ -111,7 +111,7 @@ def version_with_rows_of(table: Table, time_ms: int) -> int:
 
 
 def _latest(ms: int) -> int:
-    """The latest moment that a commit's time may mean: object stores keep whole seconds."""
+    """The latest possible time of a commit: object stores keep only whole seconds."""
     return ms + 999 if ms % 1000 == 0 else ms
 
 
@@ -126,7 +126,7 @@ def _made_meanwhile(table: Table, commit: Row) -> CommitConflictError:
 
 
 def _further_and_further_back(table: Table) -> Iterator[tuple[list[Row], bool]]:
-    """The newest commits, ten times as many each time, and whether the log holds no more."""
+    """The newest commits, ten times as many in each step, and whether these are all of the log."""
     limit = _AT_FIRST
     while True:
         commits = _newest_commits(table, limit)
@@ -134,12 +134,12 @@ def _further_and_further_back(table: Table) -> Iterator[tuple[list[Row], bool]]:
         yield commits, is_all
         if is_all:
             return
-        limit *= 10  # so that what is read again is little compared to what is new
+        limit *= 10  # each step reads again at most a tenth of its commits
 
 
 def _newest_commits(table: Table, limit: int) -> list[Row]:
     history = table.spark.sql(f"DESCRIBE HISTORY {table_name(table.path_or_name)} LIMIT {limit}")
-    # In ms: Spark returns timestamps in local time, where an hour comes twice a year.
+    # In ms, because Spark returns timestamps in local time, where one hour a year is ambiguous.
     moment = "unix_millis(timestamp) AS ms"
     properties = "operationParameters['properties'] AS properties"
     columns = ("version", moment, "operation", "operationMetrics", properties)
@@ -152,7 +152,7 @@ def _change(commit: Row, commits: list[Row], *, is_in_log: bool) -> Change:
 
 
 def _left_rows(commit: Row) -> bool:
-    """Whether a commit left the rows as they were; a merge may commit an idempotency pair alone."""
+    """Whether a commit left the rows as they were; a merge may commit only an idempotency pair."""
     if commit.operation == "MERGE":
         metrics: Mapping[str, str] = commit.operationMetrics or {}
         return all(metrics.get(name) == "0" for name in _CHANGED)

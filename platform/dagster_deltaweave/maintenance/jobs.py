@@ -1,4 +1,4 @@
-"""Jobs and schedules that keep Delta tables: a step for each table and operation, in its pool."""
+"""Jobs and schedules that maintain Delta tables, with a step for each table and operation."""
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
@@ -47,12 +47,12 @@ def build_upkeep_schedule(
 
     Args:
         name: Name of the schedule.
-        tables: As of `build_upkeep_job`.
-        cron_schedule: When.
-        operations: As of `build_upkeep_job`.
-        policy: As of `build_upkeep_job`.
+        tables: As in `build_upkeep_job`.
+        cron_schedule: When the job runs.
+        operations: As in `build_upkeep_job`.
+        policy: As in `build_upkeep_job`.
         execution_timezone: The time zone of `cron_schedule`.
-        io_manager_key: As of `build_upkeep_job`.
+        io_manager_key: As in `build_upkeep_job`.
         default_status: Whether the schedule starts by itself.
     """
     return ScheduleDefinition(
@@ -79,25 +79,25 @@ def build_upkeep_job(
     policy: UpkeepPolicy | None = None,
     io_manager_key: str = "io_manager",
 ) -> JobDefinition:
-    """A job that keeps the tables of merge assets.
+    """A job that maintains the tables of merge assets.
 
-    `optimize` compacts small files (OPTIMIZE), by the table's clustering where it has one; `purge`
-    rewrites files with rows marked deleted (REORG … APPLY (PURGE)); `statistics` computes those of
-    files that have none; `index_keys` indexes files that other writers added, where the table has a
-    key index (`Table.index_keys`); `vacuum` deletes the files that no kept version needs, never
-    earlier than the table's own retention says. Each runs only where the table needs it, by the
-    policy, and says so where it does not. The first two and the last also keep the table's side
-    tables (remembered deletes and events, key filters), each where it needs it.
+    `optimize` compacts small files (OPTIMIZE), by the table's clustering if it has one. `purge`
+    rewrites files with rows marked deleted (REORG … APPLY (PURGE)). `statistics` computes the
+    statistics of files that have none. `index_keys` indexes files that other writers added, if the
+    table has a key index (`Table.index_keys`). `vacuum` deletes the files that no kept version
+    needs, never earlier than the table's own retention allows. Each operation runs only if the
+    policy says that the table needs it; if not, it says so. `optimize`, `purge` and `vacuum` also
+    cover the table's side tables (remembered deletes and events, key filters), if they need it.
 
-    Each is one op for each table, after the one before, in the pool of the table's asset: so upkeep
-    and merges of one table take turns where Dagster limits the pool. What was done is an
-    observation of the asset, with what the table's files looked like before.
+    Each operation is one op for each table, after the previous one, in the pool of the table's
+    asset. So upkeep and merges of one table take turns if Dagster limits the pool. An observation
+    of the asset records what was done and the state of the table's files before.
 
     Args:
         name: Name of the job.
-        tables: The merge assets whose tables are kept.
-        operations: Which of them, in their order; by default all, in the order above.
-        policy: When a table needs them; by default `UpkeepPolicy()`.
+        tables: The merge assets whose tables are maintained.
+        operations: The operations, in order; by default all, in the order above.
+        policy: When a table needs an operation; by default `UpkeepPolicy()`.
         io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What upkeep does to a table if its policy says so, and the observation that records it."""
+"""The operations of upkeep, which run if the policy says so, and the observation of each."""
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
@@ -27,7 +27,7 @@ class Done:
     """What an operation did to a table.
 
     Attributes:
-        description: In a sentence: what, and why or why not.
+        description: A sentence on what was done and why, or why nothing was done.
         numbers: Flat numbers by metadata key.
     """
 
@@ -37,12 +37,12 @@ class Done:
 
 Operation = Callable[["Table", UpkeepPolicy], Done]
 
-# The numbers of side tables that are recorded: what was done to them.
+# The numbers that are recorded for side tables.
 _COUNTED = ("upkeep/files_removed", "upkeep/files_added", "upkeep/files_deleted")
 
 
 def with_side_tables(keep: Operation) -> Operation:
-    """The operation on a table and then on its side tables, whose numbers are added up.
+    """The operation on a table and then on its side tables, with the sum of their numbers.
 
     VACUUM and the other commands on a table do not touch its side tables.
     """
@@ -62,7 +62,7 @@ def with_side_tables(keep: Operation) -> Operation:
 
 @with_side_tables
 def optimize(table: "Table", policy: UpkeepPolicy) -> Done:
-    """Compact small files, by the table's clustering where it has one."""
+    """Compact small files, by the table's clustering if it has one."""
     layout = table.layout(policy.small_file_bytes)
     reason = policy.compacting(layout, table.is_clustered())
     return _rewrite_where(reason, table, layout, "OPTIMIZE {}")
@@ -85,7 +85,7 @@ def statistics(table: "Table", policy: UpkeepPolicy) -> Done:
 
 
 def index_keys(table: "Table", policy: UpkeepPolicy) -> Done:
-    """Index the keys of files that the key index does not know, where the table has one."""
+    """Index the keys of files that the key index lacks, if the table has one."""
     column = table.indexed_column()
     if column is None:
         return Done("No key index is asked for", {})
@@ -115,7 +115,7 @@ def vacuum(table: "Table", policy: UpkeepPolicy) -> Done:
     reason = policy.vacuuming(last, datetime.now().astimezone())
     if reason is None:
         return Done("Vacuumed lately", retention)
-    # No RETAIN clause: Delta takes the table's own retention, which it guards.
+    # Without a RETAIN clause, Delta uses the table's own retention.
     with translated(table.path_or_name, operation="VACUUM"):
         table.spark.sql(f"VACUUM {table_name(table.path_or_name)}").collect()
     ended, deleted = _last_vacuum(table)
@@ -130,11 +130,11 @@ OPERATIONS: Mapping[str, Operation] = {
     "index_keys": index_keys,
     "vacuum": vacuum,
 }
-"""The operations by name, in the order in which they make sense."""
+"""The operations by name, in their default order."""
 
 
 def observe(context: OpExecutionContext, key: AssetKey, table: "Table", done: Done) -> None:
-    """Tell in the log and by an observation of the asset what was done."""
+    """Record what was done in the log and as an observation of the asset."""
     context.log.info(f"{table.path_or_name}: {done.description}.")
     metadata = {
         name: MetadataValue.int(value) if isinstance(value, int) else MetadataValue.float(value)
@@ -146,7 +146,7 @@ def observe(context: OpExecutionContext, key: AssetKey, table: "Table", done: Do
 
 
 def _rewrite_where(reason: str | None, table: "Table", layout: "FileLayout", command: str) -> Done:
-    """Run a command that rewrites files, where there is a reason; with the files before it."""
+    """Run a command that rewrites files, if there is a reason; record the files before it."""
     operation = "PURGE" if "PURGE" in command else "OPTIMIZE"
     before = {
         "upkeep/files": layout.files,
@@ -182,5 +182,5 @@ def _last_vacuum(table: "Table") -> tuple[datetime | None, int]:
     )
     if ended is None:
         return None, 0
-    # Spark hands out local time without its zone.
+    # Spark returns local time without its zone.
     return ended.timestamp.astimezone(), int(ended.numDeletedFiles or 0)

@@ -1,4 +1,4 @@
-"""When a table needs upkeep: numbers from its log, and what they may be."""
+"""When a table needs upkeep: limits for the numbers in its log."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class UpkeepPolicy:
     Attributes:
         small_file_bytes: Size below which a file is small.
         small_files: Compact when at least this many small files share a partition with another,
-        small_file_fraction: and are at least this fraction of all files.
+        small_file_fraction: and they are at least this fraction of all files.
         unclustered_file_fraction: Cluster a clustered table when at least this fraction of its
             files is not clustered yet.
         deleted_row_fraction: Purge when at least this fraction of the rows is marked deleted.
         time_between_vacuums: Least time between two VACUUMs, each of which lists all files of the
             table. On some object stores Delta does not record VACUUM in the table's history;
             there, each run vacuums.
-        least_retention: VACUUM is refused where the table keeps removed files for a shorter time:
-            older versions, running readers and downstream assets still need them. It does not apply
-            to side tables, which keep removed files for Delta's default time.
+        least_retention: VACUUM is refused if the table keeps removed files for a shorter time,
+            because older versions, running readers and downstream assets still need them. This does
+            not apply to side tables, which keep removed files for Delta's default time.
     """
 
     small_file_bytes: int = 64 * 1024**2
@@ -38,7 +38,7 @@ class UpkeepPolicy:
     least_retention: timedelta = timedelta(days=7)
 
     def compacting(self, layout: FileLayout, is_clustered: bool) -> str | None:
-        """Why the table is to be optimized, or None where it is not."""
+        """Why the table needs OPTIMIZE, or None if it does not."""
         small = fraction(layout.small_files, layout.files)
         if layout.small_files >= self.small_files and small >= self.small_file_fraction:
             return f"{layout.small_files} of {layout.files} files are small"
@@ -48,18 +48,18 @@ class UpkeepPolicy:
         return None
 
     def purging(self, layout: FileLayout) -> str | None:
-        """Why rows marked deleted are to be purged, or None where they are not."""
+        """Why the table needs a purge of rows marked deleted, or None if it does not."""
         deleted = fraction(layout.deleted_rows, layout.rows)
         if layout.deleted_rows and deleted >= self.deleted_row_fraction:
             return f"{layout.deleted_rows} of {layout.rows} rows are marked deleted"
         return None
 
     def of_side_tables(self) -> UpkeepPolicy:
-        """The same for side tables: nobody reads their older versions, so any retention will do."""
+        """The policy for side tables: any retention, because nobody reads their older versions."""
         return replace(self, least_retention=timedelta(0))
 
     def vacuuming(self, last: datetime | None, now: datetime) -> str | None:
-        """Why removed files are to be deleted, or None where that was done lately.
+        """Why the table needs VACUUM, or None if the last one is recent.
 
         Args:
             last: When the table was last vacuumed, as far as its history knows.

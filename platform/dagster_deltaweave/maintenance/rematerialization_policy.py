@@ -15,12 +15,13 @@ class RematerializationPolicy:
     Attributes:
         rows: Events.
         size_in_bytes: Size of their files.
-        batches: Batches, each of which is a file or more for every reader.
-        age: Time since the oldest of them came.
-        fraction_of_base: Their size as a fraction of the base's.
-        broadcast_limit_bytes: Size in memory up to which they can be sent to every task; beyond
-            it each read shuffles the base. As in `MergeOnReadTable`.
-        expansion: How many times larger rows are in memory than in their files, to estimate it.
+        batches: Batches; every reader reads at least one file for each.
+        age: Time since the oldest batch was appended.
+        fraction_of_base: Size of the changes as a fraction of the base's.
+        broadcast_limit_bytes: Size in memory up to which the changes can be broadcast, as in
+            `MergeOnReadTable`. Above it, each read shuffles the base.
+        expansion: How many times larger rows are in memory than in their files; it estimates the
+            size in memory.
     """
 
     rows: int | None = None
@@ -32,7 +33,7 @@ class RematerializationPolicy:
     expansion: float = 4
 
     def reason(self, pending: PendingChanges) -> str | None:
-        """Why the base is to be rematerialized, in a sentence; None where it is not."""
+        """A sentence that says why the base is due to be rematerialized, or None if it is not."""
         reasons = self._reasons(pending) if pending.batches else []
         return f"{'; '.join(reasons)}." if reasons else None
 

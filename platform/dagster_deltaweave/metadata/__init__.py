@@ -1,4 +1,4 @@
-"""What Dagster shows of a run: metadata, observations, lineage and data versions.
+"""Records what Dagster shows about a run: metadata, observations, lineage and data versions.
 
 - `materialization`: records what a run did in its materialization.
 - `metadata_entries`: the metadata of merges, writes and table versions.

@@ -1,14 +1,15 @@
 """Column lineage of a merge: from which columns of its upstream assets the table's columns come.
 
-The engine follows each value back to the columns of the files it was read from (`delta/lineage`).
-Which asset these files are is told by where they lie:
+The engine traces each value back to the columns of the files from which it was read
+(`delta/lineage`). The location of these files tells the asset:
 
-1. Files of an upstream's table (its declared place, or the IO manager's root and the asset key), or
-   below the `dagster/uri` in an upstream's definition, are that upstream.
-2. All other files are the one upstream whose place neither says, if there is exactly one: an asset
-   reads what it declares. With several, these columns have no lineage.
+1. Files of an upstream's table (its declared location, or the IO manager's root and the asset key),
+   or below the `dagster/uri` in an upstream's definition, belong to that upstream.
+2. All other files belong to the upstream without a known location, if there is exactly one, because
+   an asset reads what it declares. With several, these columns have no lineage.
 
-Rows that were made in Python or on the driver have none. What is shown is right; it may not be all.
+Rows that were created in Python or on the driver have no lineage. The lineage that is shown is
+correct, but it may be incomplete.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def merge_lineage(
     changes: DataFrame,
     statement: Callable[[str], str],
 ) -> TableColumnLineage | None:
-    """The lineage of what merging these changes gives the asset's table; None where none is known.
+    """The lineage that merging these changes gives the asset's table; None if none is known.
 
     The statement is analyzed once more; no row is read.
 
@@ -66,12 +67,12 @@ def merge_lineage(
 def table_lineage(
     origins: Mapping[str, Collection[Origin]], places: Mapping[AssetKey, str | None], own_place: str
 ) -> TableColumnLineage | None:
-    """Lineage in Dagster's words, by the rule above.
+    """Dagster's column lineage, by the rules above.
 
     Args:
-        origins: For each column of the table, the stored columns its values come from.
-        places: For each upstream, where its data lies, or None where that is not known.
-        own_place: Where the table itself lies; a table is not its own upstream.
+        origins: For each column of the table, the stored columns from which its values come.
+        places: For each upstream, the location of its data, or None if it is unknown.
+        own_place: The location of the table itself; a table is not its own upstream.
     """
     deps: dict[str, list[TableColumnDep]] = {}
     for column, stored in origins.items():
@@ -85,7 +86,7 @@ def table_lineage(
 
 
 def upstream_places(context: OutputContext, tables: TableLocator) -> dict[AssetKey, str | None]:
-    """Where the data of each upstream of the asset lies, as far as that is known."""
+    """The location of each upstream's data, as far as it is known."""
     assets = context.step_context.job_def.asset_layer
     places: dict[AssetKey, str | None] = {}
     for key in assets.get(context.asset_key).parent_keys - {context.asset_key}:
@@ -114,6 +115,6 @@ def _is_within(location: str, place: str) -> bool:
 
 
 def _as_uri(path: str) -> str:
-    """One spelling of the several that a local path has."""
+    """A location as a URI, because a local path has several spellings."""
     path = path.rstrip("/")
     return re.sub(r"^(file:)?/+", "file:/", path)

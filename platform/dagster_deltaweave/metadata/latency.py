@@ -1,9 +1,9 @@
-"""How the time from a run's request to its merge's commit is spent, by the event log.
+"""Shows how runs spend the time from their request to their merge's commit, by the event log.
 
     python -m dagster_deltaweave.metadata.latency --last 10
 
 reads the instance that DAGSTER_HOME names, and prints a line for the first merge of each run, the
-latest run first. What comes before the request is the sensor's interval.
+latest run first. The time before the request, which is not shown, is the sensor's interval.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _MERGE_SECONDS = "merge/seconds"
 
 @dataclass(frozen=True)
 class Latency:
-    """The seconds from a run's request to its first materialization by merge, by what took them.
+    """The seconds of each stage from a run's request to its first materialization by a merge.
 
     Attributes:
         run_id: The run.
         asset: The asset that was merged.
-        queued: Until the daemon took the run from the queue; 0 where there is no queue.
+        queued: Until the daemon took the run from the queue; 0 if there is no queue.
         starting: Then, until the run's process had loaded the definitions and began.
         preparing: Then, until the asset's function had returned: Spark, and what it read.
-        merging: The merge's own time.
-        storing: What else the IO manager did before the commit: creating the table.
-        recording: What it did after the commit: the metadata of the materialization.
+        merging: The merge itself.
+        storing: Other work of the IO manager before the commit, such as creating the table.
+        recording: Its work after the commit: the metadata of the materialization.
     """
 
     run_id: str
@@ -43,7 +43,7 @@ class Latency:
 
     @property
     def beyond_the_merge(self) -> float:
-        """All up to the commit but the merge's own time."""
+        """The time up to the commit without the merge itself."""
         return self.queued + self.starting + self.preparing + self.storing
 
 
@@ -73,7 +73,7 @@ def _of_run(events: Iterable[EventLogEntry]) -> Latency | None:
         if observation is not None and any(
             key.startswith("merge/") for key in observation.metadata
         ):
-            # The first tells of the merge's first phase, as soon as the merge has returned.
+            # The first one is for the merge's first phase, recorded as soon as the merge returned.
             committed.setdefault(step, event.timestamp)
         materialization = event.asset_materialization
         if materialization is None or _MERGE_SECONDS not in materialization.metadata:

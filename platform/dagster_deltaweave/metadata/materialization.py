@@ -36,14 +36,14 @@ def record_merge(
         table: The asset's table.
         changes: What was merged.
         partitions: The run's partitions.
-        statement: The MERGE text over the name of the changes; None where there was none.
+        statement: The MERGE text over the name of the changes; None if there was none.
         result: What the merge reports.
-        plan: What was expected of it, where that was asked for.
+        plan: The plan of the merge, if it was requested.
 
     Returns:
-        The metadata of the materialization, beside that of the table.
+        The metadata of the materialization, in addition to that of the table.
     """
-    # The numbers are of the whole merge, so they belong to a partition only where it is the one.
+    # The numbers cover the whole merge, so they belong to a partition only if there is just one.
     partition = partitions[0] if len(partitions) == 1 else None
     about_commit: dict[str, MetadataValue] = {
         "merge/retries": MetadataValue.int(context.step_context.previous_attempt_count)
@@ -83,7 +83,7 @@ def record_write(
         partitions: The run's partitions.
 
     Returns:
-        The metadata of the materialization, beside that of the table.
+        The metadata of the materialization, in addition to that of the table.
     """
     metadata = metadata_entries.write_metadata(written, how, predicate)
     context.log_event(
@@ -101,7 +101,7 @@ def record_write(
 
 
 def version_of_changed_rows(result: MergeResult) -> int | None:
-    """The version that a merge made if it changed rows; it may commit an idempotency pair alone."""
+    """The version that a merge made if it changed rows; it may commit only an idempotency pair."""
     metrics = result.metrics
     changed = (
         metrics.num_target_rows_inserted
@@ -112,13 +112,13 @@ def version_of_changed_rows(result: MergeResult) -> int | None:
 
 
 def record_unchanged(context: OutputContext, table: Table) -> int:
-    """Make the version that changed the table's rows last the asset's data version.
+    """Make the last version that changed the table's rows the asset's data version.
 
-    It stays where a run changes nothing, also when upkeep made versions meanwhile, and when the log
-    no longer holds the change: then the data version that was recorded before is kept.
+    So the data version stays if a run changes nothing, even if upkeep made versions meanwhile. If
+    the log no longer holds the change, the data version that was recorded before is kept.
 
     Returns:
-        A version with these rows, the newest where only upkeep came since.
+        A version with these rows: the newest, if only upkeep made versions since.
     """
     change = last_change(table)
     version = change.version
@@ -130,7 +130,7 @@ def record_unchanged(context: OutputContext, table: Table) -> int:
 
 
 def _record_version(context: OutputContext, table: Table, committed: int | None) -> int:
-    """Record the data version; the version of the table with the rows that the run left."""
+    """Record the data version; return the table version with the rows that the run left."""
     if committed is None:
         return record_unchanged(context, table)
     record_data_version(context, committed)
@@ -150,9 +150,9 @@ def _recorded_version(context: OutputContext) -> int | None:
 def record_data_version(context: OutputContext, version: int) -> None:
     """Make a version of the table the data version of the asset's materialization.
 
-    By it Dagster tells whether downstream assets are stale. It is the table's even where the asset
-    is partitioned: its partitions are those of the changes, and a downstream asset that reads the
-    table reads what all of them gave.
+    Dagster uses it to tell whether downstream assets are stale. It is the table's version even if
+    the asset is partitioned: the partitions are those of the changes, and a downstream asset that
+    reads the table reads the result of all of them.
     """
     context.step_context.set_data_version(context.asset_key, DataVersion(str(version)))
 
@@ -167,7 +167,7 @@ def _lineage_metadata(
     try:
         lineage = merge_lineage(context, tables, table, changes.rows, statement)
     except Exception as error:
-        # The merge is committed: what is merely shown of it must not fail its run.
+        # The merge is committed, so an error in what is only displayed must not fail the run.
         context.log.warning(f"The column lineage is left out: {error}")
         return {}
     return dict(TableMetadataSet(column_lineage=lineage)) if lineage else {}

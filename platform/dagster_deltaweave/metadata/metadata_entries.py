@@ -1,4 +1,4 @@
-"""What Dagster shows of a merge: Dagster's own table metadata, and flat `merge/…` numbers."""
+"""The metadata that Dagster shows for a merge: its own table metadata, and `merge/…` numbers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MERGE_COUNTS: Mapping[str, str] = MappingProxyType(
         "merge/deletion_vectors_removed": "numTargetDeletionVectorsRemoved",
     }
 )
-"""Metadata key to Delta's name of a count. Flat numbers: the UI plots nothing else."""
+"""Metadata key to Delta's name of a count. The UI plots only flat numbers."""
 
 PHASE_TIMES: Mapping[str, str] = MappingProxyType(
     {
@@ -50,7 +50,7 @@ PHASE_TIMES: Mapping[str, str] = MappingProxyType(
         "merge/rewrite_seconds": "rewriteTimeMs",
     }
 )
-"""Metadata key to Delta's name of a phase's time; `merge/commit_seconds` is none of Delta's."""
+"""Metadata key to Delta's name of a phase's time; Delta has no name for `merge/commit_seconds`."""
 
 WRITE_COUNTS: Mapping[str, str] = MappingProxyType(
     {
@@ -75,20 +75,20 @@ _ALREADY_APPLIED = "already-applied"
 def merge_metadata(result: MergeResult) -> dict[str, MetadataValue]:
     """What a merge did, as flat numbers and a few texts.
 
-    Beside `MERGE_COUNTS` and `PHASE_TIMES`:
+    In addition to `MERGE_COUNTS` and `PHASE_TIMES`:
 
-    - `merge/seconds`: the whole merge with its commit.
+    - `merge/seconds`: the time of the whole merge with its commit.
     - `merge/files_touched`, `merge/bytes_touched`: files in which a row changed, rewritten or
-      marked; not where Delta's own MERGE ran, which does not say which files it rewrote.
-    - `merge/write_amplification`: rows written for each row changed. 1 where only changed rows
-      were written, less where rows were deleted by marking them, more by the rows copied; not
-      where no row changed.
+      marked; missing if Delta's own MERGE ran, which does not say which files it rewrote.
+    - `merge/write_amplification`: rows written for each changed row. It is 1 if only changed rows
+      were written, less if rows were deleted by marking them, and more if rows were copied; missing
+      if no row changed.
     - `merge/source_rows_unaffected`: source rows for which no row was changed
-      (`MergeResult.num_source_rows_unaffected`), where that is known.
-    - `merge/attempts`: how often the merge ran, more than once where executors died.
-    - `merge/commit_attempts`, `merge/files_redone`: how often it tried to commit, more than once
-      where other commits won, and the touched files that were therefore written again.
-    - `merge/version`: the version it committed, where it committed one.
+      (`MergeResult.num_source_rows_unaffected`), if that is known.
+    - `merge/attempts`: how often the merge ran; more than once if executors died.
+    - `merge/commit_attempts`, `merge/files_redone`: how often it tried to commit (more than once if
+      other commits won), and the touched files that were therefore written again.
+    - `merge/version`: the version that it committed, if any.
     """
     metrics = result.metrics
     metadata: dict[str, MetadataValue] = {
@@ -161,15 +161,15 @@ def touched_metadata(applied: TouchedRows | ChangedRows) -> dict[str, MetadataVa
 def table_metadata(table: Table, version: int | None = None) -> dict[str, object]:
     """Dagster's standard metadata of a version of a table, and `table/version` and `table/id`.
 
-    The row count is that of the version's log; it is left out where some file's statistics do not
-    say how many rows there are.
+    The row count comes from the log. It is left out if the statistics of some file do not say how
+    many rows it has.
 
     Args:
         table: The table.
-        version: The version that is described, by default the newest.
+        version: The version to describe, by default the newest.
 
     Raises:
-        DeltaweaveError: There is no such version any more.
+        DeltaweaveError: The version no longer exists.
     """
     snapshot = table.snapshot(version)
     return {
@@ -196,13 +196,13 @@ def plan_metadata(plan: MergePlan) -> dict[str, MetadataValue]:
 
 
 def spark_ui_metadata(spark: SparkSession) -> dict[str, MetadataValue]:
-    """Where Spark shows the jobs of the session, for as long as it runs; nothing without its UI."""
+    """A link to the Spark UI, which works as long as the session runs; empty without a UI."""
     url = spark.sparkContext.uiWebUrl
     return {"merge/spark_ui": MetadataValue.url(url)} if url else {}
 
 
 def table_schema(schema: StructType) -> TableSchema:
-    """A Spark schema as Dagster's."""
+    """A Spark schema as Dagster's type."""
     return TableSchema(
         columns=[
             TableColumn(

@@ -1,4 +1,4 @@
-"""A merge in Dagster's event log: an observation for each of its phases that ran."""
+"""Records a merge in Dagster's event log: an observation for each phase that ran."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase as its observation tells it.
+    """How the observation of a phase describes it.
 
     Attributes:
-        name: What the description begins with.
-        seconds: Metadata key of its time; one that did not run has none.
-        keys: Metadata keys of what it did; no key is in two phases.
-        summary: What it did, in a line.
+        name: The beginning of the description.
+        seconds: Metadata key of its time, which is missing if the phase did not run.
+        keys: Metadata keys of its results; no key is in two phases.
+        summary: A line on what it did.
     """
 
     name: str
@@ -42,7 +42,7 @@ def _files(result: MergeResult) -> str:
         metrics.num_target_files_after_skipping,
     )
     scanned = f"{after:,} of {before:,} files scanned"
-    if result.strategy == "builtin":  # which does not say which files it touched
+    if result.strategy == "builtin":  # built-in MERGE does not say which files it touched
         return scanned
     return f"{scanned}, {len(result.touched_files.removed):,} touched"
 
@@ -130,11 +130,11 @@ def phase_observations(
     result: MergeResult,
     about_commit: Mapping[str, MetadataValue],
 ) -> Iterator[AssetObservation]:
-    """What the phases of a merge did, in their order; the commit is told even of nothing.
+    """Observations of a merge's phases, in order; the commit has one even if nothing was committed.
 
     Args:
-        asset_key: The asset whose table was merged into.
-        partition: The partition that was merged, or None where it was none or several.
+        asset_key: The asset of the merge's target.
+        partition: The partition that was merged, or None if it was none or several.
         result: What the merge reports.
         about_commit: Further metadata for the commit's observation.
     """

@@ -20,10 +20,10 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 @contextmanager
 def mark_commits_with_run(spark: SparkSession, run_id: str) -> Iterator[None]:
-    """Within the context, commits of the session carry the run's id, unless the user set metadata.
+    """Within the context, commits of the session have the run's id, unless the user set metadata.
 
     Args:
-        spark: The session; its setting is as it was afterwards.
+        spark: The session; its setting is restored afterwards.
         run_id: The id of the Dagster run.
     """
     if spark.conf.get(_USER_METADATA, None):
@@ -35,12 +35,12 @@ def mark_commits_with_run(spark: SparkSession, run_id: str) -> Iterator[None]:
     finally:
         try:
             spark.conf.unset(_USER_METADATA)
-        except Exception:  # the session is gone: what was committed by it stands
+        except Exception:  # the session is gone, but its commits stand
             _logger.warning("Spark's setting %s stays", _USER_METADATA, exc_info=True)
 
 
 def run_id_in(user_metadata: str | None) -> str | None:
-    """The id of the run that made a commit, from the commit's user metadata; None if it is not."""
+    """The id of the run that made a commit, from its user metadata; None if it has none."""
     try:
         mark = json.loads(user_metadata) if user_metadata else None
     except ValueError:

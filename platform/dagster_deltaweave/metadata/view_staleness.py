@@ -1,4 +1,4 @@
-"""Keeps the view fresh when its base is rematerialized: its rows stay the same."""
+"""Keeps the view fresh when its base is rematerialized, because its rows stay the same."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def keep_view_fresh(
     base_version: str,
     metadata: Mapping[str, Any],
 ) -> None:
-    """Record the view once more, as it was recorded last but with the base's new data version.
+    """Record the view again, as it was recorded last but with the base's new data version.
 
-    Dagster shows an asset as stale while it was materialized with another version of an upstream.
-    But the base's new version holds what the view read from the changes before, and the view's own
-    data version stays. A view that was never materialized is left as it is.
+    Dagster shows an asset as stale if it was materialized with another version of an upstream. But
+    the base's new version holds what the view read from the changes before, so the view's own data
+    version stays. A view that was never materialized is left as it is.
 
     Args:
         context: The run that rematerialized the base.
-        declaration: Of the base.
+        declaration: The declaration of the base.
         base_version: The data version that the base now gets.
         metadata: What is pending now.
     """
@@ -36,7 +36,7 @@ def keep_view_fresh(
     of_base = get_input_data_version_tag(declaration.base)
     if before.tags.get(of_base, base_version) == base_version:
         return
-    # By no run: the run that merges materializes the base alone.
+    # Without a run, because the run that merges materializes only the base.
     context.instance.report_runless_asset_event(
         AssetMaterialization(
             asset_key=declaration.view,

@@ -4,8 +4,8 @@
 | --- | --- |
 | time windows | the beginnings of the windows |
 | fixed | their places in the definition |
-| dynamic | their keys as texts, in which order the landing sensor requests them |
-| of several dimensions | the one dimension of time windows; without one they have no order |
+| dynamic | their keys as strings, as the landing sensor requests them |
+| several dimensions | the one dimension of time windows; without one they have no order |
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from dagster import (
 )
 
 Positions = Callable[[str], Any]
-"""A partition's position, which is greater for a newer one; None for no partition of the asset."""
+"""Gives a partition's position, which is greater for a newer one; None if the asset lacks it."""
 
 
 def partition_positions(
     definition: PartitionsDefinition[str] | None, instance: DagsterInstance
 ) -> Positions | None:
-    """Gives each partition's position; None where the partitions have no order.
+    """A function that gives each partition's position; None if the partitions have no order.
 
     Args:
         definition: The asset's partitions, None if it has none.
-        instance: Knows the dynamic ones among them.
+        instance: The instance, which knows dynamic partitions.
     """
     if definition is None:
         return None
@@ -63,7 +63,7 @@ def _by_time_dimension(definition: MultiPartitionsDefinition) -> Positions | Non
     def position(key: str) -> float | None:
         try:
             parts = definition.get_partition_key_from_str(key).keys_by_dimension
-        except Exception:  # a key of other dimensions, which the definition had before
+        except Exception:  # a key with dimensions that the definition had before
             return None
         return _beginning(times.partitions_def, parts[times.name])
 

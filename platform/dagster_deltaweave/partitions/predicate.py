@@ -1,18 +1,18 @@
 """Which rows of a table belong to partitions: an SQL predicate over the partition expression.
 
-What the expression is compared with depends on its type:
+The type of the expression decides with what it is compared:
 
 | type | a time window's rows | rows of other partitions |
 | --- | --- | --- |
-| TIMESTAMP | between its instants, whatever the time zones of session and partitions | |
+| TIMESTAMP | between its instants, in any time zones of session and partitions | |
 | TIMESTAMP_NTZ | between its wall-clock times in the partitions' time zone | |
-| DATE | of the days from its first to before its last | |
-| STRING | equal to its key, or text of a date or wall-clock time of it | equal to its key |
+| DATE | on the days from its first to before its last | |
+| STRING | equal to its key, or text of a date or wall-clock time in it | equal to its key |
 | other | equal to its key | equal to its key |
 
-Where clocks are set back, an hour comes twice: a TIMESTAMP and a key tell the two apart, a
-wall-clock time does not, and is refused for a window that begins or ends between them. STRINGs are
-looked through for such a window: texts of its times are refused, keys alone are not.
+When clocks are set back, an hour occurs twice. A TIMESTAMP or a key distinguishes the two hours. A
+wall-clock time does not, so it is refused for a window that begins or ends between them. For such a
+window, the rows of a STRING are searched: texts of its times are refused, keys alone are not.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def partition_predicate(
         definition: The asset's partitions, None if it has none.
         keys: The partitions, at least one.
         expression: SQL that gives a row's partition, one for each dimension of multi-partitions.
-        table: The table, for the error's words.
-        rows: A DataFrame with the table's columns, by which the expression's type is known.
+        table: The table, for the error message.
+        rows: A DataFrame with the table's columns, which gives the expression's type.
 
     Raises:
-        StatementError: There is no expression, or none for a dimension, or no partition; or its
-            type, or texts of times that are among the rows, do not tell the rows of these
-            partitions from others.
+        StatementError: There is no expression, or none for a dimension, or no partition; or the
+            expression's type, or texts of times among the rows, cannot distinguish the rows of
+            these partitions from others.
     """
     if definition is None or not keys:
         raise _no_predicate("the run names none of the asset's partitions.", table)
@@ -157,7 +157,7 @@ def _of_windows(
 def _of_texts(
     definition: TimeWindows, keys: Sequence[str], expression: str, windows: Sequence[_Window]
 ) -> str:
-    """Texts that are the partitions' keys, or dates and times in their windows."""
+    """Condition for texts that are the partitions' keys, or dates and times in their windows."""
     sample = _SAMPLE.strftime(definition.fmt)
     days = all(_begins_a_day(moment) for window in windows for moment in window)
     if days and sample == f"{_SAMPLE:%Y-%m-%d}":
@@ -166,24 +166,24 @@ def _of_texts(
     is_other_date = _DATE_TEXT.match(sample) and not sample.startswith(f"{_SAMPLE:%Y-%m-%d}")
     if is_other_date:
         return of_keys
-    # Keys of hours begin with dates too, so that of hours only texts with a time count.
+    # Keys of hours begin with dates too, so for hours only texts with a time count.
     texts = _of_dates(expression, windows) if days else _of_times(expression, windows)
     return f"({of_keys} OR {texts})"
 
 
 def _of_dates(expression: str, windows: Sequence[_Window]) -> str:
-    """Texts that begin with a date of the windows."""
+    """Condition for texts that begin with a date in the windows."""
     return f"(({expression}) LIKE '____-__-__%' AND {_between(expression, windows, _date)})"
 
 
 def _of_times(expression: str, windows: Sequence[_Window]) -> str:
-    """Texts of wall-clock times in the windows."""
+    """Condition for texts of wall-clock times in the windows."""
     return f"(({expression}) LIKE '____-__-__ %' AND {_between(expression, windows, _text)})"
 
 
 def _has_times(rows: DataFrame, expression: str, windows: Sequence[_Window], table: str) -> bool:
-    """Whether texts of the windows' wall-clock times are among the rows: a job, twice a year."""
-    # The clock went on for up to an hour before it was set back to what the window ends with.
+    """Whether rows have texts of the windows' wall-clock times: a Spark job, only twice a year."""
+    # Before the clock was set back to the window's end, it went on for up to an hour.
     shown = [(start, end + _HOUR if _comes_twice(end) else end) for start, end in windows]
     with translated(table, operation="choosing partitions"):
         return not rows.where(_of_times(expression, shown)).isEmpty()
@@ -199,7 +199,7 @@ def _between(expression: str, windows: Sequence[_Window], spelt: Callable[[datet
 
 def _windows(definition: TimeWindows, keys: Sequence[str]) -> list[_Window]:
     """The partitions' time windows in the partitions' time zone, adjacent ones joined."""
-    # Compared as instants: Python compares times of one zone by what their clocks show.
+    # Compared as instants, because Python compares times in one zone by their wall clocks.
     instants = sorted(
         (window.start.astimezone(timezone.utc), window.end.astimezone(timezone.utc))
         for window in map(definition.time_window_for_partition_key, keys)
@@ -226,7 +226,7 @@ def _are_days(definition: TimeWindows, keys: Sequence[str], windows: Sequence[_W
 
 
 def _begins_a_day(moment: datetime) -> bool:
-    """Whether it is the first moment of its day; that need not be midnight."""
+    """Whether it is the first moment of its day, which need not be midnight."""
     before = moment.astimezone(timezone.utc) - timedelta(microseconds=1)
     return before.astimezone(moment.tzinfo).date() < moment.date()
 
@@ -251,7 +251,7 @@ def _clock(moment: datetime) -> str:
 
 
 def _text(moment: datetime) -> str:
-    # Without seconds of zero: texts may lack them, and sort before those that have them.
+    # Without zero seconds, because texts may lack them and then sort before those that have them.
     return literal(f"{moment:%Y-%m-%d %H:%M:%S}".removesuffix(":00"))
 
 

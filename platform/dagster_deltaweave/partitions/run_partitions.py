@@ -1,6 +1,6 @@
 """Which partitions a run is for, and whether it is a full refresh.
 
-Dagster's tags of a run name one partition or a range; `deltaweave/partitions` names any:
+Dagster's run tags name one partition or a range; `deltaweave/partitions` names any partitions:
 
 >>> partition_tags(["2026-01", "2026-05"])
 {'deltaweave/partitions': '["2026-01", "2026-05"]'}
@@ -29,29 +29,29 @@ FULL_REFRESH_TAG = "deltaweave/full_refresh"
 """Run tag: `true` makes the run rebuild its tables."""
 
 DELIVERY_TAG = "deltaweave/delivery"
-"""Run tag that says which delivery of its partition a run applies."""
+"""Run tag with the delivery of its partition that a run applies."""
 
 ORDER_TAG = "deltaweave/order"
-"""Run tag: `any` makes the run merge its partition though newer ones were merged."""
+"""Run tag: `any` lets the run merge its partition even if newer ones were merged."""
 
 
 def partition_tags(partitions: Iterable[str]) -> dict[str, str]:
     """The tags of one run for these partitions, which need not be adjacent.
 
-    Give them to a run without a partition of Dagster's own: `RunRequest(tags=partition_tags(…))`,
-    `dagster job launch --tags`. In it, an asset cannot load inputs that are partitioned assets
-    with the same partitions, since Dagster asks the run's own tags for them.
+    Give them to a run without Dagster's own partition: `RunRequest(tags=partition_tags(…))`,
+    `dagster job launch --tags`. In such a run, an asset cannot load inputs that are partitioned
+    assets with the same partitions, because Dagster reads them from the run's own tags.
     """
     return {PARTITIONS: json.dumps(list(partitions))}
 
 
 def is_full_refresh(context: AssetExecutionContext) -> bool:
-    """Whether this run is to rebuild its tables, so that the function hands over everything."""
+    """Whether this run rebuilds its tables, so that the function must return everything."""
     return is_refresh(context.run.tags)
 
 
 def is_refresh(tags: Mapping[str, str]) -> bool:
-    """Whether a run with these tags is to rebuild its tables."""
+    """Whether a run with these tags rebuilds its tables."""
     return tags.get(FULL_REFRESH_TAG, "").lower() == "true"
 
 
@@ -59,8 +59,8 @@ def partition_keys(context: AssetExecutionContext) -> list[str]:
     """The partitions that this run is for: one, a range, or those that its tag lists.
 
     Raises:
-        StatementError: The tag names a partition that the asset does not have, or stands beside
-            a partition or range of Dagster's own.
+        StatementError: The tag names a partition that the asset does not have, or the run also has
+            Dagster's own partition or range.
     """
     definition = context.assets_def
     own = list(context.partition_keys) if context.has_partition_key_range else []
@@ -72,7 +72,7 @@ def partition_keys(context: AssetExecutionContext) -> list[str]:
 
 
 def output_partition_keys(context: OutputContext) -> list[str]:
-    """As `partition_keys`, of an asset's output."""
+    """As `partition_keys`, for an asset's output."""
     own = list(context.asset_partition_keys) if context.has_asset_partitions else []
     step = context.step_context
     definition = context.asset_partitions_def if _is_partitioned(context) else None
@@ -80,12 +80,12 @@ def output_partition_keys(context: OutputContext) -> list[str]:
 
 
 def lists_partitions(context: OutputContext) -> bool:
-    """Whether the run's tag lists the partitions; Dagster itself does not know them then."""
+    """Whether the run's tag lists the partitions, so that Dagster itself does not know them."""
     return _is_partitioned(context) and PARTITIONS in context.step_context.dagster_run.tags
 
 
 def output_is_full_refresh(context: OutputContext) -> bool:
-    """As `is_full_refresh`, of an asset's output."""
+    """As `is_full_refresh`, for an asset's output."""
     return is_refresh(context.step_context.dagster_run.tags)
 
 
@@ -105,7 +105,7 @@ def _listed(
     asset: AssetKey,
     instance: DagsterInstance,
 ) -> list[str]:
-    # An asset without partitions may be in the same run as one with them.
+    # An asset without partitions may be in the same run as one with partitions.
     if PARTITIONS not in tags or definition is None:
         return own
     keys = _parsed(tags[PARTITIONS], asset)

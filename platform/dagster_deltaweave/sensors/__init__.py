@@ -1,12 +1,12 @@
 """Sensors and schedules that start runs or record what others committed.
 
 - `landing`: requests runs for source partitions that landed.
-- `delivery_runs`: the run that a landed delivery gets.
+- `delivery_runs`: the run for a landed delivery.
 - `table`: requests runs for new versions of a source Delta table.
 - `commit_observer`: records the commits of other writers as observations.
 - `commits_of_others`: which new commits no Dagster run made.
 - `table_progress`: the cursor of the table sensor, and the changes since.
-- `recorded_commits`: which commits the event log holds already.
+- `recorded_commits`: which commits the event log already has.
 - `rematerialization`: starts the merging of pending changes.
 - `run_requests`: run keys, run requests and dynamic partitions.
 """

@@ -1,4 +1,4 @@
-"""A sensor that observes what others commit to the tables of merge assets."""
+"""A sensor that observes the commits of other writers to the tables of merge assets."""
 
 from __future__ import annotations
 
@@ -50,34 +50,35 @@ def build_commit_observer(
     default_status: DefaultSensorStatus = DefaultSensorStatus.STOPPED,
     description: str | None = None,
 ) -> SensorDefinition:
-    """A sensor that records each commit to these tables which no Dagster run made.
+    """A sensor that records each commit to these tables that no Dagster run made.
 
-    Each becomes an observation of the asset: the operation, the version (which is the data
-    version), and the operation's metrics as flat `commit/…` numbers. Where a table is, the asset's
-    last materialization says (`dagster/uri`); the logs are read without Spark. What was committed
-    before the first look at a table is not observed; an observation says where that was. Where the
-    cursor is lost, the newest observation of a commit says up to where the table was read: no
-    commit is lost or observed twice. A table that was recreated in the same place is observed from
-    its first commit. A table whose log was cleaned up is observed from the oldest commit left.
+    Each commit becomes an observation of the asset: the operation, the version (which is the data
+    version), and the operation's metrics as flat `commit/…` numbers. The asset's last
+    materialization gives the table's location (`dagster/uri`), and the logs are read without Spark.
+    Commits from before the first look at a table are not observed; an observation records where the
+    first look began. If the cursor is lost, the newest observation of a commit says up to where the
+    table was read, so no commit is lost or observed twice. A table that was recreated in the same
+    place is observed from its first commit. A table whose log was cleaned up is observed from the
+    oldest remaining commit.
 
-    Commits of runs are told by the run's id in their user metadata (`run_mark`) or, where the user
-    sets metadata of their own, by the version that a materialization recorded. A commit with
-    metadata of others, and all after it, are therefore judged once no run is in progress that began
-    before it and materializes the asset.
+    A run's commit is recognized by the run's id in its user metadata (`run_mark`) or, if the user
+    sets their own metadata, by the version that a materialization recorded. So a commit with other
+    metadata, and all commits after it, are judged only once no run is in progress that began before
+    it and materializes the asset.
 
-    Dagster looks at no observation of an asset that it can materialize when it says what is
-    downstream of a change. So commits of others that changed rows are also recorded as one
-    materialization, by no run: downstream assets become stale, and eager ones run. For partitioned
-    assets there is none, since the commit belongs to no partition of theirs.
+    To decide what is stale, Dagster ignores observations of an asset that it can materialize. So
+    commits of others that changed rows are also recorded as one materialization without a run:
+    downstream assets become stale, and eager ones run. Partitioned assets get no such
+    materialization, because the commit belongs to none of their partitions.
 
     Args:
         name: The sensor's name.
-        tables: The merge assets whose tables are followed.
+        tables: The merge assets whose tables are observed.
         materializes: Whether commits that changed rows count as a materialization.
         max_commits_per_tick: How many commits one tick records; the rest waits for the next.
         minimum_interval_seconds: Least time between two ticks.
         default_status: Whether the sensor starts by itself.
-        description: What the UI says of it.
+        description: The sensor's description in the UI.
     """
 
     @sensor(
@@ -114,12 +115,12 @@ def _look_at_asset(
     limit: int,
     materializes: bool,
 ) -> tuple[list[AssetEvent], str]:
-    """What is to be recorded of one asset, and a note; `followed` learns how far it was looked at.
+    """The events to record for one asset, and a note; updates `followed`.
 
     Args:
         context: The sensor's context.
         table: The asset.
-        followed: How far each asset's table was looked at, by its key.
+        followed: How far each asset's table was read, by the asset's key.
         limit: How many commits may still be recorded.
         materializes: Whether commits that changed rows count as a materialization.
     """
@@ -134,7 +135,7 @@ def _look_at_asset(
     try:
         look = look_for_commits(context.instance, table.key, location, before, limit)
     except (OSError, ValueError, DeltaweaveError) as error:
-        # A log that cannot be read does not keep the others from being read.
+        # One unreadable log must not keep the other logs from being read.
         shown = redacted(location)
         context.log.warning(f"The log of {shown} cannot be read: {redacted(error)}")
         return [], f"the log of {shown} cannot be read"
@@ -148,10 +149,10 @@ def _look_at_asset(
         events += [
             _materialization(table.key, location, each)
             for each in changed
-            # A tick that was killed before its cursor was saved may have recorded it.
+            # A tick that was killed before it saved its cursor may have recorded it.
             if newest is None or position_in(newest.metadata) != each.position
         ]
-    # After the materialization: if these are recorded, the materialization is too.
+    # The observations follow the materialization, so if they are recorded, it is recorded too.
     events += [_observation(table.key, each) for each in look.of_others]
     return events, look.note
 
@@ -179,7 +180,7 @@ def _newest_materialization(
 
 
 def _location(newest: AssetMaterialization | None, table: AssetsDefinition) -> str | None:
-    """Where the asset's table is: as its last materialization says, else its declaration."""
+    """The location of the asset's table, by its last materialization or else its declaration."""
     uri = newest.metadata.get(URI) if newest else None
     if uri is not None:
         return str(uri.value)
@@ -235,7 +236,7 @@ def _metadata(commit: Commit) -> dict[str, Any]:
 
 
 def _numbers(metrics: Mapping[str, str]) -> dict[str, MetadataValue]:
-    """The metrics that are whole numbers, flat and in snake_case; sizes and times stay in units."""
+    """The metrics that are whole numbers, flat and in snake_case, in their original units."""
     return {
         "commit/" + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower(): MetadataValue.int(
             int(value)

@@ -1,4 +1,4 @@
-"""Which new commits to a table were made by other writers than Dagster runs."""
+"""Finds new commits to a table that were made by other writers than Dagster runs."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class TableLook:
     """What one look at a table found.
 
     Attributes:
-        followed: Up to which commit it was read; None where there is no table.
+        followed: Up to which commit it was read; None if there is no table.
         of_others: The new commits that no run made and that were not observed, oldest first.
-        note: A word for the skip reason.
-        is_first: Whether nothing says that the table was read before.
+        note: A note for the skip reason.
+        is_first: Whether there is no record that the table was read before.
     """
 
     followed: Followed | None
@@ -85,8 +85,8 @@ def _first_look(log: DeltaLog, location: str) -> TableLook:
 def _commits_after(
     log: DeltaLog, location: str, before: Followed, limit: int
 ) -> list[Commit] | None:
-    """The commits to read, oldest first; None where the location holds another table."""
-    # A position says whether this is still the same table, wherever it is now.
+    """The commits to read, oldest first; None if the location holds another table."""
+    # The position tells whether this is the same table, even if the table was moved.
     commits = log.after(before.seen, limit)
     if commits is None and same_place(location) == same_place(before.location):
         # The table was recreated, or its log was cleaned up past the cursor.
@@ -97,11 +97,11 @@ def _commits_after(
 def _judged(
     instance: DagsterInstance, key: AssetKey, log: DeltaLog, commits: Sequence[Commit]
 ) -> tuple[Sequence[Commit], list[Commit]]:
-    """The first commits whose makers are known by now, and those of them to be observed."""
+    """The first commits whose writers are known by now, and those of them to observe."""
     unmarked = [each for each in commits if run_id_in(each.user_metadata) is None]
     if not unmarked:
         return commits, []
-    # Asked before the versions: a run that ends in between has recorded its version then.
+    # Query the runs before the versions, so that a run that ends in between has its version there.
     asks = any(each.user_metadata for each in unmarked)
     began = first_run_going_on(instance, key) if asks else math.inf
     oldest = min(each.position.timestamp for each in unmarked)
@@ -113,7 +113,7 @@ def _judged(
     if first is not None:
         commits = [each for each in commits if each.version < first]
         others = [each for each in others if each.version < first]
-    # A tick that was killed before its cursor was saved may have recorded some.
+    # A tick that was killed before it saved its cursor may have recorded some.
     observed = last_observed(instance, key) if others else None
     if observed is not None and log.holds(observed):
         others = [each for each in others if each.version > observed.version]

@@ -1,4 +1,4 @@
-"""The run that a landed delivery gets: its run key, its tags and the event of its arrival."""
+"""The run for a landed delivery: its run key, its tags and the event of its arrival."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from dagster_deltaweave.sensors.run_requests import (
 from dagster_deltaweave.storage import local_path, without_query
 
 IDENTITY = "deltaweave/fingerprint"
-"""Run tag that tells the delivery from the partition's others."""
+"""Run tag that identifies the delivery among those of its partition."""
 
 _CLOCKS_DIFFER = 60 * SECOND_IN_NS
 
 
 def unused_run_key(runs: PastRuns, delivery: Delivery) -> str | None:
-    """The run key for a delivery; None where the partition's newest run is for it."""
+    """The run key for a delivery; None if the partition's newest run is for it."""
     run_key = f"{delivery.partition}@{delivery.fingerprint}"
     same = runs.with_key(run_key)
     if same is None:
@@ -49,7 +49,7 @@ def _is_for(record: RunRecord, delivery: Delivery, run_key: str) -> bool:
     tags = record.dagster_run.tags
     if IDENTITY in tags:
         return tags[IDENTITY] == delivery.identity
-    # A run of an older release, which told deliveries by their fingerprints alone.
+    # A run of an older release, which identified deliveries only by their fingerprints.
     created_at = int(record.create_timestamp.timestamp() * SECOND_IN_NS)
     return tags.get(RUN_KEY_TAG) == run_key and created_at > delivery.marked_at - _CLOCKS_DIFFER
 
@@ -68,7 +68,7 @@ def delivery_run_request(delivery: Delivery, run_key: str, landing: dict[str, st
 
 
 def _version_of_delivery(delivery: Delivery) -> str:
-    """What no other delivery of the partition has; times count up from one to the next."""
+    """A version that no other delivery of the partition has; if it is a time, later is newer."""
     fingerprint, changed_at = delivery.fingerprint, str(delivery.changed_at)
     is_marked = delivery.marked_at or fingerprint == changed_at
     return changed_at if is_marked else f"{fingerprint}.{changed_at}"

@@ -65,7 +65,7 @@ class _Watched:
 
     @property
     def shown(self) -> str:
-        """The directory as messages name it."""
+        """The directory's name in messages."""
         return without_query(self.directory)
 
 
@@ -85,26 +85,27 @@ def build_partition_sensor(
 ) -> SensorDefinition:
     """A sensor over a directory in which each source partition lands as a directory.
 
-    A partition is complete when its marker file is there or, without a marker, when names, sizes
-    and times of its files are those of the tick before. The marker has to be written last: where a
-    whole directory is copied, copy it under a name that begins with `.` or `_`, then rename it.
+    A partition is complete when its marker file exists or, without a marker, when names, sizes and
+    times of its files are the same as in the previous tick. The marker must be written last: to
+    copy a whole directory, copy it under a name that begins with `.` or `_`, then rename it.
 
-    One that is delivered again is merged again: the run key holds the partition and the delivery's
-    fingerprint, which is the marker's time of modification or the digest of those names, sizes and
-    times. A marker that keeps its time (`cp -a`) is recognized by the time at which the disk last
-    saw it change; any other change of it, such as `chmod`, counts as a delivery too. Without a
-    marker, files with the names, sizes and times that were requested last are the same delivery.
+    A partition that is delivered again is merged again: the run key holds the partition and the
+    delivery's fingerprint, which is the marker's modification time or the digest of those names,
+    sizes and times. If a marker keeps its time (`cp -a`), the time at which the disk last saw it
+    change reveals the new delivery; so any other change of the marker, such as `chmod`, counts as a
+    delivery too. Without a marker, files with the same names, sizes and times as last requested are
+    the same delivery.
 
-    A directory's name is its partition key. Where fixed partitions do not have it but have what
-    follows `=` in it, as in Hive's `day=2024-01-01`, that is the key; `partition_path` finds the
-    directory. A directory that cannot be a key, or cannot be read, is skipped with a reason; the
-    others are requested.
+    A directory's name is its partition key. If fixed partitions do not have that key but have the
+    part after `=`, as in Hive's `day=2024-01-01`, that part is the key; `partition_path` finds the
+    directory. A directory whose name cannot be a key, or that cannot be read, is skipped with a
+    reason; the others are requested.
 
-    Runs are requested in the order of their partitions, the oldest first, also over several ticks.
+    Runs are requested in the order of their partitions, oldest first, even over several ticks.
 
-    The cursor is a watermark (`Watermark`), not a list of all that was ever requested. Where it is
-    lost, the run keys of earlier runs say what was requested, and no run is doubled as long as
-    Dagster's run storage still has them. To merge a delivery again, materialize its partition.
+    The cursor is a watermark (`Watermark`), not a list of all requests. If it is lost, the run keys
+    of earlier runs say what was requested, and no run is requested twice as long as Dagster's run
+    storage still has them. To merge a delivery again, materialize its partition.
 
     Args:
         name: The sensor's name.
@@ -112,15 +113,15 @@ def build_partition_sensor(
         directory: The landing directory, a path or the URI of an object store (`s3://…`,
             `gs://…`, `abfss://…`); credentials come from the environment.
         partitions_def: The target's partitions; dynamic ones are added as they land.
-        landing_asset: The external asset that the directory is; its arrivals are recorded there.
-        marker: Name of the file that is written last and makes a partition complete; None where
-            none is written and sizes have to settle.
+        landing_asset: The external asset for the directory, in which arrivals are recorded.
+        marker: Name of the file that is written last and makes a partition complete; None if none
+            is written and sizes have to settle.
         max_requests_per_tick: How many runs one tick requests; the rest waits for the next.
-        max_lateness_seconds: How much later than the storage's own time of a delivery it may come
-            into view: clocks that differ, and stores that keep times when a directory is renamed.
+        max_lateness_seconds: How much later than its time in the storage a delivery may become
+            visible, because clocks differ and some stores keep times when a directory is renamed.
         minimum_interval_seconds: Least time between two ticks.
         default_status: Whether the sensor starts by itself.
-        description: What the UI says of it.
+        description: The sensor's description in the UI.
 
     Raises:
         StatementError: The directory is a URI that holds credentials.
@@ -193,9 +194,10 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
 def _place_in_order(
     partitions_def: PartitionsDefinition[str], instance: DagsterInstance
 ) -> Callable[[Delivery], Any]:
-    """Gives a delivery's place in the order in which partitions are to be merged.
+    """A function that gives a delivery's place in the order in which partitions must be merged.
 
-    Partitions without an order, and dynamic ones, which are not all known yet, go by their keys.
+    Partitions without an order are ordered by their keys, and so are dynamic ones, because not all
+    of them are known yet.
     """
     position = None
     if not isinstance(partitions_def, DynamicPartitionsDefinition):
@@ -236,7 +238,7 @@ def _requests(
 
 
 def _watermark(context: SensorEvaluationContext, place: str, horizon: int) -> Watermark:
-    """Where the last tick left it; one that begins anew where that is not known."""
+    """The watermark of the last tick; a new one if that is unknown."""
     watermark = Watermark.of(context.cursor)
     if context.cursor and watermark is None:
         context.log.warning("The cursor cannot be read: the run history says what was requested.")
@@ -247,16 +249,16 @@ def _watermark(context: SensorEvaluationContext, place: str, horizon: int) -> Wa
 
 
 def _horizon(found: Iterable[Delivery], settled: int) -> int:
-    """The time up to which nothing can come into view any more, in ns since 1970.
+    """The time, in ns since 1970, before which no more deliveries can become visible.
 
-    Never later than the newest time that the storage has told: its clock may be behind.
+    It is never later than the newest time from the storage, because its clock may be behind.
     """
     newest = max((each.changed_at for each in found), default=settled)
     return min(settled, newest - SECOND_IN_NS if is_whole_second(newest) else newest)
 
 
 def _with_keys(found: Iterable[Delivery], known: frozenset[str] | None) -> Iterable[Delivery]:
-    """The deliveries by their partition keys, which are not the names of Hive's directories."""
+    """The deliveries with their partition keys, which differ from the names of Hive directories."""
     if known is None:
         return found
     named = sorted(found, key=lambda each: (each.partition not in known, each.partition))
@@ -265,7 +267,7 @@ def _with_keys(found: Iterable[Delivery], known: frozenset[str] | None) -> Itera
 
 
 def _with_key(delivery: Delivery, known: frozenset[str], taken: set[str]) -> Delivery:
-    """The delivery by its partition key, which is taken then."""
+    """The delivery with its partition key, which is added to `taken`."""
     name = delivery.partition
     value = hive_value(name)
     if name not in known and value in known and value not in taken:

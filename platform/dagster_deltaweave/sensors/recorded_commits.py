@@ -1,4 +1,4 @@
-"""What Dagster's event log says of the commits to an asset's table: those of runs, and observed."""
+"""Finds commits to an asset's table in Dagster's event log: those of runs, and observed ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CLOCKS_DIFFER = 60_000
 
 _PAGE = 1_000
 _SEARCHED = 10
-"""How many pages of observations are searched for one of a commit; merges have some each."""
+"""How many pages of observations are searched for a commit's; each merge has several others."""
 
 
 class _Fetch(Protocol):
@@ -57,7 +57,7 @@ def position_in(metadata: Mapping[str, Any]) -> Position | None:
 
 
 def last_observed(instance: DagsterInstance, key: AssetKey) -> Position | None:
-    """The newest commit that was observed; None where none is among the newest observations."""
+    """The newest commit that was observed; None if the newest observations have none."""
     records = _newest_first(instance.fetch_observations, AssetRecordsFilter(key), _SEARCHED)
     observations = (record.event_log_entry.asset_observation for record in records)
     positions = (position_in(each.metadata) for each in observations if each)
@@ -67,7 +67,7 @@ def last_observed(instance: DagsterInstance, key: AssetKey) -> Position | None:
 def versions_of_runs(
     instance: DagsterInstance, key: AssetKey, versions: Collection[int], since: int
 ) -> set[int]:
-    """Those of these versions that materializations recorded since a time, in ms since 1970."""
+    """The versions among these that materializations recorded since a time, in ms since 1970."""
     found: set[int] = set()
     wanted = AssetRecordsFilter(key, after_timestamp=since / 1000)
     for record in _newest_first(instance.fetch_materializations, wanted):
@@ -81,10 +81,11 @@ def versions_of_runs(
 
 
 def first_run_going_on(instance: DagsterInstance, key: AssetKey) -> float:
-    """When the oldest run in progress began that may yet record a version of the asset's table.
+    """When the oldest run in progress began that may still record a version of the asset's table.
 
     Returns:
-        In ms since 1970, earlier by what clocks may differ; infinity where there is no such run.
+        The time in ms since 1970, less the possible difference of clocks; infinity if there is no
+        such run.
     """
     began = (
         (record.start_time or record.create_timestamp.timestamp()) * 1000 - _CLOCKS_DIFFER
@@ -95,10 +96,10 @@ def first_run_going_on(instance: DagsterInstance, key: AssetKey) -> float:
 
 
 def _materializes(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> bool:
-    """Whether it is one of the assets that the run is to materialize."""
+    """Whether the run will materialize the asset."""
     if run.asset_selection is not None:
         return key in run.asset_selection
-    # That of a whole job names none: what it is to materialize was recorded when it was made.
+    # A run of a whole job names no assets, but its planned materializations are recorded.
     planned = DagsterEventType.ASSET_MATERIALIZATION_PLANNED
     events = instance.get_records_for_run(run.run_id, of_type=planned).records
     return any(each.asset_key == key for each in events)

@@ -1,6 +1,6 @@
-"""What starts the merging of pending changes: a sensor that looks at how many, or a schedule.
+"""Starts rematerialization: a sensor that looks at the pending changes, or a schedule.
 
-Both look at the logs alone, and start no Spark.
+Both read only the logs and start no Spark.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ REMATERIALIZES = "deltaweave/rematerializes"
 """Run tag with the key of the base that the run was requested for."""
 
 REASON = "deltaweave/rematerialization_reason"
-"""Run tag that says why."""
+"""Run tag with the reason for the run."""
 
 _LONGEST_TAG = 500
 
 
 @dataclass(frozen=True)
 class Due:
-    """A base that is to be rematerialized.
+    """A base that is due to be rematerialized.
 
     Attributes:
-        assets: Its assets.
-        reason: Why, in a sentence.
-        state: The batches in it, and those that there are: one run is requested for them.
+        assets: The assets of its table.
+        reason: A sentence that says why.
+        state: The newest batch in it and the newest of all: one run is requested for these.
     """
 
     assets: MergeOnReadAssets
@@ -83,8 +83,8 @@ def build_rematerialization_sensor(
 ) -> SensorDefinition:
     """A sensor that rematerializes a base when more is pending than its policy allows.
 
-    While such a run is in progress, no other is requested. One that failed is requested again when
-    more changes have come; until then the tick says that it was requested before.
+    While such a run is in progress, no other is requested. If it failed, it is requested again once
+    more changes were appended; until then the tick says that it was requested before.
 
     Args:
         name: The sensor's name.
@@ -93,7 +93,7 @@ def build_rematerialization_sensor(
         minimum_interval_seconds: Least time between two ticks.
         default_status: Whether the sensor starts by itself.
         io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables.
-        description: What the UI says of it.
+        description: The sensor's description in the UI.
     """
     allowed = policy or RematerializationPolicy()
 
@@ -136,7 +136,7 @@ def build_rematerialization_schedule(
     Args:
         name: The schedule's name.
         tables: The assets of each `@merge_on_read_asset`.
-        cron_schedule: When.
+        cron_schedule: When the schedule runs.
         policy: What may be pending; by default nothing.
         execution_timezone: The time zone of `cron_schedule`.
         default_status: Whether the schedule starts by itself.
@@ -178,7 +178,7 @@ def _due(
         try:
             pending = pending_changes(merge_on_read_locations(locator, each.declaration))
         except SourceError as error:
-            # A log that cannot be read does not keep the others from being read.
+            # One unreadable log must not keep the other logs from being read.
             notes.append(str(error))
             continue
         if pending is None:
@@ -197,7 +197,7 @@ def _due(
             run_id = under_way[0].dagster_run.run_id
             notes.append(f"{base} is in progress in run {run_id[:8]}.")
         else:
-            # A recreated base begins with the same batch numbers.
+            # The id is included because a recreated base begins with the same batch numbers.
             state = f"{base}@{pending.base_id}:{pending.merged_batch}-{pending.newest_batch}"
             due.append(Due(each, reason, state))
     return due, notes

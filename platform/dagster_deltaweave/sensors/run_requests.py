@@ -1,4 +1,4 @@
-"""What sensors request of Dagster: runs by run key, and the dynamic partitions they need."""
+"""Requests runs by run key, and the dynamic partitions that they need, for sensors."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _IN_NO_KEY = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]|\.\.\.")
 
 
 class PastRuns:
-    """The runs that a sensor requested before, which it asks where its cursor knows of none.
+    """The runs that a sensor requested before, for when its cursor does not know them.
 
-    Dagster drops a request whose run key it has seen, and says so only in the daemon's log: after
-    a lost cursor a sensor would fill tick after tick with requests that come to nothing. Which run
-    keys it has seen is therefore asked beforehand, one by one as the daemon does.
+    Dagster drops a request whose run key it has seen, and says so only in the daemon's log. After a
+    lost cursor, a sensor would fill many ticks with requests that start no run. So the sensor looks
+    up beforehand which run keys Dagster has seen, one by one as the daemon does.
 
     Args:
-        context: The tick's.
+        context: The context of the tick.
         sensor_name: The sensor's name.
     """
 
@@ -44,7 +44,7 @@ class PastRuns:
         self._sensor_name = sensor_name
 
     def with_key(self, run_key: str) -> RunRecord | None:
-        """The run of this key, or None."""
+        """The run with this key, or None."""
         return next(self._newest_first({RUN_KEY_TAG: run_key}, None), None)
 
     def newest_of(self, partition: str) -> RunRecord | None:
@@ -70,9 +70,9 @@ class PastRuns:
 
 
 def was_launched(record: RunRecord | None) -> bool:
-    """Whether there is a run that the daemon need not be asked for again.
+    """Whether there is a run that need not be requested again.
 
-    Of one that was created and never launched it takes care when it is requested again.
+    If a run was created but never launched, the daemon launches it when it is requested again.
     """
     return record is not None and record.dagster_run.status != DagsterRunStatus.NOT_STARTED
 
@@ -85,7 +85,7 @@ def first_without_a_run(
     run_key: Callable[[T], str],
     limit: int,
 ) -> tuple[list[T], list[T]]:
-    """As `first_to_request`, of candidates whose run keys tell them apart for good."""
+    """As `first_to_request`, for candidates whose run keys identify them permanently."""
     runs = PastRuns(context, sensor_name)
 
     def unused_key(candidate: T) -> str | None:
@@ -99,16 +99,17 @@ def first_without_a_run(
 def first_to_request(
     candidates: Sequence[T], *, unused_key: Callable[[T], str | None], limit: int
 ) -> tuple[list[tuple[T, str]], list[T]]:
-    """The first candidates without a run, each with its run key, and those before that have one.
+    """The first candidates without a run, each with its run key, and those that have a run.
 
     Args:
-        candidates: In the order in which they are to be requested.
-        unused_key: The run key for a candidate, or None where it has a run.
-        limit: How many to return at most.
+        candidates: The candidates, in the order in which they are requested.
+        unused_key: Gives the run key for a candidate, or None if it has a run.
+        limit: How many to request at most.
 
     Returns:
-        Those to request, and those that have a run. Together they are the first candidates: after
-        `limit` of the former, or a thousand look-ups, the rest is left for the next tick.
+        The candidates to request, and those that have a run. Together they are the first
+        candidates: after `limit` requests, or a thousand look-ups, the rest is left for the next
+        tick.
     """
     chosen: list[tuple[T, str]] = []
     passed: list[T] = []
@@ -128,7 +129,7 @@ def additions(
     partitions_def: PartitionsDefinition[str] | None,
     partitions: Sequence[str],
 ) -> list[AddDynamicPartitionsRequest]:
-    """The request that adds those of the partitions that Dagster does not have yet, if any."""
+    """The request that adds the partitions that Dagster does not have yet, if any."""
     if not isinstance(partitions_def, DynamicPartitionsDefinition) or not partitions_def.name:
         return []
     missing = [
@@ -140,14 +141,14 @@ def additions(
 
 
 def is_key(partition: str) -> bool:
-    """Whether Dagster takes a text for a partition key; a request with another fails its tick."""
+    """Whether Dagster accepts a text as a partition key; otherwise a request fails its tick."""
     return partition != "" and not _IN_NO_KEY.search(partition)
 
 
 def known_partitions(
     context: SensorEvaluationContext, partitions_def: PartitionsDefinition[str] | None
 ) -> frozenset[str] | None:
-    """The partitions that a definition has by now, or None where it takes any."""
+    """The partitions that a definition has now, or None if it takes any."""
     if partitions_def is None or isinstance(partitions_def, DynamicPartitionsDefinition):
         return None
     # A dimension may be dynamic.

@@ -1,4 +1,4 @@
-"""A sensor on a source Delta table: runs for its new versions, or for its changed partitions."""
+"""A sensor on a source Delta table: requests runs for new versions or for changed partitions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from deltaweave.locations import refuse_credentials
 
 @dataclass(frozen=True)
 class _Watched:
-    """What a table sensor watches, and what it requests: the arguments of `build_table_sensor`."""
+    """What a table sensor watches and requests: the arguments of `build_table_sensor`."""
 
     name: str
     table: str | Path
@@ -54,7 +54,7 @@ class _Watched:
 
     @property
     def shown(self) -> str:
-        """The table as messages name it."""
+        """The table's name in messages."""
         return without_query(self.table)
 
 
@@ -73,32 +73,33 @@ def build_table_sensor(
 ) -> SensorDefinition:
     """A sensor on a Delta table that others write; it reads the log without Spark.
 
-    Without `partitions_def`, the versions since the last tick give one run, for the newest of
-    them. With it, each partition in which rows came or went gives one. Commits that change no
-    rows, such as OPTIMIZE, give none. The run key holds partition, version and its time: a lost
-    cursor requests no run twice, and a recreated table is read from its first commit.
+    Without `partitions_def`, it requests one run for the newest of the versions since the last
+    tick. With it, the sensor requests one run for each partition in which rows were added or
+    removed. Commits that change no rows, such as OPTIMIZE, give no run. The run key holds the
+    partition, the version and its time, so after a lost cursor no run is requested twice, and a
+    recreated table is read from its first commit.
 
-    What changed only in versions that the log no longer holds when the sensor first looks (30 days
-    by default) is not requested: backfill it.
+    If something changed only in versions that the log no longer holds when the sensor first looks
+    (30 days by default), it is not requested: backfill it.
 
     Args:
         name: The sensor's name.
         target: The job, or the assets, to run.
         table: The table's path, or its URI on an object store; credentials come from the
             environment.
-        partitions_def: The target's partitions, if its runs take one of the table's each; dynamic
-            ones are added as they appear.
-        partition_key: The partition key of a file's partition values; by default the values in
-            the order of their columns' names, joined by `|` as Dagster joins those of several
+        partitions_def: The target's partitions, if each of its runs takes one of the table's;
+            dynamic ones are added as they appear.
+        partition_key: Gives the partition key for a file's partition values; by default the values
+            in the order of their columns' names, joined by `|` as Dagster joins those of several
             dimensions.
-        source_asset: The external asset that the table is; its new versions are recorded there.
+        source_asset: The external asset for the table, in which new versions are recorded.
         max_requests_per_tick: How many runs one tick requests; the rest waits for the next.
         minimum_interval_seconds: Least time between two ticks.
         default_status: Whether the sensor starts by itself.
-        description: What the UI says of it.
+        description: The sensor's description in the UI.
 
     Raises:
-        StatementError: The table is given by a URI that holds credentials.
+        StatementError: The table's URI holds credentials.
     """
     refuse_credentials(table, operation="looking for new versions")
     what = "changed partition" if partitions_def else "new version"
@@ -170,7 +171,7 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
 def _with_valid_keys(
     context: SensorEvaluationContext, watched: _Watched, changes: list[Change]
 ) -> list[Change]:
-    """The changes whose partitions Dagster takes as keys; the others are logged."""
+    """The changes whose partitions Dagster accepts as keys; the others are logged."""
     no_keys = [each for each in changes if not is_key(each.partition)]
     if no_keys:
         context.log.warning(
@@ -180,7 +181,7 @@ def _with_valid_keys(
 
 
 def _look(watched: _Watched, before: Progress | None) -> tuple[Progress, list[Commit]] | None:
-    """Where the look begins, and the commits from there; None where there is no table."""
+    """Where the look begins, and the commits from there; None if there is no table."""
     try:
         log = DeltaLog(watched.table)
         looked = look_at_table(log, before, by_partition=watched.partitions_def is not None)

@@ -1,4 +1,4 @@
-"""How far a table sensor has looked at a source table, and what changed since."""
+"""How far a table sensor has read a source table, and what changed since."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dagster import (
 from dagster_deltaweave.logs import Commit, DeltaLog, Position
 
 PartitionKeyOf = Callable[[Mapping[str, str | None]], str]
-"""From a file's partition values, by column, to the partition key of the asset."""
+"""Gives the asset's partition key for a file's partition values by column."""
 
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
@@ -24,11 +24,12 @@ class Progress:
 
     Attributes:
         seen: The newest version whose changes were all requested.
-        until: While more partitions changed than a tick requests: the version up to which.
-        after: The last partition of these that was requested; they are requested by name.
-        unknown: Partition to version for those that the partitions definition did not know.
-        until_timestamp: When the version `until` was committed, in ms since 1970; None or 0 where
-            an older release did not keep it.
+        until: If more partitions changed than a tick requests: the version up to which these
+            partitions are requested.
+        after: The last of these partitions that was requested; they are requested by name.
+        unknown: Partition to version for partitions that the definition did not know.
+        until_timestamp: When the version `until` was committed, in ms since 1970; None or 0 if an
+            older release did not keep it.
     """
 
     seen: Position
@@ -39,7 +40,7 @@ class Progress:
 
     @classmethod
     def of(cls, cursor: str | None) -> Progress | None:
-        """The progress that a cursor holds; None where it was reset, or cannot be read."""
+        """The progress that a cursor holds; None if the cursor was reset or cannot be read."""
         try:
             values = json.loads(cursor or "null")
             progress = cls(**{**values, "seen": Position(**values["seen"])})
@@ -48,7 +49,7 @@ class Progress:
         return progress if progress._is_sound() else None
 
     def _is_sound(self) -> bool:
-        """Whether the values have the right types: the cursor may come from elsewhere."""
+        """Whether the values have the right types; a cursor may have been edited."""
         numbers: list[object] = [self.seen.version, self.seen.timestamp]
         numbers += [each for each in (self.until, self.until_timestamp) if each is not None]
         unknown: object = self.unknown
@@ -59,7 +60,7 @@ class Progress:
         )
 
     def leads_to(self, commits: Sequence[Commit]) -> bool:
-        """Whether these commits after `seen` have the one up to which partitions are requested."""
+        """Whether these commits after `seen` include the version `until`."""
         if self.until is None or not self.until_timestamp:
             return True
         return Position(self.until, self.until_timestamp) in [each.position for each in commits]
@@ -71,7 +72,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Change:
-    """A partition that changed, and in which version last.
+    """A partition that changed, and the last version in which it did.
 
     Attributes:
         partition: The partition key; empty for the table as a whole.
@@ -84,7 +85,7 @@ class Change:
 
     @property
     def run_key(self) -> str:
-        """What tells the run for this change from all others."""
+        """Identifies the run for this change."""
         return f"{self.partition}@{self.version}" if self.partition else self.version
 
 
@@ -100,7 +101,7 @@ def look_at_table(
     if not commits:
         return None
     begin = Position(commits[0].version - 1, 0)
-    # What was not known is remembered as long as the table can be the one in which it changed.
+    # Unknown partitions are remembered as long as the table can be the one in which they changed.
     is_cleaned_up = progress is not None and begin.version >= progress.seen.version
     return Progress(begin, unknown=progress.unknown if progress and is_cleaned_up else {}), commits
 
@@ -111,7 +112,7 @@ def _newest_change(log: DeltaLog) -> list[Commit]:
     for commit in log.newest_first():
         newest = newest or commit
         if commit.changes_data:
-            # What was committed since is in the cursor's version, and in no run key.
+            # Later commits are covered by the cursor's version, and no run key contains them.
             return [commit] if commit is newest else [commit, newest]
     return [newest] if newest else []
 
@@ -123,7 +124,7 @@ def changes_to_request(
     partitions_def: PartitionsDefinition[str] | None,
     partition_key: PartitionKeyOf | None,
 ) -> tuple[list[Change], dict[str, str]]:
-    """What is to be requested, in its order, and what the partitions definition does not know."""
+    """The changes to request, in order, and those of unknown partitions."""
     changing = [each for each in commits if each.changes_data]
     if partitions_def is None:
         return [Change("", _spelt(each.position)) for each in changing[-1:]], {}
@@ -135,7 +136,7 @@ def changes_to_request(
     changed = {each: changed[each] for each in sorted(changed) if each > progress.after}
     if known is None:
         return [Change(*each) for each in changed.items()], {}
-    # Those that were unknown first: their versions may be no longer in the log.
+    # Partitions that were unknown come first, because the log may no longer have their versions.
     once_unknown = {**progress.unknown, **changed}
     unknown = {each: version for each, version in once_unknown.items() if each not in known}
     return [Change(*each) for each in once_unknown.items() if each[0] in known], unknown
@@ -158,12 +159,12 @@ def progress_after(
     dealt_with: int,
     unknown: Mapping[str, str],
 ) -> Progress:
-    """The progress once this many of the changes were requested or passed over."""
+    """The progress after this many changes were requested or skipped."""
     newest = commits[-1].position if commits else progress.seen
     waiting = changes[dealt_with:]
     if not waiting:
         return Progress(newest, unknown=unknown)
-    # Of those once unknown, what is still to be requested is remembered as they were.
+    # Partitions that were unknown and still wait are remembered with their versions.
     remembered = {each.partition: each.version for each in waiting}
     still = {each: remembered[each] for each in progress.unknown if each in remembered}
     after = max(

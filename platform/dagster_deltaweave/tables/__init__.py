@@ -4,7 +4,7 @@
 - `metadata_declarations`: reads and writes declarations in the metadata of assets.
 - `merge_text`: the SQL text of a declared merge.
 - `locator`: `TableLocator`: finds and opens the table of an asset.
-- `paths`: paths of tables, and the refusal of tables that lie in one another.
+- `paths`: paths of tables, and the refusal of tables inside one another.
 - `merge_on_read`: the base and the changeset behind the assets of a merge-on-read table.
 - `applied_changes`: `Changes`: rows, and the upstream version that they apply.
 """

@@ -1,4 +1,4 @@
-"""`Changes`: what a function returns, and up to which version it applies an upstream."""
+"""`Changes`: the rows that a function returns, and the upstream version that they apply."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ READ_TOUCHED = "touched"
 """Value of that key: the rows of files that were touched since the version last applied."""
 
 READ_CHANGED = "changes"
-"""Value of that key: exactly the rows changed since then, by the upstream's change data feed."""
+"""Value of that key: exactly the rows changed since then, from the upstream's change data feed."""
 
 
 @dataclass(frozen=True)
 class Changes:
     """The rows to write, and the touched or changed rows of the upstream table that they apply.
 
-    The merge commits `applied.until` together with the rows, so a run that is executed again
-    applies nothing twice and the next one goes on from there.
+    The merge commits `applied.until` together with the rows. So a run that is executed again
+    applies nothing twice, and the next run continues from there.
 
     Attributes:
         rows: The changes, as the merge's source: a DataFrame of Spark, pandas or Polars, or
             Arrow's table or record batches.
-        applied: The touched or changed rows that the asset's input gave, handed back as they came.
+        applied: The touched or changed rows from the asset's input, unchanged.
     """
 
     rows: Any
@@ -38,7 +38,7 @@ class Changes:
 
 
 def application_id(upstream: AssetKey, downstream: AssetKey, table_id: str | None = None) -> str:
-    """The idempotency id under which `downstream` commits the versions of `upstream` it applied.
+    """The application id with which `downstream` commits the versions of `upstream` it applied.
 
     Args:
         upstream: The upstream asset.
@@ -50,7 +50,7 @@ def application_id(upstream: AssetKey, downstream: AssetKey, table_id: str | Non
 
 
 def touched_upstreams(definition: AssetsDefinition) -> list[AssetKey]:
-    """The upstream assets that this asset reads only the touched or changed rows of."""
+    """The upstream assets of which this asset reads only the touched or changed rows."""
     inputs = definition.op.ins
     return [
         key

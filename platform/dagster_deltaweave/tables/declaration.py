@@ -1,4 +1,4 @@
-"""How an asset's output becomes its table: what `@merge_asset` or metadata declare, as data."""
+"""Declarations of `@merge_asset` or of metadata: how an asset's output becomes its table."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _OF_WHOLE_ROWS = {("matched", "update_all"), ("not_matched", "insert_all")}
 
 
 SchemaPolicy = Literal["strict", "add", "widen"]
-"""What becomes of columns that a table lacks: an error, added, or added and types widened."""
+"""What happens to columns that a table lacks: an error, added, or added and types widened."""
 
 IdempotentBy = Literal["partition", "delivery"]
-"""What an asset applies once: each partition, or each delivery of one."""
+"""What an asset applies only once: each partition, or each delivery of one."""
 
 Order = Literal["partition", "any"]
-"""In which order partitions are merged: an older one never after a newer one, or in any order."""
+"""The order of merges: `partition` never merges an older one after a newer one."""
 
 WriteMode = Literal["append", "overwrite", "replace_where"]
 
@@ -43,15 +43,15 @@ class TableDeclaration:
 
     Attributes:
         table: Path or catalog name of the table; None for the IO manager's root and asset key.
-        schema: Schema of the table when it has to be created; None for that of the changes.
+        schema: Schema of a created table; None for that of the changes.
         partition_by: Partition columns of a created table.
         cluster_by: Clustering columns of a created table.
-        properties: Table properties of a created table, on top of deletion vectors.
-        schema_policy: What becomes of columns that the table lacks.
+        properties: Table properties of a created table, in addition to deletion vectors.
+        schema_policy: What happens to columns that the table lacks.
         partition_expr: SQL expression over the table's columns that gives the asset's partition,
-            or one for each dimension; None where partitions are not parts of the table.
-        idempotent_by: What is applied only once, where applying it twice would change the result.
-        retries: How often a run tries again after an error that may pass, such as a conflict.
+            or one for each dimension; None if partitions are not parts of the table.
+        idempotent_by: What is applied only once, if applying it twice would change the result.
+        retries: How often a run tries again after a transient error, such as a conflict.
     """
 
     table: str | None = None
@@ -82,10 +82,10 @@ class TableDeclaration:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteDeclaration(TableDeclaration):
-    """A table that takes an asset's output as it is.
+    """A table to which an asset's output is written as it is.
 
     Attributes:
-        mode: `append`; `overwrite` of the table or, where the asset is partitioned, of the run's
+        mode: `append`; `overwrite` of the table or, if the asset is partitioned, of the run's
             partitions; `replace_where` of the rows that the predicate or the partitions name.
         replace_where: The predicate, or None for that of the run's partitions.
     """
@@ -99,10 +99,10 @@ class MergeDeclaration(TableDeclaration):
     """A table into which an asset's changes are merged.
 
     Attributes:
-        on: The merge condition, or None where `merge_text` gives it.
-        clauses: The clauses in their order; empty where `merge_text` gives them.
+        on: The merge condition, or None if `merge_text` gives it.
+        clauses: The clauses in their order; empty if `merge_text` gives them.
         merge_text: A whole MERGE statement with `{target}` and `{source}`, or None.
-        except_column_list: Columns of the changes that only clauses use, no columns of the table.
+        except_column_list: Columns of the changes that only clauses use; the table lacks them.
         sequence_by: Column that says which of two rows is newer; None if none does.
         order: In which order partitions are merged.
     """
@@ -124,9 +124,9 @@ class MergeDeclaration(TableDeclaration):
         changing = [clause for clause in self.clauses if clause.kind != "not_matched"]
         if self.sequence_by is None:
             return bool(changing)
-        # Rows that are always taken whole are those with the newest sequence, in any order. What
-        # leaves a row out, or columns as they are, forgets a sequence, as a delete does: an older
-        # row would come back, or a newer one's columns would be missing.
+        # If rows are always taken whole, those with the newest sequence win in any order. A clause
+        # that skips rows or columns loses a sequence, as a delete does: an older row would come
+        # back, or columns of a newer row would be missing.
         return self.schema_policy != "strict" or any(
             clause.condition is not None or (clause.kind, clause.action) not in _OF_WHOLE_ROWS
             for clause in self.clauses
@@ -162,7 +162,7 @@ class MergeDeclaration(TableDeclaration):
         return "\n".join(lines)
 
     def table_columns(self, columns: Sequence[str]) -> list[str]:
-        """Those columns of the changes that are columns of the table too."""
+        """The columns of the changes that are also columns of the table."""
         left_out = {name.lower() for name in self.except_column_list}
         return [name for name in columns if name.lower() not in left_out]
 
@@ -172,7 +172,7 @@ class ChangesDeclaration(TableDeclaration):
     """A table to which an asset's change events are applied.
 
     Attributes:
-        arguments: Those of `deltaweave.apply_changes`.
+        arguments: The arguments of `deltaweave.apply_changes`.
     """
 
     arguments: Mapping[str, Any]
@@ -183,13 +183,13 @@ class MergeOnReadDeclaration(TableDeclaration):
     """One of the three assets of a merge-on-read table.
 
     Attributes:
-        part: Which: the `changes`, the `base`, or the `view` of both, which has no table.
-        view: The view's key. The others' end in `_changes` and `_base`.
+        part: Which asset: the `changes`, the `base`, or the `view` of both, which has no table.
+        view: The view's key. The other keys end in `_changes` and `_base`.
         base_path: Where the base is; None for the IO manager's root and asset key.
         changes_path: Where the changes are; None for next to the base, or root and asset key.
-        checkpoint: Where Spark keeps how far a stream was read; None for a directory next to the
+        checkpoint: Where Spark keeps the stream's progress; None for a directory next to the
             changes.
-        arguments: Those of `deltaweave.MergeOnReadTable`.
+        arguments: The arguments of `deltaweave.MergeOnReadTable`.
     """
 
     part: Literal["changes", "base", "view"]

@@ -1,6 +1,6 @@
-"""Where the tables of assets are, and in which session they open: the root and the session alone.
+"""Finds the tables of assets by their root, and opens them in a session.
 
-All that looks a table up by its asset key takes this value, rather than the whole IO manager.
+Code that looks up a table by its asset key takes this value instead of the whole IO manager.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class TableLocator:
     """Finds the tables of assets.
 
     Attributes:
-        root: Path or URI under which the tables lie, each at its asset key.
-        spark: The resource whose session opens them; it is asked only when a table is opened.
+        root: Path or URI under which the tables are, each at its asset key.
+        spark: The resource whose session opens them; it is used only when a table is opened.
     """
 
     root: str
@@ -42,7 +42,7 @@ class TableLocator:
         return deltaweave.Table(self.session, self.path_or_name(key, declaration))
 
     def path_or_name(self, key: AssetKey, declaration: TableDeclaration | None = None) -> str:
-        """Where the table of an asset is; asks for no session."""
+        """Where the table of an asset is; this needs no session."""
         declared = declaration.table if declaration else None
         return declared or path_under(self.root, key)
 

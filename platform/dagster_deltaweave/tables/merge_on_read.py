@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from deltaweave import MergeOnReadTable
 
 WHERE = "deltaweave/where"
-"""Metadata key of an input: a condition of key columns, for the base and the changes alike."""
+"""Metadata key of an input: a condition of key columns, for both the base and the changes."""
 
 
 @dataclass(frozen=True)
 class MergeOnReadLocations:
-    """Where a merge-on-read table lies: paths or URIs.
+    """The locations of a merge-on-read table: paths or URIs.
 
     Attributes:
         base: The base.
         changes: The changeset.
-        checkpoint: How far a stream was read.
+        checkpoint: The checkpoint of a stream.
     """
 
     base: str
@@ -39,10 +39,10 @@ class MergeOnReadLocations:
 def merge_on_read_locations(
     tables: TableLocator, declaration: MergeOnReadDeclaration
 ) -> MergeOnReadLocations:
-    """Where the tables lie: as declared, or under the root at their keys; asks for no session."""
+    """The locations, as declared or under the root at their keys; this needs no session."""
     base = declaration.base_path or tables.path_or_name(declaration.base)
     changes = declaration.changes_path or tables.path_or_name(declaration.changes)
-    # Not in the changeset's directory: a table is made in an empty one.
+    # Not in the changeset's directory, because a table is created in an empty directory.
     return MergeOnReadLocations(base, changes, declaration.checkpoint or f"{changes}_checkpoint")
 
 
@@ -63,12 +63,12 @@ def load_merge_on_read(
 
     Args:
         tables: Where the tables are.
-        declaration: Of the view or the base.
-        metadata: That of the input.
+        declaration: The declaration of the view or the base.
+        metadata: The metadata of the input.
 
     Raises:
         SourceError: The input asks for touched or changed rows.
-        StatementError: The condition is not one of keys.
+        StatementError: The condition uses other columns than keys.
     """
     if READ_METADATA_KEY in metadata:
         raise SourceError(

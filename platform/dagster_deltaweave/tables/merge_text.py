@@ -31,7 +31,7 @@ def equal_keys_condition(keys: tuple[str, ...]) -> str:
 
 
 def with_written_out_stars(clause: Clause, columns: Sequence[str]) -> Clause:
-    """The clause with its `*`, if it has one, written out as these columns of the source."""
+    """The clause with its `*`, if any, replaced by these columns of the source."""
     assignments = {quoted(name): f"s.{quoted(name)}" for name in columns}
     if clause.action == "update_all":
         return when.when_matched_update(assignments, clause.condition)
@@ -41,10 +41,10 @@ def with_written_out_stars(clause: Clause, columns: Sequence[str]) -> Clause:
 
 
 def not_older(clause: Clause, sequence: str | None) -> Clause:
-    """The clause, for source rows alone that are not older than the target row that they match.
+    """The clause, restricted to source rows that are not older than the matched target row.
 
-    A target row without a sequence is older than all others, a source row without one than all
-    that have one.
+    A target row without a sequence is older than all source rows. A source row without a sequence
+    is older than all target rows with one.
 
     Args:
         clause: The clause.

@@ -1,4 +1,4 @@
-"""Declarations in the metadata of assets: where decorators leave them, or as plain entries."""
+"""Reads and writes declarations in the metadata of assets: from decorators, or plain entries."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ DECLARATION = "deltaweave/merge"
 """Metadata key under which an asset's definition holds its declaration."""
 
 WRITE = "deltaweave/write"
-"""Metadata key of an asset that says how its output is written, where no `@merge_asset` does."""
+"""Metadata key of an asset without `@merge_asset` that says how its output is written."""
 
 PARTITION_EXPR = "partition_expr"
-"""Metadata key, Dagster's own, of the expression that tells the partition of a table's row."""
+"""Dagster's own metadata key of the expression that gives the partition of a table's row."""
 
 _PREFIX = "deltaweave/"
 _MODES = frozenset({"append", "overwrite", "replace_where", "merge"})
@@ -53,8 +53,8 @@ _ENTRIES = frozenset(
 
 def declaration_metadata(declaration: TableDeclaration) -> dict[str, Any]:
     """The metadata entry that carries the declaration with the asset's definition."""
-    # An object entry keeps the instance inside the process and shows its class in the UI; a bare
-    # object would be replaced by text, with a deprecation warning.
+    # An object entry keeps the instance in the process and shows its class in the UI. Dagster would
+    # replace a bare object by text, with a deprecation warning.
     return {DECLARATION: ObjectMetadataValue(declaration)}
 
 
@@ -65,16 +65,16 @@ def merge_declaration_in(metadata: Mapping[str, Any]) -> MergeDeclaration | None
 
 
 def table_declaration(metadata: Mapping[str, Any], *, asset: str) -> TableDeclaration | None:
-    """How an asset's table is written, by the metadata of its definition; None if it is not said.
+    """How an asset's table is written, by the metadata of its definition; None if that has none.
 
-    Either `@merge_asset` or `@cdc_asset` left its declaration there, or plain entries say it:
+    Either `@merge_asset` or `@cdc_asset` left its declaration there, or plain entries declare it:
     `deltaweave/write` (`append`, `overwrite`, `replace_where` or `merge`) and, beside it,
     `partition_expr` and `deltaweave/…` for `keys`, `replace_where`, `table`, `schema`,
     `partition_by`, `cluster_by`, `properties`, `schema_policy`, `idempotent_by` and `retries`; for
     merges, `order` and `sequence_by` too.
 
     Raises:
-        StatementError: An entry is unknown, or does not go with the others.
+        StatementError: An entry is unknown, or excludes another entry.
     """
     declared = _instance_in(metadata)
     if isinstance(declared, TableDeclaration):

@@ -1,7 +1,7 @@
 """Where the tables of assets are, and which places are refused: no table is inside another.
 
-VACUUM deletes all files under a table's path that the table does not know, also those of a table
-inside it. A key whose parts lead elsewhere would put its table outside of the root.
+VACUUM deletes all files under a table's path that the table does not know, including those of a
+table inside it. A key whose parts lead elsewhere would put its table outside of the root.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dagster_deltaweave.tables.metadata_declarations import table_declaration
 from deltaweave.errors import StatementError
 
 PathOf = Callable[[AssetKey, TableDeclaration | None], str]
-"""The path or catalog name of an asset's table, by its key and declaration."""
+"""Gives the path or catalog name of an asset's table, by its key and declaration."""
 
 
 def problem_of_table_key(key: AssetKey) -> str | None:
-    """Why a table cannot lie at this key under a root; None if it can."""
+    """Why a table cannot be at this key under a root; None if it can."""
     for part in "/".join(key.path).split("/"):
         if part in ("", ".", ".."):
             return f"{part!r} in its key leads out of the key's own directory."
@@ -58,11 +58,11 @@ def check_parents(root: str, key: AssetKey, is_table: Callable[[str], bool]) -> 
 
     Args:
         root: The root.
-        key: The asset's key, at which its table is to be made.
+        key: The asset's key, at which its table will be created.
         is_table: Whether there is a table at a path.
 
     Raises:
-        StatementError: There is one above the key's place.
+        StatementError: A parent directory is a table.
     """
     for number in range(1, len(key.path)):
         parent = path_under(root, AssetKey(key.path[:number]))
@@ -76,9 +76,9 @@ class _Place:
 
     Attributes:
         asset: The asset.
-        path: The directory, normalized; names of a catalog are none.
-        is_declared: Whether its user said so: two assets may share a table on purpose, though
-            none that of a merge-on-read asset.
+        path: The directory, normalized; it is never a catalog name.
+        is_declared: Whether the user declared it: two assets may share a table on purpose, but no
+            asset may share the table of a merge-on-read asset.
         is_merged_on_read: Whether the asset is part of a merge-on-read table.
     """
 
@@ -91,16 +91,16 @@ class _Place:
 def check_places(context: OutputContext, path_of: PathOf, *, is_made: bool) -> None:
     """Refuse a table that is inside another asset's table, around it, or in its place.
 
-    Tables that an earlier release created in such a place are still written, and so are tables that
-    two assets write; a warning says so.
+    If an earlier release created a table in such a place, or two assets write one table, it is
+    still written, with a warning.
 
     Args:
         context: The context of the asset's output.
-        path_of: Where tables lie.
-        is_made: Whether the asset's table is there already.
+        path_of: Gives the locations of tables.
+        is_made: Whether the asset's table already exists.
 
     Raises:
-        StatementError: There is another asset's data in its place.
+        StatementError: Another asset's data is in its place.
     """
     graph = _graph(context)
     key = context.asset_key
@@ -124,7 +124,7 @@ def check_places(context: OutputContext, path_of: PathOf, *, is_made: bool) -> N
 
 
 def _is_shared(place: _Place, other: _Place) -> bool:
-    """Whether two assets write rows into one table, which neither keeps as its own."""
+    """Whether two assets write rows into one table, and neither is merged on read."""
     is_merged_on_read = place.is_merged_on_read or other.is_merged_on_read
     return place.path == other.path and not is_merged_on_read
 
@@ -151,7 +151,7 @@ def _problem(place: _Place, other: _Place) -> str | None:
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether both are one directory: on some disks, names that differ in case are the same."""
+    """Whether both are one directory: on some disks, names that differ only in case are equal."""
     if one == other:
         return True
     if one.casefold() != other.casefold() or local_path(one) is None:
@@ -159,11 +159,11 @@ def _is_same(one: str, other: str) -> bool:
     try:
         return os.path.samefile(one, other)
     except OSError:
-        return False  # one of them is not there
+        return False  # one of them does not exist
 
 
 def _places(graph: AssetGraph, context: OutputContext, path_of: PathOf) -> Iterator[_Place]:
-    """Where the assets of the same IO manager lie, and those that say a path."""
+    """The places of assets with the same IO manager, and of assets that declare a path."""
     own_manager = graph.get(context.asset_key).io_manager_key
     for key in graph.materializable_asset_keys:
         node = graph.get(key)
@@ -179,7 +179,7 @@ def _places(graph: AssetGraph, context: OutputContext, path_of: PathOf) -> Itera
 
 
 def _places_of_base(declaration: TableDeclaration | None, path_of: PathOf) -> Iterator[_Place]:
-    """Where the base is that a run of its changes creates, in the graph or not."""
+    """The place of the base that a run of its changes creates, even if it is not in the graph."""
     if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "changes":
         path = declaration.base_path or path_of(declaration.base, None)
         if "/" in path and "`" not in path:
@@ -216,7 +216,7 @@ def _normalized(path: str) -> str:
 
 
 def _graph(context: OutputContext) -> AssetGraph:
-    """All assets of the code location; of a run outside of one, those of its job."""
+    """All assets of the code location; for a run outside of one, the assets of its job."""
     step = context.step_context
     try:
         return step.repository_def.asset_graph

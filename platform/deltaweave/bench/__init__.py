@@ -2,7 +2,7 @@
 
 - `cli`: the commands of `deltaweave bench`.
 - `data`: the tables: generated once, kept in a directory, cloned for each run.
-- `limits`: merges at the sizes that the engine has to bear, and their memory.
+- `limits`: the largest merges that the engine must complete or refuse, and their memory.
 - `merge`: cases of MERGE, how they are timed, and the report.
 - `merge_on_read`: reading, ingesting and rematerializing merge-on-read tables.
 - `peers`: Apache Iceberg and Apache Hudi, each in its own environment.

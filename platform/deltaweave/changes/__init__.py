@@ -1,10 +1,10 @@
-"""Change data capture: events that come late, twice and in any order, applied to Delta tables.
+"""Change data capture: applies events to Delta tables even if they are late, repeated or unordered.
 
 - `apply`: `apply_changes`, which applies a batch of events to a table.
 - `events`: reads source rows as events with a key, an operation, a sequence and values.
 - `hashes`: hashes of values, which tell events with the same sequence apart.
 - `sequence_types`: the types of sequences, and missing sequences.
-- `collected_values`: values that are collected and become constants again.
+- `collected_values`: collects values and turns them back into constants.
 - `options`: the arguments that describe events, and their checks.
 - `debezium`: turns Debezium's envelopes into rows for `apply_changes`.
 - `side_table`: small tables in a table's directory that remember recent events.

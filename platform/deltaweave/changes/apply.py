@@ -1,4 +1,4 @@
-"""`apply_changes` keeps a table current by change events, in whatever order they come."""
+"""`apply_changes` keeps a table current by change events, in whatever order they arrive."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def apply_changes(
 ) -> MergeResult:
     """Apply a batch of change events to a table, on deltaweave's engine.
 
-    The table is the same in whatever order events come, however they are batched, and however
-    often each of them comes. The parameters are named as those of Spark's `create_auto_cdc_flow`.
+    The table is the same in whatever order events arrive, however they are batched, and however
+    often each of them arrives. The parameters have the names of Spark's `create_auto_cdc_flow`.
 
     Each event inserts, updates or deletes the row of its key. The newest event of a key wins, by
     `sequence_by` and not by arrival. If events of a key have the same sequence, a delete wins;
@@ -79,16 +79,17 @@ def apply_changes(
             strings, or null for all. Other columns stay as they are. A null in a named column is
             written. It is not a column of the table.
         column_list: Columns of the source that are columns of the table; by default all.
-        except_column_list: Columns of the source that are not; give only one of the two.
+        except_column_list: Columns of the source that are not columns of the table; give only one
+            of the two lists.
         stored_as_scd_type: 1 for current rows; 2 for histories, with a row for each version of a
             key, from `__START_AT` to before `__END_AT`, which is null for the newest.
         track_history_column_list: Columns whose change begins a version; by default all but the
             keys. A change of other columns alone updates the current version.
         track_history_except_column_list: Columns whose change begins no version; give only one of
-            the two.
-        late_by: How long after an event older events of its key may still come. For this time a
-            small table beside the target remembers deletes, and events that histories do not show.
-            An event that comes later may bring a deleted row back.
+            the two lists.
+        late_by: How long after an event older events of its key may still arrive. For this time a
+            side table remembers deletes, and events that histories do not show. An older event that
+            arrives later than that may bring a deleted row back.
         idempotency: See `deltaweave.merge`.
 
     Returns:
@@ -97,7 +98,7 @@ def apply_changes(
     Raises:
         StatementError: Arguments or the table's columns do not fit.
         SourceError: An event lacks its key or sequence, or the events could not be read.
-        CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
+        CommitStateUnknownError: The commit failed, and it is unknown whether it took effect.
         DeltaweaveError: Anything else; the target is as it was, or empty if it was created here.
     """
     table = Table(spark, target)
@@ -142,7 +143,7 @@ def apply_changes(
             events.rows.unpersist()
 
 
-# Applying a batch twice equals applying it once, so all of it may be repeated.
+# Applying a batch is idempotent, so all of it may be repeated.
 @again_after_a_conflict
 def _to_histories(table: Histories, idempotency: tuple[str, int] | None) -> MergeResult:
     return table.apply(idempotency)

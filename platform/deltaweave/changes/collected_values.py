@@ -1,4 +1,4 @@
-"""Values that are collected from Spark and become constants again, without a loss."""
+"""Collects values from Spark and turns them back into constants, without loss."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MICROSECOND = "INTERVAL '0.000001' SECOND"
 
 
 def collectable(value: Column, data_type: DataType) -> Column:
-    """A value in a form that can be collected without a loss; `constant` reverses it.
+    """A value in a form that can be collected without loss; `constant` reverses it.
 
-    Python collects times in its local zone, where an hour in autumn comes twice, and has no dates
+    Python collects times in its local zone, where one hour in autumn occurs twice, and has no dates
     after the year 9999. So times and dates are collected as numbers.
     """
     if isinstance(data_type, StructType):

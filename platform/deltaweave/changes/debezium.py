@@ -49,7 +49,7 @@ UNAVAILABLE = "__debezium_unavailable_value"
 
 _OP, _POSITION = "_cdc_op", "_cdc_position"
 
-# The parts of an envelope, under column names that no topic has.
+# Columns for the parts of an envelope, with names that no topic uses.
 _OPERATION, _SOURCE = "_cdc_envelope_op", "_cdc_envelope_source"
 _ENVELOPE, _ROW = "_cdc_envelope", "_cdc_envelope_row"
 _BEFORE, _AFTER = "_cdc_envelope_before", "_cdc_envelope_after"
@@ -76,7 +76,7 @@ _POSITIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     }
 )
 
-# A value of each type that is below all positions.
+# For each type, a value below all positions.
 _BEFORE_ALL: Mapping[str, Any] = MappingProxyType(
     {"string": "", "bigint": -1, "int": -1, "decimal(38,0)": -1}
 )

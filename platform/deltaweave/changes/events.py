@@ -1,8 +1,8 @@
 """Change events in one shape, whatever the source: key, operation, sequence, values.
 
-Events of a key are ordered by their sequences. With equal sequences, deletes come after upserts,
-and upserts are ordered by a digest of their values. So any two events have one order, however often
-they come and in whatever batches, and later steps only take maxima.
+Events of a key are ordered by their sequences. With equal sequences, deletes follow upserts, and
+upserts are ordered by a digest of their values. So any two events have one order, however often
+they arrive and in whatever batches, and later steps only take maxima.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class EventShape:
     Attributes:
         keys: Columns that identify a row of the table.
         sequence_by: Orders the events of a key.
-        deletes: Condition of events that delete, or None where none do.
+        deletes: Condition of events that delete, or None if none do.
         truncates: Condition of events that empty the table, or None.
         columns: The other columns of the source that are columns of the table.
         present: Column with the names of the columns that an event sets, an array of strings. None,
@@ -75,7 +75,7 @@ class Events:
     Attributes:
         rows: The keys by their names; `_cdc_operation` (string); `_cdc_sequence` (struct of `at`,
             of the sequence's type, and `tie`, bigint); `_cdc_values` (struct of the other columns,
-            or of a null where there are none);
+            or of a null if there are none);
             `_cdc_present` (array of strings, null for all), if upserts may leave columns out;
             `_cdc_inserted` (boolean), if events say that they insert.
         shape: How they were read.

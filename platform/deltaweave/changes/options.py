@@ -101,7 +101,7 @@ def _condition(given: str | Column | None) -> Column | None:
 
 
 def _columns(table: Table, rows: DataFrame, options: ChangeOptions) -> tuple[str, ...]:
-    """The columns of the table that are no keys."""
+    """The columns of the table that are not keys."""
     keys, column_list = options.keys, options.column_list
     if isinstance(keys, str) or not keys:
         raise wrong(table, "keys is a list of one or more columns.")
@@ -121,7 +121,7 @@ def _columns(table: Table, rows: DataFrame, options: ChangeOptions) -> tuple[str
     taken = (PREFIX, RESERVED_PREFIX)
     check_names_are_free(table, [n for n in (*keys, *columns) if n.lower().startswith(taken)])
     for name in (*keys, *columns):
-        quoted(name)  # before anything is written, it refuses what SQL text cannot hold
+        quoted(name)  # refuses names that SQL text cannot hold, before anything is written
     return columns
 
 
@@ -179,7 +179,7 @@ def condition_of_keys(
     """
     condition = F.expr(where) if isinstance(where, str) else where
     with translated(table.path_or_name, operation="reading"):
-        # Not of a projection of the rows: Spark looks for other columns below it.
+        # Not a projection of the rows, because Spark would resolve other columns below it.
         alone = rows.select(*map(quoted, keys)).schema
         rows.sparkSession.createDataFrame([], alone).where(condition)
     return condition

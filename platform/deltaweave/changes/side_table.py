@@ -69,7 +69,7 @@ def noted_before(keep_for: timedelta) -> str:
 def may_hold_noted_before(kept_in: TableSnapshot, keep_for: timedelta) -> bool:
     """Whether a version of a side table may hold rows that were written longer ago.
 
-    By the statistics of its files in the log; true where these do not tell.
+    The statistics of its files in the log decide; true if they do not tell.
     """
     listed = kept_in.files_in_checksum()
     if listed is None:

@@ -29,7 +29,7 @@ def bench_read(
     plot: _Plot = None,
     directory: Directory = DIRECTORY,
 ) -> None:
-    """Read a merge-on-read table in each way, and bring its changes into the base in each way.
+    """Read a merge-on-read table by each method, and rematerialize its base by each strategy.
 
     Compare with a plain scan of the base, and with Delta's own MERGE of the same changes. Each
     measurement has its own session; all must give the same rows.
@@ -64,9 +64,9 @@ def bench_read_peers(
 ) -> None:
     """Upsert into a merge-on-read table and read it, beside Apache Iceberg and Apache Hudi.
 
-    All have the same rows and get the same changes. The peers run on a Spark of their own, each in
-    an environment that the first call makes in the directory; one that does not run here is
-    reported with its error.
+    All have the same rows and get the same changes. Each peer runs on its own Spark, in an
+    environment that the first call creates in the directory. If a peer does not run here, the
+    report shows its error.
     """
     from deltaweave.bench.data import Workspace
     from deltaweave.bench.merge import environment_of
@@ -100,18 +100,18 @@ def bench_ingest(
     rows: _Rows = 1_000_000,
     per_minute: Annotated[
         list[int] | None,
-        typer.Option(help="Changes a minute; again for more. [default: 12,000, then 4 times that]"),
+        typer.Option(help="Changes a minute; repeatable. [default: 12,000, then 4 times that]"),
     ] = None,
-    seconds: Annotated[int, typer.Option(help="How long each rate is kept up.", min=1)] = 60,
+    seconds: Annotated[int, typer.Option(help="How long each rate lasts.", min=1)] = 60,
     every: Annotated[str, typer.Option(help="How often a batch is appended.")] = "5 seconds",
     json: Json = None,
     directory: Directory = DIRECTORY,
 ) -> None:
     """Append partial updates to a merge-on-read table at rising rates until it lags.
 
-    The shape is that of a table whose every day may change at any moment: 24 columns, 2,000 days,
-    updates of two columns of rows drawn evenly. A rate holds where no change is more than a minute
-    old before readers can see it.
+    Any day of the table may change at any moment: it has 24 columns and 2,000 days, and each update
+    sets two columns of a row that is drawn evenly. A rate holds if readers see every change within
+    a minute.
     """
     from deltaweave.bench.merge import environment_of
     from deltaweave.bench.merge_on_read import ingestion
@@ -140,14 +140,14 @@ def bench_decay(
     batch_rows: Annotated[int, typer.Option(help="Changes in a batch.", min=1)] = 12_000,
     batches: Annotated[int, typer.Option(help="Batches that are appended.", min=1)] = 12,
     trigger_rows: Annotated[
-        int, typer.Option(help="Pending changes that one of the tables takes up.", min=1)
+        int, typer.Option(help="Pending changes that trigger a rematerialization.", min=1)
     ] = 48_000,
     runs: Runs = 3,
     json: Json = None,
     plot: _Plot = None,
     directory: Directory = DIRECTORY,
 ) -> None:
-    """Read a merge-on-read table after each of some batches, with and without rematerialization."""
+    """Read a merge-on-read table after each batch, with and without rematerialization."""
     from deltaweave.bench.merge import environment_of
     from deltaweave.bench.merge_on_read import decay
 

@@ -25,20 +25,20 @@ of_limits = typer.Typer()
 @of_limits.command("limits")
 def bench_limits(
     name: Annotated[
-        list[str] | None, typer.Argument(help="A limit (see --list); more of them. [default: all]")
+        list[str] | None, typer.Argument(help="Names of limits (see --list). [default: all]")
     ] = None,
     driver_memory: Annotated[
-        str, typer.Option(help="The driver's heap, as spark.driver.memory.")
+        str, typer.Option(help="The driver's heap (spark.driver.memory).")
     ] = "2g",
-    scale: Annotated[float, typer.Option(help="How much of each limit's size.", min=0)] = 1,
+    scale: Annotated[float, typer.Option(help="Fraction of each limit's size.", min=0)] = 1,
     json: Json = None,
     directory: Directory = DIRECTORY,
-    list_: Annotated[bool, typer.Option("--list", help="List the limits and end.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the limits and exit.")] = False,
 ) -> None:
-    """Merge at the sizes that the engine has to bear, and measure time and memory.
+    """Run the largest merges that the engine must complete, and measure time and memory.
 
-    Each merge is the first of a Spark of its own, with two cores. Tables and what Spark writes are
-    removed after each; the largest take some 20 GiB of disk.
+    Each merge is the first in its own Spark application, with two cores. After each merge, its
+    tables and Spark's files are removed; the largest take some 20 GiB of disk.
     """
     from deltaweave.bench.limits import (
         LIMITS,
@@ -78,9 +78,9 @@ def bench_limits(
         console.print(f"  {outcome(result)}", soft_wrap=True)
         if result.error is not None:
             console.print(result.error, soft_wrap=True, markup=False)
-        if json is not None:  # after each limit: what stops a long run does not lose it
+        if json is not None:  # after each limit, so that an interrupted run keeps its results
             write_json(results, settings, json)
     console.print(as_table(results))
     bad = [result.limit.name for result in results if not result.is_good]
     if bad:
-        fail(f"Neither finished nor refused as they should: {', '.join(bad)}.", FAILED)
+        fail(f"Neither completed nor refused as expected: {', '.join(bad)}.", FAILED)

@@ -41,7 +41,7 @@ def check_outputs(json: Path | None, plot: Path | None = None) -> None:
 
 
 def check_java() -> None:
-    """End the command if no JVM can be started that Spark runs on."""
+    """End the command unless there is a JVM that Spark runs on."""
     problem = _java_problem()
     if problem is not None:
         fail(problem, FAILED)
@@ -49,7 +49,7 @@ def check_java() -> None:
 
 @contextmanager
 def session(directory: Path) -> Iterator[SparkSession]:
-    """The active session, or one of our own with more memory, ended afterwards."""
+    """The active session, or a new one with more memory, which ends with the context."""
     from pyspark.sql import SparkSession
 
     from deltaweave.session import local_session
@@ -67,7 +67,7 @@ def session(directory: Path) -> Iterator[SparkSession]:
     try:
         with _output_to(log):
             spark = local_session(**options)
-    except Exception as error:  # any reason why a JVM does not start; the log has it
+    except Exception as error:  # a JVM may fail to start for any reason, which the log shows
         fail(f"Spark did not start ({type(error).__name__}); its output is in {log}.", FAILED)
     try:
         yield spark
@@ -77,7 +77,7 @@ def session(directory: Path) -> Iterator[SparkSession]:
 
 @contextmanager
 def _output_to(log: Path) -> Iterator[None]:
-    """Output of this process and of those it starts to a file; theirs stays there."""
+    """Redirect the output of this process, and for good that of the processes it starts."""
     sys.stdout.flush()
     sys.stderr.flush()
     out, err = os.dup(1), os.dup(2)
@@ -94,7 +94,7 @@ def _output_to(log: Path) -> Iterator[None]:
 
 
 def _java_problem() -> str | None:
-    """Why no JVM can be started that Spark runs on, or None."""
+    """Why there is no JVM that Spark runs on, or None if there is one."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
     try:

@@ -27,7 +27,7 @@ bench = typer.Typer(no_args_is_help=True, help="Measure the engine on this machi
 
 
 class DeletionVectors(str, Enum):
-    """Which targets are measured."""
+    """Whether the measured targets have deletion vectors."""
 
     on = "on"
     off = "off"
@@ -60,7 +60,7 @@ def bench_merge(
         DeletionVectors, typer.Option(help="Targets with deletion vectors, without, or both.")
     ] = DeletionVectors.both,
     case: Annotated[
-        list[str] | None, typer.Option(help="A case (see --list); again for more. [default: 16]")
+        list[str] | None, typer.Option(help="A case (see --list); repeatable. [default: 16]")
     ] = None,
     runs: Runs = 3,
     keys: Annotated[
@@ -78,13 +78,13 @@ def bench_merge(
         Path | None, typer.Option(help="Draw the ratios here (.png, .svg, .pdf).")
     ] = None,
     directory: Directory = DIRECTORY,
-    list_: Annotated[bool, typer.Option("--list", help="List the cases and end.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the cases and exit.")] = False,
 ) -> None:
     """Run MERGE statements on the engine and on Delta's own MERGE, and compare times and rows.
 
-    The cases of Delta's own merge benchmark, on TPC-DS web returns from the published generator,
-    unless --case chooses others. Both sides merge into fresh clones of the same table and take
-    turns; the first merge of each is not timed.
+    By default, the cases are those of Delta's own merge benchmark, on TPC-DS web returns from the
+    published generator; --case chooses others. Both sides merge into fresh clones of the same table
+    and take turns. The first merge of each is not timed.
     """
     from deltaweave.bench.data import Workspace
     from deltaweave.bench.merge import cases
@@ -123,7 +123,7 @@ def bench_peers(
     ] = 1,
     case: Annotated[
         list[str] | None,
-        typer.Option(help="One of Delta's 16 cases; again for more. [default: 16]"),
+        typer.Option(help="One of Delta's 16 cases; repeatable. [default: 16]"),
     ] = None,
     runs: Runs = 3,
     json: Json = None,
@@ -131,10 +131,9 @@ def bench_peers(
 ) -> None:
     """Run Delta's 16 cases on the engine and on Apache Iceberg, and compare times and rows.
 
-    Iceberg runs on a Spark of its own, in an environment that the first call makes in the
-    directory. Its table, of format 3, has the same rows in as many files, and is merged into once
-    merge-on-read, beside our table with deletion vectors, and once copy-on-write, beside ours
-    without.
+    Iceberg runs on its own Spark, in an environment that the first call creates in the directory.
+    Its table, of format 3, has the same rows in the same number of files. Its merge-on-read mode is
+    compared with our table with deletion vectors, and its copy-on-write mode with ours without.
     """
     from deltaweave.bench.data import Workspace
     from deltaweave.bench.merge import cases
@@ -165,7 +164,7 @@ def bench_peers(
 
 
 def install(console: Console, peer: Peer, directory: Path) -> None:
-    """Make the environment of a peer in the directory, unless it is there.
+    """Create the environment of a peer in the directory, unless it exists.
 
     Raises:
         PeerError: It cannot be made.
@@ -195,7 +194,7 @@ def _measure(
     for turn, (each, workspace) in enumerate(_with_progress(console, todo)):
         with _failing_in_one_line(each):
             report = report.with_result(measure(each, workspace, runs=runs, turn=turn))
-        if json is not None:  # after each case: what stops a long run does not lose it
+        if json is not None:  # after each case, so that an interrupted run keeps its results
             report.write_json(json)
     return report
 
@@ -237,7 +236,7 @@ def _measure_peers(
 
 
 def _with_progress(console: Console, todo: Sequence[tuple[Case, T]]) -> Iterator[tuple[Case, T]]:
-    """What is to do, one after the other, under a bar that names the case."""
+    """Yield each item under a progress bar that names its case."""
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

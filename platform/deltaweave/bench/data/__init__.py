@@ -4,7 +4,7 @@
 - `tables`: targets, sources and clones in the benchmark's directory.
 - `changed_returns`: web_returns as a merge-on-read table with changes.
 - `written_tables`: Delta tables that are written without Spark.
-- `use_case`: a table of 24 columns that takes partial updates, for ingestion and decay.
+- `use_case`: a table of 24 columns that gets partial updates, for ingestion and decay.
 """
 
 from __future__ import annotations

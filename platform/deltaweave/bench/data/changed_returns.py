@@ -1,4 +1,4 @@
-"""web_returns as a merge-on-read table, and changes drawn evenly over all of its rows.
+"""web_returns as a merge-on-read table, and changes to rows that are drawn evenly.
 
 Most changes update a row, some delete a row, and some insert one.
 """
@@ -37,10 +37,10 @@ def returns_table(spark: SparkSession, base: Path, changes: Path) -> MergeOnRead
 
 
 def changed_table(workspace: Workspace, changed: float) -> Path:
-    """The directory of a `base`, a file for each part, and of `changes`, a changeset of one batch.
+    """The directory of `base`, with a file for each part, and of `changes`, with one batch.
 
     Args:
-        workspace: Where it is kept.
+        workspace: Where the directory is kept.
         changed: The share of the base's rows that have a change.
     """
 
@@ -57,7 +57,7 @@ def changed_table(workspace: Workspace, changed: float) -> Path:
 
 
 def drawn_changes(workspace: Workspace, changed: float) -> DataFrame:
-    """Events of rows that are drawn evenly."""
+    """Change events for rows that are drawn evenly."""
     draw = F.pmod(F.xxhash64(*tpcds.KEY), F.lit(1_000_000)) / 1_000_000
     drawn = workspace.returns().withColumn("draw", draw).where(F.col("draw") < changed)
     share = F.col("draw") / changed

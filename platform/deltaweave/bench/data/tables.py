@@ -1,4 +1,4 @@
-"""The benchmark's tables: made once, kept in a directory, cloned for each run."""
+"""The benchmark's tables: generated once, kept in a directory, cloned for each run."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ class Fractions:
     """Which rows a source takes from the target.
 
     Attributes:
-        files_matched: Of the target's files, those from which rows are taken (one at least).
-        rows_matched: Of those files' rows, those that the source has under the same key.
-        rows_not_matched: Of those files' rows, those that the source has under a new key.
+        files_matched: The fraction of the target's files from which rows are taken (at least one
+            file).
+        rows_matched: The fraction of those files' rows that the source has under the same key.
+        rows_not_matched: The fraction of those files' rows that the source has under a new key.
     """
 
     files_matched: float
@@ -58,8 +59,9 @@ class Workspace:
         directory: The directory for all scales, absolute.
         scale: TPC-DS scale factor; 1 gives 71,763 rows.
         deletion_vectors: Whether targets have deletion vectors enabled.
-        key_type: Of the key columns in the sources of Delta's cases. Delta's benchmark draws new
-            keys as fractions, so its keys are doubles; `"integer"` gives keys of the table's type.
+        key_type: The type of the key columns in the sources of Delta's cases. Delta's benchmark
+            draws new keys as fractions, so its keys are doubles; `"integer"` gives keys of the
+            table's type.
         log_files: How many files the log of `many_files_log` names.
     """
 
@@ -71,11 +73,11 @@ class Workspace:
     log_files: int = 100_000
 
     def made_once(self, name: str, make: Callable[[Path], None]) -> Path:
-        """The path of something that `make` writes at the path it is given, unless it is there."""
+        """The path of what `make` writes to the path it gets; `make` runs only the first time."""
         path = self.directory / f"scale-{self.scale:g}" / name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Under a name never used before: Delta remembers the tables it saw by their paths.
+            # Under a new name, because Delta caches the tables it saw by their paths.
             with tempfile.TemporaryDirectory(dir=self.directory, prefix=".staging-") as staging:
                 made = Path(staging) / "made"
                 make(made)
@@ -92,7 +94,7 @@ class Workspace:
     ) -> None:
         """Write rows as a Delta table with or without deletion vectors.
 
-        Rows that are read from files are written with one file for each of those.
+        If the rows are read from files, one file is written for each of them.
         """
         writer = rows.write.format("delta").mode(mode).partitionBy(*partition_by)
         if mode != "append":
@@ -107,7 +109,7 @@ class Workspace:
         return sorted(directory.glob("*.parquet"))
 
     def web_returns(self) -> Path:
-        """The target of Delta's cases: not partitioned, a file for each part."""
+        """The target of Delta's cases: not partitioned, with a file for each part."""
         return self.target("web_returns", lambda path: self.write_delta(self.returns(), path))
 
     def returns(self) -> DataFrame:
@@ -123,7 +125,7 @@ class Workspace:
 
             staged = path.with_name("rows.parquet")
             rows = source_rows(self.parts(), fractions, key_type)
-            # Small row groups, so that Spark reads and writes the source with all cores.
+            # Small row groups let Spark read and write the source with all cores.
             pyarrow.parquet.write_table(rows, staged, row_group_size=65_536)
             self.spark.read.parquet(str(staged)).write.format("delta").save(str(path))
 
@@ -136,7 +138,7 @@ class Workspace:
 
 @contextmanager
 def session_options(spark: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
-    """The session with these options, and as it was afterwards."""
+    """Set these options of the session, and restore the earlier values afterwards."""
     before = {name: spark.conf.get(name, None) for name in options}
     try:
         for name, value in options.items():
@@ -156,7 +158,7 @@ def split(generated: Path, directory: Path, files: int) -> None:
     Args:
         generated: A file that the generator made.
         directory: An existing directory for `part-00.parquet` and so on.
-        files: How many; row counts differ by one at most.
+        files: The number of files; row counts differ by one at most.
     """
     import pyarrow.parquet
 
@@ -178,15 +180,15 @@ def split(generated: Path, directory: Path, files: int) -> None:
 
 
 def source_rows(parts: Sequence[Path], fractions: Fractions, key_type: KeyType) -> pa.Table:
-    """Rows of a merge source, drawn from the parts that a target's files were made of.
+    """Rows of a merge source, drawn from the parts that the target's files were written from.
 
-    New keys are fractions below 1 in both columns, as in Delta's benchmark, or, where keys are
-    integers, orders that come after all others. Each share is of the rows in the drawn files,
-    rounded, and the two draws are independent of each other.
+    New keys are fractions below 1 in both columns, as in Delta's benchmark. If keys are integers,
+    they are order numbers above all others. Each fraction counts the rows in the drawn files and is
+    rounded; the two draws are independent of each other.
 
     Args:
         parts: Parquet files of web_returns.
-        fractions: The shares of files and rows.
+        fractions: The fractions of files and rows.
         key_type: The type of the source's key columns.
 
     Returns:
@@ -212,7 +214,7 @@ def source_rows(parts: Sequence[Path], fractions: Fractions, key_type: KeyType) 
 
 
 def _draw(parts: Sequence[Path], fraction: float, random: Random) -> pa.Table:
-    """A share of all rows in the parts, holding one part at a time."""
+    """Draw a fraction of all rows in the parts; only one part is in memory at a time."""
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -240,7 +242,7 @@ def _highest(parts: Sequence[Path], name: str) -> int:
 
 
 def clone(table: Path, copy: Path) -> None:
-    """Make a table that shares another's data files; writers never change those in place."""
+    """Create a table that shares another's data files, which writers never change in place."""
 
     def share(file: str, link: str) -> None:
         if "_delta_log" in Path(file).relative_to(table).parts:
@@ -259,5 +261,5 @@ def _link(file: str, link: str) -> None:
 
 
 def sql_name(table: Path) -> str:
-    """A table's path as a statement names it."""
+    """The name of the Delta table at a path in SQL."""
     return f"delta.{quoted(str(table))}"

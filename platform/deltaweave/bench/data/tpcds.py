@@ -1,7 +1,7 @@
 """TPC-DS web_returns, as the published generator makes them.
 
-pyarrow is imported where rows are read: a Dagster deployment takes the column names from here, and
-loading its definitions must stay quick.
+Only the functions that read rows import pyarrow: Dagster definitions take the column names from
+this module, and they must load quickly.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ AMOUNTS = (
     "wr_net_loss",
 )
 
-# Its main needs airline, which the generator's package calls optional.
+# The generator's main class needs airline, which its package declares as optional.
 _GENERATOR = "io.trino.tpcds:tpcds:1.4,io.airlift:airline:0.9"
 
 
@@ -68,18 +68,18 @@ def generate(directory: Path, scale: float) -> Path:
     """Run the generator.
 
     Args:
-        directory: An existing directory for the file that it makes.
+        directory: An existing directory for the generated file.
         scale: TPC-DS scale factor; 1 gives 71,763 returns.
 
     Returns:
-        The file: a line for each return, its fields closed by `|`.
+        The file: a line for each return, with `|` after each field.
 
     Raises:
         GeneratorError: The generator could not be fetched or did not run.
     """
-    # spark-submit runs any Java main with packages that Spark's own Ivy resolves, by the machine's
-    # own Spark and Ivy settings: no Maven client is needed. No SparkContext is started. Spark's
-    # newer guava serves the generator, whose own is too old to run on.
+    # spark-submit runs any Java main class with packages that Spark's Ivy resolves by the machine's
+    # Spark and Ivy settings, so no Maven client is needed. It starts no SparkContext. The generator
+    # runs on Spark's newer guava, because its own is too old.
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise GeneratorError("The TPC-DS generator needs pyspark, which is not installed.")
@@ -103,11 +103,11 @@ def generate(directory: Path, scale: float) -> Path:
 
 
 def batches(generated: Path) -> Iterator[pa.RecordBatch]:
-    """The returns in a file that the generator made, in its order, without holding all of them."""
+    """The returns in a generated file, in its order, in batches."""
     import pyarrow.csv
 
     columns = schema()
-    end = "end"  # the generator closes each line with a separator: an empty last column
+    end = "end"  # the separator at the end of each line makes an empty last column
     yield from pyarrow.csv.open_csv(
         generated,
         read_options=pyarrow.csv.ReadOptions(column_names=[*columns.names, end]),
@@ -119,7 +119,7 @@ def batches(generated: Path) -> Iterator[pa.RecordBatch]:
 
 
 def read(generated: Path) -> pa.Table:
-    """The returns in a file that the generator made, as one table."""
+    """The returns in a generated file, as one table."""
     import pyarrow as pa
 
     return pa.Table.from_batches(batches(generated), schema()).combine_chunks()

@@ -1,4 +1,4 @@
-"""A wide table that takes partial updates every minute, spread over all of its days."""
+"""A wide table that gets partial updates every minute, spread over all of its days."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ UPDATED = _COLUMNS[:2]
 
 @dataclass(frozen=True)
 class UseCase:
-    """A merge-on-read table of 24 columns, its rows spread over 2,000 days.
+    """A merge-on-read table of 24 columns, whose rows are spread over 2,000 days.
 
     Attributes:
-        rows: How many rows the base has; their ids are the numbers from 0 on.
+        rows: How many rows the base has; their ids count from 0.
         table: The table. Events are ordered by `at`, a struct of a time and a number.
     """
 
@@ -37,7 +37,7 @@ class UseCase:
 
     @classmethod
     def at(cls, spark: SparkSession, directory: Path, rows: int) -> UseCase:
-        """The table in a directory, where `make` has made it or will."""
+        """The table in a directory; `make` fills its base."""
         table = MergeOnReadTable(
             spark,
             str(directory / "base"),
@@ -60,9 +60,9 @@ class UseCase:
         """Updates of rows that are drawn evenly.
 
         Args:
-            numbered: The number (`value`, bigint) and time (`timestamp`) of each.
+            numbered: The number (`value`, bigint) and time (`timestamp`) of each update.
         """
-        # The hash of a number says which row, on any machine and in any order.
+        # The hash of its number chooses the row, so the draw is the same everywhere.
         of_row = numbered.withColumn("id", F.pmod(F.xxhash64("value"), F.lit(self.rows)))
         at = F.struct(F.col("timestamp").alias("time"), F.col("value").alias("number"))
         return of_row.select(*self._columns(UPDATED, F.col("value")), at.alias("at"))

@@ -1,6 +1,6 @@
-"""Delta tables that are written without Spark: rows by pyarrow, the log as Delta's protocol has it.
+"""Writes Delta tables without Spark: the rows by pyarrow, and the log as Delta's protocol says.
 
-A log can so name files that do not exist, and a table of many files takes seconds.
+So a log can name files that do not exist, and writing a table of many files takes seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TYPES |= {"binary": "binary"}
 def table_actions(
     schema: pyarrow.Schema, *, deletion_vectors: bool, partitioned_by: Sequence[str] = ()
 ) -> list[Action]:
-    """The actions that say what a table is: its protocol, schema and properties."""
+    """The actions that define a table: its protocol, schema and properties."""
     fields = [
         {"name": field.name, "type": _TYPES[str(field.type)], "nullable": True, "metadata": {}}
         for field in schema
@@ -52,7 +52,7 @@ def write_file(
     measured: Sequence[str],
     partition: Mapping[str, str] | None = None,
 ) -> Action:
-    """Write a data file, and return the action that adds it, with statistics of these columns."""
+    """Write a data file; return the action that adds it, with statistics of these columns."""
     import pyarrow.compute as pc
     import pyarrow.parquet
 
@@ -78,7 +78,7 @@ def write_file(
 
 
 def write_commit(table: Path, version: int, actions: Sequence[Action]) -> None:
-    """Write a version's commit with these actions."""
+    """Write the commit of a version with these actions."""
     operation = {"timestamp": 0, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
     file = table / "_delta_log" / _file(version, "json")
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def write_commit(table: Path, version: int, actions: Sequence[Action]) -> None:
 def write_checkpoint(
     table: Path, version: int, actions: Sequence[Action], further: pyarrow.Array | None = None
 ) -> None:
-    """Write a version's checkpoint that holds these actions, and the pointer to it.
+    """Write the checkpoint of a version with these actions, and the pointer to it.
 
     Args:
         table: The table's directory.
@@ -156,7 +156,7 @@ def _table_types() -> dict[str, pyarrow.DataType]:
 
 
 def _as_maps(value: Any) -> Any:
-    """The value with the objects that are maps in a checkpoint as lists of pairs, for Arrow."""
+    """The value for Arrow: objects that are maps in a checkpoint become lists of pairs."""
     if not isinstance(value, dict):
         return value
     maps = {"options", "configuration", "partitionValues"}

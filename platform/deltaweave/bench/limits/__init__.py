@@ -1,13 +1,13 @@
-"""Merges at the sizes that the engine has to bear, and what memory they take.
+"""The largest merges that the engine must complete or refuse, and the memory that they take.
 
-- `limit`: what a limit is: a table and a merge, of any size.
+- `limit`: defines a limit: a table and a merge, of any size.
 - `catalog`: the limits.
 - `wide_statements`: many clauses, many columns.
 - `many_files`: a log of many files, many partitions.
 - `many_rows`: a large source, many pairs, a large target.
-- `measure`: writes a limit's table, and starts its merge.
-- `measured_merge`: the program that merges in a process of its own.
-- `memory`: memory of processes, by /proc and by logs of garbage collections.
+- `measure`: writes a limit's table and starts its merge.
+- `measured_merge`: the program that merges in a separate process.
+- `memory`: memory of processes, from /proc and from logs of garbage collections.
 - `report`: the results on the screen and as JSON.
 """
 

@@ -1,4 +1,4 @@
-"""The limits that are measured, and the choice of some by name."""
+"""The limits that are measured, by name."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class UnknownLimitError(ValueError):
 
 
 def chosen_limits(names: Sequence[str]) -> list[Limit]:
-    """The limits with these names, in their order; all of them for no name.
+    """The limits with these names, in the order of the names; all limits if no name is given.
 
     Raises:
-        UnknownLimitError: A name is of no limit.
+        UnknownLimitError: No limit has one of the names.
     """
     known = {limit.name: limit for limit in LIMITS}
     for name in names:

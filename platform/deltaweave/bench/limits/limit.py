@@ -1,4 +1,4 @@
-"""What a limit is: a table and a merge into it, made of any size."""
+"""Defines a limit: a table and a merge into it, of any size."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class LimitMerge:
     Attributes:
         target: The table's directory.
         statement: The MERGE statement.
-        expected: What the merge's metrics must be, by Delta's names.
-        conf: Spark's configuration beside that of all limits.
+        expected: The values that the merge's metrics must have, by Delta's names.
+        conf: Spark configuration in addition to that of all limits.
     """
 
     target: Path
@@ -26,14 +26,14 @@ class LimitMerge:
 
 @dataclass(frozen=True)
 class Limit:
-    """A size that a merge has to bear.
+    """A size that a merge must complete or refuse.
 
     Attributes:
-        name: As the command line names it.
-        title: What there is so much of.
-        size: How much of it.
-        smallest: The least that makes sense.
-        write: Writes the table and the source into a directory, given how much.
+        name: The name on the command line.
+        title: What the size counts.
+        size: The size.
+        smallest: The smallest size that makes sense.
+        write: Writes the table and the source of a given size into a directory.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Limit:
     write: Callable[[Path, int], LimitMerge]
 
     def scaled(self, scale: float) -> int:
-        """The size times a factor, but not less than the smallest."""
+        """The size times a factor, but at least the smallest size."""
         return max(self.smallest, round(self.size * scale))
 
 

@@ -1,4 +1,4 @@
-"""Limits of the log: a million files of which a merge touches few, and partitions all touched."""
+"""Limits of the log: a million files of which a merge touches few, and many touched partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 
 
 def many_add_files(directory: Path, size: int) -> LimitMerge:
-    """An upsert into the only files that exist, which nothing but the source's keys tells apart."""
+    """An upsert that must find the few files that exist by the source's keys alone."""
     target, source = directory / "target", directory / "source"
     adds = [
         write_file(
@@ -36,7 +36,7 @@ def many_add_files(directory: Path, size: int) -> LimitMerge:
     ]
     table = table_actions(_rows(range(0), "").schema, deletion_vectors=True)
     write_commit(target, 0, [*table, *adds])
-    # Readers take the checkpoint in place of the commits up to it.
+    # Readers use the checkpoint instead of the commits up to it.
     write_commit(target, 1, [])
     write_checkpoint(target, 1, [*table, *adds], _named_alone(range(_REAL_FILES, size)))
     there, begin = _REAL_FILES * _ROWS_OF_A_FILE, size * _ROWS_OF_A_FILE
@@ -48,7 +48,7 @@ def many_add_files(directory: Path, size: int) -> LimitMerge:
 
 
 def _named_alone(numbers: range) -> pyarrow.Array:
-    """AddFiles of files that do not exist, each with the ids of its number."""
+    """AddFiles of files that do not exist; the number of each gives its range of ids."""
     import pyarrow as pa
 
     n = _ROWS_OF_A_FILE

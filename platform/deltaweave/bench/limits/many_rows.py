@@ -19,10 +19,10 @@ _UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 
 
 def large_source(directory: Path, size: int) -> LimitMerge:
-    """An upsert of so many MiB of rows, where the executor has half of that.
+    """An upsert of `size` MiB of rows, with an executor that has half as much memory.
 
-    A source of Parquet files is materialized, because they could change. Its payload cannot be
-    compressed. One executor of two cores runs in a process of its own.
+    The engine materializes a source of Parquet files, because they could change. The payload of the
+    rows cannot be compressed. One executor with two cores runs in a separate process.
     """
     target, source = directory / "target", directory / "source"
     rows = size * 1024 * 1024 // _PAYLOAD_BYTES
@@ -51,15 +51,15 @@ def _with_payload(ids: range, seed: int) -> pyarrow.Table:
 
 
 def many_pairs(directory: Path, size: int) -> LimitMerge:
-    """A deletion of half as many rows as there are pairs, three of four rows of each file.
+    """A delete of three of four rows in each file, where two source rows match each deleted row.
 
-    Two source rows match each of them.
+    So half as many rows are deleted as there are pairs.
     """
     import pyarrow as pa
 
     target, source = directory / "target", directory / "source"
     deleted = size // 2
-    keys = max(4, deleted // 4_000 * 4)  # rows have them in turns
+    keys = max(4, deleted // 4_000 * 4)  # rows take the keys in turn
 
     def rows(ids: range) -> pyarrow.Table:
         import numpy as np
@@ -70,7 +70,7 @@ def many_pairs(directory: Path, size: int) -> LimitMerge:
 
     number = deleted * 4 // 3 // keys * keys
     _write(target, number, rows)
-    # Of four keys, one is none of the source's.
+    # The source has three of every four keys.
     matching = [key for key in range(keys) if key % 4]
     twice = pa.table({"k": pa.array(matching * 2, pa.int64())})
     add = write_file(source, "part-0.parquet", twice, ["k"])
@@ -83,7 +83,7 @@ def many_pairs(directory: Path, size: int) -> LimitMerge:
 
 
 def many_rows(directory: Path, size: int) -> LimitMerge:
-    """An upsert of every tenth row, and of as many new rows as a hundredth of the table."""
+    """An upsert that updates a tenth of the rows and inserts a hundredth as many new ones."""
     target, source = directory / "target", directory / "source"
     new = size // 100
 
@@ -110,7 +110,7 @@ def _write(
     rows: Callable[[range], pyarrow.Table],
     rows_of_a_file: int = _ROWS_OF_A_FILE,
 ) -> None:
-    """Write a table of so many rows; the first column is its key."""
+    """Write a table of this many rows; the first column is its key."""
     adds = []
     for place, ids in enumerate(_ranges(range(number), rows_of_a_file)):
         written = rows(ids)
@@ -119,6 +119,6 @@ def _write(
 
 
 def _ranges(ids: range, length: int) -> Iterator[range]:
-    """The range in pieces of this length."""
+    """Split the range into pieces of this length."""
     for begin in range(0, len(ids), length):
         yield ids[begin : begin + length]

@@ -1,4 +1,4 @@
-"""Measures a limit: writes its table here, and runs its merge in a process of its own."""
+"""Measures a limit: writes its table, and runs its merge in a separate process."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _PROGRAM = "deltaweave.bench.limits.measured_merge"
 
 @dataclass(frozen=True)
 class Measured:
-    """What the merge of a limit took.
+    """What was measured of the merge of a limit.
 
     Attributes:
         limit: The limit.
-        size: How much there was.
-        write_seconds: What writing the table and the source took.
-        found: What `measured_merge` said.
-        expected: What the merge's metrics had to be.
-        wrote: Whether the table has a version that it had not before the merge.
+        size: The size that was measured.
+        write_seconds: The time to write the table and the source.
+        found: The output of `measured_merge`.
+        expected: The values that the merge's metrics must have.
+        wrote: Whether the merge added a version to the table.
     """
 
     limit: Limit
@@ -44,20 +44,20 @@ class Measured:
 
     @property
     def wrong(self) -> list[str]:
-        """The metrics that are not what they had to be."""
+        """The metrics that do not have the expected values."""
         metrics = self.found.get("metrics", {})
         return [name for name, count in self.expected.items() if metrics.get(name) != count]
 
     @property
     def is_good(self) -> bool:
-        """Whether the merge did what it had to, or said before writing why not."""
+        """Whether the merge gave the expected result, or was refused before it wrote."""
         if self.error is None:
             return not self.wrong and self.wrote
         return self.is_refused
 
     @property
     def is_refused(self) -> bool:
-        """Whether the merge failed with an error that says which limit and what to set."""
+        """Whether the merge failed before it wrote, with an error that names the limit."""
         return self.found.get("error_class") == "LimitExceededError" and not self.wrote
 
 
@@ -68,10 +68,10 @@ def measured_limit(
 
     Args:
         limit: The limit.
-        directory: Where the tables are, and what Spark writes.
-        scale: How much of its size.
-        driver_memory: Of the driver's heap, as Spark spells it.
-        log: A file for what Spark prints.
+        directory: The directory for the tables and Spark's files.
+        scale: The fraction of the limit's size.
+        driver_memory: The size of the driver's heap, as Spark spells it.
+        log: A file for Spark's output.
     """
     with tempfile.TemporaryDirectory(dir=directory, prefix=f".limit-{limit.name}-") as home:
         started = time.perf_counter()

@@ -1,8 +1,8 @@
-"""A program that runs one merge in a Spark of its own, and prints what it took as a line of JSON.
+"""A program that runs one merge in its own Spark, and prints its time and memory as a JSON line.
 
-It is started as a module, and reads the merge as JSON from its input: `statement`, `conf`, and the
-file `gc_log` to which the conf makes the driver's JVM write. What Spark prints goes to the standard
-error.
+It is started as a module and reads the merge as JSON from the standard input: `statement`, `conf`,
+and `gc_log`, the file to which the conf makes the driver's JVM log garbage collections. Spark's
+output goes to the standard error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     answers = os.dup(1)
-    os.dup2(2, 1)  # what the JVM prints
+    os.dup2(2, 1)  # the JVM's output goes to the standard error
     answer = main(json.load(sys.stdin))
     with os.fdopen(answers, "w", encoding="utf-8") as output:
         output.write(json.dumps(answer) + "\n")

@@ -1,4 +1,4 @@
-"""Memory of this process and of those it started: resident sizes from /proc, heaps from GC logs."""
+"""Memory of this process and of those it started: resident size from /proc, heap from GC logs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _PAUSE = re.compile(r"Pause (?:Young|Full).* (\d+)M->(\d+)M\(\d+M\)")
 
 @dataclass
 class PeakMemory:
-    """The most resident memory at one of the moments looked at, in MiB.
+    """The peaks of resident memory over all samples, in MiB.
 
     Attributes:
-        driver_mib: Of the driver's JVM.
-        executors_mib: Of the executors' JVMs together; 0 where the driver is the executor.
-        python_mib: Of this process and of Python workers together. Pages that several of them
-            share count for each.
+        driver_mib: The driver's JVM.
+        executors_mib: The executors' JVMs together; 0 if the driver is the executor.
+        python_mib: This process and the Python workers together. Pages that processes share count
+            once for each of them.
     """
 
     driver_mib: int = 0
@@ -31,11 +31,12 @@ class PeakMemory:
     python_mib: int = 0
 
     def look(self) -> None:
-        """Raise each peak to what is resident now."""
+        """Take a sample, and raise each peak that it exceeds."""
         driver = executors = 0
         python = _resident_mib(os.getpid())
         for pid, parent in _descendants(os.getpid()):
-            # A process that a JVM is about to start has the JVM's pages, and a thread's name.
+            # A JVM forks before it starts a process: the fork has the JVM's pages and the name of a
+            # thread, so it is not counted.
             name = _name(pid)
             if name.startswith("python"):
                 python += _resident_mib(pid)
@@ -50,7 +51,7 @@ class PeakMemory:
 
 @contextmanager
 def sampled_memory() -> Iterator[PeakMemory]:
-    """Look at the memory five times a second while the block runs."""
+    """Sample the memory five times a second while the block runs."""
     peak = PeakMemory()
     ended = threading.Event()
 
@@ -69,9 +70,9 @@ def sampled_memory() -> Iterator[PeakMemory]:
 
 
 def heap_peaks_mib(log: Path) -> tuple[int, int]:
-    """The most heap in use before and after a collection, by a JVM's `-Xlog:gc`.
+    """The most heap in use before and after a garbage collection, by a JVM's `-Xlog:gc`.
 
-    What is in use after a collection is what the program needs, and garbage that only a later
+    After a collection, the heap holds what the program needs, and garbage that only a later
     collection finds.
     """
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
@@ -82,7 +83,7 @@ def heap_peaks_mib(log: Path) -> tuple[int, int]:
 
 
 def _descendants(root: int) -> Iterator[tuple[int, int]]:
-    """The processes that a process started, and their children: each with its parent."""
+    """The processes that a process started, directly or indirectly, each with its parent."""
     parents = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit() and (found := _parent(int(entry.name))) is not None:
@@ -96,7 +97,7 @@ def _descendants(root: int) -> Iterator[tuple[int, int]]:
 
 
 def _parent(pid: int) -> int | None:
-    # The name, in parentheses, may hold any character.
+    # The name is in parentheses and may hold any character.
     stat = _read(pid, "stat").rpartition(")")[2].split()
     return int(stat[1]) if len(stat) > 1 else None
 
@@ -111,7 +112,7 @@ def _resident_mib(pid: int) -> int:
 
 
 def _read(pid: int, file: str) -> str:
-    """A file of a process; "" if it has ended."""
+    """A file of a process; empty if the process has ended."""
     try:
         return (_PROC / str(pid) / file).read_text(errors="replace")
     except OSError:

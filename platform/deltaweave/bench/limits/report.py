@@ -1,4 +1,4 @@
-"""What was measured of limits, for the screen and as JSON."""
+"""The results of limits, for the screen and as JSON."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def as_table(results: Sequence[Measured]) -> Table:
     table = Table(
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
-        caption="heap: the most in use before and after a collection of the driver's JVM; "
-        "driver, executors, Python: the most resident memory",
+        caption="heap: peaks in the driver's JVM before and after a garbage collection; "
+        "driver, executors, Python: peaks of resident memory",
         caption_justify="left",
     )
     table.add_column("limit")
@@ -41,7 +41,7 @@ def as_table(results: Sequence[Measured]) -> Table:
 
 
 def outcome(result: Measured) -> str:
-    """In few words, what became of a merge."""
+    """The outcome of a merge in a few words."""
     if result.error is not None:
         written = "wrote a version" if result.wrote else "wrote nothing"
         return f"refused, {written}" if result.is_refused else f"FAILED, {written}"

@@ -12,12 +12,12 @@ from deltaweave.bench.limits.limit import LimitMerge, sql_table
 if TYPE_CHECKING:
     import pyarrow
 
-_ROWS = 10_000  # of each target; half as many source rows match, and half as many are new
-_VALUES = 10  # value columns of the table that many clauses change
+_ROWS = 10_000  # rows of each target; half as many source rows match, and half as many are new
+_VALUES = 10  # value columns of the table for many clauses
 
 
 def many_clauses(directory: Path, size: int) -> LimitMerge:
-    """Half of the clauses take matched rows, three tenths new rows, the others rows left alone."""
+    """Half of the clauses are WHEN MATCHED, three tenths NOT MATCHED, the rest BY SOURCE."""
     import pyarrow as pa
 
     not_matched, by_source = size * 3 // 10, size * 2 // 10
@@ -26,7 +26,7 @@ def many_clauses(directory: Path, size: int) -> LimitMerge:
     names = [f"v{i}" for i in range(_VALUES)]
     _write(target, _numbered(range(_ROWS), names), deletion_vectors=True)
     rows = _numbered(range(_ROWS // 2, _ROWS * 3 // 2), names)
-    # Which clause takes a row: its id tells it from the others of its kind.
+    # `op` chooses the clause among those of its kind.
     rows = rows.append_column("op", pa.array(range(_ROWS), pa.int32()))
     _write(source, rows)
     clauses = [

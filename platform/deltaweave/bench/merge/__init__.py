@@ -1,11 +1,11 @@
 """Cases of MERGE: what is merged, how it is timed, and what is reported.
 
-- `case`: what a case is: a target, and the statements that are timed.
+- `case`: defines a case: a target, and the statements that are timed.
 - `cases`: the list of cases.
 - `further_tables`: the tables of the cases that Delta's benchmark does not have.
 - `many_files`: a table whose log names many files.
 - `built_in`: runs Delta's own MERGE.
-- `runner`: times the engine and its peers in turns, and compares their rows.
+- `runner`: times the engine and its peers in turn, and compares their rows.
 - `report`: the results on the screen, as JSON and as a chart.
 """
 

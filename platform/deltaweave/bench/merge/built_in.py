@@ -1,7 +1,7 @@
-"""Delta's own MERGE, which the engine is measured beside.
+"""Runs Delta's own MERGE, with which the engine is compared.
 
-The engine runs it only where a caller allows that (`delta/statement/builtin.py`). The benchmark
-runs it here.
+The engine runs it only if a caller allows that (`delta/statement/builtin.py`). The benchmark runs
+it here.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ UPSERT = (UPDATE_ALL, INSERT_ALL)
 
 @dataclass(frozen=True)
 class Statement:
-    """A MERGE statement whose target is still open.
+    """A MERGE statement without a target yet.
 
     Attributes:
-        source: The source, as a statement names it: a table or a query in parentheses.
+        source: The source in SQL: a table or a query in parentheses.
         condition: The ON condition, over `t` and `s`.
         clauses: The WHEN clauses, over `t` and `s`.
     """
@@ -39,12 +39,12 @@ class Statement:
 
 @dataclass(frozen=True)
 class Merges:
-    """The tables of a case, written.
+    """The tables of a case once they are written.
 
     Attributes:
         target: The table that is cloned for each run.
-        statements: What a run does with its clone, in order.
-        compared: The rows to compare afterwards, as a condition; all of them where None.
+        statements: The statements that a run executes on its clone, in order.
+        compared: Condition of the rows to compare afterwards; None for all rows.
     """
 
     target: Path
@@ -57,12 +57,12 @@ class Case:
     """One case of the benchmark.
 
     Attributes:
-        name: As the command line and the JSON report name it.
-        label: As tables and plots name it.
-        prepare: Writes the tables it needs, or finds them written.
-        is_deltas: Whether it is one of Delta's, whose ratios make the geometric mean.
-        with_builtin: Whether Delta's own MERGE runs beside the engine.
-        with_rewrite: Whether a plain copy of the files that the engine touched is timed, too.
+        name: The name on the command line and in the JSON report.
+        label: The name in tables and plots.
+        prepare: Writes the tables that the case needs, unless they exist.
+        is_deltas: Whether it is a case of Delta's benchmark; the geometric mean covers only these.
+        with_builtin: Whether Delta's own MERGE runs too.
+        with_rewrite: Whether a plain copy of the files that the engine touched is timed too.
     """
 
     name: str

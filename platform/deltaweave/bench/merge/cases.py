@@ -1,7 +1,7 @@
 """The list of cases: the 16 of Delta's own merge benchmark, then further ones.
 
-Delta's are in `benchmarks/` in the repository of Delta Lake (`MergeTestCases`); here they have the
-same names, fractions and clauses.
+Delta's cases are in `benchmarks/` in the repository of Delta Lake (`MergeTestCases`). Here they
+have the same names, fractions and clauses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CONDITION = "t.wr_order_number = s.wr_order_number AND t.wr_item_sk = s.wr_item
 _DELETE = "WHEN MATCHED THEN DELETE"
 _INSERT_EVEN_ITEMS = "WHEN NOT MATCHED AND s.wr_item_sk % 2 = 0 THEN INSERT *"
 
-# Fractions of files, of rows matched and of rows not matched, in the order of Delta's list.
+# Fractions of files, of matched rows and of not matched rows, in the order of Delta's list.
 _INSERTS = (Fractions(0.05, 0.0, 0.05), Fractions(0.05, 0.0, 0.5), Fractions(0.05, 0.0, 1.0))
 _DELETES = (Fractions(0.05, 0.05, 0.0),)
 _UPSERTS = (
@@ -53,7 +53,7 @@ def delta_cases() -> list[Case]:
 
 
 def further_cases() -> list[Case]:
-    """Cases that ask one question each, outside of the geometric mean."""
+    """Cases that ask one question each and are not in the geometric mean."""
     return [
         Case("small_into_100k", "10 rows into 100,000", further_tables.small_into_100k),
         *(
@@ -84,7 +84,7 @@ def further_cases() -> list[Case]:
             "many_files_log_by_key",
             "many files, by key",
             many_files.found_by_key,
-            with_builtin=False,  # it would read all files, and all but one do not exist
+            with_builtin=False,  # it would read all files, and only one of them exists
         ),
         Case(
             "plain_rewrite",
@@ -97,10 +97,10 @@ def further_cases() -> list[Case]:
 
 
 def chosen(names: Sequence[str], cases: Sequence[Case]) -> list[Case]:
-    """Those of the cases that have these names, in their order; Delta's 16 where no name is given.
+    """The cases with these names, in the order of the cases; Delta's 16 if no name is given.
 
     Raises:
-        UnknownCaseError: A name is none of a case.
+        UnknownCaseError: No case has one of the names.
     """
     if not names:
         return delta_cases()
@@ -111,7 +111,7 @@ def chosen(names: Sequence[str], cases: Sequence[Case]) -> list[Case]:
 
 
 def _of_delta(kind: str, label: str, fractions: Fractions, *clauses: str) -> Case:
-    # Delta names only the fractions that a kind of case can vary.
+    # Delta's names contain only the fractions that the kind of case can vary.
     parts = [kind, f"fileMatchedFraction_{fractions.files_matched}"]
     if "insert_only" not in kind:
         parts.append(f"rowMatchedFraction_{fractions.rows_matched}")
@@ -138,9 +138,9 @@ def _web_returns(
 
 
 def _same_files(workspace: Workspace, *, times: int) -> Merges:
-    """The same rows into the same files of a table some times as large.
+    """Merge the same rows into the same files of a table that is `times` as large.
 
-    Keys are integers, so that statistics can tell the files that hold them from the others.
+    Keys are integers, so that statistics can prune the other files.
     """
     merges = _web_returns(workspace, fractions=_SAME_FILES, clauses=UPSERT, key_type="integer")
     return Merges(further_tables.web_returns_times(workspace, times), merges.statements)

@@ -1,4 +1,4 @@
-"""The tables of the further cases: small, partitioned, randomly keyed, and grown ones."""
+"""The tables of the further cases: small, partitioned, with random keys, and larger ones."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _PARTITIONS = 100
 _MANY_PARTITIONS = 1_000
 _UUID_FILES = 10 * TARGET_FILES
 _ACCOUNT_COLUMNS = ("id", "name", "amount", "updated_at")
-_ROWS_AT_SCALE_1 = 71_763  # of web_returns, so that tables of one scale are of one size
+_ROWS_AT_SCALE_1 = 71_763  # as many as web_returns, so that tables of one scale have one size
 
 
 def small_into_100k(workspace: Workspace) -> Merges:
-    """5 updates in one of 10 files and 5 inserts: what a merge costs that does next to nothing."""
+    """5 updates in one of 10 files and 5 inserts: the fixed cost of a merge."""
     source = workspace.made_once(
         "small-source",
         lambda path: _write(
@@ -41,7 +41,7 @@ def hundred_merges(workspace: Workspace) -> Merges:
     """100 merges of 10 rows, one after the other: 5 updates in all files, 5 inserts each."""
 
     def make(path: Path) -> None:
-        # Updates are spread over the whole table by a multiplier that shares no factor with it.
+        # The multiplier shares no factor with the table's size, so updates spread over all of it.
         number = F.col("id")
         merge = F.expr(f"CAST(id DIV {_ROWS_OF_A_MERGE} AS INT)")
         is_update = number % 2 == 0
@@ -65,7 +65,7 @@ def hundred_merges(workspace: Workspace) -> Merges:
 
 
 def not_matched_by_source_one_partition(workspace: Workspace) -> Merges:
-    """One of 100 partitions is replaced: half of it updated, half deleted, a few rows inserted."""
+    """Replace one of 100 partitions: update half of it, delete half, and insert a few rows."""
     rows_of_each = max(20, round(_ROWS_AT_SCALE_1 * workspace.scale / _PARTITIONS))
     rows = _PARTITIONS * rows_of_each
     number = _PARTITIONS // 2
@@ -73,7 +73,7 @@ def not_matched_by_source_one_partition(workspace: Workspace) -> Merges:
     part = F.expr(f"CAST(id DIV {rows_of_each} AS INT)")
 
     def make_target(path: Path) -> None:
-        # A task for each partition, so that each of these gets one file.
+        # One task for each partition of the table, so that each gets one file.
         ids = workspace.spark.range(0, rows, 1, _PARTITIONS)
         accounts = _account_rows(ids, "old").withColumn("part", part)
         workspace.write_delta(accounts, path, partition_by=["part"])
@@ -92,7 +92,7 @@ def not_matched_by_source_one_partition(workspace: Workspace) -> Merges:
 
 
 def random_uuid_keys(workspace: Workspace) -> Merges:
-    """1% of the rows updated and 0.1% inserted; every file has keys of the whole range."""
+    """Update 1% of the rows and insert 0.1%; the keys of every file span the whole range."""
     rows = max(TARGET_FILES, round(_ROWS_AT_SCALE_1 * workspace.scale))
 
     def make_target(path: Path) -> None:
@@ -110,7 +110,7 @@ def random_uuid_keys(workspace: Workspace) -> Merges:
 
 
 def few_uuid_keys(workspace: Workspace, *, indexed: bool) -> Merges:
-    """10 rows updated and 10 inserted in ten times as many files, with a key index or without."""
+    """Update 10 rows and insert 10 in ten times as many files, with a key index or without."""
     rows = max(_UUID_FILES, round(_ROWS_AT_SCALE_1 * workspace.scale))
 
     def make_target(path: Path) -> None:
@@ -130,21 +130,21 @@ def few_uuid_keys(workspace: Workspace, *, indexed: bool) -> Merges:
 
 
 def thousand_partitions(workspace: Workspace) -> Merges:
-    """100 rows into 10 of 1,000 partitions: 90 updates, 10 inserts; 30 million rows at scale 100.
+    """Merge 100 rows into 10 of 1,000 partitions: 90 updates and 10 inserts.
 
-    The partition is a part of the ON condition.
+    The ON condition includes the partition. At scale 100 the table has 30 million rows.
     """
     rows_of_each = max(20, round(300 * workspace.scale))
     rows = _MANY_PARTITIONS * rows_of_each
     part = F.expr(f"CAST(id DIV {rows_of_each} AS INT)")
 
     def make_target(path: Path) -> None:
-        # A task for each partition, so that each of these gets one file.
+        # One task for each partition of the table, so that each gets one file.
         accounts = _account_rows(workspace.spark.range(0, rows, 1, _MANY_PARTITIONS), "old")
         workspace.write_delta(accounts.withColumn("part", part), path, partition_by=["part"])
 
     def make_source(path: Path) -> None:
-        # Nine rows of every hundredth partition, and one behind all others in each.
+        # Nine rows of every hundredth partition, and one with a new id for each of these.
         places = F.explode(F.sequence(F.lit(0), F.lit(9))).alias("place")
         hundredths = _ids(workspace, 0, 10).select((F.col("id") * 100).alias("part"), places)
         old = F.col("part") * rows_of_each + F.col("place")
@@ -158,7 +158,7 @@ def thousand_partitions(workspace: Workspace) -> Merges:
 
 
 def web_returns_times(workspace: Workspace, times: int) -> Path:
-    """web_returns, and the same rows under later and later orders, in as many files each."""
+    """web_returns, then copies of its rows under higher order numbers, in as many files each."""
 
     def make(path: Path) -> None:
         returns = workspace.returns()
@@ -166,7 +166,7 @@ def web_returns_times(workspace: Workspace, times: int) -> Path:
         (highest,) = returns.agg(F.max(order)).collect()[0]
         workspace.write_delta(returns, path)
         for number in range(1, times):
-            # Twice the highest: the source's new orders come right after the first rows' own.
+            # Twice the highest number, because the source's new orders follow those of web_returns.
             later = returns.withColumn(tpcds.KEY[0], order + 2 * number * highest)
             workspace.write_delta(later, path, mode="append")
 
@@ -182,7 +182,7 @@ def _accounts(workspace: Workspace) -> Path:
 
 
 def _account_rows(ids: DataFrame, state: str) -> DataFrame:
-    """A row for each id, of a few types; what is beside the id stays."""
+    """A row with columns of a few types for each id; other columns stay."""
     number = F.col("id")
     return ids.withColumns(
         {
@@ -198,7 +198,7 @@ def _keyed_by_uuid(rows: DataFrame) -> DataFrame:
 
 
 def _uuid(number: Column) -> Column:
-    """The same UUID for the same number on every machine, as random as MD5."""
+    """A UUID from the MD5 of a number: the same on every machine."""
     groups = "(.{8})(.{4})(.{4})(.{4})(.{12})"
     return F.regexp_replace(F.md5(number.cast("string")), groups, "$1-$2-$3-$4-$5")
 

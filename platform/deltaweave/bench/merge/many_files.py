@@ -1,6 +1,6 @@
-"""A table whose log names many files, of which a merge touches one. It shows what a log costs.
+"""A table whose log names many files, of which a merge touches one: it shows the cost of a log.
 
-All files but one exist only in the log, as actions with statistics in a commit and a checkpoint.
+Only one file exists. The others are actions with statistics in a commit and a checkpoint.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _ROWS_OF_A_FILE = 1_000
 
 
 def found_by_condition(workspace: Workspace) -> Merges:
-    """The condition itself names the one file's range of keys."""
+    """The ON condition names the key range of the one file."""
     return _merges(workspace, f"t.id = s.id AND t.id < {_ROWS_OF_A_FILE}")
 
 
 def found_by_key(workspace: Workspace) -> Merges:
-    """Only the source's keys tell the one file from the others."""
+    """Only the source's keys can prune the other files."""
     return _merges(workspace, "t.id = s.id")
 
 
@@ -34,7 +34,7 @@ def _merges(workspace: Workspace, condition: str) -> Merges:
         f"many-files-{files}-source", lambda path: _write_source(workspace, path)
     )
     statement = Statement(sql_name(source), condition, UPSERT)
-    # Rows of the one file and new ones; the others cannot be read.
+    # Compare rows of the one file and new rows, because the other files cannot be read.
     there = f"id < {_ROWS_OF_A_FILE} OR id >= {files * _ROWS_OF_A_FILE}"
     return Merges(target, (statement,), compared=there)
 
@@ -58,7 +58,7 @@ def _write_table(workspace: Workspace, path: Path) -> None:
 
 
 def _add(number: int) -> dict[str, Any]:
-    """The action that adds the file with these thousand ids."""
+    """The action that adds the file of this number, with its thousand ids."""
     low = number * _ROWS_OF_A_FILE
     statistics = {
         "numRecords": _ROWS_OF_A_FILE,

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """The results of one benchmark and what they were measured on.
+    """The results of one benchmark and its environment.
 
     Attributes:
-        settings: Scale, runs and the like, by name.
+        settings: The benchmark's settings by name, such as scale and runs.
         environment: Versions and the machine's size, by name.
         results: A result for each case, with and without deletion vectors.
     """
@@ -42,7 +42,7 @@ class Report:
         return replace(self, results=(*self.results, result))
 
     def geometric_means(self) -> dict[str, float]:
-        """Of Delta's cases' ratios, with deletion vectors `on` and `off`."""
+        """The geometric mean ratio of Delta's cases, with deletion vectors `on` and `off`."""
         means = {}
         for vectors in (True, False):
             ratios = [
@@ -55,7 +55,7 @@ class Report:
         return means
 
     def write_json(self, path: Path) -> None:
-        """Write all that was measured; seconds are seconds."""
+        """Write all results as JSON."""
         content = {
             "benchmark": "merge",
             **self.settings,
@@ -104,10 +104,10 @@ class Report:
         return f"Geometric mean of Delta's cases: {', '.join(words)}" if words else None
 
     def plot(self, path: Path) -> None:
-        """Draw the ratio of each case as a bar; the ending of the file's name says its format."""
+        """Draw the ratio of each case as a bar, in the format of the file's suffix."""
         import matplotlib
 
-        matplotlib.use("Agg")  # draws files, needs no screen
+        matplotlib.use("Agg")  # writes files without a screen
         from matplotlib import pyplot
 
         ratios = [
@@ -128,12 +128,12 @@ class Report:
 
 
 def empty_report(workspace: Workspace, runs: int) -> Report:
-    """A report of a benchmark that is about to begin.
+    """The report of a benchmark that is about to begin.
 
-    It says what the numbers depend on, and nothing that tells one machine from another of its kind.
+    It contains what the numbers depend on, but nothing that identifies the machine.
 
     Args:
-        workspace: The tables' place; with or without deletion vectors.
+        workspace: The workspace of the tables, with or without deletion vectors.
         runs: How many timed runs each side will have.
     """
     settings = {

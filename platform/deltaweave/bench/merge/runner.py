@@ -41,8 +41,8 @@ class Run:
     Attributes:
         merge_seconds: How long each merge took.
         metrics: The merges' metrics, added up, under Delta's names.
-        strategies: How the engine wrote changes, once for each way.
-        touched: Paths of the target's files that the engine removed, relative to it.
+        strategies: The strategies by which the engine wrote changes, each once.
+        touched: Paths of the target's files that the engine removed, relative to the target.
     """
 
     merge_seconds: tuple[float, ...]
@@ -52,12 +52,12 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """How long all of them took."""
+        """The total time of the merges."""
         return sum(self.merge_seconds)
 
 
 Side = Callable[["SparkSession", Merges, Path], Run]
-"""Runs a case's statements, or what stands for them, on a clone of its target."""
+"""Runs a case's statements, or a substitute for them, on a clone of its target."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class CaseResult:
 
     Attributes:
         case: The case.
-        deletion_vectors: Whether the target has them enabled.
+        deletion_vectors: Whether the target has deletion vectors enabled.
         runs: The timed runs of each side, in order.
         files_at_end: How many files each side's table has after the last run.
-        fingerprints: What each side's table holds after the last run (see `fingerprint`).
-        rows_equal: Whether both sides' tables hold the same rows after the last run and both tell
-            the same numbers of changed rows; None where the engine ran alone.
+        fingerprints: The `fingerprint` of each side's table after the last run.
+        rows_equal: Whether both sides' tables hold the same rows after the last run and both report
+            the same numbers of changed rows; None if the engine ran alone.
     """
 
     case: Case
@@ -82,12 +82,12 @@ class CaseResult:
     rows_equal: bool | None
 
     def median_seconds(self, side: str) -> float | None:
-        """The median time of a side's runs, or None where it did not run."""
+        """The median time of a side's runs, or None if it did not run."""
         return median(run.seconds for run in self.runs[side]) if side in self.runs else None
 
     @property
     def ratio(self) -> float | None:
-        """How many times as long as the engine the built-in MERGE took, by medians."""
+        """The median time of built-in MERGE divided by the median time of the engine."""
         engine, builtin = self.median_seconds(ENGINE), self.median_seconds(BUILTIN)
         return builtin / engine if builtin is not None and engine else None
 
@@ -98,7 +98,7 @@ class CaseResult:
 
     @property
     def phase_seconds(self) -> Mapping[str, float]:
-        """The median time of each phase of the engine; the whole is more than their sum."""
+        """The median time of each phase of the engine; a merge takes longer than their sum."""
         runs = self.runs[ENGINE]
         return {
             phase: median(run.metrics[name] for run in runs) / 1000
@@ -109,14 +109,14 @@ class CaseResult:
 def measure(case: Case, workspace: Workspace, *, runs: int, turn: int = 0) -> CaseResult:
     """Measure one case.
 
-    Each side first runs one merge untimed, then `runs` times all of them, on fresh clones. Only
-    merges are timed.
+    Each side first runs one merge untimed, then all merges `runs` times, each time on a fresh
+    clone. Only merges are timed.
 
     Args:
         case: The case.
         workspace: Where its tables are kept.
         runs: How many timed runs each side has.
-        turn: Which side begins the first run; each later run begins with the next one.
+        turn: Which side begins the first run; each later run begins with the next side.
     """
     spark = workspace.spark
     persistent = str(workspace.deletion_vectors).lower()
@@ -132,7 +132,7 @@ def measure(case: Case, workspace: Workspace, *, runs: int, turn: int = 0) -> Ca
         def run_on_clone(side: Side, merges: Merges, name: str) -> Run:
             table = clones / name
             clone(merges.target, table)
-            _files_of(spark, table)  # reads the log, as a session has that used the table before
+            _files_of(spark, table)  # reads the log, so that each run starts with a cached snapshot
             return side(spark, merges, table)
 
         sides: dict[str, Side] = {ENGINE: _run_engine}
@@ -182,7 +182,7 @@ def _run_builtin(spark: SparkSession, merges: Merges, table: Path) -> Run:
 def _timed(
     run: Callable[[SparkSession, str], T], spark: SparkSession, merges: Merges, table: Path
 ) -> tuple[tuple[float, ...], list[T]]:
-    """Each statement's time, in seconds, and what running it gave."""
+    """The time of each statement, in seconds, and its result."""
     seconds, given = [], []
     for statement in merges.statements:
         text = statement.into(table)
@@ -193,7 +193,7 @@ def _timed(
 
 
 def _copying(touched: Sequence[str]) -> Side:
-    """A side that reads these files of the target and writes their rows again, as plain Parquet."""
+    """A side that reads these files of the target and writes their rows as plain Parquet."""
 
     def run(spark: SparkSession, merges: Merges, table: Path) -> Run:
         files = [str(merges.target / unquote(path)) for path in touched]
@@ -224,7 +224,7 @@ def _compared(spark: SparkSession, merges: Merges, table: Path) -> DataFrame:
 def _are_equal(
     runs: Mapping[str, Sequence[Run]], fingerprints: Mapping[str, tuple[object, ...]]
 ) -> bool:
-    """Whether all sides' tables hold the same rows, and they tell the same numbers of changes."""
+    """Whether all sides' tables hold the same rows, and all report the same numbers of changes."""
     seen = [
         (held, [runs[side][-1].metrics[name] for name in _ROWS_CHANGED])
         for side, held in fingerprints.items()
@@ -233,14 +233,14 @@ def _are_equal(
 
 
 def fingerprint(rows: DataFrame) -> tuple[object, ...]:
-    """The number of rows and two checksums over all columns, whatever the rows' order."""
+    """The number of rows and two checksums over all columns, independent of the rows' order."""
     (found,) = rows.selectExpr(*checksums(rows.columns)).collect()
     return tuple(found)
 
 
 def checksums(columns: Sequence[str]) -> list[str]:
-    """What a fingerprint is of, in SQL that any Spark evaluates to the same values."""
-    # The hash passes over nulls: without saying where they are, (1, null) would equal (null, 1).
+    """The SQL of a fingerprint, which every Spark release evaluates to the same values."""
+    # The hash skips nulls, so IS NULL is hashed too: else (1, null) would equal (null, 1).
     hashed = ", ".join(f"{quoted(name)}, {quoted(name)} IS NULL" for name in sorted(columns))
     row = f"xxhash64({hashed})"
     return ["count(*)", f"sum(CAST({row} AS DECIMAL(20, 0)))", f"bit_xor({row})"]

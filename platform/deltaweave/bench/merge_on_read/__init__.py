@@ -1,6 +1,6 @@
 """Measurements of merge-on-read tables.
 
-- `reads`: times each way to read a table and to rematerialize it.
+- `reads`: times each method to read a table and each strategy to rematerialize it.
 - `read_report`: the results of `reads` on the screen, as JSON and as a chart.
 - `ingestion`: how many changes a minute a table takes, and how fresh it stays.
 - `decay`: how reads slow down as changes accumulate.

@@ -30,8 +30,8 @@ class Decay:
     Attributes:
         trigger_rows: The number of pending changes at which the base was rematerialized; None for
             never.
-        pending: After each batch: how many changes were pending, in rows.
-        read_seconds: Then, the time to read every column of every row.
+        pending: How many changes were pending after each batch.
+        read_seconds: The time to read every column of every row after each batch.
         rematerialize_seconds: The time of each rematerialization.
     """
 
@@ -51,13 +51,13 @@ def measure_decay(
     trigger_rows: int,
     runs: int,
 ) -> list[Decay]:
-    """Append batches of changes to two equal tables, one of which is rematerialized by a trigger.
+    """Append batches of changes to two equal tables, and rematerialize only the second one.
 
     Args:
         spark: The session.
         directory: Where the tables are kept while it runs.
         rows: Rows of the base.
-        batch_rows: Changes in a batch, each of a row that is drawn evenly.
+        batch_rows: Changes in a batch, each to a row that is drawn evenly.
         batches: How many batches.
         trigger_rows: The number of pending changes at which the second table is rematerialized.
         runs: How often each state is read; the median counts.
@@ -76,7 +76,7 @@ def _decay(
     use_case: UseCase, batch_rows: int, batches: int, trigger_rows: int | None, runs: int
 ) -> Decay:
     table, spark = use_case.table, use_case.table.spark
-    _read_seconds(use_case)  # the first read compiles
+    _read_seconds(use_case)  # the first read compiles code
     pending, read, rematerialized = [], [_median_read(use_case, runs)], []
     pending.append(table.pending().rows)
     for number in range(batches):
@@ -105,7 +105,7 @@ def _read_seconds(use_case: UseCase) -> float:
 
 
 def as_table(results: Sequence[Decay], rows: int) -> Table:
-    """For the screen: a row for each batch, with each table's time and pending changes."""
+    """The results for the screen: a row for each batch, with times and pending changes."""
     table = Table(box=box.SIMPLE, padding=0, caption_justify="left")
     left, kept = results
     table.caption = (
@@ -128,16 +128,16 @@ def as_table(results: Sequence[Decay], rows: int) -> Table:
 
 
 def write_json(results: Sequence[Decay], settings: Mapping[str, object], path: Path) -> None:
-    """Write all that was measured."""
+    """Write all results as JSON."""
     content = {"benchmark": "decay", **settings, "tables": [asdict(each) for each in results]}
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def plot(results: Sequence[Decay], path: Path) -> None:
-    """Draw the times over the batches; the ending of the file's name says its format."""
+    """Draw the times over the batches, in the format of the file's suffix."""
     import matplotlib
 
-    matplotlib.use("Agg")  # draws files, needs no screen
+    matplotlib.use("Agg")  # writes files without a screen
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")

@@ -1,4 +1,4 @@
-"""Measures how many changes a minute a merge-on-read table takes, and how fresh it stays."""
+"""Measures how many changes a minute a merge-on-read table can take, and how fresh it stays."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ _WARM_UP_SECONDS = 10
 
 @dataclass(frozen=True)
 class Ingested:
-    """What became of the changes that came at one rate.
+    """The results for changes that arrived at one rate.
 
     Attributes:
-        rate: Changes a minute that came.
-        changes: How many were appended.
-        staleness: For each batch but those of the warm-up, the seconds from its oldest change to
-            the commit by which readers see it.
+        rate: Arriving changes a minute.
+        changes: How many changes were appended.
+        staleness: For each batch after the warm-up, the seconds from its oldest change to the
+            commit that makes the batch visible to readers.
         behind: Seconds from the newest change in the table to the end.
-        rows_equal: Whether each change was appended once, and the view shows each row's newest.
+        rows_equal: Whether each change was appended once, and the view shows the newest change of
+            each row.
     """
 
     rate: int
@@ -69,7 +70,7 @@ def measure_ingestion(
         directory: Where the tables are kept while it runs.
         rows: Rows of the base.
         rates: Changes a minute, rising.
-        seconds: How long each rate is kept up.
+        seconds: How long each rate lasts.
         every: How often a batch is appended, e.g. `5 seconds`.
     """
     with tempfile.TemporaryDirectory(dir=directory, prefix=".ingestion-") as home:
@@ -99,7 +100,7 @@ def _ingested(use_case: UseCase, place: Path, rate: int, seconds: int, every: st
     _wait(query, _WARM_UP_SECONDS + seconds)
     ended = time.time()
     query.stop()
-    # The base came before any batch of the stream.
+    # The batch of the base precedes those of the stream.
     batches = _batches(spark, use_case)
     counted = [row for row in batches if row["committed"] > began + _WARM_UP_SECONDS]
     return Ingested(
@@ -112,7 +113,7 @@ def _ingested(use_case: UseCase, place: Path, rate: int, seconds: int, every: st
 
 
 def _wait(query: StreamingQuery, seconds: float) -> None:
-    """Wait, unless the stream fails before, which raises."""
+    """Wait; raise the stream's error if it fails meanwhile."""
     query.awaitTermination(int(seconds))
     error = query.exception()
     if error is not None:
@@ -120,17 +121,17 @@ def _wait(query: StreamingQuery, seconds: float) -> None:
 
 
 def _batches(spark: SparkSession, use_case: UseCase) -> list[Mapping[str, float]]:
-    """Of each batch: how many changes, the times of the oldest and the newest, its commit's."""
+    """The number of changes, the oldest and newest change, and the commit time of each batch."""
     changes = use_case.table.changes.path_or_name
     history = spark.sql(f"DESCRIBE HISTORY {sql_name(Path(changes))}")
-    # The first version made the changeset; each later one appended the batch of its number.
+    # The first version created the changeset; each later version appended the batch of its number.
     committed = history.select(
         F.col("version").alias(BATCH), F.unix_millis("timestamp").alias("committed")
     )
     time_of = F.unix_millis(F.col(SEQUENCE)["at"]["time"])
     batches = (
         use_case.table.changes.read()
-        .where(F.col(BATCH) > 1)  # that of the base
+        .where(F.col(BATCH) > 1)  # the first batch fills the base
         .groupBy(BATCH)
         .agg(
             F.count("*").alias("changes"),
@@ -144,7 +145,7 @@ def _batches(spark: SparkSession, use_case: UseCase) -> list[Mapping[str, float]
 
 
 def _is_right(use_case: UseCase) -> bool:
-    """Whether the changes are numbered from 0 on without gaps, and the view shows the newest."""
+    """Whether the changes are numbered from 0 without gaps, and the view shows the newest."""
     number = F.col(SEQUENCE)["at"]["number"]
     changes = use_case.table.changes.read().where(F.col(BATCH) > 1)
     found = changes.agg(
@@ -194,7 +195,7 @@ def as_table(results: Sequence[Ingested], rows: int) -> Table:
 
 
 def write_json(results: Sequence[Ingested], settings: Mapping[str, object], path: Path) -> None:
-    """Write all that was measured."""
+    """Write all results as JSON."""
     held = [each.rate for each in results if each.holds]
     content = {
         "benchmark": "ingest",

@@ -1,8 +1,8 @@
-"""Measures a merge-on-read table beside those of other formats: one upsert, and reads around it.
+"""Compares merge-on-read tables of several formats: reads before and after one upsert.
 
-Each side has the same rows in as many files, and gets the same changes in one batch: whole rows,
-most of which update one. Each run creates the side's table again. The reads take every column of
-every row.
+Each side has the same rows in the same number of files, and gets the same changes in one batch of
+whole rows, most of which are updates. Each run creates the side's table again. The reads take every
+column of every row.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ PEERS: Sequence[tuple[Peer, _Sql]] = (
     (iceberg.ICEBERG, iceberg.upsert),
     (hudi.HUDI, hudi.upsert),
 )
-"""The formats, and how each upserts into a table of these columns and keys."""
+"""The formats, and how each upserts into a table with these columns and keys."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """What was measured of one format.
+    """The results of one format.
 
     Attributes:
-        name: As JSON names it.
-        title: As tables name it.
-        versions: Of the format and its Spark, by name.
-        seconds: The times of the timed runs, by operation; none where it did not run.
-        checksums: What the table holds after the last run: `runner.fingerprint`, as texts.
+        name: The name in JSON.
+        title: The name in tables.
+        versions: The versions of the format and its Spark, by name.
+        seconds: The times of the timed runs, by operation; empty if the format did not run.
+        checksums: The `runner.fingerprint` of the table after the last run, as strings.
         error: Why it did not run.
     """
 
@@ -77,19 +77,19 @@ class Side:
 
     @property
     def read_ratio(self) -> float:
-        """How many times as long as before it a read takes after the upsert."""
+        """The time of a read after the upsert divided by the time before it."""
         return self.median(AFTER) / self.median(PLAIN)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was measured of all.
+    """The results of all formats.
 
     Attributes:
         changed: The share of rows that were drawn for a change.
         rows: Rows of the base.
         changes: Rows of the batch.
-        sides: Ours, then the peers.
+        sides: deltaweave, then the peers.
     """
 
     changed: float
@@ -99,20 +99,20 @@ class Comparison:
 
     @property
     def rows_equal(self) -> bool:
-        """Whether all tables that were measured hold the same rows in the end."""
+        """Whether all measured tables hold the same rows at the end."""
         return len({side.checksums for side in self.sides if side.error is None}) == 1
 
 
 def compare(
     workspace: Workspace, *, changed: float, runs: int, install: Callable[[Peer], None]
 ) -> Comparison:
-    """Measure each format, ours first, each operation `runs` times after a run that does not count.
+    """Measure each format, deltaweave first: each operation `runs` times after one untimed run.
 
     Args:
         workspace: Where the tables are kept.
-        changed: The share of rows that have a change; where one is deleted, that is left out.
-        runs: How many timed runs each has.
-        install: Makes a peer's environment where it is not made.
+        changed: The share of rows that have a change; deletes are left out.
+        runs: How many timed runs each format has.
+        install: Creates a peer's environment if it does not exist.
     """
     changes = workspace.made_once(
         f"upserts-{changed:g}",
@@ -139,7 +139,7 @@ def _measure_ours(workspace: Workspace, changed: float, changes: Path, runs: int
             table = returns_table(
                 workspace.spark.newSession(), Path(empty) / "base", Path(empty) / "changes"
             )
-            table.pending()  # reads the logs, as a session has that used the tables before
+            table.pending()  # reads the logs, so that each run starts with cached snapshots
             for operation, took in _operations(table, workspace.parts(), changes):
                 seconds[operation].append(took)
             checksums = tuple(map(str, fingerprint(table.read())))
@@ -155,7 +155,7 @@ def _measure_ours(workspace: Workspace, changed: float, changes: Path, runs: int
 def _operations(
     table: MergeOnReadTable, base_files: Sequence[Path], changes: Path
 ) -> Iterator[tuple[str, float]]:
-    """Do each operation with our table, and say how many seconds it took."""
+    """Run each operation on deltaweave's table, and yield its time in seconds."""
     base = table.spark.read.parquet(*map(str, base_files))
     events = table.spark.read.parquet(str(changes))
     done: Mapping[str, Callable[[], object]] = {

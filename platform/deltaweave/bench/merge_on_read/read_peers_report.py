@@ -35,7 +35,7 @@ def as_table(comparison: Comparison) -> Table:
 
 
 def write_json(comparison: Comparison, settings: Mapping[str, object], path: Path) -> None:
-    """Write all that was measured; seconds are seconds."""
+    """Write all results as JSON."""
     content = {
         "benchmark": "read-peers",
         **settings,

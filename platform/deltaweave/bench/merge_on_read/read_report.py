@@ -15,7 +15,7 @@ _PEERS = {PLAIN: "a plain scan of the base", BUILTIN: "built-in MERGE"}
 
 
 def as_table(timings: Timings) -> Table:
-    """The medians, and how many times as long as the peer each took."""
+    """The medians, and their ratios to a plain scan or to built-in MERGE."""
     caption = (
         f"{timings.changes:,} changes to {timings.rows:,} rows; rows equal: "
         f"{'yes' if timings.rows_equal else 'NO'}"
@@ -32,7 +32,7 @@ def as_table(timings: Timings) -> Table:
 
 
 def write_json(timings: Timings, settings: Mapping[str, object], path: Path) -> None:
-    """Write all that was measured; seconds are seconds."""
+    """Write all results as JSON."""
     content = {
         "benchmark": "read",
         **settings,
@@ -55,10 +55,10 @@ def write_json(timings: Timings, settings: Mapping[str, object], path: Path) -> 
 
 
 def plot(timings: Timings, path: Path) -> None:
-    """Draw the medians as bars; the ending of the file's name says its format."""
+    """Draw the medians as bars, in the format of the file's suffix."""
     import matplotlib
 
-    matplotlib.use("Agg")  # draws files, needs no screen
+    matplotlib.use("Agg")  # writes files without a screen
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")

@@ -1,6 +1,6 @@
-"""Measures merge on read: the ways to read a base with its changes, and to bring them into it.
+"""Measures merge on read: the methods to read a base with its changes, and to rematerialize it.
 
-The base and its changes are those of `changed_returns`. Each measurement has a session of its own.
+The base and its changes are those of `changed_returns`. Each measurement has its own session.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ METHODS: tuple[ViewMethod, ...] = get_args(ViewMethod)
 STRATEGIES = ("merge", "overwrite")
 
 Measurement = tuple[str, str, Callable[["SparkSession", Path], float]]
-"""Operation, method, and what measures it, in seconds, on a session and an empty directory."""
+"""Operation, method, and the function that measures it, in seconds, in an empty directory."""
 
 
 @dataclass(frozen=True)
 class Timings:
-    """What was measured.
+    """The results.
 
     Attributes:
         changed: The share of the base's rows that have a change.
         rows: Rows of the base.
         changes: Rows of the changeset.
         seconds: The times of the runs, by operation and method.
-        rows_equal: Whether all ways of reading, and all of rematerializing, give the same rows.
+        rows_equal: Whether all methods of reading and all strategies give the same rows.
     """
 
     changed: float
@@ -57,7 +57,7 @@ class Timings:
         return median(self.seconds[operation, method])
 
     def over(self, operation: str, method: str) -> float:
-        """Its ratio to a plain scan of the base, or to built-in MERGE."""
+        """The ratio of its median to a plain scan of the base, or to built-in MERGE."""
         peer = PLAIN if operation == READ else BUILTIN
         return self.median(operation, method) / self.median(operation, peer)
 
@@ -71,14 +71,14 @@ class Timings:
 
 
 def measure_reads(workspace: Workspace, *, changed: float, runs: int) -> Timings:
-    """Measure each way `runs` times, in turns, after one run that does not count.
+    """Measure each method and strategy `runs` times, in turn, after one untimed run.
 
     The times are also appended to the Delta table `timings` in the workspace's directory.
 
     Args:
         workspace: Where the tables are kept.
         changed: The share of rows that have a change.
-        runs: How many timed runs each has.
+        runs: How many timed runs each method and strategy has.
     """
     home = changed_table(workspace, changed)
     spark = workspace.spark
@@ -148,7 +148,7 @@ def _measurements(home: Path) -> Iterator[Measurement]:
 
 
 def _builtin(spark: SparkSession, base: Path, changes: Path) -> float:
-    """Delta's own MERGE of the same changes, in seconds."""
+    """The time of Delta's own MERGE of the same changes, in seconds."""
     newest = spark.read.format("delta").load(str(changes)).where("_cdc_batch > 1")
     values = [
         F.col("_cdc_values")[name].alias(name)
@@ -175,7 +175,7 @@ def _builtin(spark: SparkSession, base: Path, changes: Path) -> float:
 
 
 def _are_equal(table: MergeOnReadTable, home: Path, directory: Path) -> bool:
-    """Whether all methods and strategies, and built-in MERGE, end with the same rows."""
+    """Whether all methods, all strategies and built-in MERGE give the same rows."""
     found = [fingerprint(table.read(method)) for method in METHODS]
     with tempfile.TemporaryDirectory(dir=directory, prefix=".clones-") as clones:
         for strategy in STRATEGIES:

@@ -1,7 +1,7 @@
-"""Other table formats that the benchmark measures beside deltaweave.
+"""Other table formats with which the benchmark compares deltaweave.
 
-- `peer_process`: makes an environment for a peer, and starts a process in it.
-- `peer_program`: the program that runs there; it imports nothing of deltaweave.
+- `peer_process`: creates an environment for a peer, and starts a process in it.
+- `peer_program`: the program that runs there; it imports nothing from deltaweave.
 - `iceberg`: Apache Iceberg: its release, settings, merges and upserts.
 - `hudi`: Apache Hudi: its release, settings and upserts.
 - `upserts`: one batch of upserts, in the form that each format takes.

@@ -1,4 +1,4 @@
-"""Apache Hudi as a peer of merge on read: its release, and its tables' upserts."""
+"""Apache Hudi as a peer of merge on read: its release and its upserts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OPERATION = "hoodie.spark.sql.insert.into.operation"
 
 def _conf(tables: Path) -> dict[str, str]:
     return {
-        # Those that Hudi asks for.
+        # Hudi requires these settings.
         "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
         "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
         "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
@@ -22,9 +22,9 @@ def _conf(tables: Path) -> dict[str, str]:
     }
 
 
-# 1.2.0 is the newest release whose jar could be fetched from Maven Central here, as a bundle for
-# Spark 3.5 alone: of the bundles for Spark 4, and of 1.2.1, none could. The pyspark of Spark 3.5 is
-# of the bundle's Scala, 2.12, and 3.5.5 is the release that is measured with it.
+# 1.2.0 is the newest release that could be fetched from Maven Central here, and only as a bundle
+# for Spark 3.5: no bundle for Spark 4 and no bundle of 1.2.1 could be fetched. PySpark 3.5 has the
+# bundle's Scala version, 2.12, and the benchmark uses its release 3.5.5.
 HUDI = Peer(
     "hudi",
     "Hudi",
@@ -35,10 +35,10 @@ HUDI = Peer(
 
 
 def upsert(columns: Sequence[str], keys: Sequence[str]) -> SqlUpsert:
-    """How a merge-on-read table of Hudi is made and upserted into.
+    """The SQL that creates a merge-on-read table of Hudi and upserts into it.
 
-    Its index is the one it has by default, which joins the changes with the keys of the files that
-    may hold them (`SIMPLE`); its compaction is left for later, as ours is.
+    It has Hudi's default index (`SIMPLE`), which joins the changes with the keys of the files that
+    may hold them. Its compaction does not run, and neither does ours.
     """
     table = "upserted"
     properties = {"type": "mor", "primaryKey": ",".join(keys), "hoodie.compact.inline": "false"}

@@ -1,4 +1,4 @@
-"""Apache Iceberg as the engine's peer: its release, and its tables' merges and upserts."""
+"""Apache Iceberg as the engine's peer: its release, its merges and its upserts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CATALOG = "iceberg"
-_SOURCE = "source"  # a view in the process
+_SOURCE = "source"  # a view in Iceberg's process
 
 MERGE_ON_READ, COPY_ON_WRITE = "merge-on-read", "copy-on-write"
 MODES = (MERGE_ON_READ, COPY_ON_WRITE)
@@ -34,8 +34,8 @@ def _conf(tables: Path) -> dict[str, str]:
     }
 
 
-# Iceberg's runtime for Spark 4.1 does not run on 4.2. 4.1.1 is the release that Iceberg 1.11.0 was
-# built with; only the two together are measured.
+# Iceberg's runtime for Spark 4.1 does not run on 4.2. Iceberg 1.11.0 was built with Spark 4.1.1, so
+# the benchmark measures these two together.
 ICEBERG = Peer(
     "iceberg",
     "Iceberg",
@@ -47,12 +47,12 @@ ICEBERG = Peer(
 
 @dataclass(frozen=True)
 class IcebergRuns:
-    """What Iceberg did in the timed runs of a case.
+    """The results of Iceberg's timed runs of a case.
 
     Attributes:
         seconds: How long each merge took, in order.
-        files_before: How many files the target had before each.
-        checksums: What the table holds after the last run: `runner.fingerprint`, as texts.
+        files_before: How many files the target had before each merge.
+        checksums: The `runner.fingerprint` of the table after the last run, as strings.
     """
 
     seconds: tuple[float, ...]
@@ -61,11 +61,11 @@ class IcebergRuns:
 
 
 def measure(process: PeerProcess, job: Mapping[str, Any]) -> IcebergRuns:
-    """Run a job's merge, once untimed and then as often as it says.
+    """Run a job's merge, once untimed and then as often as the job says.
 
     Args:
-        process: Iceberg's.
-        job: As `merge_job` makes it.
+        process: Iceberg's process.
+        job: A job from `merge_job`.
 
     Raises:
         PeerError: The job failed.
@@ -77,12 +77,12 @@ def measure(process: PeerProcess, job: Mapping[str, Any]) -> IcebergRuns:
 def merge_job(
     spark: SparkSession, merges: Merges, target_files: Sequence[Path], mode: str, runs: int
 ) -> dict[str, Any]:
-    """A job for Iceberg's process: one merge of a case, on the rows that the engine gets.
+    """A job for Iceberg's process: one merge of a case, on the same rows as the engine's.
 
     Args:
-        spark: Our session, which says of which files the source's table is.
+        spark: Our session, which lists the files of the source table.
         merges: The case's tables and its one statement.
-        target_files: The Parquet files that the target's files were made of.
+        target_files: The Parquet files that the target's files were written from.
         mode: One of `MODES`.
         runs: How many timed runs.
     """
@@ -105,7 +105,7 @@ def merge_job(
 
 
 def upsert(columns: Sequence[str], keys: Sequence[str]) -> SqlUpsert:
-    """How a merge-on-read table of Iceberg is made and upserted into."""
+    """The SQL that creates a merge-on-read table of Iceberg and upserts into it."""
     table = f"{_CATALOG}.bench.upserted"
     properties = ", ".join(
         f"'{name}' = '{value}'" for name, value in _properties(MERGE_ON_READ).items()

@@ -1,4 +1,4 @@
-"""What `deltaweave bench peers` tells: the engine's times beside Apache Iceberg's."""
+"""The report of `deltaweave bench peers`: the engine's times and Apache Iceberg's."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from deltaweave.bench.peers.peer_process import PeerProcess
 
 @dataclass(frozen=True)
 class PeerResult:
-    """What was measured of one case.
+    """The results of one case.
 
     Attributes:
-        name: The case's, as JSON names it.
-        label: The case's, as tables name it.
-        mode: How Iceberg's table writes; ours has deletion vectors where that is merge-on-read.
+        name: The case's name in JSON.
+        label: The case's name in tables.
+        mode: How Iceberg's table writes; for merge-on-read, ours has deletion vectors.
         engine_seconds: How long each timed run of the engine took.
         iceberg_seconds: How long each timed run of Iceberg took.
         rows_equal: Whether both tables hold the same rows after the last run.
@@ -40,17 +40,17 @@ class PeerResult:
 
     @property
     def ratio(self) -> float:
-        """How many times as long as the engine Iceberg took, by medians."""
+        """The median time of Iceberg divided by the median time of the engine."""
         return median(self.iceberg_seconds) / median(self.engine_seconds)
 
 
 @dataclass(frozen=True)
 class PeersReport:
-    """The results and what they were measured on.
+    """The results of all cases and their environment.
 
     Attributes:
-        settings: Scale, runs and the like, by name.
-        environment: Versions and the machine's size, by name; Iceberg's under `iceberg`.
+        settings: The benchmark's settings by name, such as scale and runs.
+        environment: Versions and the machine's size, by name; Iceberg's versions under `iceberg`.
         results: A result for each case and mode.
     """
 
@@ -63,14 +63,14 @@ class PeersReport:
         return replace(self, results=(*self.results, result))
 
     def geometric_means(self) -> dict[str, float]:
-        """Of the ratios, by mode."""
+        """The geometric means of the ratios, by mode."""
         ratios = {
             mode: [result.ratio for result in self.results if result.mode == mode] for mode in MODES
         }
         return {mode: geometric_mean(found) for mode, found in ratios.items() if found}
 
     def write_json(self, path: Path) -> None:
-        """Write all that was measured; seconds are seconds."""
+        """Write all results as JSON."""
         content = {
             "benchmark": "peers",
             **self.settings,
@@ -122,19 +122,21 @@ class PeersReport:
 
 
 def has_deletion_vectors(mode: str) -> bool:
-    """Whether our table has them that stands beside Iceberg's of this mode."""
+    """Whether our table has deletion vectors when it is compared with Iceberg's of this mode."""
     return mode == MERGE_ON_READ
 
 
 def compare(
     case: Case, mode: str, workspace: Workspace, process: PeerProcess, *, runs: int
 ) -> PeerResult:
-    """Measure one of Delta's cases on the engine, then on Iceberg: same rows, as many files.
+    """Measure one of Delta's cases on the engine, then on Iceberg.
+
+    Both tables have the same rows in the same number of files.
 
     Args:
         case: The case.
         mode: How Iceberg's table writes.
-        workspace: Where our tables are kept; with deletion vectors where the mode asks for them.
+        workspace: Where our tables are kept; with deletion vectors if the mode needs them.
         process: The process that runs Iceberg.
         runs: How many timed runs each side has, after an untimed one.
 

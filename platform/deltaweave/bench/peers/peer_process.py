@@ -1,7 +1,8 @@
-"""Another table format beside ours: an environment of its own, and a process that does jobs there.
+"""Runs another table format in its own environment, as a process that does jobs.
 
-Its runtime is of another Spark than ours, so it runs in a virtual environment that is made once, as
-a process of `peer_program.py`, which gets a job as a line of JSON and answers with a line.
+Its runtime needs another Spark than ours. So it runs in its own virtual environment, which is
+created once, as a process of `peer_program.py`, which reads each job as a line of JSON and answers
+with a line.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from deltaweave.session import DELTA_CONF, local_conf
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MADE = "deltaweave-made-it-with"  # names the pin in an environment that is complete
+_MADE = "deltaweave-made-it-with"  # file that marks a complete environment, with its requirement
 
 
 class PeerError(RuntimeError):
-    """A peer's environment cannot be made, its process ended early, or a job failed there."""
+    """A peer's environment cannot be created, its process ended early, or a job failed there."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A table format that the engine is measured beside.
+    """A table format with which the engine is compared.
 
     Attributes:
-        name: As files and JSON name it.
-        title: As sentences and tables name it.
+        name: The name in file names and JSON.
+        title: The name in sentences and tables.
         pyspark: The requirement for the Spark that it runs on.
-        runtime: The coordinates of its runtime for that Spark.
-        conf: The configuration of its session beside those two, given a directory for its tables.
+        runtime: The Maven coordinates of its runtime for that Spark.
+        conf: Gives the rest of its session's configuration, for a directory of tables.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Peer:
 
     @property
     def version(self) -> str:
-        """That of its runtime."""
+        """The version of its runtime."""
         return self.runtime.rpartition(":")[2]
 
     def environment(self, directory: Path) -> Path:
@@ -62,10 +63,10 @@ class Peer:
         return made.exists() and made.read_text() == self.pyspark
 
     def make(self, environment: Path) -> None:
-        """Make the environment; an incomplete one is replaced.
+        """Create the environment; an incomplete one is replaced.
 
         Raises:
-            PeerError: It cannot be made.
+            PeerError: It cannot be created.
         """
         commands = (
             [sys.executable, "-m", "venv", "--clear", str(environment)],
@@ -87,18 +88,18 @@ class Peer:
         """Start its process and end it afterwards.
 
         Args:
-            environment: As `make` made it.
-            session: Its session's configuration beside its own.
+            environment: An environment from `make`.
+            session: Configuration of its session, in addition to its own.
             tables: An existing directory for its tables.
-            log: A file for what the process and its JVM print.
+            log: A file for the output of the process and its JVM.
 
         Raises:
             PeerError: It did not start.
         """
         conf = {**session, "spark.jars.packages": self.runtime, **self.conf(tables)}
-        # -I: no module of ours or of the caller's PYTHONPATH is found.
+        # -I: the process must not import modules of ours or of the caller's PYTHONPATH.
         command = [str(_python(environment)), "-I", peer_program.__file__, json.dumps(conf)]
-        # With SPARK_HOME, it would start that Spark instead of its environment's.
+        # With SPARK_HOME, the process would start that Spark instead of its environment's.
         variables = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
         with (
             log.open("w", encoding="utf-8") as printed,
@@ -122,7 +123,7 @@ class PeerProcess:
     """A peer's process that has started.
 
     Attributes:
-        versions: Of the peer and its Spark, by name.
+        versions: The versions of the peer and its Spark, by name.
     """
 
     def __init__(self, peer: Peer, process: subprocess.Popen[str], log: Path) -> None:
@@ -132,7 +133,7 @@ class PeerProcess:
         self.versions: Mapping[str, str] = {peer.name: peer.version, **self._answer()}
 
     def do(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Have a job done, and return its answer; `peer_program.py` says what jobs there are.
+        """Send a job and return its answer; `peer_program.py` describes the jobs.
 
         Raises:
             PeerError: The job failed, or the process ended.
@@ -142,8 +143,8 @@ class PeerProcess:
         try:
             jobs.write(json.dumps(job) + "\n")
             jobs.flush()
-        except BrokenPipeError:  # it ended: so does its output
-            with suppress(BrokenPipeError):  # what was not written is tried again, once
+        except BrokenPipeError:  # the process ended, so its output ends too
+            with suppress(BrokenPipeError):  # closing tries once more to write the rest
                 jobs.close()
         return self._answer()
 
@@ -161,14 +162,14 @@ class PeerProcess:
         return answer
 
     def _why(self) -> str:
-        """What stopped its JVM, where the log names that."""
+        """The exception that stopped its JVM, if the log names one."""
         printed = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         thrown = [line for line in printed if line.startswith("Exception in thread")]
         return f" {thrown[0]}" if thrown else ""
 
 
 def session_conf(spark: SparkSession) -> dict[str, str]:
-    """What of our session's configuration a peer's has, too: all but what is Delta's."""
+    """The part of our session's configuration that a peer's session shares: all but Delta's."""
     conf = spark.sparkContext.getConf()
     ours = {name: conf.get(name) for name in local_conf() if name not in DELTA_CONF}
     return {

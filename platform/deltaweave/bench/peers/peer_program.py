@@ -1,10 +1,10 @@
-"""Does jobs on a peer's tables; started by its path, in an environment of the peer's own.
+"""Does jobs on a peer's tables; `peer_process.py` starts it by its path in the peer's environment.
 
-The peer's runtime is of another Spark than ours, so this module imports nothing of deltaweave (see
-`peer_process.py`, which starts it). Its one argument is the session's configuration, in JSON. Each
-line of its input is a job, each line of its output says in JSON what came of it; the first line
-says which Spark runs. There are two kinds of jobs: `merge`, one MERGE on an Iceberg table that is
-rolled back before each run, and `steps`, statements on a newly created table of any format.
+The peer's runtime needs another Spark than ours, so this module imports nothing from deltaweave.
+Its one argument is the session's configuration, as JSON. Each line of its input is a job, and each
+line of its output is the result as JSON; the first line names the Spark version. There are two
+kinds of jobs: `merge`, one MERGE on an Iceberg table that is rolled back before each run, and
+`steps`, statements on a newly created table of any format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Whatever the input's files are, a task for each: it writes one file.
+# Each input file, of any size, becomes one task, which writes one file.
 _A_PARTITION_FOR_EACH_FILE = {
     "spark.sql.files.maxPartitionBytes": str(1 << 40),
     "spark.sql.files.openCostInBytes": str(1 << 40),
@@ -30,7 +30,7 @@ _A_PARTITION_FOR_EACH_FILE = {
 
 def main() -> None:
     """Do the jobs of the standard input until it ends."""
-    # Results alone go to the standard output; Spark and its JVM print to both.
+    # Only results may go to the standard output, but Spark and its JVM print there too.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     spark = _session(json.loads(sys.argv[1]))
@@ -44,7 +44,7 @@ def main() -> None:
                 answer = _merge(spark, job, first_snapshots)
             else:
                 answer = do_steps(spark, job)
-        except Exception as error:  # whatever the peer raises: the one who asked tells it
+        except Exception as error:  # the caller reports whatever the peer raises
             traceback.print_exc()
             answer = {"error": _in_one_line(error)}
         print(json.dumps(answer), file=answers, flush=True)
@@ -52,14 +52,14 @@ def main() -> None:
 
 
 def do_steps(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, object]:
-    """Make the job's table and do its steps with it, once untimed, then `runs` times.
+    """Create the job's table and run its steps on it, once untimed, then `runs` times.
 
     Args:
         spark: The session.
-        job: As `upserts.upsert_job` makes it.
+        job: A job from `upserts.upsert_job`.
 
     Returns:
-        The seconds of each step's timed runs, by its name, and the checksums at the end.
+        The seconds of each step's timed runs, by the step's name, and the checksums at the end.
     """
     for name, files in job["views"].items():
         spark.read.parquet(*files).createOrReplaceTempView(name)
@@ -103,12 +103,12 @@ def _a_partition_for_each_file(spark: SparkSession) -> Iterator[None]:
 
 
 def _compute(spark: SparkSession, query: str) -> None:
-    """Compute every column of every row, and keep none: as `delta.jvm.compute` does on our side."""
+    """Compute every column of every row and discard them, as `delta.jvm.compute` does for us."""
     spark.sql(query)._jdf.queryExecution().toRdd().count()
 
 
 def _in_one_line(error: Exception) -> str:
-    """The error's name and the first line of what it says."""
+    """The error's name and the first line of its message."""
     said = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {said[0]}"
 
@@ -116,12 +116,12 @@ def _in_one_line(error: Exception) -> str:
 def _merge(
     spark: SparkSession, job: Mapping[str, Any], first_snapshots: dict[str, int]
 ) -> dict[str, object]:
-    """Run the job's merge once untimed, then `runs` times, on its target as it was at first."""
+    """Run the job's merge once untimed, then `runs` times, each time on the original target."""
     catalog, table = job["catalog"], job["table"]
     if table not in first_snapshots:
         first_snapshots[table] = _make_target(spark, job)
     spark.read.parquet(*job["source_files"]).createOrReplaceTempView(job["source"])
-    # What the runs of the job before wrote: metadata must not grow from job to job.
+    # Expire the snapshots of the previous job, so that metadata does not grow from job to job.
     now = "CAST(current_timestamp() AS STRING)"
     (row,) = spark.sql(f"SELECT {now}").collect()
     _reset(spark, catalog, table, first_snapshots[table])
@@ -144,7 +144,7 @@ def _merge(
 
 
 def _make_target(spark: SparkSession, job: Mapping[str, Any]) -> int:
-    """Write the job's target, a file for each of its files, and say which snapshot that is."""
+    """Write the job's target, with a file for each input file, and return its snapshot."""
     with _a_partition_for_each_file(spark):
         writer = spark.read.parquet(*job["target_files"]).writeTo(job["table"]).using("iceberg")
         for name, value in job["properties"].items():
@@ -155,7 +155,7 @@ def _make_target(spark: SparkSession, job: Mapping[str, Any]) -> int:
 
 
 def _reset(spark: SparkSession, catalog: str, table: str, snapshot: int) -> int:
-    """The table as it was at first, its manifests read; returns how many files it has."""
+    """Roll the table back to its first snapshot, and read its manifests to count its files."""
     spark.sql(
         f"CALL {catalog}.system.rollback_to_snapshot(table => '{table}', snapshot_id => {snapshot})"
     )

@@ -1,4 +1,4 @@
-"""A batch of upserts on a table of any format: what is timed, and a job for a peer's process."""
+"""A batch of upserts on a table of any format: the timed operations, and a job for a peer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from deltaweave.bench.merge import checksums
 
 PARQUET, PLAIN, UPSERT, AFTER = "parquet_scan", "plain_scan", "upsert", "read_after_upsert"
 OPERATIONS = (PARQUET, PLAIN, UPSERT, AFTER)
-"""In the order in which each run does them."""
+"""The timed operations, in the order of each run."""
 
 
 @dataclass(frozen=True)
 class SqlUpsert:
-    """How a peer makes a table of the rows of `base`, and upserts those of `changes` into it.
+    """How a peer creates a table with the rows of `base` and upserts those of `changes` into it.
 
     Attributes:
         table: The table's name.
@@ -36,12 +36,12 @@ def upsert_job(
     change_files: Sequence[Path],
     runs: int,
 ) -> dict[str, Any]:
-    """A job for a peer's process: each run makes the table and does all operations with it.
+    """A job for a peer's process: each run creates the table and runs all operations on it.
 
     Args:
-        sql: How the peer makes and upserts.
-        columns: Those of the table, all of which are read.
-        base_files: Parquet files of its rows.
+        sql: How the peer creates the table and upserts.
+        columns: The columns of the table, all of which are read.
+        base_files: Parquet files of the table's rows.
         change_files: Parquet files of the changes.
         runs: How many timed runs.
     """

@@ -1,8 +1,8 @@
 """Tables of current rows (SCD type 1): the newest event of a key wins.
 
 - `rows`: applies events to a table of current rows.
-- `combining`: what a row and the changes of its key make together.
-- `tombstones`: remembers deletes, so that older events that come later do not undo them.
+- `combining`: combines a row with the changes of its key.
+- `tombstones`: remembers deletes, so that late events do not undo them.
 - `truncates`: events that empty the table, and the rows that they leave.
 """
 

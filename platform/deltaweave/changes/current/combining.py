@@ -1,7 +1,7 @@
 """Combines a row of a table with the changes of its key, as SQL expressions.
 
-The expressions are text: a table with many columns has many, and building one by Column functions
-takes a JVM call for each of its parts.
+The expressions are text, because Column functions need a JVM call for each part of an expression,
+and a table with many columns has many expressions.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _value(change: Named, column: str) -> str:
 
 def _other_than(sequence: str, of_columns: Mapping[str, str]) -> str:
     """The columns' sequences by name, without those that equal the row's; null if all do."""
-    # A map filter cannot do this: Delta does not resolve columns of a merge in lambda functions.
+    # Not a map filter, because Delta does not resolve columns of a merge in lambda functions.
     entries = [
         f"CASE WHEN NOT ({of} <=> {sequence}) "
         f"THEN named_struct('key', {literal(c)}, 'value', {of}) END"

@@ -4,7 +4,7 @@ Each row has the sequence of its newest event in `_cdc_sequence`. If events may 
 each column has the value of the newest event that sets it. `_cdc_column_sequences` then has the
 sequences of columns whose event is not the row's, null for columns that no event set. So a row
 consists of maxima over all events of its key. It is the same in whatever order they were applied,
-and an event that comes again changes nothing.
+and a repeated event changes nothing.
 
 A delete removes all that is older. `tombstones` remembers it once the row is gone.
 """
@@ -97,8 +97,8 @@ def apply_to_current_rows(
 ) -> MergeResult:
     """Apply the events to the table; their deletes are remembered already.
 
-    Others may meanwhile remember deletes of keys that this merge inserts. Further merges then apply
-    them, also after a run that applied the same pair and died before it applied them.
+    Other runs may meanwhile remember deletes of keys that this merge inserts. Further merges then
+    apply these deletes, even if an earlier run applied the same pair and died before it did.
     """
     newest = newest_of_keys(events)
     version = tombstones.version()
@@ -158,7 +158,7 @@ def _clauses(events: Events) -> list[Clause]:
 
     after = combined(shape, row, change)
     inserted = {key: change(key) for key in shape.keys} | new_row(shape, change)
-    # With whole rows, an update needs nothing of the old row, not even its key.
+    # If events have whole rows, an update needs nothing of the old row, not even its key.
     updated = after.values if shape.is_partial else inserted
     return [
         clauses.when_matched_delete(condition=f"NOT {after.is_there}"),

@@ -1,10 +1,10 @@
-"""Remembers deletes, so that older events that come later do not undo them.
+"""Remembers deletes, so that late events do not undo them.
 
-A table of current rows holds nothing about a deleted key. As long as older events may come, the
+A table of current rows holds nothing about a deleted key. As long as older events may arrive, the
 delete is kept in a small Delta table in the table's directory, which VACUUM skips.
 
-It is written before the table. A crash between the two leaves a delete that the table has not seen.
-The next batch with events of that key applies it, such as the same batch once more.
+The delete is written before the table. A crash between the two leaves a delete that the table has
+not applied. The next batch with events of that key applies it, e.g. the same batch again.
 
 Deletes are only appended, so concurrent batches do not conflict here. The newest delete of a key
 counts. From time to time old deletes are removed and the files are compacted.
@@ -100,7 +100,7 @@ class Tombstones:
             self._tidy(long_ago)
 
     def _tidy(self, long_ago: str) -> None:
-        """Remove old deletes and compact the files, unless another batch does."""
+        """Remove old deletes and compact the files, unless a concurrent batch does."""
         try:
             self.kept_in.delete(long_ago)
             with alone_on_local_disk(self.kept_in.location()):
@@ -113,7 +113,7 @@ class Tombstones:
         create_side_table(self.kept_in, self.table, self._schema(events))
 
     def with_deletes_of_now(self, changes: DataFrame) -> DataFrame:
-        """As `with_deletes`, but as of the time when the result is used, and without truncates."""
+        """As `with_deletes`, but evaluated when the result is used, and without truncates."""
         joined = changes.join(self._of_keys(self.kept_in.read()), list(self.keys), "left")
         return joined.withColumn(DELETED, F.greatest(DELETED, _REMEMBERED)).drop(_REMEMBERED)
 

@@ -1,7 +1,7 @@
 """Events that empty a table, and the rows that they leave.
 
-Such an event removes all rows that are older than it, in whatever order events come. In a row with
-columns from several events, it leaves the newer columns.
+Such an event removes all older rows, in whatever order events arrive. In a row with columns from
+several events, it leaves the newer columns.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Remembered:
         return kept.join(events.key_rows, list(events.shape.keys), "left_semi")
 
     def may_be_old(self, version: int) -> bool:
-        """Whether an event may have been remembered for long enough, by the log alone."""
+        """Whether some remembered event may be old enough to be removed, by the log alone."""
         return may_hold_noted_before(self.kept_in.snapshot(version), self.keep_for)
 
     def create(self, rows: DataFrame) -> None:

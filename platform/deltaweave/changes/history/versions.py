@@ -86,7 +86,7 @@ class Histories:
         result, others = None, self.events.rows
         while True:
             read, beside = self.table.version(), self.remembered.version()
-            # Its lineage names both versions: rows that executors lose come back the same.
+            # Its lineage names both versions, so rows that executors lose are recomputed unchanged.
             known = self._known(self._versions(read), beside, others).persist()
             try:
                 to_remember = self._to_remember(known)
@@ -103,8 +103,8 @@ class Histories:
                 with letting_go("what is known of the keys"):
                     known.unpersist()
             result = merged if result is None else result.then(merged)
-            # Events that others remembered meanwhile may concern versions that were just written. A
-            # run that applied the pair before may have died before it looked.
+            # Events that other runs remembered meanwhile may concern versions that were just
+            # written. A run that applied the pair before may have died before it checked this.
             is_alone = self.remembered.version() == (beside if added is None else beside + 1)
             if is_alone and not merged.was_applied_before:
                 return result
@@ -130,7 +130,7 @@ class Histories:
             others: Events that the versions may not show, with the columns of `Events.rows`.
 
         Returns:
-            Columns as of `Events.rows`; `_cdc_is_border` (boolean): whether the event begins a
+            Columns as in `Events.rows`; `_cdc_is_border` (boolean): whether the event begins a
             version or ends one without beginning another; `_cdc_state`: the values after it;
             `_cdc_is_kept` (boolean): whether it is remembered; `_cdc_began` (array): the starts of
             versions in the table with its sequence, at most one.
@@ -139,11 +139,11 @@ class Histories:
         remembered = self.remembered.of_keys(self.events, beside)
         if remembered is not None:
             others = others.unionByName(remembered.withColumn(_IS_KEPT, F.lit(True)))
-        # In the table's types, so that versions and events can be compared.
+        # Cast to the table's types, so that versions and events can be compared.
         values = F.col(VALUES).cast(versions.schema[VALUES].dataType)
         others = others.withColumns({VALUES: values, _IN_TABLE: F.lit(False)})
         known = self._of_versions(versions).unionByName(others, allowMissingColumns=True)
-        # One shuffle, for this and all that follows: everything is by key.
+        # One shuffle serves this and all later steps, because all of them work by key.
         known = known.repartition(*map(column, self.events.shape.keys))
         tie = digest(known, self.events.shape)
         tie = F.when(F.col(OPERATION) == UPSERT, tie).otherwise(F.col(SEQUENCE)["tie"])
@@ -151,7 +151,7 @@ class Histories:
         known = known.withColumn(SEQUENCE, sequence)
         at = f"PARTITION BY {self._keys}, {SEQUENCE}.at"
         known = known.withColumn(_BEGAN, F.expr(f"collect_list({_BEGAN}) OVER ({at})"))
-        # Where a version begins at the end of another, no delete ended that one.
+        # If a version begins at the end of another, no delete ended the earlier one.
         known = known.where(f"{_IS_UPSERT} OR NOT {_IN_TABLE} OR size({_BEGAN}) = 0")
         # A version with values of later events does not show its first event.
         witness = "" if self.versions_are_events else f"{_IN_TABLE}, "
@@ -163,7 +163,7 @@ class Histories:
     def _of_versions(self, versions: DataFrame) -> DataFrame:
         """The events that versions show: the upsert that began each, the delete that ended it.
 
-        Columns as of `_known`, but `_cdc_began`: the version's start, null for deletes.
+        Columns as in `_known`, but `_cdc_began` is the version's start, null for deletes.
         """
 
         def event(operation: str, at: str, values: str, began: str) -> str:
@@ -217,7 +217,7 @@ class Histories:
         """Whether one of these events is not remembered yet, as far as that is known."""
         if not self.versions_are_events:
             return self.events.count > 0
-        # Whether an event is kept is null for those that the table shows.
+        # `_cdc_is_kept` is null for events that the table shows.
         new = known.where(f"NOT {_IS_BORDER} AND NOT coalesce({_IS_KEPT}, false)")
         # The first query that evaluates all values of the batch.
         name = self.table.path_or_name

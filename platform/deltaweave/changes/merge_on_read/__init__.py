@@ -1,13 +1,13 @@
 """Merge on read: a base table and a changeset, read as one table and merged from time to time.
 
-- `table`: `MergeOnReadTable`, the front door.
+- `table`: `MergeOnReadTable`, the public class.
 - `sides`: base and changeset, and the view of both at one moment.
 - `changeset`: the append-only table of events, in numbered batches.
 - `base_and_batches`: a version of the base and the batches that it lacks, read consistently.
 - `merged_view`: the ways to join base and changes.
 - `newer_than_base`: whether all pending changes are newer than every row of the base.
 - `key_anti_join`: the base's rows whose keys have no change.
-- `rematerialization`: brings changes into the base, by a merge or by rewriting.
+- `rematerialization`: merges changes into the base, or rewrites it with them.
 """
 
 from __future__ import annotations

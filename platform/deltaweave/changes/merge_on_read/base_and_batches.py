@@ -61,13 +61,14 @@ def _merged_in(snapshot: TableSnapshot) -> int:
 
 
 def at_one_moment(base: Table, changeset: Changeset) -> tuple[TableSnapshot, Batches]:
-    """A version of the base, and all batches after the newest that is in it.
+    """A version of the base, and all batches after the newest one in it.
 
     Raises:
         SourceError: Some of these batches were purged.
     """
     while True:
-        # The base is read first: what is merged meanwhile is read twice, which changes nothing.
+        # The base is read first: batches that are merged meanwhile are then read twice, which
+        # changes nothing.
         snapshot = base.snapshot()
         batches = changeset.after(_merged_in(snapshot))
         if batches.purged <= batches.after:

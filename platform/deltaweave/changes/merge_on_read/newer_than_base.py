@@ -1,7 +1,7 @@
 """Whether all pending changes are newer than all rows of the base, by the logs.
 
-Usually they are, because late events came before the last rematerialization. A change then replaces
-the row of its key, which need not be read and compared.
+Usually they are, because late events have arrived before the last rematerialization. A change then
+replaces the row of its key, which need not be read and compared.
 """
 
 from __future__ import annotations

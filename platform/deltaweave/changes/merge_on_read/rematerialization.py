@@ -1,4 +1,4 @@
-"""Brings changes into the base, by a merge or by rewriting."""
+"""Merges changes into the base, or rewrites it with them."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def write_anew(
 
 
 def rematerialized(sides: Sides, strategy: Strategy, late_by: timedelta) -> Rematerialized | None:
-    """Bring all batches that there are now into the base; see `MergeOnReadTable.rematerialize`."""
+    """Merge all current batches into the base; see `MergeOnReadTable.rematerialize`."""
     base, shape = sides.base, sides.shape()
     if not sides.changes.exists():
         return None
@@ -188,8 +188,8 @@ def rematerialized(sides: Sides, strategy: Strategy, late_by: timedelta) -> Rema
         view = sides.view(snapshot, whole, batches, events, asks_order=True)
         written = write_anew(base, view, snapshot, until, chosen)
         if written is not None and tombstones.version() != known:
-            # Others remembered deletes meanwhile. If the base did not hold their rows then, this
-            # commit may have written them just now.
+            # Other runs remembered deletes meanwhile. This commit may have just written rows of
+            # these keys that the base did not hold before.
             apply_to_current_rows(base, events, tombstones, None)
     if written is None:
         return None

@@ -17,7 +17,7 @@ from deltaweave.changes.options import ChangeOptions, condition_of_keys
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.table import Table
 
-# One task combines so many rows in less time than Spark takes for another stage.
+# One task combines this many rows in less time than Spark takes for another stage.
 _ROWS_OF_A_TASK = 100_000
 
 
@@ -29,7 +29,7 @@ class Sides:
         base: The base.
         changes: The table of the changeset.
         keys: The key columns.
-        options: What the caller says of the events.
+        options: How the caller describes the events.
         broadcast_limit_bytes: Changes up to this measured size are broadcast.
     """
 

@@ -1,9 +1,10 @@
 """Merge on read: a base table and the changes to it, read as one and merged from time to time.
 
-Changes that come faster than a table can be rewritten are appended to a changeset, and readers see
-base and changeset together. From time to time, one commit merges the changeset into the base and
-records the number of the newest merged batch. A reader takes a version of the base and the batches
-after its number. So it sees each change once, whatever is merged, purged or killed meanwhile.
+If changes arrive faster than a table can be rewritten, they are appended to a changeset, and
+readers see base and changeset together. From time to time, one commit merges the changeset into the
+base and records the number of the newest merged batch. A reader takes a version of the base and the
+batches after its number. So it sees each change once, whatever is merged, purged or killed
+meanwhile.
 
 Merged batches are deleted only after a while, because readers may still use the version before.
 """
@@ -69,7 +70,7 @@ class MergeOnReadTable:
             remembered delete (`late_by`) are always looked up in the base.
         partition_by: Partition columns of a base that is created. A key's partition must not
             change, unless the base is rematerialized by merge or as a whole.
-        late_by: How long deletes are remembered for events that come late.
+        late_by: How long deletes are remembered for late events.
         keep_merged_for: How long merged batches are kept. It must be longer than a reader takes
             from choosing a version of the base to reading the changes.
         broadcast_limit_bytes: Changes up to this measured size are broadcast.
@@ -170,8 +171,7 @@ class MergeOnReadTable:
         """
 
         def append(batch: DataFrame, number: int) -> None:
-            # Not from the query that start() returns, because the first batch may come before it
-            # returns.
+            # Not from the query that start() returns, because the first batch may run before that.
             [of_checkpoint] = [q.id for q in stream.sparkSession.streams.active if q.name == name]
             self.append(batch, applied=(f"deltaweave/stream/{of_checkpoint}", number))
 
@@ -186,7 +186,7 @@ class MergeOnReadTable:
     ) -> DataFrame:
         """The rows as of now: the base with all changes since.
 
-        Both are read at their current versions, also if the DataFrame is used later.
+        Both are read at their current versions, even if the DataFrame is used later.
 
         Args:
             method: How base and changes are joined (`merged_view`). `auto` takes the first that is
@@ -258,7 +258,7 @@ class MergeOnReadTable:
         return Changeset(self.changes, self._sides.shape()).pending(merged)
 
     def rematerialize(self, strategy: Strategy = "auto") -> Rematerialized | None:
-        """Bring all current batches into the base, in one commit with the number of the newest.
+        """Merge all current batches into the base, in one commit with the number of the newest.
 
         Args:
             strategy: `merge` merges the changes; `overwrite` rewrites the base; `replace_where`

@@ -6,6 +6,8 @@ import logging
 from dataclasses import dataclass
 
 from deltaweave.delta.commit import Committed, Transaction
+from deltaweave.delta.jvm import letting_go
+from deltaweave.delta.log import FileList
 from deltaweave.engine.follow_rivals import Followed, followed
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.redo import CommitAttempts
@@ -61,6 +63,8 @@ def commit_changes(
             done = _committed(tried, metrics, terms)
             return Commit(tried.transaction, tried.changes, metrics, done)
         except CommitConflictError:
+            with letting_go("files that were written again"):
+                transaction.own_files.delete(written_by_one(tried.changes, changes))
             is_left = attempts.made < attempts.limit
             tried = followed(transaction, source, changes, terms) if is_left else None
             if tried is None:
@@ -68,6 +72,14 @@ def commit_changes(
                 raise
         attempts.files_redone += tried.files_redone
         metrics = merge_metrics(transaction, source, tried.changes, phases)
+
+
+def written_by_one(one: Changes, other: Changes) -> FileList:
+    """The new files of the one that the other does not have."""
+    if one.written is None:
+        return one.touched.none()
+    kept = set() if other.written is None else set(other.written.files.paths)
+    return one.written.files.but_for(kept)
 
 
 def _committed(tried: Followed, metrics: MergeMetrics, terms: Terms) -> Committed:

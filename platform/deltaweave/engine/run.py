@@ -28,9 +28,9 @@ from deltaweave.delta.commit import (
     transaction_on,
 )
 from deltaweave.delta.jvm import delta_message, translated
-from deltaweave.delta.log import FileList, latest, refuse_unsupported
+from deltaweave.delta.log import latest, refuse_unsupported
 from deltaweave.delta.statement import ResolvedMerge
-from deltaweave.engine.commit_changes import Commit, commit_changes
+from deltaweave.engine.commit_changes import Commit, commit_changes, written_by_one
 from deltaweave.engine.find import index_new_files, stored_index
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.redo import CommitAttempts, KeptSource, commit_attempts
@@ -221,21 +221,13 @@ def _after_commit(done: Commit, result: MergeResult, first: Changes) -> tuple[st
         transaction.recache()
     if changes is not first:
         with afterwards.step("deleting files that were written again"):
-            transaction.own_files.delete(_superseded(first, changes))
+            transaction.own_files.delete(written_by_one(first, changes))
     with afterwards.step("updating the key index"):
         if stored_index(transaction.table) is not None:
             none = changes.touched.none()
             written = none if changes.written is None else changes.written.files
             index_new_files(latest(merge.spark, transaction.log), written, merge.table)
     return tuple(afterwards.warnings)
-
-
-def _superseded(first: Changes, committed: Changes) -> FileList:
-    """The files that a merge wrote and did not commit, since others took their place."""
-    if first.written is None:
-        return first.touched.none()
-    kept = set() if committed.written is None else set(committed.written.files.paths)
-    return first.written.files.but_for(kept)
 
 
 def _touched_files(changes: Changes) -> TouchedFiles:

@@ -29,6 +29,7 @@ from deltaweave.delta.log import FileList, actions
 
 if TYPE_CHECKING:
     import pyarrow
+    from pyspark.sql import SparkSession
 
 MAPPING_MODE = "delta.columnMapping.mode"
 _FIELD_ID = "delta.columnMapping.id"
@@ -49,6 +50,13 @@ _CODECS = {
     "gzip": ("gzip", ".gz.parquet"),
     "zstd": ("zstd", ".zstd.parquet"),
 }
+
+# Parquet's modular encryption: who makes and finds the keys (Spark, "Columnar Encryption").
+_ENCRYPTION = "parquet.crypto.factory.class"
+_CALENDARS_OF_READS = (
+    "spark.sql.parquet.datetimeRebaseModeInRead",
+    "spark.sql.parquet.int96RebaseModeInRead",
+)
 
 
 def why_not_writable(transaction: Transaction) -> str | None:
@@ -76,9 +84,21 @@ def why_not_writable(transaction: Transaction) -> str | None:
     codec = merge.spark.conf.get("spark.sql.parquet.compression.codec") or ""
     if codec.lower() not in _CODECS:
         return f"files are compressed with {codec}"
+    if transaction.log.newDeltaHadoopConf().get(_ENCRYPTION):
+        return "files may be encrypted"
     if not transaction.data_path.startswith("file:"):
         return "the table is not on a file system that Python opens"
     return None
+
+
+def assumes_new_calendar(spark: SparkSession) -> bool:
+    """Whether Spark takes dates of files that name no writer as they are.
+
+    It takes those of files by Spark before 3.0 for dates of the Julian calendar, if they are before
+    1582, and its settings say what it does if the writer is not known.
+    """
+    modes = (spark.conf.get(setting) for setting in _CALENDARS_OF_READS)
+    return all((mode or "").upper() == "CORRECTED" for mode in modes)
 
 
 def data_columns(transaction: Transaction) -> list[StructField]:

@@ -10,11 +10,17 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.files import arrow_schema, marked_rows, may_mark_here
+from deltaweave.delta.files import (
+    arrow_schema,
+    assumes_new_calendar,
+    marked_rows,
+    may_mark_here,
+)
 from deltaweave.delta.log import FileList
 from deltaweave.delta.statement import Equality
 from deltaweave.engine import limits
@@ -85,7 +91,8 @@ def pairs_on_driver(
     fields = _key_fields(transaction, conjuncts)
     keys = _keys(source, fields)
     names = [name_of(location) for location in candidates.rows["location"].to_pylist()]
-    found = _joined(paths, fields, keys)
+    new_calendar = assumes_new_calendar(transaction.merge.spark)
+    found = _joined(paths, fields, keys, new_calendar=new_calendar)
     numbers = found[_FILE_NUMBER].to_numpy()
     rows, source_rows = found[_ROW_INDEX].to_numpy(), found[_NUMBER].to_numpy()
     marked = _marked(transaction, candidates, np.unique(numbers).tolist())
@@ -149,15 +156,20 @@ def _keys(source: CollectedSource, fields: Sequence[pyarrow.Field]) -> pyarrow.T
 
 
 def _joined(
-    paths: Sequence[str], fields: Sequence[pyarrow.Field], keys: pyarrow.Table
+    paths: Sequence[str],
+    fields: Sequence[pyarrow.Field],
+    keys: pyarrow.Table,
+    *,
+    new_calendar: bool,
 ) -> pyarrow.Table:
     """File number, row index and source row's number of each match, in the files' order."""
     import pyarrow as pa
 
     names = [f"k{i}" for i in range(len(fields))]
     firsts = keys["k0"].unique()
+    count = partial(_rows_of, fields=fields, new_calendar=new_calendar)
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
-        num_rows = sum(threads.map(lambda path: _rows_of(path, fields), paths))
+        num_rows = sum(threads.map(count, paths))
         if num_rows > limits.MAX_TARGET_ROWS_ON_DRIVER:
             raise NotRewritableError(f"the candidate files have {num_rows} rows")
         parts = list(threads.map(lambda path: _possible(path, fields, firsts), paths))
@@ -178,12 +190,12 @@ def _joined(
     return found.select([_FILE_NUMBER, _ROW_INDEX, _NUMBER]).sort_by(order).combine_chunks()
 
 
-def _rows_of(path: str, fields: Sequence[pyarrow.Field]) -> int:
+def _rows_of(path: str, fields: Sequence[pyarrow.Field], *, new_calendar: bool) -> int:
     """How many rows a file has; raises NotRewritableError if Arrow may read its keys wrongly."""
     import pyarrow as pa
 
     with opened(path) as file:
-        check_copyable(file, pa.schema(fields))
+        check_copyable(file, pa.schema(fields), new_calendar=new_calendar)
         _check_zones(file, fields)
         return int(file.metadata.num_rows)
 

@@ -14,7 +14,6 @@ from urllib.parse import unquote, urlsplit
 
 from deltaweave.engine.tasks.file_statistics import Statistics
 from deltaweave.engine.tasks.table_format import (
-    SPARK_VERSION_KEY,
     NotRewritableError,
     TableFormat,
     check_copyable,
@@ -147,8 +146,8 @@ def _write(
 
     statistics = Statistics(json.loads(table.statistics), table.string_prefix)
     with opened(path) as old:
-        check_copyable(old, table.schema)
-        with table.writer(target, _kept_metadata(old), _with_dictionary(old)) as writer:
+        check_copyable(old, table.schema, new_calendar=table.new_calendar)
+        with table.writer(target, _with_dictionary(old)) as writer:
             start = 0
             for part in _row_groups(old, table.schema):
                 low, high = np.searchsorted(indexes, (start, start + part.num_rows))
@@ -203,9 +202,3 @@ def _with_dictionary(old: pyarrow.parquet.ParquetFile) -> list[str]:
     groups = (old.metadata.row_group(i) for i in range(old.num_row_groups))
     columns = (group.column(i) for group in groups for i in range(group.num_columns))
     return sorted({c.path_in_schema for c in columns if c.has_dictionary_page})
-
-
-def _kept_metadata(old: pyarrow.parquet.ParquetFile) -> dict[bytes, bytes]:
-    metadata = old.metadata.metadata or {}
-    version = metadata.get(SPARK_VERSION_KEY)
-    return {} if version is None else {SPARK_VERSION_KEY: version}

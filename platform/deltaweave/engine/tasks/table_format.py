@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
 
-SPARK_VERSION_KEY = b"org.apache.spark.version"
-"""The footer key without which Spark asks its settings for the calendar of a file's dates."""
-
-# Footer keys of files whose dates are in the calendar of old Spark versions.
+# The footer key without which Spark asks its settings for the calendar of a file's dates.
+_SPARK_VERSION = b"org.apache.spark.version"
+# Footer keys of files whose dates are in the calendar of old Spark versions, and the first versions
+# that wrote dates and times, and times as INT96, in the new one. Spark compares them as texts, too
+# (DataSourceUtils.datetimeRebaseSpec, int96RebaseSpec).
 _LEGACY_KEYS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+_NEW_CALENDAR_SINCE = b"3.0.0"
+_NEW_CALENDAR_OF_INT96_SINCE = b"3.1.0"
 
 # A task holds a row group about three times, uncompressed. Spark writes row groups of 128 MB.
 MAX_ROW_GROUP_BYTES = 1 << 30
@@ -42,6 +46,10 @@ class TableFormat:
         extension: What file names end with.
         statistics: Delta's schema of a file's statistics, as Spark's JSON.
         string_prefix: Characters of a string that statistics keep.
+        spark_version: The version of Spark that files name as their writer. Their dates and times
+            are in the calendar that it uses.
+        new_calendar: Whether Spark takes the dates of files that name no version for dates of that
+            calendar.
         file_prefix: What file names begin with.
     """
 
@@ -50,51 +58,53 @@ class TableFormat:
     extension: str
     statistics: str
     string_prefix: int
+    spark_version: str
+    new_calendar: bool
     file_prefix: str = ""
 
     def new_name(self) -> str:
         """A name that no other file has."""
         return f"{self.file_prefix}part-00000-{uuid.uuid4()}.c000{self.extension}"
 
+    @contextmanager
     def writer(
-        self, path: str, metadata: Mapping[bytes, bytes], dictionaries: Sequence[str] | bool
-    ) -> pyarrow.parquet.ParquetWriter:
+        self, path: str, dictionaries: Sequence[str] | bool
+    ) -> Iterator[pyarrow.parquet.ParquetWriter]:
         """A writer of a new file.
 
         Args:
             path: The file.
-            metadata: The keys of its footer.
             dictionaries: The columns with a dictionary, or whether all have one.
         """
         import pyarrow.parquet as pq
 
-        return pq.ParquetWriter(
+        with pq.ParquetWriter(
             path,
-            self.schema.with_metadata(dict(metadata)),
+            self.schema,
             compression=self.codec,
             use_dictionary=dictionaries,
             store_decimal_as_integer=True,
             store_schema=False,
             write_page_index=True,
-        )
+        ) as writer:
+            yield writer
+            # Not as metadata of the schema: that is not written without the schema itself.
+            writer.add_key_value_metadata({_SPARK_VERSION: self.spark_version.encode()})
 
 
-def write_file(
-    directory: str, rows: pyarrow.Table, table: TableFormat, spark_version: str
-) -> tuple[str, int, str]:
+def write_file(directory: str, rows: pyarrow.Table, table: TableFormat) -> tuple[str, int, str]:
     """Write rows as a new file, and return its name, its size in bytes and its statistics as JSON.
 
     Args:
         directory: Where to write it.
         rows: Its rows, at least one, in the table's schema.
         table: How to write.
-        spark_version: The version of Spark whose calendar the dates are of.
     """
     name = table.new_name()
     path = os.path.join(directory, name)
     statistics = Statistics(json.loads(table.statistics), table.string_prefix)
     try:
-        with table.writer(path, {SPARK_VERSION_KEY: spark_version.encode()}, True) as writer:
+        with table.writer(path, True) as writer:
             writer.write_table(rows)
         statistics.add(rows)
     except BaseException:
@@ -111,14 +121,20 @@ def opened(path: str) -> pyarrow.parquet.ParquetFile:
     return pq.ParquetFile(path, memory_map=True, coerce_int96_timestamp_unit="us")
 
 
-def check_copyable(old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> None:
+def check_copyable(
+    old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema, *, new_calendar: bool
+) -> None:
     """Raise NotRewritableError unless every stored column has the type that it is written with.
 
     A column that is not stored was added to the table later, and is null.
+
+    Args:
+        old: The file.
+        schema: The columns, as they are written.
+        new_calendar: See `TableFormat`.
     """
-    metadata = old.metadata.metadata or {}
-    if any(key in metadata for key in _LEGACY_KEYS):
-        raise NotRewritableError("its dates are of the calendar that Spark used before 3.0")
+    if _may_be_of_old_calendar(old, new_calendar=new_calendar):
+        raise NotRewritableError("its dates may be of the calendar that Spark used before 3.0")
     largest = max(
         (old.metadata.row_group(i).total_byte_size for i in range(old.num_row_groups)), default=0
     )
@@ -137,6 +153,18 @@ def check_copyable(old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> 
                 f"column {wanted.name!r} is stored as {stored.field(index).type}, "
                 f"not as {wanted.type}"
             )
+
+
+def _may_be_of_old_calendar(old: pyarrow.parquet.ParquetFile, *, new_calendar: bool) -> bool:
+    """Whether Spark reads dates or times of the file otherwise than Arrow does, if it has any."""
+    metadata = old.metadata.metadata or {}
+    version = metadata.get(_SPARK_VERSION)
+    if version is None:
+        return not new_calendar
+    columns = map(old.schema.column, range(len(old.schema)))
+    has_int96 = any(column.physical_type == "INT96" for column in columns)
+    since = _NEW_CALENDAR_OF_INT96_SINCE if has_int96 else _NEW_CALENDAR_SINCE
+    return bool(version < since) or any(key in metadata for key in _LEGACY_KEYS)
 
 
 def _is_same(stored: pyarrow.DataType, wanted: pyarrow.DataType) -> bool:

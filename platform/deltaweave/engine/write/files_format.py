@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.files import arrow_schema, codec
+from deltaweave.delta.files import arrow_schema, assumes_new_calendar, codec
 from deltaweave.engine.tasks import TableFormat
 
 
@@ -16,5 +16,7 @@ def table_format(transaction: Transaction) -> TableFormat:
         extension,
         transaction.statistics_schema,
         transaction.string_prefix_length,
+        transaction.merge.spark.version,
+        assumes_new_calendar(transaction.merge.spark),
         transaction.own_files.prefix,
     )

@@ -88,8 +88,11 @@ def rewrite_without_inserts(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
 ) -> RewrittenInPlace:
     """Rewrite these files where that is possible; see `rewrite_in_place`."""
-    transaction.own_files.may_exist = True
-    results = _results_of_tasks(transaction, _changes(transaction, source, scan, files), files)
+    files = _in_own_directory(transaction, files)
+    results: list[dict[str, Any]] | None = None
+    if len(files):
+        transaction.own_files.may_exist = True
+        results = _results_of_tasks(transaction, _changes(transaction, source, scan, files), files)
     if results is None:
         return RewrittenInPlace(WrittenFiles.of(scan.touched.none()), {}, scan.touched)
     import numpy as np
@@ -110,6 +113,18 @@ def rewrite_without_inserts(
     replaced = [path for path in files.paths if path in new]
     replacements = dict(zip(replaced, written.files.paths, strict=True))
     return RewrittenInPlace(written, replacements, scan.touched.where(left))
+
+
+def _in_own_directory(transaction: Transaction, files: FileList) -> FileList:
+    """The files in the table's directory: a new file is written beside the old one.
+
+    Those of a shallow clone are in the directory of another table, whose VACUUM would delete it.
+    """
+    import numpy as np
+
+    root = transaction.data_path.rstrip("/") + "/"
+    own = [location.startswith(root) for location in files.rows["location"].to_pylist()]
+    return files.where(np.array(own, dtype=bool))
 
 
 def _results_of_tasks(

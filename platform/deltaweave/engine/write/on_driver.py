@@ -162,7 +162,7 @@ def _found(
     table = table_format(transaction)
     for path in local_paths(transaction, fates.copied):
         with opened(path) as file:
-            check_copyable(file, table.schema)
+            check_copyable(file, table.schema, new_calendar=table.new_calendar)
     is_inserted = ~pairs.is_matched & (collected.insert_clauses != NO_CLAUSE)
     return Found(
         candidates,
@@ -225,11 +225,10 @@ def _write_files(
         rows = np.concatenate([rows, changes[SOURCE_ROW].to_numpy()])
         clauses = np.concatenate([clauses, changes[CLAUSE].to_numpy()])
     directory = transaction.data_path.removeprefix("file:")
-    spark_version = transaction.merge.spark.version
     new_rows = values.rows(rows, clauses, in_source_order=True)
     paths = local_paths(transaction, found.fates.copied)
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
-        write = partial(write_file, directory, new_rows, found.table, spark_version)
+        write = partial(write_file, directory, new_rows, found.table)
         writing = [threads.submit(write)] if new_rows.num_rows else []
         rewrite = partial(_rewrite, found, values, changes, in_place=not marks)
         rewritten = list(threads.map(rewrite, paths))

@@ -307,7 +307,7 @@ def test_names_that_only_differ_in_case_are_no_other_column(tmp_path: Path) -> N
         pq.ParquetFile(tmp_path / "file.parquet") as file,
         pytest.raises(NotRewritableError, match="another way"),
     ):
-        check_copyable(file, pa.schema([("k", pa.int64())]))
+        check_copyable(file, pa.schema([("k", pa.int64())]), new_calendar=True)
 
 
 def test_a_file_that_cannot_be_read_is_named_without_a_traceback(
@@ -342,7 +342,9 @@ def test_a_directory_that_takes_no_new_file_is_an_error_that_names_the_file(
     table = pa.table({"k": pa.array([1, 2], pa.int32())})
     pq.write_table(table, tmp_path / "old.parquet")
     schema = json.dumps({"type": "struct", "fields": []})
-    written = parquet_rewrite.TableFormat(table.schema, "snappy", ".parquet", schema, 32)
+    written = parquet_rewrite.TableFormat(
+        table.schema, "snappy", ".parquet", schema, 32, "4.2.0", new_calendar=True
+    )
     changes = pa.table(
         {
             "file": ["x"],
@@ -355,3 +357,92 @@ def test_a_directory_that_takes_no_new_file_is_an_error_that_names_the_file(
         path = f"/dev/fd/{opened.fileno()}"  # a directory in which nobody can make a file
         with pytest.raises(parquet_rewrite.RewriteFailedError, match=rf"^{path} could not be"):
             parquet_rewrite.rewriter(written, frozenset())((pa.scalar(path),), changes)
+
+
+SPARK_VERSION = b"org.apache.spark.version"
+
+
+def rewritten_footer(path: str, metadata: dict[bytes, bytes]) -> None:
+    """Give a table's one file these keys and no others, as other writers do."""
+    [file] = deltalake.DeltaTable(path).file_uris()
+    stored = pq.read_table(file)
+    with pq.ParquetWriter(file, stored.schema, store_schema=False) as writer:
+        writer.write_table(stored)
+        writer.add_key_value_metadata(metadata)
+    Path(file).with_name(f".{Path(file).name}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "settings", "is_copied"),
+    [
+        # Spark 2.4 wrote dates in the calendar of the Romans.
+        ({SPARK_VERSION: b"2.4.8"}, {}, False),
+        ({SPARK_VERSION: b"3.0.0"}, {}, True),
+        ({}, {}, True),  # as delta-rs writes
+        ({}, {"spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY"}, False),
+    ],
+    ids=["spark_2", "spark_3", "another_writer", "another_writer_read_as_spark_2"],
+)
+def test_dates_of_files_in_another_calendar_stay(
+    spark: SparkSession,
+    tmp_path: Path,
+    metadata: dict[bytes, bytes],
+    settings: dict[str, str],
+    is_copied: bool,
+) -> None:
+    path = str(tmp_path / "table")
+    columns = "id AS k, DATE'0001-01-01' AS day, 0 AS v"
+    rows = spark.range(3).selectExpr(*columns.split(", ")).coalesce(1)
+    rows.write.format("delta").option("delta.dataSkippingNumIndexedCols", 1).save(path)
+    rewritten_footer(path, metadata)
+    table = Table(spark, path)
+    with configured(spark, settings):
+        before = table.read().selectExpr("k", "CAST(day AS STRING) AS day").collect()
+        merge = table.merge(spark.sql("SELECT 1L AS k, 5 AS v"), on="t.k = s.k")
+        result = merge.when_matched_update({"v": "s.v"}).execute()
+        assert result.strategy == ("copy-in-place" if is_copied else "copy-on-write")
+        after = table.read().selectExpr("k", "CAST(day AS STRING) AS day").collect()
+    assert sorted(after) == sorted(before)
+
+
+def test_new_files_name_their_writer_so_that_readers_know_the_calendar(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    spark.sql("SELECT 1 AS k, DATE'0001-01-01' AS day").write.format("delta").save(path)
+    source = spark.sql("SELECT 1 AS k, DATE'0001-01-02' AS day")
+    result = Table(spark, path).merge(source, on="t.k = s.k").when_matched_update_all().execute()
+    assert result.strategy == "copy-in-place"
+    [file] = deltalake.DeltaTable(path).file_uris()
+    assert pq.ParquetFile(file).metadata.metadata == {SPARK_VERSION: spark.version.encode()}
+    for mode in ("EXCEPTION", "LEGACY"):
+        with configured(spark, {"spark.sql.parquet.datetimeRebaseModeInRead": mode}):
+            [row] = Table(spark, path).read().selectExpr("CAST(day AS STRING) AS day").collect()
+        assert row.day == "0001-01-02"
+
+
+def test_a_shallow_clone_leaves_the_directory_of_its_source_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, clone = tmp_path / "source", tmp_path / "clone"
+    write_table(spark, str(source), [(1, 0), (2, 0)], "k INT, v INT")
+    spark.sql(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE delta.`{source}`")
+    files = set(source.glob("*.parquet"))
+    changes = frame(spark, [(1, 5), (3, 5)], "k INT, v INT")
+    merge = Table(spark, str(clone)).merge(changes, on="t.k = s.k")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    assert set(source.glob("*.parquet")) == files
+    changes = frame(spark, [(1, 6), (2, 6)], "k INT, v INT")  # its own file
+    merge = Table(spark, str(clone)).merge(changes, on="t.k = s.k")
+    assert merge.when_matched_update_all().execute().strategy == "copy-in-place"
+    rows = Table(spark, str(clone)).read().collect()
+    assert sorted(map(tuple, rows)) == [(1, 6), (2, 6), (3, 5)]
+
+
+def test_files_that_may_be_encrypted_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 0), (2, 0)], "k INT, v INT")
+    keys = "org.apache.parquet.crypto.keytools.PropertiesDrivenCryptoFactory"
+    with configured(spark, {"parquet.crypto.factory.class": keys}):
+        merge = Table(spark, path).merge(frame(spark, [(1, 5)], "k INT, v INT"), on="t.k = s.k")
+        assert merge.when_matched_update_all().execute().strategy == "copy-on-write"

@@ -31,6 +31,7 @@ from tests.spark_jobs import jobs_of
 
 SCHEMA = "k INT, v INT"
 VECTORS = {"delta.enableDeletionVectors": "true"}
+SPARK_VERSION = b"org.apache.spark.version"
 FULL = pytest.mark.full_matrix
 LAYOUTS = ["copy_on_write", "vectors"]
 # In `make test`, one of the layouts.
@@ -320,6 +321,44 @@ def test_a_file_that_arrow_may_read_wrongly_is_left_to_spark(
     upsert(Table(spark, path), [(1, 11), (2, 20)])
     assert not on_driver
     assert rows_of(Table(spark, path)) == [(1, 11), (2, 20)]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_done"), [({SPARK_VERSION: b"2.4.8"}, False), ({SPARK_VERSION: b"4.1.0"}, True)]
+)
+def test_days_in_another_calendar_are_found(
+    spark: SparkSession,
+    tmp_path: Path,
+    on_driver: list[Any],
+    metadata: dict[bytes, bytes],
+    is_done: bool,
+) -> None:
+    path = str(tmp_path / "table")
+    days = spark.sql("SELECT DATE'0001-01-01' AS day")
+    days.write.format("delta").option("delta.dataSkippingNumIndexedCols", 0).save(path)
+    [file] = deltalake.DeltaTable(path).file_uris()
+    stored = pq.read_table(file)
+    with pq.ParquetWriter(file, stored.schema, store_schema=False) as writer:
+        writer.write_table(stored)
+        writer.add_key_value_metadata(metadata)
+    Path(file).with_name(f".{Path(file).name}.crc").unlink(missing_ok=True)
+    table = Table(spark, path)
+    source = table.read().selectExpr("CAST(CAST(day AS STRING) AS DATE) AS day").collect()
+    merge = table.merge(spark.sql(f"SELECT DATE'{source[0].day}' AS day"), on="t.day = s.day")
+    merge.when_matched_delete().execute()
+    assert bool(on_driver) == is_done
+    assert table.read().count() == 0
+
+
+def test_new_files_name_their_writer(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 10)], SCHEMA)
+    upsert(Table(spark, path), [(1, 11), (2, 20)])
+    assert on_driver
+    footers = [pq.ParquetFile(f).metadata.metadata for f in deltalake.DeltaTable(path).file_uris()]
+    assert footers == [{SPARK_VERSION: spark.version.encode()}] * len(footers)
 
 
 @ONE_LAYOUT

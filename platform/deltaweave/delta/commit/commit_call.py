@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from deltaweave.delta.commit.local_disk import alone_on_local_disk
@@ -64,16 +65,26 @@ def committed(
         CommitStateUnknownError: The commit failed, and the log cannot be read.
         DeltaweaveError: Anything else that kept it from being committed.
     """
-    with ExitStack() as locks:
-        # An interrupt ends the wait for the lock: nothing is committed yet.
-        locks.enter_context(alone_on_local_disk(data_path(log)))
-        _, future = started(spark, commit)
-        held = locks.pop_all()
-    # By the commit's thread: this one may be interrupted before the commit ends.
-    future.add_done_callback(lambda _: held.close())
+    permit: SimpleQueue[bool] = SimpleQueue()
+    lock, future = ExitStack(), None
+
+    def alone() -> int | None:
+        try:
+            return commit() if permit.get() else None
+        finally:
+            lock.close()  # here, since the caller may be interrupted before the commit ends
+
     try:
+        # An interrupt ends the wait for the lock: nothing is committed yet.
+        lock.enter_context(alone_on_local_disk(data_path(log)))
+        _, future = started(spark, alone)
+        permit.put(True)
         error = future.exception()  # which waits for it
     except BaseException:
+        permit.put(False)  # A commit that has not begun does not begin any more.
+        if future is None:
+            lock.close()
+            raise
         try:
             future.exception()
         finally:

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave import Table, errors
+from deltaweave.delta.commit import commit_call
 from deltaweave.delta.commit.commit_call import committed
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.delta.jvm import gateway
@@ -187,6 +188,26 @@ def test_an_interrupt_waits_for_the_commit_and_the_log_says_what_became_of_it(
     assert newest_version(table.path_or_name) == 1
     assert "t: interrupted in its commit: version 1 is committed" in caplog.text
     assert table.spark.range(3).count() == 3  # the session still works
+
+
+def test_an_interrupt_before_the_commit_begins_ends_it_and_releases_the_lock(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, transaction, commit = commit_of(table)
+    threads = []
+
+    def interrupted(*arguments: Any) -> Any:
+        threads.append(started(*arguments)[1])
+        raise KeyboardInterrupt
+
+    started = commit_call.started
+    monkeypatch.setattr(commit_call, "started", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        committed(table.spark, log, transaction, commit, table="t")
+    monkeypatch.setattr(commit_call, "started", started)
+    assert threads[0].result(timeout=60) is None
+    assert newest_version(table.path_or_name) == 0
+    assert committed(table.spark, log, transaction, commit, table="t").version == 1
 
 
 def test_a_conflict_is_no_unknown_state(table: Table) -> None:

@@ -59,7 +59,11 @@ def materialized(rows: DataFrame, storage_level: str) -> Iterator[Materialized]:
 
 
 def _size(context: JavaObject, rdd_id: int) -> int:
-    for info in context.getRDDStorageInfo():
-        if info.id() == rdd_id:
-            return int(info.memSize() + info.diskSize())
-    return 0
+    # Not by getRDDStorageInfo: it lists all that is cached in the driver, also by others.
+    try:
+        stored = context.statusStore().rdd(rdd_id)
+    except Exception as error:
+        if "NoSuchElementException" not in str(error):
+            raise
+        return 0  # no block of it is known
+    return int(stored.memoryUsed() + stored.diskUsed())

@@ -35,10 +35,13 @@ from tests.oracles import (
 from tests.properties.draws import FEED, VECTORS, merges, merges_of_source_rows
 
 EXAMPLES = int(os.environ.get("DELTAWEAVE_FUZZ_EXAMPLES", "50"))
+SHRINKS = os.environ.get("DELTAWEAVE_FUZZ_SHRINK", "1") != "0"
 FIRST_SEED = int(os.environ.get("DELTAWEAVE_FUZZ_SEED", "0"))
 WRONG_COUNT = "DELTA_NUM_RECORDS_MISMATCH"
 BAD_NAME = "INVALID_ATTRIBUTE_NAME_SYNTAX"
 UNKNOWN_NAME = "UNRESOLVED_COLUMN.WITH_SUGGESTION"
+METADATA, OTHER_NAME = "_metadata", "other_name"
+WITHOUT_SHUFFLE = {"spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false"}
 UNTYPED_FILTER = "DATATYPE_MISMATCH.FILTER_NOT_BOOLEAN"
 UNTYPED_JOIN = "JOIN_CONDITION_IS_NOT_BOOLEAN_TYPE"
 # Small tests of as many examples each, one seed for each, to spread over pytest's workers.
@@ -51,7 +54,8 @@ in_this_number = settings(
     deadline=None,
     print_blob=True,
     report_multiple_bugs=False,
-    phases=[Phase.generate, Phase.shrink],
+    # Shrinking takes minutes: a long search can do without (DELTAWEAVE_FUZZ_SHRINK=0).
+    phases=[Phase.generate, *([Phase.shrink] if SHRINKS else [])],
     suppress_health_check=list(HealthCheck),  # an example takes seconds
 )
 
@@ -169,15 +173,14 @@ def loses_inserts(case: MergeCase) -> bool:
 def trips_over_names(case: MergeCase, theirs: Outcome) -> bool:
     """Whether built-in MERGE failed on a backtick in a name, or a dot in a partition column's.
 
-    Both are defects of Delta 4.4: with a change feed it packs the rows of a rewritten file, quotes
-    their columns by hand, and shuffles them by names that it does not quote.
+    Both are defects of Delta 4.4: with a change feed it packs the rows of a rewritten file and
+    quotes their columns by hand, and it shuffles rows by partition columns that it does not quote.
     """
-    if not case.properties.items() >= FEED.items():
-        return False
+    with_feed = case.properties.items() >= FEED.items()
     dotted = any("." in name for name in case.partition_by)
-    return ("``" in case.target_schema and theirs.error_classes[:1] == (BAD_NAME,)) or (
-        dotted and theirs.error_classes[:1] == (UNKNOWN_NAME,)
-    )
+    return (
+        with_feed and "``" in case.target_schema and theirs.error_classes[:1] == (BAD_NAME,)
+    ) or (dotted and theirs.error_classes[:1] == (UNKNOWN_NAME,))
 
 
 def seeks_zero_among_negative_ones(case: MergeCase) -> bool:
@@ -248,7 +251,11 @@ def compare_on_the_other_strategy(spark: SparkSession, case: MergeCase, ours: Ou
 
 
 def compare_without_change_feed(spark: SparkSession, case: MergeCase, ours: Outcome) -> None:
-    """Compare all but the change feed with what built-in MERGE does on a table that keeps none."""
+    """Compare all but the change feed with what built-in MERGE does on a table that keeps none.
+
+    It does not shuffle the rows by partition either.
+    """
+    case = replace(case, conf={**case.conf, **WITHOUT_SHUFFLE})
     theirs = by_oracle_with(spark, case, dict.fromkeys(FEED, "false"))
     assert (ours.error is None) == (theirs.error is None)
     assert (ours.rows, ours.schema) == (theirs.rows, theirs.schema)
@@ -257,8 +264,39 @@ def compare_without_change_feed(spark: SparkSession, case: MergeCase, ours: Outc
 def by_oracle_with(spark: SparkSession, case: MergeCase, properties: Mapping[str, str]) -> Outcome:
     """What built-in MERGE does on the same table with other properties."""
     with tempfile.TemporaryDirectory() as folder:
-        other = replace(case, properties={**case.properties, **properties})
-        return Stage(spark, other, Path(folder)).by_oracle()
+        other = without_column_named_metadata(case)
+        other = replace(other, properties={**case.properties, **properties})
+        theirs = Stage(spark, other, Path(folder)).by_oracle()
+    return replace(theirs, schema=theirs.schema.replace(OTHER_NAME, METADATA))
+
+
+def without_column_named_metadata(case: MergeCase) -> MergeCase:
+    """The case with another name for a column `_metadata`.
+
+    Delta 4.4 cannot read marked rows of a table with such a column: see
+    tests/deltaweave/engine/test_column_named_metadata.py.
+    """
+
+    def renamed(text: str) -> str:
+        return text.replace(f"`{METADATA}`", OTHER_NAME)
+
+    return replace(
+        case,
+        target_schema=renamed(case.target_schema),
+        source_schema=renamed(case.source_schema),
+        on=renamed(case.on),
+        clauses=tuple(
+            replace(
+                clause,
+                condition=clause.condition and renamed(str(clause.condition)),
+                assignments=clause.assignments
+                and {renamed(k): renamed(str(v)) for k, v in clause.assignments.items()},
+            )
+            for clause in case.clauses
+        ),
+        setup=tuple(map(renamed, case.setup)),
+        partition_by=tuple(OTHER_NAME if n == METADATA else n for n in case.partition_by),
+    )
 
 
 def assert_same_error(ours: Outcome, theirs: Outcome) -> None:

@@ -67,17 +67,12 @@ def committed(
     """
     permit: SimpleQueue[bool] = SimpleQueue()
     lock, future = ExitStack(), None
-
-    def alone() -> int | None:
-        try:
-            return commit() if permit.get() else None
-        finally:
-            lock.close()  # here, since the caller may be interrupted before the commit ends
-
     try:
         # An interrupt ends the wait for the lock: nothing is committed yet.
         lock.enter_context(alone_on_local_disk(data_path(log)))
-        _, future = started(spark, alone)
+        _, future = started(spark, lambda: commit() if permit.get() else None)
+        # By the commit's thread: this one may be interrupted before the commit ends.
+        future.add_done_callback(lambda _: lock.close())
         permit.put(True)
         error = future.exception()  # which waits for it
     except BaseException:
@@ -85,6 +80,7 @@ def committed(
         if future is None:
             lock.close()
             raise
+        future.add_done_callback(lambda _: lock.close())
         try:
             future.exception()
         finally:

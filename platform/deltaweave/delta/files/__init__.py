@@ -11,6 +11,7 @@ from __future__ import annotations
 from deltaweave.delta.files.data_files import (
     NewFile,
     additions,
+    are_own,
     arrow_schema,
     assumes_new_calendar,
     codec,
@@ -32,6 +33,7 @@ __all__ = [
     "MarkedSince",
     "NewFile",
     "additions",
+    "are_own",
     "arrow_schema",
     "assumes_new_calendar",
     "codec",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from deltaweave.delta.commit import Transaction
 from deltaweave.delta.log import FileList, actions
 
 if TYPE_CHECKING:
+    import numpy
     import pyarrow
     from pyspark.sql import SparkSession
 
@@ -53,6 +55,9 @@ _CODECS = {
 
 # Parquet's modular encryption: who makes and finds the keys (Spark, "Columnar Encryption").
 _ENCRYPTION = "parquet.crypto.factory.class"
+# A path in the log that is not relative to the table (Delta protocol, "Add File and Remove File").
+_ABSOLUTE = r"/|[A-Za-z][A-Za-z0-9+.-]*:"
+_SHIFTS_INT96 = "spark.sql.parquet.int96TimestampConversion"
 _CALENDARS_OF_READS = (
     "spark.sql.parquet.datetimeRebaseModeInRead",
     "spark.sql.parquet.int96RebaseModeInRead",
@@ -92,13 +97,27 @@ def why_not_writable(transaction: Transaction) -> str | None:
 
 
 def assumes_new_calendar(spark: SparkSession) -> bool:
-    """Whether Spark takes dates of files that name no writer as they are.
+    """Whether Spark takes dates and times of files that do not name Spark as they are.
 
     It takes those of files by Spark before 3.0 for dates of the Julian calendar, if they are before
-    1582, and its settings say what it does if the writer is not known.
+    1582, and its settings say what it does if the writer is not known. Another one shifts INT96
+    times of other writers by the session's time zone.
     """
     modes = (spark.conf.get(setting) for setting in _CALENDARS_OF_READS)
-    return all((mode or "").upper() == "CORRECTED" for mode in modes)
+    shifts = (spark.conf.get(_SHIFTS_INT96) or "").lower() == "true"
+    return not shifts and all((mode or "").upper() == "CORRECTED" for mode in modes)
+
+
+def are_own(files: FileList) -> numpy.ndarray:
+    """For each file, whether it is in the table's directory.
+
+    Those of a shallow clone are in the directory of another table, whose VACUUM deletes what is
+    written beside them.
+    """
+    import numpy as np
+
+    paths = files.rows["path"].to_pylist()
+    return np.array([not re.match(_ABSOLUTE, path) for path in paths], dtype=bool)
 
 
 def data_columns(transaction: Transaction) -> list[StructField]:

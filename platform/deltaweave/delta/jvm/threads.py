@@ -53,6 +53,22 @@ def started(
         except BaseException as error:  # raised in the thread that asks for the result
             future.set_exception(error)
 
-    thread = InheritableThread(run, name="deltaweave-alongside", session=spark)
+    thread = _Started(run, future, spark)
     thread.start()
     return thread, future
+
+
+class _Started(InheritableThread):
+    """A thread whose future gets an error, too, if PySpark fails before the work begins."""
+
+    def __init__(
+        self, work: Callable[[], None], future: Future[Result], spark: SparkSession
+    ) -> None:
+        self._future = future
+        super().__init__(work, name="deltaweave-alongside", session=spark)
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except BaseException as error:  # of the calls that take over the properties of the parent
+            self._future.set_exception(error)

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
+    are_own,
     arrow_schema,
     assumes_new_calendar,
     marked_rows,
@@ -87,7 +88,7 @@ def pairs_on_driver(
     import numpy as np
     import pyarrow as pa
 
-    paths = local_paths(transaction, candidates)
+    paths = local_paths(candidates)
     fields = _key_fields(transaction, conjuncts)
     keys = _keys(source, fields)
     names = [name_of(location) for location in candidates.rows["location"].to_pylist()]
@@ -116,17 +117,15 @@ def pairs_on_driver(
     return DriverPairs(pairs, is_matched, {names[i]: places for i, places in marked.items()})
 
 
-def local_paths(transaction: Transaction, files: FileList) -> list[str]:
+def local_paths(files: FileList) -> list[str]:
     """The files' paths in the driver's file system, in their order.
 
     Raises:
         NotRewritableError: A file is not below the table's directory (as in shallow clones).
     """
-    root = transaction.data_path.rstrip("/") + "/"
-    locations = files.rows["location"].to_pylist()
-    if not all(location.startswith(root) for location in locations):
+    if not are_own(files).all():
         raise NotRewritableError("a file is not in the table's directory")
-    return [location.removeprefix("file:") for location in locations]
+    return [location.removeprefix("file:") for location in files.rows["location"].to_pylist()]
 
 
 def name_of(location: str) -> str:

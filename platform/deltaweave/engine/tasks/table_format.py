@@ -158,13 +158,15 @@ def check_copyable(
 def _may_be_of_old_calendar(old: pyarrow.parquet.ParquetFile, *, new_calendar: bool) -> bool:
     """Whether Spark reads dates or times of the file otherwise than Arrow does, if it has any."""
     metadata = old.metadata.metadata or {}
+    if any(key in metadata for key in _LEGACY_KEYS):
+        return True
     version = metadata.get(_SPARK_VERSION)
     if version is None:
         return not new_calendar
     columns = map(old.schema.column, range(len(old.schema)))
     has_int96 = any(column.physical_type == "INT96" for column in columns)
     since = _NEW_CALENDAR_OF_INT96_SINCE if has_int96 else _NEW_CALENDAR_SINCE
-    return bool(version < since) or any(key in metadata for key in _LEGACY_KEYS)
+    return bool(version < since)
 
 
 def _is_same(stored: pyarrow.DataType, wanted: pyarrow.DataType) -> bool:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from deltaweave.delta.commit import Transaction, WrittenFiles
-from deltaweave.delta.files import additions, data_columns
+from deltaweave.delta.files import additions, are_own, data_columns
 from deltaweave.delta.jvm import alongside, translated
 from deltaweave.delta.log import FileList, decoded_location
 from deltaweave.delta.scan import target_plan
@@ -88,7 +88,7 @@ def rewrite_without_inserts(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
 ) -> RewrittenInPlace:
     """Rewrite these files where that is possible; see `rewrite_in_place`."""
-    files = _in_own_directory(transaction, files)
+    files = files.where(are_own(files))  # a new file is written beside the old one
     results: list[dict[str, Any]] | None = None
     if len(files):
         transaction.own_files.may_exist = True
@@ -113,18 +113,6 @@ def rewrite_without_inserts(
     replaced = [path for path in files.paths if path in new]
     replacements = dict(zip(replaced, written.files.paths, strict=True))
     return RewrittenInPlace(written, replacements, scan.touched.where(left))
-
-
-def _in_own_directory(transaction: Transaction, files: FileList) -> FileList:
-    """The files in the table's directory: a new file is written beside the old one.
-
-    Those of a shallow clone are in the directory of another table, whose VACUUM would delete it.
-    """
-    import numpy as np
-
-    root = transaction.data_path.rstrip("/") + "/"
-    own = [location.startswith(root) for location in files.rows["location"].to_pylist()]
-    return files.where(np.array(own, dtype=bool))
 
 
 def _results_of_tasks(

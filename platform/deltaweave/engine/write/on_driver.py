@@ -160,7 +160,7 @@ def _found(
     else:
         fates = all_rewritten(scan)
     table = table_format(transaction)
-    for path in local_paths(transaction, fates.copied):
+    for path in local_paths(fates.copied):
         with opened(path) as file:
             check_copyable(file, table.schema, new_calendar=table.new_calendar)
     is_inserted = ~pairs.is_matched & (collected.insert_clauses != NO_CLAUSE)
@@ -226,7 +226,7 @@ def _write_files(
         clauses = np.concatenate([clauses, changes[CLAUSE].to_numpy()])
     directory = transaction.data_path.removeprefix("file:")
     new_rows = values.rows(rows, clauses, in_source_order=True)
-    paths = local_paths(transaction, found.fates.copied)
+    paths = local_paths(found.fates.copied)
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
         write = partial(write_file, directory, new_rows, found.table)
         writing = [threads.submit(write)] if new_rows.num_rows else []

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from deltaweave import Table, errors
@@ -206,6 +207,22 @@ def test_an_interrupt_before_the_commit_begins_ends_it_and_releases_the_lock(
         committed(table.spark, log, transaction, commit, table="t")
     monkeypatch.setattr(commit_call, "started", started)
     assert threads[0].result(timeout=60) is None
+    assert newest_version(table.path_or_name) == 0
+    assert committed(table.spark, log, transaction, commit, table="t").version == 1
+
+
+def test_a_thread_that_fails_before_the_commit_begins_is_an_error_and_releases_the_lock(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, transaction, commit = commit_of(table)
+
+    def no_socket(thread: Any) -> None:
+        raise OSError("Too many open files")  # as PySpark, which opens one for each thread
+
+    with monkeypatch.context() as patch:
+        patch.setattr(InheritableThread, "run", no_socket)
+        with pytest.raises(OSError, match="Too many open files"):
+            committed(table.spark, log, transaction, commit, table="t")
     assert newest_version(table.path_or_name) == 0
     assert committed(table.spark, log, transaction, commit, table="t").version == 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import venv
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 import deltalake
@@ -402,6 +403,28 @@ def test_dates_of_files_in_another_calendar_stay(
         result = merge.when_matched_update({"v": "s.v"}).execute()
         assert result.strategy == ("copy-in-place" if is_copied else "copy-on-write")
         after = table.read().selectExpr("k", "CAST(day AS STRING) AS day").collect()
+    assert sorted(after) == sorted(before)
+
+
+def test_times_that_a_setting_shifts_stay(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    path.mkdir()
+    noon = pa.array([datetime(2020, 1, 1, 12)] * 2, pa.timestamp("us"))
+    rows = pa.table({"k": pa.array([1, 2], pa.int32()), "at": noon, "v": pa.array([0, 0])})
+    pq.write_table(
+        rows, path / "a.parquet", use_deprecated_int96_timestamps=True, store_schema=False
+    )
+    spark.sql(f"CONVERT TO DELTA parquet.`{path}`")
+    shifting = {
+        "spark.sql.parquet.int96TimestampConversion": "true",
+        "spark.sql.session.timeZone": "America/Los_Angeles",
+    }
+    with configured(spark, shifting):
+        table = Table(spark, str(path))
+        before = table.read().selectExpr("k", "CAST(at AS STRING)").collect()
+        merge = table.merge(spark.sql("SELECT 1 AS k, 5L AS v"), on="t.k = s.k")
+        merge.when_matched_update({"v": "s.v"}).execute()
+        after = table.read().selectExpr("k", "CAST(at AS STRING)").collect()
     assert sorted(after) == sorted(before)
 
 

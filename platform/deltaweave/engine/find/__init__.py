@@ -22,7 +22,7 @@ from deltaweave.engine.find.matches import (
     find_touched_files,
     touched_files_of_pairs,
 )
-from deltaweave.engine.find.moved_matches import moved_matches
+from deltaweave.engine.find.moved_pairs import moved_matches
 from deltaweave.engine.find.pairs import MatchedRows
 
 __all__ = [

@@ -95,15 +95,12 @@ def rewrite_without_inserts(
         results = _results_of_tasks(transaction, _changes(transaction, source, scan, files), files)
     if results is None:
         return RewrittenInPlace(WrittenFiles.of(scan.touched.none()), {}, scan.touched)
-    import numpy as np
-
     paths = dict(zip(files.rows["location"].to_pylist(), files.paths, strict=True))
     done = {paths[decoded_location(row["file"])]: row for row in results}
     for path, row in done.items():
         if row["refused"]:
             logger.info("%s: Spark rewrites %s: %s", transaction.merge.table, path, row["refused"])
     in_place = {path for path, row in done.items() if row["refused"] is None}
-    left = np.array([path not in in_place for path in scan.touched.paths], dtype=bool)
     new = {
         path: (row["name"], row["size"], row["stats"])
         for path, row in done.items()
@@ -112,7 +109,7 @@ def rewrite_without_inserts(
     written = WrittenFiles.of(additions(files, new))
     replaced = [path for path in files.paths if path in new]
     replacements = dict(zip(replaced, written.files.paths, strict=True))
-    return RewrittenInPlace(written, replacements, scan.touched.where(left))
+    return RewrittenInPlace(written, replacements, scan.touched.but_for(in_place))
 
 
 def _results_of_tasks(

@@ -21,6 +21,7 @@ from deltaweave.engine import limits
 from deltaweave.engine.tasks import parquet_rewrite
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import frame, write_table
+from tests.footers import SPARK_VERSION, rewritten_footer
 from tests.oracles import configured
 
 # A row of every type that the engine writes by itself; the second holds the awkward values.
@@ -358,19 +359,6 @@ def test_a_directory_that_takes_no_new_file_is_an_error_that_names_the_file(
         path = f"/dev/fd/{opened.fileno()}"  # a directory in which nobody can make a file
         with pytest.raises(parquet_rewrite.RewriteFailedError, match=rf"^{path} could not be"):
             parquet_rewrite.rewriter(written, frozenset())((pa.scalar(path),), changes)
-
-
-SPARK_VERSION = b"org.apache.spark.version"
-
-
-def rewritten_footer(path: str, metadata: dict[bytes, bytes]) -> None:
-    """Give a table's one file these keys and no others, as other writers do."""
-    [file] = deltalake.DeltaTable(path).file_uris()
-    stored = pq.read_table(file)
-    with pq.ParquetWriter(file, stored.schema, store_schema=False) as writer:
-        writer.write_table(stored)
-        writer.add_key_value_metadata(metadata)
-    Path(file).with_name(f".{Path(file).name}.crc").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,13 @@ from deltaweave.engine.write import on_driver as on_driver_module
 from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import Rows, frame, write_table
+from tests.footers import SPARK_VERSION, rewritten_footer
 from tests.on_driver import written_on_driver
 from tests.oracles import all_files, commit_info, configured, newest_version
 from tests.spark_jobs import jobs_of
 
 SCHEMA = "k INT, v INT"
 VECTORS = {"delta.enableDeletionVectors": "true"}
-SPARK_VERSION = b"org.apache.spark.version"
 FULL = pytest.mark.full_matrix
 LAYOUTS = ["copy_on_write", "vectors"]
 # In `make test`, one of the layouts.
@@ -336,12 +336,7 @@ def test_days_in_another_calendar_are_found(
     path = str(tmp_path / "table")
     days = spark.sql("SELECT DATE'0001-01-01' AS day")
     days.write.format("delta").option("delta.dataSkippingNumIndexedCols", 0).save(path)
-    [file] = deltalake.DeltaTable(path).file_uris()
-    stored = pq.read_table(file)
-    with pq.ParquetWriter(file, stored.schema, store_schema=False) as writer:
-        writer.write_table(stored)
-        writer.add_key_value_metadata(metadata)
-    Path(file).with_name(f".{Path(file).name}.crc").unlink(missing_ok=True)
+    rewritten_footer(path, metadata)
     table = Table(spark, path)
     source = table.read().selectExpr("CAST(CAST(day AS STRING) AS DATE) AS day").collect()
     merge = table.merge(spark.sql(f"SELECT DATE'{source[0].day}' AS day"), on="t.day = s.day")

@@ -6,9 +6,12 @@ PYTHON ?= python3
 PORT ?= 3000
 WORKERS ?= 2
 N ?= 500
+ORDER ?= 0
 ON ?= local
 PLACES := local cluster object_store
 VENV := .venv/bin
+# Modules, and the tests in each, in an order that a number draws (pytest-randomly).
+PYTEST = $(VENV)/python -m pytest -q --randomly-seed=$(ORDER)
 INSTALLED := .venv/.installed
 # Each place has its own tables, and so its own runs and Dagster home.
 export DAGSTER_HOME := $(CURDIR)/.dagster$(if $(filter-out local,$(ON)),/$(ON))
@@ -39,20 +42,21 @@ demo-cdc: java $(INSTALLED) ## change events through Kafka into a table, read at
 ui: place java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the demo lake (PORT=3000, ON as for demo)
 	@$(AT_PLACE) $(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
 
-test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 3 GiB)
-	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'not full_matrix and not minutes and not torture'
+test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 3 GiB; ORDER=… shuffles them otherwise)
+	@$(PYTEST) --numprocesses $(WORKERS) -m 'not full_matrix and not minutes and not torture'
 
-# Each of these tests starts JVMs that end before the optimizing compiler pays off.
-test-slow: export SPARK_SUBMIT_OPTS += -XX:TieredStopAtLevel=1
-test-slow: java $(INSTALLED) ## run the tests that need a browser, a cluster, Kafka or killed processes
-	@$(VENV)/python -m pytest -q --numprocesses $(WORKERS) -m 'minutes and not full_matrix and not torture'
+# Many of these tests start JVMs that end before the optimizing compiler pays off. Without it, the
+# JVM would keep less room for compiled code than Spark needs.
+test-slow: export SPARK_SUBMIT_OPTS += -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m
+test-slow: java $(INSTALLED) ## run the tests that take minutes: a browser, a cluster, Kafka, kills, rivals, drawn merges
+	@$(PYTEST) --numprocesses $(WORKERS) -m 'minutes and not full_matrix and not torture'
 
 test-all: java $(INSTALLED) ## run the tests beside Delta's own MERGE, and every merge case in every layout (hours)
-	@DELTAWEAVE_ORACLE=live $(VENV)/python -m pytest -q --numprocesses $(WORKERS)
+	@DELTAWEAVE_ORACLE=live $(PYTEST) --numprocesses $(WORKERS)
 
 torture: java $(INSTALLED) ## rivals, kills, lost workers, partitions in random order, in full (hours; SEED=… draws others)
 	@DELTAWEAVE_TORTURE=full DELTAWEAVE_TORTURE_SEED=$(or $(SEED),18) \
-		$(VENV)/python -m pytest -q -m torture
+		$(PYTEST) -m torture
 
 record-oracle: java $(INSTALLED) ## record anew what Delta's own MERGE does in each merge case
 	@DELTAWEAVE_ORACLE=live $(VENV)/python -m tests.merge_cases.record
@@ -60,11 +64,11 @@ record-oracle: java $(INSTALLED) ## record anew what Delta's own MERGE does in e
 fuzz: export SEED := $(or $(SEED),$(shell date +%s))
 fuzz: java $(INSTALLED) ## run N=500 drawn merges and compare each with built-in MERGE (SEED=… runs the same again)
 	@echo "SEED=$(SEED)"
-	@DELTAWEAVE_FUZZ_EXAMPLES=$(N) DELTAWEAVE_FUZZ_SEED=$(SEED) $(VENV)/python -m pytest -q \
+	@DELTAWEAVE_FUZZ_EXAMPLES=$(N) DELTAWEAVE_FUZZ_SEED=$(SEED) $(PYTEST) \
 		--exitfirst --numprocesses $(WORKERS) tests/properties
 
 screenshots: java $(INSTALLED) ## make the README's pictures of the UI anew (needs Chromium)
-	@DELTAWEAVE_SCREENSHOTS=docs/images $(VENV)/python -m pytest -q tests/end_to_end/test_browser.py
+	@DELTAWEAVE_SCREENSHOTS=docs/images $(PYTEST) tests/end_to_end/test_browser.py
 
 check: $(INSTALLED) ## format, lint, types, import contracts, advisories of installed packages
 	@$(VENV)/ruff format --check

@@ -31,6 +31,9 @@ class SparkResource(LazyPySparkResource):
     code location attach to it in about a second, each with its own session. If a run cannot attach,
     the log says why, and the run starts its own driver.
 
+    With `spark.deltaweave.enabled` in its configuration, the MERGE statements of assets' own code
+    run on the engine (`deltaweave.enable`).
+
     >>> spark = SparkResource(spark_config={"spark.driver.memory": "4g"}, warm=True)
     """
 
@@ -87,6 +90,8 @@ class SparkResource(LazyPySparkResource):
         return session
 
     def _init_session(self) -> None:
+        from deltaweave.session_merges import is_enabled  # imports the engine
+
         if self._attachment is not None and not self._attachment.is_alive():
             self._spark_session = None
         if self._spark_session is None:
@@ -96,6 +101,8 @@ class SparkResource(LazyPySparkResource):
                 if self._attachment
                 else deltaweave.local_session(**self._spark_conf())
             )
+            if is_enabled(self._spark_session):
+                deltaweave.enable(self._spark_session)
 
     def _attach(self) -> Attachment | None:
         from deltaweave.warm_driver.client import attach

@@ -14,6 +14,8 @@ from .engine.report import MergeResult as MergeResult
 from .engine.report import TouchedFiles as TouchedFiles
 from .merge_builder import MergeBuilder as MergeBuilder
 from .session import local_session as local_session
+from .session_merges import disable as disable
+from .session_merges import enable as enable
 from .statements import explain as explain
 from .statements import merge as merge
 from .table import Table as Table

@@ -41,6 +41,7 @@ def only_line(result: Result) -> str:
     return line
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("spark", "generator")
 def test_a_benchmark_checks_rows_and_reports(tmp_path: Path) -> None:
     report, chart = tmp_path / "report.json", tmp_path / "chart.png"
@@ -167,6 +168,7 @@ def test_the_module_is_the_command_line() -> None:
     assert "--deletion-vectors" in ran.stdout
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("spark", "generator")
 def test_the_benchmark_of_merge_on_read_compares_every_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -194,6 +196,7 @@ def test_the_benchmark_of_merge_on_read_compares_every_way(
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"scale-0.01", "timings"}
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("spark", "generator")
 def test_the_benchmark_beside_other_formats_tells_which_did_not_run_and_whose_rows_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -222,6 +225,7 @@ def test_the_benchmark_beside_other_formats_tells_which_did_not_run_and_whose_ro
     assert (hudi["seconds"]["upsert"], hudi["versions"]["spark"]) == (2.0, "3.5.5")
 
 
+@pytest.mark.minutes
 def test_the_benchmark_of_ingestion_loses_no_change_and_says_how_fresh_the_table_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +256,7 @@ def test_the_benchmark_of_ingestion_loses_no_change_and_says_how_fresh_the_table
     assert rate["holds"] is (max(rate["behind_seconds"], *rate["staleness_seconds"]) < 60)
 
 
+@pytest.mark.minutes
 def test_the_benchmark_of_decay_reads_as_changes_pile_up_and_are_taken_up(tmp_path: Path) -> None:
     report, chart = tmp_path / "report.json", tmp_path / "chart.png"
     arguments = (

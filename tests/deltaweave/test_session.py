@@ -86,6 +86,7 @@ def listening_addresses(process_id: int) -> dict[int, str]:
     return found
 
 
+@pytest.mark.minutes
 def test_all_ports_of_a_local_session_are_on_loopback() -> None:
     conf = {**TINY_DATA, "spark.ui.enabled": "true", "spark.ui.port": "0"}
     child = subprocess.Popen(
@@ -130,6 +131,7 @@ def test_only_drivers_without_other_machines_listen_on_loopback(
     assert tuple(conf.get(key) for key in LISTENS) == expected
 
 
+@pytest.mark.minutes
 def test_a_session_that_is_stopped_during_a_merge_is_a_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "table"
     ran = subprocess.run(

@@ -12,6 +12,8 @@ from deltaweave import Table
 from tests.dagster_deltaweave.conftest import failure_messages, rows
 from tests.deployment.deployed import deployed, land_rows, partition_path, web_return
 
+pytestmark = pytest.mark.minutes
+
 BAD = "2000-02"
 
 

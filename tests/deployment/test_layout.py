@@ -93,6 +93,8 @@ def test_the_public_names() -> None:
         "apply_changes",
         "clauses",
         "debezium_changes",
+        "disable",
+        "enable",
         "errors",
         "explain",
         "local_session",

@@ -209,6 +209,7 @@ def test_a_landed_partition_is_merged_and_shown(
     assert daemon.instance.get_materialized_partitions(WEB_RETURNS) == {"1999-11", "1999-12"}
 
 
+@pytest.mark.minutes
 def test_a_delivery_is_merged_once_also_when_the_cursor_is_lost_and_again_when_it_is_repeated(
     daemon: Daemon, spark: SparkSession, lake: Path
 ) -> None:

@@ -46,13 +46,14 @@ BY_BUILDER = [
 
 
 # What a statement is refused for does not depend on how its table is kept. Every other case meets
-# built-in MERGE on a table with vectors and a feed. In `make test`, every second of them runs by
-# copy on write as well, by turns as a plain statement and rewriting in place; some of the others
-# with their pairs on executors. `make test-all` runs each case in each of these ways, and in the
-# matrix below.
+# built-in MERGE on a table with vectors and a feed, or by copy on write if it cannot, in `make
+# test`. In `make test-slow`, every second of them runs by copy on write as well, by turns as a
+# plain statement and rewriting in place; some of the others with their pairs on executors. `make
+# test-all` runs each case in each of these ways, and in the matrix below.
 REFUSED = [case for case in CASES if case.error not in (None, AMBIGUOUS)]
 WITH_AN_OUTCOME = [case for case in CASES if case.error in (None, AMBIGUOUS)]
-COPIED = [c for i, c in enumerate(WITH_AN_OUTCOME) if i % 4 == 0 or c.without_vectors]
+COPIED_ALONE = [c for c in WITH_AN_OUTCOME if VECTORS_AND_FEED.refused_by(c)]
+COPIED = [c for i, c in enumerate(WITH_AN_OUTCOME) if i % 4 == 0]
 IN_PLACE = [c for i, c in enumerate(WITH_AN_OUTCOME) if i % 4 == 2]
 # In the last one, a file that no clause touches has a match.
 ON_EXECUTORS = [*WITH_AN_OUTCOME[1::8], CASES_BY_NAME["mirror_of_the_source"]]
@@ -85,19 +86,28 @@ def runs(
     cases: Sequence[MergeCase],
     layouts: Sequence[Layout],
     *,
-    always: Sequence[MergeCase] | None = None,
+    further: Sequence[MergeCase] | None = None,
 ) -> list[Any]:
-    """The cases on every layout that they can be run on; in `make test` those of `always` alone."""
+    """The cases on every layout that they can be run on.
+
+    Args:
+        cases: The cases.
+        layouts: The layouts.
+        further: The cases of `make test-slow`, where the others are for `make test-all` alone. All
+            are for `make test` if it is not given.
+    """
     return [
-        pytest.param(case, layout, id=f"{case.name}-{layout}", marks=_in_full(case, always))
+        pytest.param(case, layout, id=f"{case.name}-{layout}", marks=_beside(case, further))
         for case in cases
         for layout in layouts
         if not layout.refused_by(case)
     ]
 
 
-def _in_full(case: MergeCase, always: Sequence[MergeCase] | None) -> Sequence[pytest.MarkDecorator]:
-    return () if always is None or case in always else [pytest.mark.full_matrix]
+def _beside(case: MergeCase, further: Sequence[MergeCase] | None) -> Sequence[pytest.MarkDecorator]:
+    if further is None:
+        return ()
+    return [pytest.mark.minutes if case in further else pytest.mark.full_matrix]
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +129,8 @@ def run_with_oracle(spark: SparkSession, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize(
     ("case", "layout"),
     runs(REFUSED, [COPY_ON_WRITE])
-    + runs(WITH_AN_OUTCOME, [COPY_ON_WRITE], always=COPIED)
+    + runs(COPIED_ALONE, [COPY_ON_WRITE])
+    + runs([c for c in WITH_AN_OUTCOME if c not in COPIED_ALONE], [COPY_ON_WRITE], further=COPIED)
     + runs(WITH_AN_OUTCOME, [VECTORS_AND_FEED]),
 )
 def test_sql_text_gives_what_built_in_merge_gives(
@@ -132,7 +143,7 @@ def test_sql_text_gives_what_built_in_merge_gives(
 # All other runs have the pairs on the driver.
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(c, id=c.name, marks=_in_full(c, ON_EXECUTORS)) for c in WITH_AN_OUTCOME],
+    [pytest.param(c, id=c.name, marks=_beside(c, ON_EXECUTORS)) for c in WITH_AN_OUTCOME],
 )
 def test_pairs_on_executors_give_what_built_in_merge_gives(
     case: MergeCase, run_with_oracle: Run, monkeypatch: pytest.MonkeyPatch
@@ -144,7 +155,7 @@ def test_pairs_on_executors_give_what_built_in_merge_gives(
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(c, id=c.name, marks=_in_full(c, IN_PLACE)) for c in WITH_AN_OUTCOME],
+    [pytest.param(c, id=c.name, marks=_beside(c, IN_PLACE)) for c in WITH_AN_OUTCOME],
 )
 def test_rewriting_in_place_gives_what_built_in_merge_gives(
     case: MergeCase, run_with_oracle: Run, spark: SparkSession

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,6 +34,8 @@ from tests.oracles import (
     rows_as_text,
 )
 from tests.properties.draws import FEED, VECTORS, merges, merges_of_source_rows
+
+pytestmark = pytest.mark.minutes
 
 EXAMPLES = int(os.environ.get("DELTAWEAVE_FUZZ_EXAMPLES", "50"))
 SHRINKS = os.environ.get("DELTAWEAVE_FUZZ_SHRINK", "1") != "0"
@@ -132,6 +135,9 @@ def compare_in_place(spark: SparkSession, case: MergeCase) -> None:
         if misses_repeated_matches(case, ours, theirs):
             return
         note(f"built-in: {told(theirs)}\nours:     {told(ours)}")
+        if is_of_a_value(theirs) and ours.error is None:
+            compare_without_failing_casts(spark, case, ours)
+            return
         assert (ours.error is None) == (theirs.error is None)
         assert ours.rows == theirs.rows
         if ours.version is None:
@@ -150,7 +156,11 @@ def rows_by_delta_rs(path: str) -> list[str] | None:
     delta-rs spells the bounds of negative decimals in a way that it cannot read (`-9999.-99`).
     """
     try:
-        return sorted(map(repr, deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()))
+        with tempfile.TemporaryDirectory() as folder:
+            # delta-rs finds no folder that is named `%20` or by a backslash.
+            plain = shutil.copytree(path, f"{folder}/table")
+            table = deltalake.DeltaTable(plain)
+            return sorted(map(repr, table.to_pyarrow_table().to_pylist()))
     except pyarrow.ArrowInvalid as error:
         if not any(each in str(error) for each in BEYOND_ARROW):
             raise
@@ -214,6 +224,9 @@ def compare(spark: SparkSession, case: MergeCase) -> None:
     if fails or loses_inserts(case):
         compare_on_the_other_strategy(spark, case, ours)
         return
+    if is_of_a_value(theirs) and ours.error is None:
+        compare_without_failing_casts(spark, case, ours)
+        return
     if trips_over_names(case, theirs):
         compare_without_change_feed(spark, case, ours)
         return
@@ -261,6 +274,18 @@ def compare_without_change_feed(spark: SparkSession, case: MergeCase, ours: Outc
     case = replace(case, conf={**case.conf, **WITHOUT_SHUFFLE})
     theirs = by_oracle_with(spark, case, dict.fromkeys(FEED, "false"))
     assert (ours.error is None) == (theirs.error is None)
+    assert (ours.rows, ours.schema) == (theirs.rows, theirs.schema)
+
+
+def compare_without_failing_casts(spark: SparkSession, case: MergeCase, ours: Outcome) -> None:
+    """Compare the rows with what built-in MERGE does where a cast that fails gives NULL.
+
+    The engine leaves out more files, and no file is read for a source without rows: it need not
+    meet the value for which built-in MERGE failed. A row with that value matches nothing.
+    """
+    case = replace(case, conf={**case.conf, "spark.sql.ansi.enabled": "false"})
+    theirs = by_oracle_with(spark, case, {})
+    assert theirs.error is None
     assert (ours.rows, ours.schema) == (theirs.rows, theirs.schema)
 
 

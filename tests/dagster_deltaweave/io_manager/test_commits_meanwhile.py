@@ -33,6 +33,8 @@ from deltaweave import Table
 from deltaweave.errors import CommitConflictError
 from tests.dagster_deltaweave.conftest import Run, failure_messages, rows
 
+pytestmark = pytest.mark.minutes
+
 AssetTable = Callable[[str], Table]
 
 LETTERS = StaticPartitionsDefinition(["a", "b", "c"])

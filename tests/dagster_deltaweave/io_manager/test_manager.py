@@ -278,6 +278,7 @@ def counted(spark: SparkSession, run: Run) -> Counts:
     return Counts(spark, run)
 
 
+@pytest.mark.minutes
 def test_touched_rows_are_those_of_files_the_upstream_merges_touched(
     counted: Counts, table: AssetTable
 ) -> None:
@@ -302,6 +303,7 @@ def test_touched_rows_are_those_of_files_the_upstream_merges_touched(
     }
 
 
+@pytest.mark.minutes
 def test_several_upstream_merges_are_applied_together(counted: Counts, table: AssetTable) -> None:
     counted.change((1, "a"), (2, "a"))
     counted.count()
@@ -326,6 +328,7 @@ def test_a_run_executed_again_applies_nothing_twice(counted: Counts, table: Asse
     assert table("counts").version() == version
 
 
+@pytest.mark.minutes
 def test_touched_rows_handed_back_late_are_not_applied_over_a_newer_application(
     counted: Counts, run: Run, table: AssetTable
 ) -> None:

@@ -97,6 +97,7 @@ def test_an_older_partition_is_refused_after_a_newer_one(
         assert remedy in str(raised.value)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     "declared",
     [
@@ -115,6 +116,7 @@ def test_merges_for_which_order_does_not_matter_are_not_refused(
     assert rows(table("prices")) == [("tea", kept)]
 
 
+@pytest.mark.minutes
 def test_a_run_may_go_back_in_the_order_and_newer_partitions_follow_it(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -131,6 +133,7 @@ def test_a_run_may_go_back_in_the_order_and_newer_partitions_follow_it(
         run(asset, partition=SECOND)
 
 
+@pytest.mark.minutes
 def test_a_full_refresh_is_newer_than_all_its_partitions(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:

@@ -83,6 +83,7 @@ def upstream(spark: SparkSession, run: Run, table: AssetTable) -> Upstream:
     return Upstream(spark, run, table("customers"))
 
 
+@pytest.mark.minutes
 def test_rows_of_an_upstream_table_made_anew_are_neither_skipped_nor_added_to_those_of_the_old(
     upstream: Upstream, table: AssetTable
 ) -> None:

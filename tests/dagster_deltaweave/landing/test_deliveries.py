@@ -282,6 +282,7 @@ def test_a_directory_that_may_not_be_listed_is_skipped_and_the_others_go_on(
     ], done.stderr
 
 
+@pytest.mark.minutes
 def test_more_partitions_are_unknown_than_a_tick_names_and_none_is_lost(
     landing: Path, instance: DagsterInstance
 ) -> None:

@@ -14,6 +14,8 @@ import deltaweave
 from dagster_deltaweave import UpkeepPolicy, build_upkeep_job, cdc_asset
 from deltaweave import Table
 
+pytestmark = pytest.mark.minutes
+
 POLICY = UpkeepPolicy(small_files=2, small_file_fraction=0)
 
 

@@ -17,6 +17,8 @@ from tests.merge_cases import CASES_BY_NAME
 from tests.merge_cases.case import VECTORS_AND_FEED, Layout, MergeCase
 from tests.oracles import CHANGED_ROWS, Stage, configured, rows_as_text
 
+pytestmark = pytest.mark.minutes
+
 VECTORS = {"delta.enableDeletionVectors": "true"}
 LAYOUTS = [Layout(vectors=True), VECTORS_AND_FEED]
 NAMES = [

@@ -389,6 +389,7 @@ def files_of_versions(path: str) -> set[str]:
     return logs | {unquote(name) for name in adds}
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     "name",
     [

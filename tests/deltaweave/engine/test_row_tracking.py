@@ -13,6 +13,8 @@ from tests.builders import frame
 from tests.merge_cases.case import MergeCase, by_source_update, delete, insert_all, update_all
 from tests.oracles import Outcome, Stage, commit_info, rows_as_text
 
+pytestmark = pytest.mark.minutes
+
 TRACKED = {"delta.enableRowTracking": "true"}
 TABLES = {
     "copy_on_write": TRACKED | {"delta.enableDeletionVectors": "false"},

@@ -89,6 +89,7 @@ def _sources_and_layouts() -> Iterator[Any]:
             yield pytest.param(query, vectors, id=f"{source}-{layout}", marks=marks)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("query", "vectors"), _sources_and_layouts())
 def test_tables_as_sources_are_merged_as_built_in_merge_does(
     spark: SparkSession, tmp_path: Path, query: str, vectors: bool

@@ -47,6 +47,7 @@ VECTORS = {"delta.enableDeletionVectors": "true"}
 LAYOUTS = [Layout(vectors=True), Layout(feed=True)]  # test_merge_cases has the two others
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("case", [CASES_BY_NAME[n] for n in NAMES], ids=lambda case: case.name)
 def test_rows_metrics_and_change_feed_are_those_of_built_in_merge(

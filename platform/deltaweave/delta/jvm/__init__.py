@@ -9,7 +9,12 @@
 
 from __future__ import annotations
 
-from deltaweave.delta.jvm.delta_messages import DeltaMessage, delta_error, delta_message
+from deltaweave.delta.jvm.delta_messages import (
+    DeltaMessage,
+    delta_error,
+    delta_message,
+    python_error,
+)
 from deltaweave.delta.jvm.errors import condition_and_state, letting_go, said_by, translated
 from deltaweave.delta.jvm.gateway import (
     JavaObject,
@@ -64,6 +69,7 @@ __all__ = [
     "option",
     "place_of",
     "plan_text",
+    "python_error",
     "said_by",
     "scala_map",
     "scala_map_of",

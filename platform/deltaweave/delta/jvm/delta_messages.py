@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors.exceptions.captured import convert_exception
+
 from deltaweave.delta.jvm.errors import condition_and_state
 from deltaweave.delta.jvm.gateway import JavaObject, jvm
 
@@ -41,6 +43,15 @@ def delta_message(spark: SparkSession, name: str, *, with_session: bool = False)
         name: The method's name.
         with_session: Whether the method takes the session.
     """
-    arguments = (spark._jsparkSession,) if with_session else ()
-    error = delta_error(jvm(spark), name, *arguments)
+    error = _built(spark, name, with_session)
     return DeltaMessage(str(error.getMessage()), *condition_and_state(error))
+
+
+def python_error(spark: SparkSession, name: str, *, with_session: bool = False) -> Exception:
+    """The exception that PySpark makes of that error; arguments as of `delta_message`."""
+    error: Exception = convert_exception(_built(spark, name, with_session))
+    return error
+
+
+def _built(spark: SparkSession, name: str, with_session: bool) -> JavaObject:
+    return delta_error(jvm(spark), name, *((spark._jsparkSession,) if with_session else ()))

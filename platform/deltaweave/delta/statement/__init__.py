@@ -1,6 +1,7 @@
 """What a MERGE statement means: Delta's analyzer resolves it, and this folder reads the result.
 
 - `builder`: makes the unresolved plan from clauses, as the SQL parser does from text.
+- `delta_builder`: reads it from the builder of Delta's own `DeltaTable.merge`.
 - `analyzer`: parses text, and resolves a plan into a `ResolvedMerge`.
 - `resolved`: the statement after analysis: its condition, its clauses, and what they read.
 - `spark_types`: data types of the JVM as PySpark's.
@@ -24,6 +25,7 @@ from deltaweave.delta.statement.conditions import (
     keeps_columns,
     skipping_predicates,
 )
+from deltaweave.delta.statement.delta_builder import parse_builder
 from deltaweave.delta.statement.lineage import Origin, origins
 from deltaweave.delta.statement.parsed import ParsedMerge
 from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
@@ -43,6 +45,7 @@ __all__ = [
     "merge_plan",
     "name_parts",
     "origins",
+    "parse_builder",
     "parse_statement",
     "resolve",
     "run_builtin_merge",

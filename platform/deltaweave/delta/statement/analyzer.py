@@ -9,8 +9,10 @@ errors are therefore Delta's.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as F
 from pyspark.sql.types import NullType
 
 from deltaweave import errors
@@ -34,8 +36,16 @@ _CLAUSE_NODES = {
 }
 
 
-def parse_statement(spark: SparkSession, text: str) -> ParsedMerge:
+def parse_statement(
+    spark: SparkSession, text: str, args: Mapping[str, Any] | Sequence[Any] = ()
+) -> ParsedMerge:
     """Parse the text of a MERGE statement.
+
+    Args:
+        spark: The session.
+        text: The statement.
+        args: Values of its parameters, `:name` by name or `?` by place: Python values or Columns
+            of literals, as `SparkSession.sql` takes them.
 
     Raises:
         StatementError: The text does not parse, or a URI in it holds credentials.
@@ -45,7 +55,22 @@ def parse_statement(spark: SparkSession, text: str) -> ParsedMerge:
     label = _target_in_text(text)
     with translated(label):
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+        if args:
+            plan = _with_parameters(spark, plan, args)
     return ParsedMerge(spark, plan, label or "an unnamed table")
+
+
+def _with_parameters(
+    spark: SparkSession, plan: JavaObject, args: Mapping[str, Any] | Sequence[Any]
+) -> JavaObject:
+    """A plan whose parameters Spark's analyzer binds."""
+    view = jvm_.jvm(spark)
+    analysis = view.org.apache.spark.sql.catalyst.analysis
+    values = args.values() if isinstance(args, Mapping) else args
+    literals = jvm_.seq(view, [jvm_.expression_of(spark, F.lit(value)) for value in values])
+    if isinstance(args, Mapping):
+        return analysis.NameParameterizedQuery(plan, jvm_.seq(view, args), literals)
+    return analysis.PosParameterizedQuery(plan, literals)
 
 
 def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> ResolvedMerge:

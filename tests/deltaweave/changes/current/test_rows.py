@@ -107,6 +107,7 @@ def test_any_order_batches_and_repeats_give_the_same_rows(
     )
 
 
+@pytest.mark.minutes
 @DRAWN
 @given(batches=batches_of(PARTIAL_UPSERTS, PARTIAL_UPSERTS, DELETES, TRUNCATES), names=NAMES)
 def test_so_do_events_that_speak_of_some_columns(
@@ -183,6 +184,7 @@ def test_two_streams_fill_a_row_each_by_a_sequence_of_its_own(
     assert rows == {(1, 50, "y")}
 
 
+@pytest.mark.minutes
 def test_batches_applied_at_once_are_all_applied(
     apply: Callable[..., set[Row]], tmp_path: Path
 ) -> None:

@@ -34,6 +34,8 @@ from tests.deltaweave.changes.drawn import (
     delete,
 )
 
+pytestmark = pytest.mark.minutes
+
 # A version is (k, v, w, start, end).
 Apply = Callable[..., set[Row]]
 

@@ -110,6 +110,7 @@ def test_a_batch_that_fails_says_so_and_leaves_nothing_cached(
     assert len(spark.sparkContext._jsc.getPersistentRDDs()) == cached  # type: ignore[union-attr]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("kind", [1, 2])
 def test_a_delete_that_another_remembers_meanwhile_is_done_and_the_result_tells_of_both(
     apply: Apply, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
@@ -138,6 +139,7 @@ def test_what_another_remembers_meanwhile_that_changes_nothing_hides_no_result(
     assert result.metrics.num_target_rows_inserted == 1
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("kind", "end"), [(1, "dies"), (2, "dies"), (1, "conflicts")])
 def test_a_batch_that_ends_between_its_merges_is_done_to_its_end_when_it_comes_again(
     apply: Apply,
@@ -174,6 +176,7 @@ def test_a_batch_that_ends_between_its_merges_is_done_to_its_end_when_it_comes_a
     )
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("kind", [1, 2])
 def test_a_batch_that_was_applied_long_ago_brings_nothing_back_when_it_comes_again(
     apply: Apply, spark: SparkSession, tmp_path: Path, kind: int
@@ -191,6 +194,7 @@ def test_a_batch_that_was_applied_long_ago_brings_nothing_back_when_it_comes_aga
     assert rows(spark, tmp_path) == before
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("kind", [1, 2])
 def test_a_table_made_anew_in_the_same_place_forgets_what_the_one_before_remembered(
     apply: Apply, spark: SparkSession, tmp_path: Path, kind: int

@@ -147,6 +147,7 @@ PARTITIONS = {
 }
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("data_type", PARTITIONS)
 def test_partitions_of_any_type_are_replaced_and_no_others(
     elsewhere: SparkSession, tmp_path: Path, data_type: str

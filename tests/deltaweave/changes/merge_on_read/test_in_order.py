@@ -43,6 +43,7 @@ def scans(read: DataFrame) -> int:
 
 
 # Of these, logs say from where to where a file's values reach, exactly or nearly.
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("at_type", "first", "later"),
     [
@@ -82,6 +83,7 @@ def test_newer_changes_take_the_place_of_rows(
     assert found(orders.read_optimized()) == expected
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("at_type", "first", "later", "why"),
     [

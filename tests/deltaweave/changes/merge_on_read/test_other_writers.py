@@ -22,6 +22,8 @@ from deltaweave.errors import CommitConflictError, SourceError
 from tests.deltaweave.changes.drawn import SCHEMA, WHOLE, Event, delete, truncate
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
 
+pytestmark = pytest.mark.minutes
+
 EVENTS: dict[str, Any] = {
     "keys": ["k"],
     "sequence_by": "seq",

@@ -97,6 +97,7 @@ def test_every_method_reads_the_same_rows_before_and_after_each_rematerializatio
     assert rows(table.read_optimized()) == current_rows(seen)
 
 
+@pytest.mark.minutes
 @DRAWN
 @given(
     batches=batches_of(PARTIAL_UPSERTS, PARTIAL_UPSERTS, DELETES, TRUNCATES),
@@ -166,6 +167,7 @@ def test_inserts_are_not_read_as_such_where_no_event_says_so(
         table.read("left_join_inserts")
 
 
+@pytest.mark.minutes
 def test_a_name_for_sql_shows_the_newest_whatever_is_merged_and_purged(
     spark: SparkSession, make: Make
 ) -> None:

@@ -143,6 +143,7 @@ def test_rows_that_a_restore_brings_back_are_found(spark: SparkSession, tmp_path
     assert result.metrics["numTargetFilesAfterSkipping"] == 1
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("schema", "keys", "source_schema", "null_safe", "read"),
     [

@@ -135,6 +135,7 @@ def _statements_and_sources() -> Iterator[Any]:
             yield pytest.param(clauses, rows, id=f"{statement}-{source}", marks=marks)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("clauses", "rows"), _statements_and_sources())
 def test_merges_are_those_of_built_in_merge_wherever_pairs_are(
     spark: SparkSession,

@@ -141,6 +141,7 @@ def test_dates_that_python_cannot_hold_are_no_reason_to_fail_or_to_skip(
     assert deleted == 2  # the row of each file
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("case", COMPARED_AS_DOUBLES)
 def test_keys_compared_in_another_type_prune_too(
     spark: SparkSession, tmp_path: Path, case: str
@@ -355,6 +356,7 @@ def test_keys_that_are_too_many_are_known_by_ranges(
     assert whole == KeyRanges([0, 99], has_null=False)
 
 
+@pytest.mark.minutes
 @settings(max_examples=14, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     drawn=keys,

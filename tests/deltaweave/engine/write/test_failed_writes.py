@@ -76,6 +76,7 @@ def rewrite_in_place(spark: SparkSession, table: Table) -> object:
         return merge.execute()
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("write", [insert_only, rewrite_in_place, append, overwrite])
 def test_a_write_that_fails_leaves_no_file(
     spark: SparkSession, path: Path, write: Callable[[SparkSession, Table], object]
@@ -106,6 +107,7 @@ def overtaken(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Callable[
     return overtake
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("in_place", ["true", "false"])
 def test_a_merge_that_lost_to_another_commit_leaves_no_file(
     spark: SparkSession, path: Path, overtaken: Callable[[Path], None], in_place: str

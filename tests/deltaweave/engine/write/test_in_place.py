@@ -165,6 +165,7 @@ def test_files_that_are_not_proven_safe_are_left_to_spark(
     assert rows == [(1, -1), (2, 20), (3, -3), (4, 40)]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("changed", "strategy"),
     [
@@ -231,6 +232,7 @@ def test_a_column_that_old_files_lack_is_null_in_their_rows(
     assert found == [(1, 0, None), (2, 5, "new")]
 
 
+@pytest.mark.minutes
 def test_a_sorted_table_is_still_sorted_after_twenty_merges(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -1,0 +1,207 @@
+"""Runs the MERGE statements of existing code on the engine: `enable` a session, and `disable` it.
+
+`SparkSession.sql` and the `execute` of Delta's merge builder are replaced in the Python process,
+once, when the first session is enabled. What replaces them asks the session's configuration at each
+MERGE, and hands on all other statements and the sessions that are not enabled. A session that Spark
+clones from an enabled one, as for `foreachBatch`, is enabled too; one of `newSession()` is not.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.types import LongType, StructField, StructType
+
+from deltaweave.delta.jvm import check_is_classic, jvm, python_error
+from deltaweave.delta.statement import ParsedMerge, parse_builder, parse_statement
+from deltaweave.engine.report import MergeResult
+from deltaweave.engine.write import Strategy
+from deltaweave.errors import (
+    AmbiguousMatchError,
+    CommitStateUnknownError,
+    DeltaweaveError,
+    NotADeltaTableError,
+    StatementError,
+    TableNotFoundError,
+    UnsupportedFeatureError,
+)
+from deltaweave.statements import run
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaMergeBuilder
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+ENABLED = "spark.deltaweave.enabled"
+"""The session's setting: whether its MERGE statements run on the engine. Default false."""
+
+# A MERGE may follow comments and common table expressions; the parser decides.
+_MAY_BE_MERGE = re.compile(
+    r"(\s|--[^\n]*(\n|$)|/\*.*?\*/)*(MERGE|WITH)\b", re.IGNORECASE | re.DOTALL
+)
+_MERGE = re.compile(r"\bMERGE\b", re.IGNORECASE)
+# Delta's, of which the first is the sum of the others.
+_COUNTS = {
+    "num_affected_rows": ("Updated", "Deleted", "Inserted"),
+    "num_updated_rows": ("Updated",),
+    "num_deleted_rows": ("Deleted",),
+    "num_inserted_rows": ("Inserted",),
+}
+_COUNTS_SCHEMA = StructType([StructField(name, LongType()) for name in _COUNTS])
+# What is wrong with these, Delta's own MERGE says in the words that existing code expects.
+_TOLD_BY_BUILT_IN = (StatementError, TableNotFoundError, NotADeltaTableError)
+
+_installing = threading.Lock()
+
+
+def enable(spark: SparkSession) -> None:
+    """Run the MERGE statements of this session on deltaweave's engine from now on.
+
+    That is `SparkSession.sql` of a MERGE, also with `args` or keyword arguments, and
+    `DeltaTable.forName(…).merge(…)….execute()`. Both return what they return without deltaweave, a
+    DataFrame of one row with the BIGINT columns `num_affected_rows`, `num_updated_rows`,
+    `num_deleted_rows` and `num_inserted_rows`, and raise the errors of Spark and Delta.
+
+    What the engine refuses runs on Delta's own MERGE, with a warning in the log. So does, without
+    one, a MERGE inside of a SQL script or of `EXECUTE IMMEDIATE`, and one that a JVM program sends.
+
+    Args:
+        spark: A classic session with Delta. Only its setting `spark.deltaweave.enabled` changes.
+
+    Raises:
+        UnsupportedSessionError: It is a session of Spark Connect.
+        UnsupportedVersionError: deltaweave was not tested with its Spark or Delta.
+    """
+    check_is_classic(spark)
+    jvm(spark)  # checks the versions
+    _install()
+    spark.conf.set(ENABLED, "true")
+
+
+def disable(spark: SparkSession) -> None:
+    """Run the MERGE statements of this session on Delta's own MERGE again."""
+    spark.conf.unset(ENABLED)
+
+
+def is_enabled(spark: SparkSession) -> bool:
+    """Whether the session's setting `spark.deltaweave.enabled` is true."""
+    return str(spark.conf.get(ENABLED, "false")).lower() == "true"
+
+
+def _install() -> None:
+    """Replace the two methods, unless they have been."""
+    import delta.exceptions  # makes Delta's conflicts of Python classes of their own  # noqa: F401
+    from delta.tables import DeltaMergeBuilder
+    from pyspark.sql import SparkSession
+
+    with _installing:
+        if not hasattr(SparkSession.sql, "__wrapped__"):
+            SparkSession.sql = _sql(SparkSession.sql)  # type: ignore[method-assign]
+            execute = _execute(DeltaMergeBuilder.execute)
+            DeltaMergeBuilder.execute = execute  # type: ignore[method-assign]
+
+
+def _sql(built_in: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
+    @functools.wraps(built_in)
+    def sql(self: SparkSession, sqlQuery: str, args: Any = None, **kwargs: Any) -> DataFrame:  # noqa: N803
+        def by_built_in() -> DataFrame:
+            return built_in(self, sqlQuery, args, **kwargs)
+
+        if not _may_be_merge(sqlQuery) or not is_enabled(self):
+            return by_built_in()
+        with _formatted(self, sqlQuery, kwargs) as text:
+            return _merged(self, lambda: parse_statement(self, text, args or ()), by_built_in)
+
+    return sql
+
+
+def _execute(built_in: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
+    @functools.wraps(built_in)
+    def execute(self: DeltaMergeBuilder) -> DataFrame:
+        if not is_enabled(self._spark):
+            return built_in(self)
+        return _merged(self._spark, lambda: parse_builder(self), lambda: built_in(self))
+
+    return execute
+
+
+def _may_be_merge(text: object) -> bool:
+    if not isinstance(text, str) or _MAY_BE_MERGE.match(text) is None:
+        return False
+    return _MERGE.search(text) is not None
+
+
+@contextmanager
+def _formatted(spark: SparkSession, text: str, kwargs: dict[str, Any]) -> Iterator[str]:
+    """The text with the keyword arguments in place, DataFrames as temporary views."""
+    if not kwargs:
+        yield text
+        return
+    from pyspark.sql.sql_formatter import SQLStringFormatter
+
+    formatter = SQLStringFormatter(spark)
+    try:
+        yield formatter.format(text, **kwargs)
+    finally:
+        formatter.clear()
+
+
+def _merged(
+    spark: SparkSession, parse: Callable[[], ParsedMerge], by_built_in: Callable[[], DataFrame]
+) -> DataFrame:
+    """The counts of a merge on the engine, or what Delta's own MERGE returns or raises."""
+    try:
+        result = run(
+            parse(),
+            idempotency=None,
+            applied_before=None,
+            computed_from=None,
+            fallback=None,
+            skip_unchanged_updates=False,
+        )
+    except _TOLD_BY_BUILT_IN as error:
+        counts = by_built_in()
+        # A statement that is no MERGE, or not into a Delta table, is not for the engine at all.
+        logger.info("%s: Spark ran it as without deltaweave: %s", error.table, error.problem)
+        return counts
+    except UnsupportedFeatureError as refused:
+        features = ", ".join(refused.features)
+        logger.warning("%s uses %s: Delta's own MERGE runs instead", refused.table, features)
+        return by_built_in()
+    except Py4JJavaError:  # a builder without clauses and the like
+        return by_built_in()
+    except DeltaweaveError as error:
+        raise _as_built_in_says_it(spark, error) from None
+    return _counts(spark, result)
+
+
+def _as_built_in_says_it(spark: SparkSession, error: DeltaweaveError) -> Exception:
+    """The error that Delta's own MERGE raises in place of this one, if there is one."""
+    logger.info("%s", error)
+    if isinstance(error, AmbiguousMatchError):
+        return python_error(
+            spark, "multipleSourceRowMatchingTargetRowInMergeException", with_session=True
+        )
+    if isinstance(error, CommitStateUnknownError):
+        return error
+    cause = error.__cause__
+    return cause if isinstance(cause, (PySparkException, Py4JJavaError)) else error
+
+
+def _counts(spark: SparkSession, result: MergeResult) -> DataFrame:
+    if result.strategy == Strategy.ALREADY_APPLIED.value:
+        return spark.createDataFrame([], _COUNTS_SCHEMA)
+    row = [
+        sum(result.metrics[f"numTargetRows{of}"] for of in summed) for summed in _COUNTS.values()
+    ]
+    return spark.createDataFrame([tuple(row)], _COUNTS_SCHEMA)

@@ -1,0 +1,338 @@
+"""The MERGE statements of an enabled session run on the engine, and look as they did before."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.exceptions import ConcurrentAppendException
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import deltaweave
+from deltaweave import errors, session_merges
+from deltaweave.delta.statement import ParsedMerge
+from tests.builders import frame, write_table
+from tests.deltaweave.engine.test_options import REFUSED
+from tests.oracles import error_classes, newest_version, rows_as_text
+
+TARGET = [(1, "a"), (2, "b"), (3, "c")]
+SOURCE = [(2, "B"), (3, None), (4, "D")]
+COLUMNS = "k INT, v STRING"
+ALL_CLAUSES = (
+    "WHEN MATCHED AND s.v IS NULL THEN DELETE WHEN MATCHED THEN UPDATE SET v = s.v "
+    "WHEN NOT MATCHED THEN INSERT *"
+)
+Merge = Callable[[SparkSession, str], DataFrame]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way in which existing code merges."""
+
+    merge: Merge
+    on_engine: bool = True
+
+
+def sql(text: str, **kwargs: Any) -> Merge:
+    return lambda spark, path: spark.sql(text.replace("{target}", f"delta.`{path}`"), **kwargs)
+
+
+def by_delta_table(spark: SparkSession, path: str) -> DataFrame:
+    table = DeltaTable.forPath(spark, path).alias("t")
+    merge = table.merge(frame(spark, SOURCE, COLUMNS).alias("s"), "t.k = s.k")
+    merge = merge.whenMatchedDelete("s.v IS NULL").whenMatchedUpdate(set={"v": "s.v"})
+    return merge.whenNotMatchedInsertAll().execute()
+
+
+def by_delta_table_of_all_clauses(spark: SparkSession, path: str) -> DataFrame:
+    table = DeltaTable.forPath(spark, path).alias("t")
+    source = frame(spark, [(2, "B", 1), (4, "D", 1)], "k INT, v STRING, n INT").alias("s")
+    merge = table.merge(source, F.expr("t.k = s.k")).withSchemaEvolution()
+    merge = merge.whenMatchedUpdateAll(F.col("s.n") == 1)
+    merge = merge.whenNotMatchedInsert(values={"k": "s.k + 1", "n": F.lit(7)})
+    merge = merge.whenNotMatchedBySourceUpdate("t.k = 1", set={"t.v": F.upper("t.v")})
+    return merge.whenNotMatchedBySourceDelete().execute()
+
+
+def into_itself(spark: SparkSession, path: str) -> DataFrame:
+    table = DeltaTable.forPath(spark, path)
+    source = table.toDF().where("k > 1").alias("s")
+    return table.alias("t").merge(source, "t.k = s.k").whenMatchedDelete().execute()
+
+
+WAYS = {
+    "text": Way(sql(f"MERGE INTO {{target}} t USING merged_source s ON t.k = s.k {ALL_CLAUSES}")),
+    "text_after_comments": Way(
+        sql(
+            "-- ours\n/* MERGE */ merge INTO {target} t USING merged_source s ON t.k = s.k "
+            f"{ALL_CLAUSES}"
+        )
+    ),
+    "common_table_expression": Way(
+        sql(
+            "WITH s AS (SELECT * FROM merged_source WHERE k > 2) "
+            f"MERGE INTO {{target}} t USING s ON t.k = s.k {ALL_CLAUSES}"
+        )
+    ),
+    "keyword_arguments": Way(
+        lambda spark, path: spark.sql(
+            f"MERGE INTO delta.`{path}` t USING {{source}} s ON t.k = s.k AND s.k < {{below}} "
+            "WHEN MATCHED THEN UPDATE SET v = s.v",
+            source=frame(spark, SOURCE, COLUMNS),
+            below=3,
+        )
+    ),
+    "nothing_changes": Way(
+        sql(
+            "MERGE INTO {target} t USING merged_source s ON t.k = s.k + 100 "
+            "WHEN MATCHED THEN DELETE"
+        )
+    ),
+    "delta_table": Way(by_delta_table),
+    "delta_table_of_all_clauses": Way(by_delta_table_of_all_clauses),
+    "delta_table_into_itself": Way(into_itself),
+    "script": Way(
+        sql(f"BEGIN MERGE INTO {{target}} t USING merged_source s ON t.k = s.k {ALL_CLAUSES}; END"),
+        on_engine=False,
+    ),
+    "no_merge": Way(sql("WITH merge AS (SELECT 1 AS one) SELECT * FROM merge"), on_engine=False),
+}
+
+# What existing code may catch.
+WRONG = {
+    "no_such_column": sql(
+        "MERGE INTO {target} t USING merged_source s ON t.k = s.k "
+        "WHEN MATCHED THEN UPDATE SET x = 1"
+    ),
+    "no_such_table": sql(
+        "MERGE INTO nowhere t USING merged_source s ON t.k = s.k WHEN MATCHED THEN DELETE"
+    ),
+    "no_delta_table": sql(
+        "MERGE INTO merged_source t USING merged_source s ON t.k = s.k WHEN MATCHED THEN DELETE"
+    ),
+    "syntax": sql("MERGE INTO {target} t USING merged_source s ON WHEN MATCHED THEN DELETE"),
+    "several_matches": sql(
+        "MERGE INTO {target} t USING (SELECT * FROM merged_source UNION ALL SELECT 2, 'C') s "
+        "ON t.k = s.k WHEN MATCHED THEN UPDATE SET *"
+    ),
+    "value_that_does_not_fit": sql(
+        "MERGE INTO {target} t USING merged_source s ON t.k = s.k "
+        "WHEN MATCHED THEN UPDATE SET k = CAST(s.v AS INT)"
+    ),
+    "builder_without_clauses": lambda spark, path: (
+        DeltaTable.forPath(spark, path).merge(spark.table("merged_source"), "true").execute()
+    ),
+    "builder_with_no_such_column": lambda spark, path: (
+        DeltaTable.forPath(spark, path)
+        .merge(spark.table("merged_source"), "true")
+        .whenMatchedUpdate(set={"x": "1"})
+        .execute()
+    ),
+}
+
+
+@pytest.fixture
+def enabled(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session of its own that is enabled, beside which others are not."""
+    session = spark.newSession()
+    deltaweave.enable(session)
+    frame(session, SOURCE, COLUMNS).createOrReplaceTempView("merged_source")
+    yield session
+    deltaweave.disable(session)
+
+
+@pytest.fixture
+def plain(spark: SparkSession) -> SparkSession:
+    session = spark.newSession()
+    frame(session, SOURCE, COLUMNS).createOrReplaceTempView("merged_source")
+    return session
+
+
+@pytest.fixture
+def on_engine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tables of the merges that ran on the engine."""
+    tables: list[str] = []
+    run = session_merges.run
+
+    def noted(parsed: ParsedMerge, **options: Any) -> Any:
+        result = run(parsed, **options)
+        tables.append(parsed.table)
+        return result
+
+    monkeypatch.setattr(session_merges, "run", noted)
+    return tables
+
+
+def table(spark: SparkSession, path: Path) -> str:
+    write_table(spark, str(path), TARGET, COLUMNS)
+    return str(path)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_existing_code_gets_what_it_gets_from_built_in_merge(
+    way: Way, enabled: SparkSession, plain: SparkSession, on_engine: list[str], tmp_path: Path
+) -> None:
+    theirs, ours = table(plain, tmp_path / "theirs"), table(plain, tmp_path / "ours")
+    by_built_in = way.merge(plain, theirs)
+    assert not on_engine
+    by_engine = way.merge(enabled, ours)
+    assert len(on_engine) == way.on_engine
+    assert by_engine.collect() == by_built_in.collect()
+    assert by_engine.schema == by_built_in.schema
+    assert by_engine.sparkSession is enabled
+    rows = [
+        rows_as_text(plain.read.format("delta").load(path).collect()) for path in (ours, theirs)
+    ]
+    assert rows[0] == rows[1]
+    assert newest_version(ours) == newest_version(theirs)
+
+
+@pytest.mark.parametrize("merge", WRONG.values(), ids=WRONG)
+def test_existing_code_catches_the_errors_of_built_in_merge(
+    merge: Merge, enabled: SparkSession, plain: SparkSession, tmp_path: Path
+) -> None:
+    path = table(plain, tmp_path / "table")
+    raised = []
+    for session in (enabled, plain):
+        with pytest.raises((PySparkException, Py4JJavaError)) as caught:
+            merge(session, path)
+        raised.append(caught.value)
+    ours, theirs = raised
+    assert type(ours) is type(theirs)
+    assert set(error_classes(ours)) == set(error_classes(theirs))
+    assert newest_version(path) == 0
+
+
+@pytest.mark.parametrize(
+    ("on", "value", "args"),
+    [(":below", ":v", {"below": 3, "v": "it's"}), ("?", "?", [3, "it's"])],
+    ids=["by name", "by place"],
+)
+def test_parameters_are_bound_which_built_in_merge_does_not_do(
+    on: str, value: str, args: Any, enabled: SparkSession, plain: SparkSession, tmp_path: Path
+) -> None:
+    path = table(enabled, tmp_path / "table")
+    merge = sql(
+        f"MERGE INTO {{target}} t USING merged_source s ON t.k = s.k AND s.k < {on} "
+        f"WHEN MATCHED THEN UPDATE SET v = {value}",
+        args=args,
+    )
+    # Delta takes the plan apart before Spark's analyzer has bound them.
+    with pytest.raises(AnalysisException, match="UNBOUND_SQL_PARAMETER"):
+        merge(plain, path)
+    merge(enabled, path)
+    rows = enabled.read.format("delta").load(path).collect()
+    assert sorted(rows) == [(1, "a"), (2, "it's"), (3, "c")]
+
+
+def test_a_lost_race_is_an_error_of_delta(
+    enabled: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = table(enabled, tmp_path / "table")
+
+    def loses(parsed: ParsedMerge, **_: Any) -> Any:
+        cause = ConcurrentAppendException("files were added", "", None)
+        raise errors.CommitConflictError("it lost", table=parsed.table) from cause
+
+    monkeypatch.setattr(session_merges, "run", loses)
+    with pytest.raises(ConcurrentAppendException, match="files were added"):
+        by_delta_table(enabled, path)
+
+
+def test_what_the_engine_refuses_runs_on_built_in_merge_with_one_warning(
+    enabled: SparkSession, on_engine: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = str(tmp_path / "refused")
+    write_table(enabled, path, TARGET, COLUMNS, properties=REFUSED)
+    with caplog.at_level(logging.WARNING, "deltaweave"):
+        counts = WAYS["text"].merge(enabled, path).first()
+    assert counts == (3, 1, 1, 1)
+    assert not on_engine
+    [warned] = [record.getMessage() for record in caplog.records]
+    assert "icebergCompatV2: Delta's own MERGE runs instead" in warned
+
+
+def test_a_pair_of_the_session_is_applied_once(enabled: SparkSession, tmp_path: Path) -> None:
+    path = table(enabled, tmp_path / "table")
+    enabled.conf.set("spark.databricks.delta.write.txnAppId", "loader")
+    enabled.conf.set("spark.databricks.delta.write.txnVersion", "7")
+    assert WAYS["text"].merge(enabled, path).count() == 1
+    assert WAYS["text"].merge(enabled, path).collect() == []  # as built-in MERGE returns it
+    assert newest_version(path) == 1
+
+
+def test_a_session_is_disabled_again_and_others_never_are_enabled(
+    spark: SparkSession, enabled: SparkSession, on_engine: list[str], tmp_path: Path
+) -> None:
+    path = table(enabled, tmp_path / "table")
+    beside = enabled.newSession()
+    frame(beside, SOURCE, COLUMNS).createOrReplaceTempView("merged_source")
+    WAYS["text"].merge(beside, path)
+    assert not session_merges.is_enabled(spark)
+    deltaweave.disable(enabled)
+    WAYS["text"].merge(enabled, path)
+    assert not on_engine
+    assert newest_version(path) == 2
+
+
+def test_each_of_several_threads_enables_and_merges(
+    spark: SparkSession, on_engine: list[str], tmp_path: Path
+) -> None:
+    def merge_in_a_session_of_its_own(number: int) -> None:
+        session = spark.newSession()
+        if number % 2:
+            deltaweave.enable(session)
+        frame(session, SOURCE, COLUMNS).createOrReplaceTempView("merged_source")
+        WAYS["text"].merge(session, paths[number])
+
+    paths = [table(spark, tmp_path / str(number)) for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(merge_in_a_session_of_its_own, range(6)))
+    assert sorted(name.strip("`").rsplit("/", 1)[1] for name in on_engine) == ["1", "3", "5"]
+    assert [newest_version(path) for path in paths] == [1] * 6
+
+
+def test_a_stream_merges_its_batches(
+    enabled: SparkSession, on_engine: list[str], tmp_path: Path
+) -> None:
+    target, arriving = table(enabled, tmp_path / "table"), table(enabled, tmp_path / "arriving")
+
+    def upsert(batch: DataFrame, _: int) -> None:
+        batch.createOrReplaceTempView("batch")
+        batch.sparkSession.sql(
+            f"MERGE INTO delta.`{target}` t USING (SELECT k + 2 AS k, v FROM batch) s ON t.k = s.k "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+
+    stream = enabled.readStream.format("delta").load(arriving).writeStream.foreachBatch(upsert)
+    query = stream.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
+    assert query.start().awaitTermination(120)
+    assert len(on_engine) == 1
+    rows = enabled.read.format("delta").load(target).collect()
+    # 1 and 2 stay, 3 is updated by the row of 1, 4 and 5 are new
+    assert sorted(rows) == [(1, "a"), (2, "b"), (3, "a"), (4, "b"), (5, "c")]
+
+
+def test_the_example_of_the_guide_runs(enabled: SparkSession, tmp_path: Path) -> None:
+    guide = Path(__file__).parents[2] / "docs" / "existing-code.md"
+    [example] = re.findall(r"^```python\n(.*?)^```$", guide.read_text(), re.MULTILINE | re.DOTALL)
+    columns = "id INT, state STRING"
+    write_table(enabled, str(tmp_path / "orders"), [(1, "open"), (2, "open")], columns)
+    changes = frame(enabled, [(2, "cancelled"), (3, "new")], columns)
+    changes.createOrReplaceTempView("changes")
+    names: dict[str, Any] = {"spark": enabled, "changes": changes}
+    exec(example.replace("/lake", str(tmp_path)), names)
+    assert names["counts"].collect() == [(2, 1, 0, 1)]
+    rows = enabled.read.format("delta").load(str(tmp_path / "orders")).collect()
+    assert sorted(rows) == [(1, "open"), (3, "new")]
+    assert not session_merges.is_enabled(enabled)

@@ -16,12 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
-from deltaweave.delta.jvm import check_is_classic, jvm, python_error
+from deltaweave.delta.jvm import SPARK_ERRORS, check_is_classic, jvm, python_error
 from deltaweave.delta.statement import ParsedMerge, parse_builder, parse_statement
 from deltaweave.engine.report import MergeResult
 from deltaweave.engine.write import Strategy
@@ -178,7 +176,7 @@ def _merged(
         features = ", ".join(refused.features)
         logger.warning("%s uses %s: Delta's own MERGE runs instead", refused.table, features)
         return by_built_in()
-    except Py4JJavaError:  # a builder without clauses and the like
+    except SPARK_ERRORS:  # a builder without clauses and the like
         return by_built_in()
     except DeltaweaveError as error:
         raise _as_built_in_says_it(spark, error) from None
@@ -195,7 +193,7 @@ def _as_built_in_says_it(spark: SparkSession, error: DeltaweaveError) -> Excepti
     if isinstance(error, CommitStateUnknownError):
         return error
     cause = error.__cause__
-    return cause if isinstance(cause, (PySparkException, Py4JJavaError)) else error
+    return cause if isinstance(cause, SPARK_ERRORS) else error
 
 
 def _counts(spark: SparkSession, result: MergeResult) -> DataFrame:

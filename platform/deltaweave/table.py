@@ -196,6 +196,12 @@ class Table:
         """Its data files, as a DataFrame of the log's AddFile."""
         return self.snapshot().files
 
+    def history(self) -> DataFrame:
+        """Its commits, the newest first, with the columns of `DESCRIBE HISTORY`."""
+        self.snapshot()  # names the table in the error where there is none
+        with translated(self.path_or_name, operation="reading the history"):
+            return self.spark.sql(f"DESCRIBE HISTORY {self._name}")
+
     def last_applied(self, application_id: str, version: int | None = None) -> int | None:
         """The newest version that was committed with this application id, or None.
 

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from dagster import AssetsDefinition, AutomationCondition
+from dagster import AssetsDefinition, AutomationCondition, Definitions
 from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
 from dagster_deltaweave import merge_asset
+from deltaweave import Table
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def _example(mark: str) -> str:
@@ -48,14 +52,44 @@ def test_the_first_merge_is_under_ten_lines() -> None:
     assert len(_example("merge").splitlines()) < 10
 
 
+def test_the_readme_is_read_in_one_go() -> None:
+    assert len(README.splitlines()) <= 130
+
+
+def test_the_asset_of_the_readme_is_merged(spark: SparkSession, tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(_example("asset").replace("/tmp/lake", str(tmp_path)), names)
+    defs: Definitions = names["defs"]
+    for _ in range(2):  # the second run finds the rows merged
+        done = defs.resolve_implicit_global_asset_job_def().execute_in_process()
+        assert done.success
+    table = Table(spark, str(tmp_path / "orders"))
+    assert sorted(table.read().collect()) == [(2, "sent"), (5, "open")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    for link in links:
+        if link.startswith("https://"):
+            continue
+        path, _, heading = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert heading in anchors, link
+
+
 def test_the_tree_names_folders_that_exist() -> None:
-    (tree,) = re.findall(r"^## The tree\n.*?^```\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    root = Path(__file__).parents[2]
+    text = (ROOT / "docs" / "development.md").read_text()
+    (tree,) = re.findall(r"^## The tree\n.*?^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     parents: list[str] = []
     for line in tree.splitlines():
         indent, path = re.match(r"( *)(\S+)", line).groups()  # type: ignore[union-attr]
         parents[len(indent) // 2 :] = [path]
-        assert root.joinpath(*parents).exists(), line
+        assert ROOT.joinpath(*parents).exists(), line
 
 
 def test_the_declaration_that_the_docs_show_is_an_asset() -> None:

@@ -201,7 +201,13 @@ def test_merges_on_the_driver_give_what_built_in_merge_gives(
         assert_same_files(ours, theirs)
 
 
-@pytest.mark.parametrize("columns", [False, True], ids=["strings", "columns"])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param(False, id="strings", marks=pytest.mark.minutes),
+        pytest.param(True, id="columns"),
+    ],
+)
 @pytest.mark.parametrize("case", [CASES_BY_NAME[name] for name in BY_BUILDER], ids=case_id)
 def test_the_builder_gives_what_built_in_merge_gives(
     case: MergeCase, columns: bool, run_with_oracle: Run

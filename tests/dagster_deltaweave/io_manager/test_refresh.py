@@ -251,6 +251,7 @@ def test_a_merge_commits_only_on_what_its_source_goes_on_from(
     assert target.last_applied("feed") == 9
 
 
+@pytest.mark.minutes
 def test_a_refresh_of_touched_rows_begins_at_the_beginning(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:

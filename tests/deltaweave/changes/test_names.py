@@ -15,6 +15,8 @@ from deltaweave import MergeOnReadTable, Table
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column, quoted, table_name
 
+pytestmark = pytest.mark.minutes
+
 # Keys, other columns, what orders events, what says what they do, what they speak of.
 K1, K2 = "k.1", "se`lect"
 V, W = 'a b\'s "ü"', "new\nline.`x`"

@@ -106,6 +106,7 @@ def test_a_digest_depends_on_no_order_of_columns_nor_on_a_column_that_is_added_n
     assert one == turned == wider == there
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("kind", [1, 2])
 def test_of_tied_events_with_nulls_the_same_one_wins_in_any_order(
     spark: SparkSession, tmp_path: Path, kind: int

@@ -64,6 +64,7 @@ MET = [
 ]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("between", "write"), MET)
 def test_a_write_undoes_no_commit_after_the_version_it_was_computed_from(
     spark: SparkSession, table: Table, between: str, write: str

@@ -37,6 +37,7 @@ def ids(table: Table) -> dict[int, int]:
     return found
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("kind", TABLES)
 def test_inserted_rows_of_several_partitions_get_ids_of_their_own(
     spark: SparkSession, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

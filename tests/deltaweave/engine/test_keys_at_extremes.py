@@ -101,6 +101,7 @@ def test_a_decimal_key_finds_the_file_that_was_rewritten_in_place(
             assert upsert(table, LONG_DECIMALS, "DECIMAL(38,10)") == (5, 0)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("data_type", ["TIMESTAMP", "TIMESTAMP_NTZ", "DATE"])
 def test_a_last_moment_in_one_file_leaves_the_bounds_of_others_known(
     spark: SparkSession, tmp_path: Path, data_type: str, bounds_are_read: None
@@ -274,6 +275,7 @@ PARTITION_VALUES = {
 }
 
 
+@pytest.mark.minutes
 def test_partitions_of_extreme_values_are_found(
     spark: SparkSession, tmp_path: Path, bounds_are_read: None
 ) -> None:
@@ -319,6 +321,7 @@ COMPARED: dict[str, tuple[str, str, list[str], list[str]]] = {
 }
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("case", COMPARED)
 def test_keys_match_in_whatever_type_they_are_compared(
     spark: SparkSession, tmp_path: Path, case: str

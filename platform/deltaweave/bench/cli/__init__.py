@@ -3,7 +3,6 @@
 - `merge_commands`: `merge` and `peers`.
 - `change_commands`: `read`, `read-peers`, `ingest` and `decay`.
 - `limit_commands`: `limits`.
-- `machine`: checks what a benchmark needs: a directory, Java, a session.
 """
 
 from __future__ import annotations

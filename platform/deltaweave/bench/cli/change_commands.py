@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from deltaweave.bench.cli.machine import FAILED, check_outputs, fail, session, writable
 from deltaweave.bench.cli.merge_commands import DIRECTORY, Directory, Json, Runs, Scale, install
+from deltaweave.terminal import FAILED, check_outputs, fail, session, writable
 
 of_changes = typer.Typer()
 

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from deltaweave.bench.cli.machine import (
+from deltaweave.bench.cli.merge_commands import DIRECTORY, Directory, Json
+from deltaweave.terminal import (
     FAILED,
     MISUSED,
     check_java,
@@ -17,7 +18,6 @@ from deltaweave.bench.cli.machine import (
     fail,
     writable,
 )
-from deltaweave.bench.cli.merge_commands import DIRECTORY, Directory, Json
 
 of_limits = typer.Typer()
 

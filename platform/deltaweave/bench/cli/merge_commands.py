@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from deltaweave.bench.cli.machine import FAILED, MISUSED, check_outputs, fail, session, writable
 from deltaweave.errors import DeltaweaveError
+from deltaweave.terminal import FAILED, MISUSED, check_outputs, fail, session, writable
 
 if TYPE_CHECKING:
     from deltaweave.bench.data import Workspace

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from deltaweave.delta.jvm.delta_messages import (
+    SPARK_ERRORS,
     DeltaMessage,
     delta_error,
     delta_message,
@@ -34,6 +35,7 @@ from deltaweave.delta.jvm.gateway import (
     option,
     place_of,
     plan_text,
+    running_releases,
     scala_map,
     scala_map_of,
     select_where,
@@ -46,6 +48,7 @@ from deltaweave.delta.jvm.gateway import (
 from deltaweave.delta.jvm.threads import alongside, started
 
 __all__ = [
+    "SPARK_ERRORS",
     "DeltaMessage",
     "JavaObject",
     "alongside",
@@ -70,6 +73,7 @@ __all__ = [
     "place_of",
     "plan_text",
     "python_error",
+    "running_releases",
     "said_by",
     "scala_map",
     "scala_map_of",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import convert_exception
 
 from deltaweave.delta.jvm.errors import condition_and_state
@@ -12,6 +14,10 @@ from deltaweave.delta.jvm.gateway import JavaObject, jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+"""What PySpark raises for an exception of the JVM: translated by its class, or as it is."""
 
 
 def delta_error(view: JavaObject, name: str, *arguments: Any) -> JavaObject:

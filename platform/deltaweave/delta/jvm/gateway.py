@@ -78,6 +78,11 @@ def jvm(spark: SparkSession) -> JavaObject:
     return _NAMES[context]
 
 
+def running_releases(spark: SparkSession) -> tuple[str, str]:
+    """The releases of Spark and Delta that the session runs; both are checked, as by `jvm`."""
+    return spark.version, str(singleton(jvm(spark).io.delta, "package").VERSION())
+
+
 def _check_versions(spark: SparkSession, view: JavaObject) -> None:
     delta = singleton(view.io.delta, "package") if _has_delta(spark) else None
     found = (spark.version, delta.VERSION() if delta is not None else "none")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
 from types import MappingProxyType
 
 from deltaweave.engine.write import Strategy
@@ -151,6 +152,35 @@ class MergeResult:
     num_source_rows_unaffected: int | None = None
     commit_attempts: int = 0
     files_redone: int = 0
+
+    def __str__(self) -> str:
+        """What was done, on a few lines."""
+        counts = self.metrics
+        return "\n".join(
+            [
+                "nothing was committed"
+                if self.version is None
+                else f"committed version {self.version}",
+                f"strategy: {self.strategy}",
+                f"rows: {counts['numTargetRowsUpdated']:,} updated, "
+                f"{counts['numTargetRowsInserted']:,} inserted, "
+                f"{counts['numTargetRowsDeleted']:,} deleted, "
+                f"{counts['numTargetRowsCopied']:,} copied; {counts['numSourceRows']:,} in the "
+                "source",
+                f"files: {counts['numTargetFilesBeforeSkipping']:,} before skipping, "
+                f"{counts['numTargetFilesAfterSkipping']:,} after, "
+                f"{counts['numTargetFilesRemoved']:,} removed, "
+                f"{counts['numTargetFilesAdded']:,} added",
+                f"time: {counts['executionTimeMs'] + self.commit_time_ms:,} ms",
+                *(f"warning: {each}" for each in self.warnings),
+            ]
+        )
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        lines = [line.partition(": ") for line in str(self).splitlines()]
+        rows = "".join(f"<tr><td>{a}</td><td>{escape(c)}</td></tr>" for a, _, c in lines)
+        return f"<table>{rows}</table>"
 
     @property
     def was_applied_before(self) -> bool:

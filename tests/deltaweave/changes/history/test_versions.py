@@ -79,6 +79,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, kind: int, do: Callable[[], objec
     monkeypatch.setattr(owner, "_merge", merged)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("kind", "at_most"), [(1, 16), (2, 23)])
 def test_a_small_batch_takes_few_spark_jobs(
     apply: Apply, spark: SparkSession, kind: int, at_most: int
@@ -127,6 +128,7 @@ def test_a_delete_that_another_remembers_meanwhile_is_done_and_the_result_tells_
     )
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("kind", [1, 2])
 def test_what_another_remembers_meanwhile_that_changes_nothing_hides_no_result(
     apply: Apply, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int

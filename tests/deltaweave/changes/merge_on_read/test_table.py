@@ -76,6 +76,7 @@ def scans_of_base(read: DataFrame) -> int:
 STEPS = st.sampled_from([None, None, "merge", "overwrite"])
 
 
+@pytest.mark.minutes
 @DRAWN
 @given(
     batches=batches_of(UPSERTS, UPSERTS, DELETES, TRUNCATES),

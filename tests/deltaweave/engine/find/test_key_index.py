@@ -67,6 +67,7 @@ def values(table: Table) -> dict[str, int]:
     return found
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("properties", [{}, VECTORS], ids=["copy_on_write", "vectors"])
 def test_only_files_that_may_hold_a_key_are_read_also_after_merges(
     spark: SparkSession, tmp_path: Path, properties: dict[str, str]

@@ -159,6 +159,7 @@ def test_keys_compared_in_another_type_prune_too(
     assert rows_as_text(table.read().collect()) == expected
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("case", TYPES)
 def test_only_files_that_may_hold_a_key_are_read(
     spark: SparkSession, tmp_path: Path, case: str

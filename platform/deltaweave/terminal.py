@@ -1,4 +1,4 @@
-"""Checks what a benchmark needs of the machine: a directory, Java, a session."""
+"""What the commands need of the machine: a directory, Java, a session that does not chatter."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -17,7 +18,8 @@ import typer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FAILED, MISUSED = 1, 2  # exit codes
+DONE, FAILED, MISUSED = 0, 1, 2
+"""Exit codes of all commands: 2 is for arguments that make no sense, as typer's own."""
 
 
 def writable(directory: Path) -> Path:
@@ -42,7 +44,7 @@ def check_outputs(json: Path | None, plot: Path | None = None) -> None:
 
 def check_java() -> None:
     """End the command unless there is a JVM that Spark runs on."""
-    problem = _java_problem()
+    problem = java_problem()
     if problem is not None:
         fail(problem, FAILED)
 
@@ -52,27 +54,68 @@ def session(directory: Path) -> Iterator[SparkSession]:
     """The active session, or a new one with more memory, which ends with the context."""
     from pyspark.sql import SparkSession
 
-    from deltaweave.session import local_session
-
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
         return
-    check_java()
-    log = directory / "spark.log"
     options = {
         "spark.driver.memory": "8g",
         "spark.sql.warehouse.dir": str(directory / "spark-warehouse"),
     }
+    with _started(options, directory / "spark.log") as spark:
+        yield spark
+
+
+@contextmanager
+def quiet_session(conf: Sequence[str], *, verbose: bool) -> Iterator[SparkSession]:
+    """The active session, or a new one that ends with the context and leaves no file.
+
+    Args:
+        conf: Spark settings on top of those of `local_session`, each as `key=value`.
+        verbose: Whether Spark's own lines are shown. They are in no file.
+    """
+    from pyspark.sql import SparkSession
+
+    given = dict(_setting(each) for each in conf)
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    # On a disk that is full or closed, the warehouse is made where it is needed first.
+    with tempfile.TemporaryDirectory(prefix="deltaweave-", ignore_cleanup_errors=True) as folder:
+        options = {"spark.sql.warehouse.dir": str(Path(folder, "warehouse")), **given}
+        with _started(options, None if verbose else Path(folder, "spark.log")) as spark:
+            yield spark
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.startswith("spark."):
+        fail(f"--conf {key}: give it as spark.key=value.", MISUSED)
+    return key, value
+
+
+@contextmanager
+def _started(options: Mapping[str, str], log: Path | None) -> Iterator[SparkSession]:
+    """A new session; its JVM's output goes into the log, if there is one."""
+    from deltaweave.session import local_session
+
+    check_java()
     try:
-        with _output_to(log):
+        with _output_to(log) if log is not None else nullcontext():
             spark = local_session(**options)
-    except Exception as error:  # a JVM may fail to start for any reason, which the log shows
-        fail(f"Spark did not start ({type(error).__name__}); its output is in {log}.", FAILED)
+    except Exception as error:  # a JVM may fail to start for any reason, which its output shows
+        last = _last_lines(log) if log is not None else ""
+        fail(f"Spark did not start ({type(error).__name__}).{last}", FAILED)
     try:
         yield spark
     finally:
         spark.stop()
+
+
+def _last_lines(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return "".join(f"\n  {line}" for line in [" The end of its output:", *lines[-10:]] if lines)
 
 
 @contextmanager
@@ -93,7 +136,7 @@ def _output_to(log: Path) -> Iterator[None]:
             os.close(err)
 
 
-def _java_problem() -> str | None:
+def java_problem() -> str | None:
     """Why there is no JVM that Spark runs on, or None if there is one."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"

@@ -1,0 +1,60 @@
+"""The command line: `deltaweave merge`, `explain`, `history`, `inspect`, `doctor` and `bench`.
+
+- `statements`: `merge` and `explain`, of a MERGE as text or in a file.
+- `tables`: `history`, the merges of a table, and `inspect`, how its rows are laid out.
+- `health`: `doctor`, whether this machine can run merges, and what is missing.
+- `options`: what several commands take.
+
+A command ends with 0 if it did what it was asked, with 1 if that failed, and with 2 if its
+arguments make no sense. Results go to the standard output, as tables or with `--json`; all else
+goes to the standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+try:
+    import typer
+
+    from deltaweave.bench.cli import bench, of_changes, of_limits
+    from deltaweave.cli.health import doctor
+    from deltaweave.cli.statements import explain_merge, run_merge
+    from deltaweave.cli.tables import history, inspect
+except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries
+    sys.exit(f"The command line needs {error.name}: pip install 'deltaweave[cli]'.")
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="deltaweave keeps Delta tables current.",
+)
+app.command("merge")(run_merge)
+app.command("explain")(explain_merge)
+app.command("history")(history)
+app.command("inspect")(inspect)
+app.command("doctor")(doctor)
+app.add_typer(bench, name="bench")
+bench.add_typer(of_changes)
+bench.add_typer(of_limits)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import deltaweave
+
+        print(f"deltaweave {deltaweave.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _app(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Delta tables kept current."""

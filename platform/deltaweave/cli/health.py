@@ -1,0 +1,140 @@
+"""The command `doctor`: whether this machine can run merges, and what is missing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.table import Table as Shown
+
+from deltaweave.cli.options import Conf, Json, Verbose, print_json
+from deltaweave.errors import DeltaweaveError
+from deltaweave.terminal import FAILED, java_problem, quiet_session
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
+
+_PYTHON = (3, 10)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        about: What it is.
+        is_good: Whether merges run with it.
+        found: What was found and, if it is not good, what to do.
+    """
+
+    about: str
+    is_good: bool
+    found: str
+
+
+def doctor(
+    conf: Conf = [],  # noqa: B006  # typer reads it and hands on a list of its own
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Look at Python, Java, Spark, Delta and the executors; ends with 1 if something is missing."""
+    with Console(stderr=True).status("Looking"):
+        findings = list(_findings(conf, verbose=verbose))
+    if json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        shown = Shown("", "", "", show_header=False)
+        for finding in findings:
+            mark = "[green]ok[/]" if finding.is_good else "[red]missing[/]"
+            shown.add_row(mark, finding.about, finding.found)
+        Console(highlight=False).print(shown)
+    if not all(finding.is_good for finding in findings):
+        raise typer.Exit(FAILED)
+
+
+def _findings(conf: list[str], *, verbose: bool) -> Iterator[Finding]:
+    """Each thing in turn; without Java there is no session to look at."""
+    yield Finding(
+        "Python", sys.version_info >= _PYTHON, f"{sys.version.split()[0]} ({sys.executable})"
+    )
+    for package in ("pyspark", "delta-spark", "pyarrow"):
+        yield _package(package)
+    problem = java_problem()
+    yield Finding("Java", problem is None, problem or "17 or 21, as Spark needs it")
+    if problem is not None:
+        return
+    with quiet_session(conf, verbose=verbose) as spark:
+        for about, look in _OF_A_SESSION.items():
+            yield _looked_at(about, look, spark)
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(name, True, version(name))
+    except PackageNotFoundError:
+        return Finding(name, False, f"not installed: pip install {name}")
+
+
+def _looked_at(about: str, look: Callable[[SparkSession], str], spark: SparkSession) -> Finding:
+    try:
+        return Finding(about, True, look(spark))
+    except DeltaweaveError as error:
+        return Finding(about, False, f"{error.problem} {error.hint or ''}".rstrip())
+    except Exception as error:  # whatever is wrong there is what the caller wants to know
+        return Finding(about, False, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+
+
+def _releases(spark: SparkSession) -> str:
+    from deltaweave.delta.jvm import running_releases
+
+    return "Spark {} with Delta {}".format(*running_releases(spark))
+
+
+def _memory(spark: SparkSession) -> str:
+    driver = spark.conf.get("spark.driver.memory", "1g")
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    return f"{driver} for the driver (spark.driver.memory), of {whole:.1f} GiB of this machine"
+
+
+def _executors(spark: SparkSession) -> str:
+    """Their Python, by a task that runs there and needs pyarrow."""
+    [found] = _pythons(spark.range(1)).collect()
+    here = ".".join(map(str, sys.version_info[:2]))
+    if found.python != here:
+        raise RuntimeError(
+            f"Python {found.python} there and {here} here: set PYSPARK_PYTHON to one of the same "
+            "release"
+        )
+    return f"Python {found.python} with pyarrow {found.pyarrow} (PYSPARK_PYTHON)"
+
+
+def _pythons(rows: DataFrame) -> DataFrame:
+    def say(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import sys
+
+        import pyarrow as pa
+
+        list(batches)
+        python = ".".join(map(str, sys.version_info[:2]))
+        yield pa.RecordBatch.from_pydict({"python": [python], "pyarrow": [pa.__version__]})
+
+    return rows.coalesce(1).mapInArrow(say, "python STRING, pyarrow STRING")
+
+
+def _user_interface(spark: SparkSession) -> str:
+    return spark.sparkContext.uiWebUrl or "turned off (spark.ui.enabled)"
+
+
+_OF_A_SESSION: dict[str, Callable[[SparkSession], str]] = {
+    "Spark and Delta": _releases,
+    "Python of the executors": _executors,
+    "memory": _memory,
+    "Spark's UI": _user_interface,
+}

@@ -1,0 +1,50 @@
+"""What several commands take, and how they show that they work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from deltaweave.errors import DeltaweaveError
+from deltaweave.terminal import FAILED, quiet_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Conf = Annotated[
+    list[str],
+    typer.Option(help="A Spark setting as key=value; repeatable.", metavar="KEY=VALUE"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show Spark's own lines, too.")]
+TableName = Annotated[str, typer.Argument(help="A table's path (with a slash) or name.")]
+
+
+@contextmanager
+def working(what: str, conf: list[str], *, verbose: bool) -> Iterator[SparkSession]:
+    """A session; a terminal shows what is going on, and an error ends the command.
+
+    Args:
+        what: What is done, e.g. "Merging".
+        conf: As `quiet_session` takes it.
+        verbose: Whether Spark's own lines are shown.
+    """
+    status = Console(stderr=True).status("Starting Spark")
+    with status, quiet_session(conf, verbose=verbose) as spark:
+        status.update(what)
+        try:
+            yield spark
+        except DeltaweaveError as error:
+            status.stop()
+            typer.echo(error, err=True)
+            raise typer.Exit(FAILED) from error
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, on lines that people can read as well."""
+    print(json.dumps(value, indent=2, default=str, ensure_ascii=False))

@@ -1,0 +1,99 @@
+"""The commands `merge`, which runs a MERGE statement, and `explain`, which plans it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deltaweave.cli.options import Conf, Json, Verbose, print_json, working
+from deltaweave.errors import DeltaweaveError
+from deltaweave.locations import refuse_credentials
+from deltaweave.terminal import FAILED, MISUSED, fail
+
+if TYPE_CHECKING:
+    from deltaweave.engine.report import MergeResult
+
+Statement = Annotated[
+    str | None, typer.Argument(help="A MERGE statement, or - to read one.", show_default=False)
+]
+File = Annotated[Path | None, typer.Option("--file", help="A file that holds the statement.")]
+
+
+def run_merge(
+    statement: Statement = None,
+    file: File = None,
+    builtin: Annotated[
+        bool,
+        typer.Option(
+            "--fallback-builtin", help="Use Delta's own MERGE for features that are refused."
+        ),
+    ] = False,
+    conf: Conf = [],  # noqa: B006  # typer reads it and hands on a list of its own
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run a MERGE statement, and say what it did."""
+    import deltaweave
+
+    text = _text(statement, file)
+    with working("Merging", conf, verbose=verbose) as spark:
+        result = deltaweave.merge(spark, text, fallback="builtin" if builtin else None)
+    if json:
+        print_json(_as_json(result))
+    else:
+        print(result)
+
+
+def explain_merge(
+    statement: Statement = None,
+    file: File = None,
+    conf: Conf = [],  # noqa: B006  # as above
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say what a MERGE would do to its target as it is now, and what would help; writes nothing."""
+    import deltaweave
+
+    text = _text(statement, file)
+    with working("Planning", conf, verbose=verbose) as spark:
+        plan = deltaweave.explain(spark, text)
+    if json:
+        print_json(asdict(plan))
+    else:
+        print(plan)
+
+
+def _text(statement: str | None, file: Path | None) -> str:
+    if (statement is None) == (file is None):
+        fail("Give a statement, - to read one from the standard input, or --file.", MISUSED)
+    if file is not None:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            fail(f"{file} cannot be read: {error}.", MISUSED)
+    else:
+        text = sys.stdin.read() if statement == "-" else str(statement)
+    try:
+        refuse_credentials(text)  # before Spark starts
+    except DeltaweaveError as error:
+        fail(str(error), FAILED)
+    # A file's statement may end as a SQL script's does.
+    return text.strip().removesuffix(";")
+
+
+def _as_json(result: MergeResult) -> dict[str, Any]:
+    return {
+        "version": result.version,
+        "strategy": result.strategy,
+        "metrics": dict(result.metrics),
+        "num_source_rows_unaffected": result.num_source_rows_unaffected,
+        "attempts": result.attempts,
+        "commit_attempts": result.commit_attempts,
+        "files_redone": result.files_redone,
+        "commit_time_ms": result.commit_time_ms,
+        "warnings": list(result.warnings),
+    }

@@ -1,0 +1,188 @@
+"""The commands of the command line, on real tables, by what they print and end with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+import deltaweave
+from deltaweave import terminal
+from deltaweave.cli import app, health
+from tests.builders import write_table
+from tests.oracles import newest_version
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+MERGE = (
+    "MERGE INTO delta.`{path}` t USING (SELECT 2 AS k, 'B' AS v UNION ALL SELECT 3, 'C') s "
+    "ON t.k = s.k WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+)
+
+
+@pytest.fixture
+def path(spark: SparkSession, tmp_path: Path) -> str:
+    write_table(spark, str(tmp_path / "table"), [(1, "a"), (2, "b")], "k INT, v STRING")
+    return str(tmp_path / "table")
+
+
+def run(*arguments: object, text: str | None = None) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments], input=text)
+
+
+def printed(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_a_merge_says_what_it_did(path: str) -> None:
+    result = run("merge", MERGE.format(path=path))
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "committed version 1"
+    assert lines[2] == "rows: 1 updated, 1 inserted, 0 deleted, 1 copied; 2 in the source"
+    assert "files: 1 before skipping, 1 after, 1 removed, " in lines[3]
+    assert newest_version(path) == 1
+
+
+@pytest.mark.parametrize("way", ["argument", "standard input", "file"])
+def test_a_statement_comes_as_text_from_the_standard_input_or_a_file(
+    way: str, path: str, tmp_path: Path
+) -> None:
+    text = MERGE.format(path=path)
+    script = tmp_path / "merge.sql"
+    script.write_text(f"-- nightly\n{text};\n")
+    result = {
+        "argument": lambda: run("merge", text, "--json"),
+        "standard input": lambda: run("merge", "-", "--json", text=text),
+        "file": lambda: run("merge", "--file", script, "--json"),
+    }[way]()
+    merged = printed(result)
+    assert merged["version"] == 1
+    assert merged["metrics"]["numTargetRowsUpdated"] == 1
+    assert merged["warnings"] == []
+
+
+def test_a_plan_is_json_for_programs(path: str) -> None:
+    plan = printed(run("explain", MERGE.format(path=path), "--json"))
+    assert (plan["version"], plan["source_rows"]) == (0, 2)
+    assert plan["before_skipping"]["files"] == 1
+    assert newest_version(path) == 0
+
+
+def test_the_history_lists_merges_alone_the_newest_first(spark: SparkSession, path: str) -> None:
+    for _ in range(2):
+        deltaweave.merge(spark, MERGE.format(path=path))
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE k = 1")
+    assert [merge["version"] for merge in printed(run("history", path, "--json"))] == [2, 1]
+    [newest] = printed(run("history", path, "--json", "--limit", 1))
+    assert newest["metrics"]["numTargetRowsUpdated"] == 2
+    shown = run("history", path).output
+    assert shown.count("\n") > 4
+    assert "updated" in shown
+
+
+def test_an_inspection_tells_files_rows_and_what_is_small(path: str) -> None:
+    facts = printed(run("inspect", path, "--json"))
+    expected = {"version": 0, "files": 1, "rows": 2, "deleted_rows": 0, "small_files": 0}
+    assert {name: facts[name] for name in expected} == expected
+    assert facts["mean_file_bytes"] == facts["size_in_bytes"] > 0
+    assert "deleted rows" in run("inspect", path).output
+
+
+def test_a_doctor_finds_this_machine_well(spark: SparkSession) -> None:
+    findings = printed(run("doctor", "--json"))
+    assert [finding for finding in findings if not finding["is_good"]] == []
+    found = {finding["about"]: finding["found"] for finding in findings}
+    assert found["Spark and Delta"] == f"Spark {spark.version} with Delta 4.4.0"
+    assert "pyarrow" in found["Python of the executors"]
+
+
+def test_a_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "java_problem", lambda: "there is no Java: install one.")
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert "missing" in result.output
+    assert "there is no Java" in result.output
+    assert "Python of the executors" not in result.output  # there is no session to look at
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["merge"], 2, "Give a statement"),
+        (["merge", "MERGE", "--file", "x.sql"], 2, "Give a statement"),
+        (["merge", "--file", "/nowhere/x.sql"], 2, "/nowhere/x.sql cannot be read"),
+        (["merge", "MERGE INTO t USING s"], 1, "MERGE into t failed"),
+        (["merge", "SELECT 1"], 1, "the statement is no MERGE"),
+        (["explain", "MERGE INTO delta.`s3://k:secret@b/t` t"], 1, "credentials"),
+        (["history", "/nowhere/table"], 1, "of /nowhere/table"),
+        (["inspect", "/nowhere/table"], 1, "of /nowhere/table"),
+        (["inspect", "no_such_table"], 1, "of no_such_table"),
+        (["merge", "SELECT 1", "--conf", "spark.x"], 2, "--conf spark.x: give it as"),
+        (["merge", "SELECT 1", "--conf", "x=1"], 2, "--conf x: give it as"),
+    ],
+)
+def test_what_is_wrong_is_told_on_the_standard_error(
+    arguments: list[str], code: int, said: str
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == code, result.output
+    assert said in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.output
+
+
+def test_a_notebook_shows_a_result_as_a_table(spark: SparkSession, path: str) -> None:
+    html = deltaweave.merge(spark, MERGE.format(path=path))._repr_html_()
+    assert "<tr><td>strategy</td><td>" in html
+    assert html.count("<tr>") == len(html.split("</tr>")) - 1
+
+
+def test_the_version_is_told_without_spark() -> None:
+    code = (
+        "import sys; sys.argv = ['deltaweave', '--version']; from deltaweave.cli import app; app()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"deltaweave {deltaweave.__version__}\n"
+
+
+@pytest.mark.minutes
+def test_a_command_of_its_own_leaves_no_file_and_no_line_of_spark(
+    path: str, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "deltaweave", "merge", MERGE.format(path=path), "--json"],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout)["version"] == 1
+    assert done.stderr == ""
+    assert list(here.iterdir()) == []
+
+
+def test_a_spark_that_does_not_start_is_told_with_the_end_of_its_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+
+    def fails(**_: str) -> None:
+        subprocess.run(["sh", "-c", "echo no memory is left >&2"], check=True)
+        raise RuntimeError("gateway exited")
+
+    monkeypatch.setattr("deltaweave.session.local_session", fails)
+    monkeypatch.setattr(terminal, "check_java", lambda: None)
+    result = run("history", "/nowhere/table")
+    assert result.exit_code == 1
+    assert "Spark did not start (RuntimeError)." in result.stderr
+    assert "no memory is left" in result.stderr

@@ -29,7 +29,7 @@ TINY_DATA = {
     # JVM's helper process each in half the time.
     # The optimizing compiler took a quarter of the time: leave it the code that is hottest by far.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Djdk.lang.Process.launchMechanism=VFORK "
-    "-Xms2g -Xmn1g -XX:Tier4InvocationThreshold=40000 -XX:Tier4MinInvocationThreshold=5000 "
+    "-XX:Tier4InvocationThreshold=40000 -XX:Tier4MinInvocationThreshold=5000 "
     "-XX:Tier4CompileThreshold=60000 -XX:Tier4BackEdgeThreshold=300000",
     "spark.log.level": "OFF",  # failing tasks of tests that expect a failure fill pages otherwise
     "spark.sql.shuffle.partitions": "2",

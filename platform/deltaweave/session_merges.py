@@ -59,6 +59,7 @@ _COUNTS_SCHEMA = StructType([StructField(name, LongType()) for name in _COUNTS])
 # What is wrong with these, Delta's own MERGE says in the words that existing code expects.
 _TOLD_BY_BUILT_IN = (StatementError, TableNotFoundError, NotADeltaTableError)
 
+_OURS = "_runs_merges_on_deltaweave"
 _installing = threading.Lock()
 
 
@@ -103,8 +104,10 @@ def _install() -> None:
     from pyspark.sql import SparkSession
 
     with _installing:
-        if not hasattr(SparkSession.sql, "__wrapped__"):
+        # Others may have wrapped the method too, before or after.
+        if not hasattr(SparkSession.sql, _OURS):
             SparkSession.sql = _sql(SparkSession.sql)  # type: ignore[method-assign]
+        if not hasattr(DeltaMergeBuilder.execute, _OURS):
             execute = _execute(DeltaMergeBuilder.execute)
             DeltaMergeBuilder.execute = execute  # type: ignore[method-assign]
 
@@ -120,6 +123,7 @@ def _sql(built_in: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
         with _formatted(self, sqlQuery, kwargs) as text:
             return _merged(self, lambda: parse_statement(self, text, args or ()), by_built_in)
 
+    setattr(sql, _OURS, True)
     return sql
 
 
@@ -130,6 +134,7 @@ def _execute(built_in: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
             return built_in(self)
         return _merged(self._spark, lambda: parse_builder(self), lambda: built_in(self))
 
+    setattr(execute, _OURS, True)
     return execute
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -283,6 +285,26 @@ def test_a_session_is_disabled_again_and_others_never_are_enabled(
     WAYS["text"].merge(enabled, path)
     assert not on_engine
     assert newest_version(path) == 2
+
+
+def test_a_method_that_another_library_wrapped_is_replaced_too(
+    enabled: SparkSession, on_engine: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built_in = inspect.unwrap(SparkSession.sql)
+    traced: list[str] = []
+
+    @functools.wraps(built_in)
+    def tracing(self: SparkSession, text: str, *args: Any, **kwargs: Any) -> DataFrame:
+        traced.append(text)
+        return built_in(self, text, *args, **kwargs)
+
+    path = table(enabled, tmp_path / "table")
+    monkeypatch.setattr(SparkSession, "sql", tracing)
+    deltaweave.enable(enabled)
+    WAYS["text"].merge(enabled, path)
+    enabled.sql("SELECT 1")
+    assert len(on_engine) == 1
+    assert "SELECT 1" in traced
 
 
 def test_each_of_several_threads_enables_and_merges(

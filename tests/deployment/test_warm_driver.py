@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ attachment = attach(conf, name={name!r}, idle_seconds={idle_seconds}, orphaned_s
 spark = attachment.session
 answer = attachment.driver
 """
+DRIVER = "answer = attachment.driver"
 
 
 class Client:
@@ -80,12 +82,18 @@ class Client:
         self._process.wait()
 
 
-@pytest.fixture(scope="module")
-def home() -> Iterator[Path]:
+@contextmanager
+def new_home() -> Iterator[Path]:
     # Not pytest's directories: the path of a socket has room for a hundred characters.
     directory = Path(tempfile.mkdtemp(prefix="warm-"))
     yield directory
     shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    with new_home() as directory:
+        yield directory
 
 
 @pytest.fixture(scope="module")
@@ -137,9 +145,9 @@ def wait_until(holds: Callable[[], bool], seconds: float = 30) -> None:
 
 
 def test_processes_that_start_at_once_share_one_driver(
-    pair: tuple[Client, Client], drivers: set[int], home: Path
+    pair: tuple[Client, Client], home: Path
 ) -> None:
-    assert len(drivers) == 1
+    assert pair[0].run(DRIVER) == pair[1].run(DRIVER)
     [log] = (home / "deltaweave").glob("*.log")
     assert log.read_text().count("Driver started") == 1
     names = {client.run("answer = list(spark.sparkContext.getJobTags())")[0] for client in pair}
@@ -336,19 +344,35 @@ answer = mine.count()
     first.run("mine.unpersist()\nspark.catalog.dropTempView('mine')")
 
 
-def test_a_process_that_stops_its_session_ends_nobody_elses(pair: tuple[Client, Client]) -> None:
-    first, second = pair
+def test_a_process_that_stops_its_session_ends_nobody_elses(
+    pair: tuple[Client, Client], start: Callable[[], Client]
+) -> None:
+    first, _ = pair
+    stopping = start()
+    stopping.attach("stopping")
+    stopping.answer()
 
-    assert second.run("spark.stop()\nanswer = spark.sparkContext._jsc is None")
+    assert stopping.run("spark.stop()\nanswer = spark.sparkContext._jsc is None")
 
     assert first.run("answer = spark.range(3).count()") == 3
 
 
+@pytest.fixture
+def alone() -> Iterator[tuple[Client, Path]]:
+    """A process in a home of its own, so with a driver of its own."""
+    with new_home() as directory:
+        client = Client(directory)
+        yield client, directory
+        client.kill()
+
+
 def test_a_driver_that_died_is_started_anew_and_ends_when_idle(
-    pair: tuple[Client, Client], drivers: set[int], home: Path
+    alone: tuple[Client, Path], drivers: set[int]
 ) -> None:
-    first, _ = pair
-    [died] = drivers
+    first, home = alone
+    first.attach("first")
+    died = first.answer()
+    drivers.add(died)
     os.kill(died, signal.SIGKILL)
     # Its connections end with the last of its threads, after the process counts as ended.
     wait_until(lambda: not first.run("answer = attachment.is_alive()"))

@@ -96,13 +96,14 @@ class SparkResource(LazyPySparkResource):
             self._spark_session = None
         if self._spark_session is None:
             self._attachment = self._attach() if self.warm else None
-            self._spark_session = (
+            session = (
                 self._attachment.session
                 if self._attachment
                 else deltaweave.local_session(**self._spark_conf())
             )
-            if is_enabled(self._spark_session):
-                deltaweave.enable(self._spark_session)
+            if is_enabled(session):
+                deltaweave.enable(session)
+            self._spark_session = session
 
     def _attach(self) -> Attachment | None:
         from deltaweave.warm_driver.client import attach

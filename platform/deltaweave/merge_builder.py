@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from deltaweave import clauses as when
 from deltaweave.clauses import Clause
+from deltaweave.delta.jvm import active
 from deltaweave.delta.statement import merge_plan
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import StatementError
@@ -111,9 +112,21 @@ class MergeBuilder:
             raise StatementError(
                 "it has no WHEN clause.", table=table, hint="Add a clause before execute()."
             )
+        spark = self._source_df.sparkSession
+        with active(spark):
+            return self._run(spark, fallback, skip_unchanged_updates, applied_before, computed_from)
+
+    def _run(
+        self,
+        spark: SparkSession,
+        fallback: Fallback | None,
+        skip_unchanged_updates: bool,
+        applied_before: int | None,
+        computed_from: int | None,
+    ) -> MergeResult:
         parsed = merge_plan(
-            self._source_df.sparkSession,
-            table=table,
+            spark,
+            table=self._table,
             target_parts=self._target_parts,
             target_alias=self._target_alias,
             source=self._source_df,

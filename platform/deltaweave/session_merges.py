@@ -3,23 +3,29 @@
 `SparkSession.sql` and the `execute` of Delta's merge builder are replaced in the Python process,
 once, when the first session is enabled. What replaces them asks the session's configuration at each
 MERGE, and hands on all other statements and the sessions that are not enabled. A session that Spark
-clones from an enabled one, as for `foreachBatch`, is enabled too; one of `newSession()` is not.
+clones from an enabled one, as for `foreachBatch`, is enabled too; one of `newSession()` is not,
+unless the setting is in Spark's own configuration.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import LongType, StructField, StructType
 
-from deltaweave.delta.jvm import SPARK_ERRORS, check_is_classic, jvm, python_error
+from deltaweave.delta.jvm import (
+    SPARK_ERRORS,
+    active,
+    check_is_classic,
+    jvm,
+    python_error,
+    rows_of_numbers,
+)
 from deltaweave.delta.statement import ParsedMerge, parse_builder, parse_statement
 from deltaweave.engine.report import MergeResult
 from deltaweave.engine.write import Strategy
@@ -28,6 +34,7 @@ from deltaweave.errors import (
     CommitStateUnknownError,
     DeltaweaveError,
     NotADeltaTableError,
+    SchemaChangedError,
     StatementError,
     TableNotFoundError,
     UnsupportedFeatureError,
@@ -43,11 +50,6 @@ logger = logging.getLogger(__name__)
 ENABLED = "spark.deltaweave.enabled"
 """The session's setting: whether its MERGE statements run on the engine. Default false."""
 
-# A MERGE may follow comments and common table expressions; the parser decides.
-_MAY_BE_MERGE = re.compile(
-    r"(\s|--[^\n]*(\n|$)|/\*.*?\*/)*(MERGE|WITH)\b", re.IGNORECASE | re.DOTALL
-)
-_MERGE = re.compile(r"\bMERGE\b", re.IGNORECASE)
 # Delta's, of which the first is the sum of the others.
 _COUNTS = {
     "num_affected_rows": ("Updated", "Deleted", "Inserted"),
@@ -55,9 +57,9 @@ _COUNTS = {
     "num_deleted_rows": ("Deleted",),
     "num_inserted_rows": ("Inserted",),
 }
-_COUNTS_SCHEMA = StructType([StructField(name, LongType()) for name in _COUNTS])
-# What is wrong with these, Delta's own MERGE says in the words that existing code expects.
-_TOLD_BY_BUILT_IN = (StatementError, TableNotFoundError, NotADeltaTableError)
+# Raised before anything is written. Delta's own MERGE says what is wrong in the words that existing
+# code expects, or merges what the engine cannot.
+_LEFT_TO_BUILT_IN = (StatementError, TableNotFoundError, NotADeltaTableError, SchemaChangedError)
 
 _OURS = "_runs_merges_on_deltaweave"
 _installing = threading.Lock()
@@ -114,13 +116,17 @@ def _install() -> None:
 
 def _sql(built_in: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
     @functools.wraps(built_in)
-    def sql(self: SparkSession, sqlQuery: str, args: Any = None, **kwargs: Any) -> DataFrame:  # noqa: N803
+    def sql(self: SparkSession, sqlQuery: str, *given: Any, **named: Any) -> DataFrame:  # noqa: N803
         def by_built_in() -> DataFrame:
-            return built_in(self, sqlQuery, args, **kwargs)
+            return built_in(self, sqlQuery, *given, **named)
 
-        if not _may_be_merge(sqlQuery) or not is_enabled(self):
+        values = dict(named)
+        args = given[0] if given else values.pop("args", None)
+        # PySpark refuses other arguments.
+        are_known = len(given) <= 1 and isinstance(args, (dict, list, type(None)))
+        if not may_be_merge(sqlQuery) or not are_known or not is_enabled(self):
             return by_built_in()
-        with _formatted(self, sqlQuery, kwargs) as text:
+        with _formatted(self, sqlQuery, values) as text:
             return _merged(self, lambda: parse_statement(self, text, args or ()), by_built_in)
 
     setattr(sql, _OURS, True)
@@ -138,10 +144,28 @@ def _execute(built_in: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
     return execute
 
 
-def _may_be_merge(text: object) -> bool:
-    if not isinstance(text, str) or _MAY_BE_MERGE.match(text) is None:
+def may_be_merge(text: object) -> bool:
+    """Whether a statement begins with MERGE, or WITH, after comments; the parser decides.
+
+    It is asked of every statement of the process, so it reads no further than the first word.
+    """
+    if not isinstance(text, str):
         return False
-    return _MERGE.search(text) is not None
+    at, depth = 0, 0
+    while at < len(text):
+        two = text[at : at + 2]
+        if two == "/*":  # comments may hold comments
+            at, depth = at + 2, depth + 1
+        elif depth and two == "*/":
+            at, depth = at + 2, depth - 1
+        elif depth or text[at].isspace():
+            at += 1
+        elif two == "--":
+            end = text.find("\n", at)
+            at = len(text) if end < 0 else end + 1
+        else:
+            return text[at : at + 5].upper() == "MERGE" or text[at : at + 4].upper() == "WITH"
+    return False
 
 
 @contextmanager
@@ -164,15 +188,16 @@ def _merged(
 ) -> DataFrame:
     """The counts of a merge on the engine, or what Delta's own MERGE returns or raises."""
     try:
-        result = run(
-            parse(),
-            idempotency=None,
-            applied_before=None,
-            computed_from=None,
-            fallback=None,
-            skip_unchanged_updates=False,
-        )
-    except _TOLD_BY_BUILT_IN as error:
+        with active(spark):
+            result = run(
+                parse(),
+                idempotency=None,
+                applied_before=None,
+                computed_from=None,
+                fallback=None,
+                skip_unchanged_updates=False,
+            )
+    except _LEFT_TO_BUILT_IN as error:
         counts = by_built_in()
         # A statement that is no MERGE, or not into a Delta table, is not for the engine at all.
         logger.info("%s: Spark ran it as without deltaweave: %s", error.table, error.problem)
@@ -190,21 +215,24 @@ def _merged(
 
 def _as_built_in_says_it(spark: SparkSession, error: DeltaweaveError) -> Exception:
     """The error that Delta's own MERGE raises in place of this one, if there is one."""
-    logger.info("%s", error)
+    logger.info("%s: %s", error.table, type(error).__name__)
     if isinstance(error, AmbiguousMatchError):
         return python_error(
             spark, "multipleSourceRowMatchingTargetRowInMergeException", with_session=True
         )
     if isinstance(error, CommitStateUnknownError):
         return error
-    cause = error.__cause__
+    cause: BaseException | None = error
+    while isinstance(cause, DeltaweaveError):
+        cause = cause.__cause__
     return cause if isinstance(cause, SPARK_ERRORS) else error
 
 
 def _counts(spark: SparkSession, result: MergeResult) -> DataFrame:
+    """The row that Delta's own MERGE returns; none where the session's pair was applied before."""
     if result.strategy == Strategy.ALREADY_APPLIED.value:
-        return spark.createDataFrame([], _COUNTS_SCHEMA)
-    row = [
+        return rows_of_numbers(spark, [], list(_COUNTS))
+    counts = [
         sum(result.metrics[f"numTargetRows{of}"] for of in summed) for summed in _COUNTS.values()
     ]
-    return spark.createDataFrame([tuple(row)], _COUNTS_SCHEMA)
+    return rows_of_numbers(spark, [counts], list(_COUNTS))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from deltaweave.choices import check_choice
 from deltaweave.delta.commit import Lease
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import active, check_is_classic, translated
 from deltaweave.delta.statement import ParsedMerge, parse_statement, resolve, run_builtin_merge
 from deltaweave.engine import explain as explaining
 from deltaweave.engine import run as engine_run
@@ -70,15 +70,17 @@ def merge(
         CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
         DeltaweaveError: Another subclass that says what happened; nothing was committed.
     """
-    return run(
-        parse_statement(spark, statement),
-        idempotency=idempotency,
-        applied_before=applied_before,
-        computed_from=computed_from,
-        lease=lease,
-        fallback=fallback,
-        skip_unchanged_updates=skip_unchanged_updates,
-    )
+    check_is_classic(spark)
+    with active(spark):
+        return run(
+            parse_statement(spark, statement),
+            idempotency=idempotency,
+            applied_before=applied_before,
+            computed_from=computed_from,
+            lease=lease,
+            fallback=fallback,
+            skip_unchanged_updates=skip_unchanged_updates,
+        )
 
 
 def explain(spark: SparkSession, statement: str) -> MergePlan:
@@ -90,7 +92,9 @@ def explain(spark: SparkSession, statement: str) -> MergePlan:
     Raises:
         DeltaweaveError: As `merge` would.
     """
-    return explaining.explain(resolve(parse_statement(spark, statement)))
+    check_is_classic(spark)
+    with active(spark):
+        return explaining.explain(resolve(parse_statement(spark, statement)))
 
 
 def run(

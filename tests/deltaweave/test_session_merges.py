@@ -26,6 +26,7 @@ from deltaweave.delta.statement import ParsedMerge
 from tests.builders import frame, write_table
 from tests.deltaweave.engine.test_options import REFUSED
 from tests.oracles import error_classes, newest_version, rows_as_text
+from tests.spark_jobs import jobs_of
 
 TARGET = [(1, "a"), (2, "b"), (3, "c")]
 SOURCE = [(2, "B"), (3, None), (4, "D")]
@@ -110,6 +111,28 @@ WAYS = {
     "no_merge": Way(sql("WITH merge AS (SELECT 1 AS one) SELECT * FROM merge"), on_engine=False),
 }
 
+
+def merged_later(change: str, **clause: Any) -> Merge:
+    """A merge by a DeltaTable that was made before the table changed."""
+
+    def merge(spark: SparkSession, path: str) -> DataFrame:
+        made_before = DeltaTable.forPath(spark, path).alias("t")
+        spark.sql(change.replace("{target}", f"delta.`{path}`"))
+        source = spark.sql("SELECT 2 AS k, 'B' AS v").alias("s")
+        return made_before.merge(source, "t.k = s.k").whenMatchedUpdate(**clause).execute()
+
+    return merge
+
+
+def by_source(condition: str) -> Merge:
+    def merge(spark: SparkSession, path: str) -> DataFrame:
+        source = spark.sql("SELECT 2 AS k, 1 AS q").alias("s")
+        target = DeltaTable.forPath(spark, path).alias("t")
+        return target.merge(source, "t.k = s.k").whenNotMatchedBySourceDelete(condition).execute()
+
+    return merge
+
+
 # What existing code may catch.
 WRONG = {
     "no_such_column": sql(
@@ -130,6 +153,19 @@ WRONG = {
     "value_that_does_not_fit": sql(
         "MERGE INTO {target} t USING merged_source s ON t.k = s.k "
         "WHEN MATCHED THEN UPDATE SET k = CAST(s.v AS INT)"
+    ),
+    "by_source_that_reads_the_source": by_source("s.q IS NULL"),
+    "by_source_with_a_name_of_the_source": by_source("q IS NULL"),
+    "insert_that_reads_the_target": lambda spark, path: (
+        DeltaTable.forPath(spark, path)
+        .alias("t")
+        .merge(spark.table("merged_source").alias("s"), "t.k = s.k")
+        .whenNotMatchedInsert(values={"k": "t.k"})
+        .execute()
+    ),
+    "arguments_of_another_kind": lambda spark, path: spark.sql(
+        f"MERGE INTO delta.`{path}` t USING merged_source s ON t.k = ? WHEN MATCHED THEN DELETE",
+        args=(1,),  # type: ignore[arg-type]
     ),
     "builder_without_clauses": lambda spark, path: (
         DeltaTable.forPath(spark, path).merge(spark.table("merged_source"), "true").execute()
@@ -216,6 +252,87 @@ def test_existing_code_catches_the_errors_of_built_in_merge(
 
 
 @pytest.mark.parametrize(
+    ("change", "clause"),
+    [
+        # Of the old type, 5,000,000,000 would be 705,032,704.
+        ("ALTER TABLE {target} ALTER COLUMN k TYPE BIGINT", {"set": {"v": "s.v"}}),
+        ("ALTER TABLE {target} ADD COLUMN n INT", {"set": {"v": "s.v"}}),
+        ("CREATE OR REPLACE TABLE {target} (k INT, v STRING) USING delta", {"set": {"v": "s.v"}}),
+        ("INSERT INTO {target} VALUES (2, 'b')", {"set": {"v": "s.v"}}),
+    ],
+    ids=["a type is widened", "a column is added", "another table", "rows are added"],
+)
+def test_a_table_that_changed_since_its_delta_table_was_made_is_merged_as_built_in_merge_does(
+    change: str,
+    clause: dict[str, Any],
+    enabled: SparkSession,
+    plain: SparkSession,
+    tmp_path: Path,
+) -> None:
+    merge, outcomes = merged_later(change, **clause), []
+    for session in (enabled, plain):
+        path = str(tmp_path / f"of_{len(outcomes)}")
+        properties = {"delta.enableTypeWidening": "true"}
+        write_table(session, path, TARGET, COLUMNS, properties=properties)
+        try:
+            said: Any = merge(session, path).collect()
+        except (PySparkException, Py4JJavaError) as error:
+            said = type(error), set(error_classes(error))
+        rows = session.read.format("delta").load(path).collect()
+        outcomes.append((said, rows_as_text(rows), newest_version(path)))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_session_is_asked_for_its_own_settings_whichever_is_active(
+    enabled: SparkSession, plain: SparkSession, spark: SparkSession, tmp_path: Path
+) -> None:
+    found = []
+    for session in (enabled, plain):
+        path = str(tmp_path / f"of_{len(found)}")
+        session.conf.set("spark.sql.session.timeZone", "America/New_York")
+        session.conf.set("spark.sql.ansi.enabled", "false")
+        write_table(session, path, [(1, 0)], "k INT, at BIGINT")
+        other = spark.newSession()
+        other.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+        other.conf.set("spark.sql.ansi.enabled", "true")
+        sessions = spark.sparkContext._jvm.org.apache.spark.sql.classic.SparkSession
+        sessions.setActiveSession(other._jsparkSession)
+        session.sql(
+            f"MERGE INTO delta.`{path}` t "
+            "USING (SELECT 1 AS k UNION ALL SELECT CAST('x' AS INT)) s "
+            "ON t.k = s.k WHEN MATCHED THEN "
+            "UPDATE SET at = unix_timestamp(TIMESTAMP'2024-07-01 00:00:00')"
+        )
+        assert sessions.getActiveSession().get().equals(other._jsparkSession)
+        found.append(session.read.format("delta").load(path).collect())
+    assert found[0] == found[1] == [(1, 1719806400)]  # midnight in New York
+
+
+def test_the_counts_are_there_without_a_job(enabled: SparkSession, tmp_path: Path) -> None:
+    counts = WAYS["text"].merge(enabled, table(enabled, tmp_path / "table"))
+    assert jobs_of(enabled, "counts", counts.collect) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "may_be"),
+    [
+        ("merge into t", True),
+        (" \n\t-- a comment\nMERGE", True),
+        ("/* a /* comment */ in a comment */ MERGE", True),
+        ("/* a /* comment */ MERGE", False),  # the outer comment goes on
+        ("-- MERGE", False),
+        ("WITH s AS (SELECT 1) MERGE", True),
+        ("SELECT 'MERGE'", False),
+        ("", False),
+        ("/* */" * 100_000 + "SELECT 1", False),  # quickly
+    ],
+    ids=range(9),
+)
+def test_a_statement_is_told_by_its_first_word(text: str, may_be: bool) -> None:
+    assert session_merges.may_be_merge(text) == may_be
+
+
+@pytest.mark.parametrize(
     ("on", "value", "args"),
     [(":below", ":v", {"below": 3, "v": "it's"}), ("?", "?", [3, "it's"])],
     ids=["by name", "by place"],
@@ -262,6 +379,17 @@ def test_what_the_engine_refuses_runs_on_built_in_merge_with_one_warning(
     assert not on_engine
     [warned] = [record.getMessage() for record in caplog.records]
     assert "icebergCompatV2: Delta's own MERGE runs instead" in warned
+
+
+def test_a_pair_is_reset_after_its_use_however_that_is_spelled(
+    enabled: SparkSession, tmp_path: Path
+) -> None:
+    path = table(enabled, tmp_path / "table")
+    enabled.conf.set("spark.databricks.delta.write.txnAppId", "loader")
+    enabled.conf.set("spark.databricks.delta.write.txnVersion", "7")
+    enabled.conf.set("spark.databricks.delta.write.txnVersion.autoReset.enabled", " True")
+    assert WAYS["text"].merge(enabled, path).count() == 1
+    assert enabled.conf.get("spark.databricks.delta.write.txnVersion", None) is None
 
 
 def test_a_pair_of_the_session_is_applied_once(enabled: SparkSession, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ and the identity columns that the analyzer saw.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.transaction import Transaction
@@ -24,6 +25,7 @@ def check_since_analysis(transaction: Transaction) -> None:
         CommitConflictError: Type widening was switched on or off in between.
         StatementError: The statement adds a column without a type.
     """
+    _check_identity(transaction)
     _check_schema(transaction)
     _check_type_widening(transaction)
     _check_identity_columns(transaction)
@@ -35,6 +37,36 @@ def _check_schema(transaction: Transaction) -> None:
     resolved = transaction.merge.node.target().schema()
     if now.size() != resolved.size():
         raise _changed(transaction, "schemaChangedSinceAnalysis", resolved, now, False)
+    at_analysis = transaction.merge.node.targetFileIndex().metadata().schema()
+    if at_analysis.equals(now):
+        return
+    before, after = _types(at_analysis), _types(now)
+    # Values were cast to the types of then. Delta compares the number of columns alone.
+    if any(before[name] != after[name] for name in before.keys() & after.keys()):
+        raise _changed(transaction, "schemaChangedSinceAnalysis", at_analysis, now, False)
+
+
+def _types(schema: JavaObject) -> dict[str, Any]:
+    """The type of each column, as JSON without what is said of its fields."""
+    return {field["name"]: _plain(field["type"]) for field in json.loads(schema.json())["fields"]}
+
+
+def _plain(data_type: Any) -> Any:
+    if not isinstance(data_type, dict):
+        return data_type
+    if data_type["type"] == "struct":
+        return {field["name"]: _plain(field["type"]) for field in data_type["fields"]}
+    inner = ("elementType", "keyType", "valueType")
+    return [data_type["type"], *(_plain(data_type[name]) for name in inner if name in data_type)]
+
+
+def _check_identity(transaction: Transaction) -> None:
+    """Fail where another table is in its place, whose columns may be the same."""
+    resolved = transaction.merge.node.targetFileIndex().metadata()
+    if resolved.id() != transaction.transaction.metadata().id():
+        none = jvm_.option(jvm_.jvm(transaction.merge.spark), None)
+        name = transaction.transaction.tableNameOrPath()
+        raise _changed(transaction, "metadataChangedException", name, none)
 
 
 def _check_type_widening(transaction: Transaction) -> None:
@@ -80,7 +112,7 @@ def _check_void_columns(transaction: Transaction) -> None:
     merge = transaction.merge
     key = "spark.databricks.delta.createDataFrame.dropNullColumns"
     migrated = merge.node.migratedSchema()
-    if merge.spark.conf.get(key, "false") != "true" or not migrated.isDefined():
+    if not jvm_.is_on(merge.spark, key, otherwise=False) or not migrated.isDefined():
         return
     view = jvm_.jvm(merge.spark)
     utils = jvm_.singleton(view.org.apache.spark.sql.delta.schema, "SchemaUtils")

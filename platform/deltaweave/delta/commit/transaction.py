@@ -204,7 +204,7 @@ class Transaction:
         configuration = self.merge.spark._jsparkSession.sessionState().conf()
         write = jvm_.singleton(view.org.apache.spark.sql.delta.files, "TransactionalWrite")
         key = "spark.databricks.delta.merge.repartitionBeforeWrite.enabled"
-        return self.merge.spark.conf.get(key, "true") == "true" and not write.shouldOptimizeWrite(
+        return jvm_.is_on(self.merge.spark, key, otherwise=True) and not write.shouldOptimizeWrite(
             self.transaction.metadata(), configuration
         )
 

@@ -112,7 +112,7 @@ def session_pair(spark: SparkSession, *, table: str) -> tuple[str, int] | None:
 
 def reset_session_pair(spark: SparkSession) -> None:
     """Unset the version after its use, if the session asks for that."""
-    if spark.conf.get(AUTO_RESET, "false") == "true":
+    if jvm_.is_on(spark, AUTO_RESET, otherwise=False):
         spark.conf.unset(VERSION)
 
 

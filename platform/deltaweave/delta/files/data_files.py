@@ -104,7 +104,7 @@ def assumes_new_calendar(spark: SparkSession) -> bool:
     times of other writers by the session's time zone.
     """
     modes = (spark.conf.get(setting) for setting in _CALENDARS_OF_READS)
-    shifts = (spark.conf.get(_SHIFTS_INT96) or "").lower() == "true"
+    shifts = jvm_.is_on(spark, _SHIFTS_INT96, otherwise=False)
     return not shifts and all((mode or "").upper() == "CORRECTED" for mode in modes)
 
 

@@ -67,7 +67,7 @@ def vectors_writable(transaction: Transaction) -> bool:
     utils = jvm_.singleton(
         jvm_.jvm(spark).org.apache.spark.sql.delta.commands, "DeletionVectorUtils"
     )
-    wanted = spark.conf.get(USE_PERSISTENT, "true") == "true"
+    wanted = jvm_.is_on(spark, USE_PERSISTENT, otherwise=True)
     snapshot = transaction.snapshot
     return wanted and bool(utils.deletionVectorsWritable(snapshot.protocol(), snapshot.metadata()))
 

@@ -4,6 +4,8 @@
 - `errors`: translates Java exceptions into the errors of `deltaweave.errors`.
 - `exceeded_limits`: which limit of Spark or the machine an error is about, and what to set.
 - `delta_messages`: what the errors say that Delta itself would raise.
+- `local_rows`: a DataFrame of a few numbers.
+- `sessions`: makes a session the active one; reads settings that are true or false.
 - `threads`: runs work for Spark in a second thread.
 """
 
@@ -45,12 +47,15 @@ from deltaweave.delta.jvm.gateway import (
     text_of,
     texts,
 )
+from deltaweave.delta.jvm.local_rows import rows_of_numbers
+from deltaweave.delta.jvm.sessions import active, is_on
 from deltaweave.delta.jvm.threads import alongside, started
 
 __all__ = [
     "SPARK_ERRORS",
     "DeltaMessage",
     "JavaObject",
+    "active",
     "alongside",
     "check_is_classic",
     "column_of",
@@ -64,6 +69,7 @@ __all__ = [
     "function",
     "function_of_text",
     "is_a",
+    "is_on",
     "iterate",
     "java_list",
     "jvm",
@@ -73,6 +79,7 @@ __all__ = [
     "place_of",
     "plan_text",
     "python_error",
+    "rows_of_numbers",
     "running_releases",
     "said_by",
     "scala_map",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from deltaweave import errors
 from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import JavaObject, letting_go
+from deltaweave.delta.jvm import JavaObject
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +79,7 @@ def _resolved(spark: SparkSession, parts: Sequence[str]) -> tuple[JavaObject, Ja
     """The catalog of a name, and its identifier there (namespace and name)."""
     names = jvm_.seq(jvm_.jvm(spark), parts)
     analyzer = spark._jsparkSession.sessionState().analyzer()
-    with _active(spark):  # catalogs are configured in the settings of the active session
+    with jvm_.active(spark):  # catalogs are configured in the settings of the active session
         found = analyzer.CatalogAndIdentifier().unapply(names).get()
     return found._1(), found._2()
 
@@ -91,24 +90,8 @@ def _is_of_session(spark: SparkSession, catalog: JavaObject) -> bool:
     Its name does not tell: others of Delta's class have the name of what they delegate to.
     """
     manager = spark._jsparkSession.sessionState().catalogManager()
-    with _active(spark):
+    with jvm_.active(spark):
         return bool(catalog.equals(manager.v2SessionCatalog()))
-
-
-@contextmanager
-def _active(spark: SparkSession) -> Iterator[None]:
-    """Make a session the active one of this thread's JVM thread while the block runs."""
-    sessions = jvm_.jvm(spark).org.apache.spark.sql.classic.SparkSession
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(spark._jsparkSession)
-    try:
-        yield
-    finally:
-        with letting_go("the active session"):
-            if before.isDefined():
-                sessions.setActiveSession(before.get())
-            else:
-                sessions.clearActiveSession()
 
 
 def _in_session_catalog(

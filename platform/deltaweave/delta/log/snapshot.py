@@ -164,7 +164,7 @@ class TableSnapshot:
         None if it does not list them (Delta protocol, section "Version Checksum File").
         """
         checksum = self.snapshot.checksumOpt()
-        is_trusted = self.spark.conf.get(_FILES_IN_CHECKSUM, "true") == "true"
+        is_trusted = jvm_.is_on(self.spark, _FILES_IN_CHECKSUM, otherwise=True)
         if not is_trusted or not checksum.isDefined():
             return None
         listed = checksum.get().allFiles()

@@ -45,11 +45,11 @@ def reason_to_materialize(merge: ResolvedMerge) -> str | None:
         return "NON_DETERMINISTIC_SOURCE_NON_DELTA"
     if not node.planIsDeterministic(plan, options):
         return "NON_DETERMINISTIC_SOURCE_OPERATORS"
-    if spark.conf.get(_FORCE_UNREADABLE, "true") == "true" and _ignores_unreadable_files(merge):
+    if jvm_.is_on(spark, _FORCE_UNREADABLE, otherwise=True) and _ignores_unreadable_files(merge):
         return "IGNORE_UNREADABLE_FILES_CONFIGS_ARE_SET"
     if node.planContainsUdf(plan):
         return "NON_DETERMINISTIC_SOURCE_WITH_DETERMINISTIC_UDF"
-    if spark.conf.get(_FORCE_CACHED, "true") == "true" and is_cached(merge):
+    if jvm_.is_on(spark, _FORCE_CACHED, otherwise=True) and is_cached(merge):
         return "SOURCE_CACHED"
     return None
 
@@ -179,7 +179,7 @@ def first_of_partitions(rows: DataFrame, number: int) -> DataFrame:
 
 
 def _ignores_unreadable_files(merge: ResolvedMerge) -> bool:
-    if any(merge.spark.conf.get(key, "false") == "true" for key in _IGNORING_FILES):
+    if any(jvm_.is_on(merge.spark, key, otherwise=False) for key in _IGNORING_FILES):
         return True
     leaves = jvm_.iterate(merge.node.source().collectLeaves())
     return any(_ignores_files(merge.spark, leaf) for leaf in leaves)

@@ -102,6 +102,8 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
     _refuse_reserved_names(analyzed, table)
     _refuse_other_columns(analyzed, table)
     _refuse_condition_of_another_type(spark, analyzed, table)
+    if parsed.is_of_delta_builder:
+        _refuse_columns_of_the_other_table(analyzed, table)
     nodes = [
         *jvm_.iterate(analyzed.matchedClauses()),
         *jvm_.iterate(analyzed.notMatchedClauses()),
@@ -139,6 +141,22 @@ def _refuse_other_columns(analyzed: JavaObject, table: str) -> None:
             hint="Name the table itself, or a view that selects its columns as they are.",
             error_class="MISSING_ATTRIBUTES.RESOLVED_ATTRIBUTE_MISSING_FROM_INPUT",
         )
+
+
+def _refuse_columns_of_the_other_table(analyzed: JavaObject, table: str) -> None:
+    """Refuse a clause that reads columns of the table of which it has no row."""
+    lacking = [
+        (analyzed.notMatchedBySourceClauses(), analyzed.source(), "NOT MATCHED BY SOURCE"),
+        (analyzed.notMatchedClauses(), analyzed.target(), "NOT MATCHED"),
+    ]
+    for clauses, other, kind in lacking:
+        for clause in jvm_.iterate(clauses):
+            if not clause.references().intersect(other.outputSet()).isEmpty():
+                raise errors.StatementError(
+                    f"a clause WHEN {kind} reads columns of the other table.",
+                    table=table,
+                    hint="Name columns of the table whose rows the clause is about.",
+                )
 
 
 def _refuse_condition_of_another_type(

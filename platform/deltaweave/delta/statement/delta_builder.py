@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.statement.parsed import ParsedMerge
+from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
@@ -17,12 +18,15 @@ def parse_builder(builder: DeltaMergeBuilder) -> ParsedMerge:
     Delta keeps it private: its method is called by reflection.
 
     Raises:
+        StatementError: The location holds credentials.
         Py4JJavaError: Delta cannot make a plan of its clauses.
     """
     spark, merge = builder._spark, builder._jbuilder
     # What `DeltaTable.forName` or `forPath` found.
     table = _private(spark, merge, "targetTable").deltaLog().dataPath().toString()
-    return ParsedMerge(spark, _private(spark, merge, "mergePlan"), table)
+    refuse_credentials(table, operation="MERGE")
+    plan = _private(spark, merge, "mergePlan")
+    return ParsedMerge(spark, plan, table, is_of_delta_builder=True)
 
 
 def _private(spark: Any, owner: jvm_.JavaObject, name: str) -> jvm_.JavaObject:

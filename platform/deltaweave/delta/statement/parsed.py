@@ -19,8 +19,11 @@ class ParsedMerge:
         spark: The session that it is for.
         plan: Spark's unresolved plan of it.
         table: What messages call the target.
+        is_of_delta_builder: Whether Delta's own builder made it, which resolves the names in each
+            clause by the tables that it may read. The analyzer takes those of both.
     """
 
     spark: SparkSession
     plan: JavaObject
     table: str
+    is_of_delta_builder: bool = False

@@ -148,7 +148,7 @@ class ResolvedMerge:
     def takes_insert_only_path(self) -> bool:
         """Whether one anti join is the whole merge."""
         key = "spark.databricks.delta.merge.optimizeInsertOnlyMerge.enabled"
-        return self.is_insert_only and self.spark.conf.get(key, "true") == "true"
+        return self.is_insert_only and jvm_.is_on(self.spark, key, otherwise=True)
 
     @property
     def is_matched_only(self) -> bool:
@@ -205,7 +205,7 @@ class ResolvedMerge:
     @property
     def is_case_sensitive(self) -> bool:
         """Whether names that differ in case alone are different."""
-        return self.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+        return jvm_.is_on(self.spark, "spark.sql.caseSensitive", otherwise=False)
 
     @property
     def _attributes(self) -> JavaObject:

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructField, StructType
 
 from deltaweave.delta.commit import Transaction, WrittenFiles
 from deltaweave.delta.files import additions, are_own, data_columns
-from deltaweave.delta.jvm import alongside, translated
+from deltaweave.delta.jvm import alongside, is_on, translated
 from deltaweave.delta.log import FileList, decoded_location
 from deltaweave.delta.scan import target_plan
 from deltaweave.delta.statement import ResolvedMerge
@@ -150,7 +150,7 @@ def most_rows_change(transaction: Transaction, scan: TouchedFilesScan) -> bool:
 
 def worth_rewriting_in_place(transaction: Transaction, scan: TouchedFilesScan) -> FileList:
     """The touched files to be rewritten in place: all of them if the setting is `true`."""
-    if transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto") == "true":
+    if is_on(transaction.merge.spark, REWRITE_IN_PLACE, otherwise=False):
         return scan.touched
     files = scan.touched.where(_few_rows_change(scan))
     return files if files.size_in_bytes >= limits.MIN_BYTES_IN_PLACE else scan.touched.none()

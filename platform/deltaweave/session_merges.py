@@ -22,11 +22,12 @@ from deltaweave.delta.jvm import (
     SPARK_ERRORS,
     active,
     check_is_classic,
+    is_on,
     jvm,
     python_error,
     rows_of_numbers,
 )
-from deltaweave.delta.statement import ParsedMerge, parse_builder, parse_statement
+from deltaweave.delta.statement import ParsedMerge, is_merge, parse_builder, parse_statement
 from deltaweave.engine.report import MergeResult
 from deltaweave.engine.write import Strategy
 from deltaweave.errors import (
@@ -96,7 +97,7 @@ def disable(spark: SparkSession) -> None:
 
 def is_enabled(spark: SparkSession) -> bool:
     """Whether the session's setting `spark.deltaweave.enabled` is true."""
-    return str(spark.conf.get(ENABLED, "false")).lower() == "true"
+    return is_on(spark, ENABLED, otherwise=False)
 
 
 def _install() -> None:
@@ -127,7 +128,11 @@ def _sql(built_in: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
         if not may_be_merge(sqlQuery) or not are_known or not is_enabled(self):
             return by_built_in()
         with _formatted(self, sqlQuery, values) as text:
-            return _merged(self, lambda: parse_statement(self, text, args or ()), by_built_in)
+            # Delta's own MERGE does not bind parameters.
+            otherwise = None if args else by_built_in
+            return _merged(
+                self, lambda: parse_statement(self, text, args or ()), by_built_in, otherwise
+            )
 
     setattr(sql, _OURS, True)
     return sql
@@ -138,7 +143,8 @@ def _execute(built_in: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
     def execute(self: DeltaMergeBuilder) -> DataFrame:
         if not is_enabled(self._spark):
             return built_in(self)
-        return _merged(self._spark, lambda: parse_builder(self), lambda: built_in(self))
+        by_built_in = functools.partial(built_in, self)
+        return _merged(self._spark, lambda: parse_builder(self), by_built_in, by_built_in)
 
     setattr(execute, _OURS, True)
     return execute
@@ -184,32 +190,46 @@ def _formatted(spark: SparkSession, text: str, kwargs: dict[str, Any]) -> Iterat
 
 
 def _merged(
-    spark: SparkSession, parse: Callable[[], ParsedMerge], by_built_in: Callable[[], DataFrame]
+    spark: SparkSession,
+    parse: Callable[[], ParsedMerge],
+    as_it_is: Callable[[], DataFrame],
+    by_built_in: Callable[[], DataFrame] | None,
 ) -> DataFrame:
-    """The counts of a merge on the engine, or what Delta's own MERGE returns or raises."""
+    """The counts of a merge on the engine, or what Delta's own MERGE returns or raises.
+
+    Args:
+        spark: The session.
+        parse: Reads the statement or builder.
+        as_it_is: Runs what is no MERGE, or does not parse.
+        by_built_in: Runs Delta's own MERGE, if it can do this one.
+    """
+    try:
+        with active(spark):
+            parsed = parse()
+    except (StatementError, *SPARK_ERRORS):  # the latter of a builder without clauses and the like
+        return as_it_is()
+    if not is_merge(parsed):
+        return as_it_is()
     try:
         with active(spark):
             result = run(
-                parse(),
+                parsed,
                 idempotency=None,
                 applied_before=None,
                 computed_from=None,
                 fallback=None,
                 skip_unchanged_updates=False,
             )
-    except _LEFT_TO_BUILT_IN as error:
-        counts = by_built_in()
-        # A statement that is no MERGE, or not into a Delta table, is not for the engine at all.
-        logger.info("%s: Spark ran it as without deltaweave: %s", error.table, error.problem)
-        return counts
-    except UnsupportedFeatureError as refused:
-        features = ", ".join(refused.features)
-        logger.warning("%s uses %s: Delta's own MERGE runs instead", refused.table, features)
-        return by_built_in()
-    except SPARK_ERRORS:  # a builder without clauses and the like
-        return by_built_in()
     except DeltaweaveError as error:
-        raise _as_built_in_says_it(spark, error) from None
+        left_to_built_in = isinstance(error, (*_LEFT_TO_BUILT_IN, UnsupportedFeatureError))
+        if by_built_in is None or not left_to_built_in:
+            raise _as_built_in_says_it(spark, error) from None
+        if isinstance(error, UnsupportedFeatureError):
+            features = ", ".join(error.features)
+            logger.warning("%s uses %s: Delta's own MERGE runs instead", error.table, features)
+        else:
+            logger.info("%s: Spark runs it as without deltaweave: %s", error.table, error.problem)
+        return by_built_in()
     return _counts(spark, result)
 
 

@@ -18,8 +18,9 @@ import typer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DONE, FAILED, MISUSED = 0, 1, 2
-"""Exit codes of all commands: 2 is for arguments that make no sense, as typer's own."""
+FAILED, MISUSED, UNKNOWN = 1, 2, 3
+"""Exit codes of all commands, beside 0: 2 is for arguments that make no sense, as typer's own; 3 if
+it cannot be told whether a merge was committed."""
 
 
 def writable(directory: Path) -> Path:
@@ -92,6 +93,14 @@ def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.startswith("spark."):
         fail(f"--conf {key}: give it as spark.key=value.", MISUSED)
+    from deltaweave.session import secret_keys
+
+    if secret_keys({key: value}):
+        fail(
+            f"--conf {key}: other users of this machine can read the command line. Set it in the "
+            "spark-defaults.conf of SPARK_CONF_DIR, or in the environment.",
+            MISUSED,
+        )
     return key, value
 
 

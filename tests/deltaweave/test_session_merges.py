@@ -112,14 +112,15 @@ WAYS = {
 }
 
 
-def merged_later(change: str, **clause: Any) -> Merge:
+def merged_later(*changes: str) -> Merge:
     """A merge by a DeltaTable that was made before the table changed."""
 
     def merge(spark: SparkSession, path: str) -> DataFrame:
         made_before = DeltaTable.forPath(spark, path).alias("t")
-        spark.sql(change.replace("{target}", f"delta.`{path}`"))
-        source = spark.sql("SELECT 2 AS k, 'B' AS v").alias("s")
-        return made_before.merge(source, "t.k = s.k").whenMatchedUpdate(**clause).execute()
+        for change in changes:
+            spark.sql(change.replace("{target}", f"delta.`{path}`"))
+        source = spark.sql("SELECT 2 AS k, 100 AS a, 200 AS b").alias("s")
+        return made_before.merge(source, "t.k = s.k").whenMatchedUpdateAll().execute()
 
     return merge
 
@@ -252,35 +253,61 @@ def test_existing_code_catches_the_errors_of_built_in_merge(
 
 
 @pytest.mark.parametrize(
-    ("change", "clause"),
+    ("changes", "is_on_engine"),
     [
         # Of the old type, 5,000,000,000 would be 705,032,704.
-        ("ALTER TABLE {target} ALTER COLUMN k TYPE BIGINT", {"set": {"v": "s.v"}}),
-        ("ALTER TABLE {target} ADD COLUMN n INT", {"set": {"v": "s.v"}}),
-        ("CREATE OR REPLACE TABLE {target} (k INT, v STRING) USING delta", {"set": {"v": "s.v"}}),
-        ("INSERT INTO {target} VALUES (2, 'b')", {"set": {"v": "s.v"}}),
+        (
+            [
+                "ALTER TABLE {target} ALTER COLUMN a TYPE BIGINT",
+                "UPDATE {target} SET a = 5000000000 WHERE k = 3",
+            ],
+            False,
+        ),
+        (["ALTER TABLE {target} ALTER COLUMN b AFTER k"], False),
+        (["ALTER TABLE {target} ADD COLUMN n INT"], False),
+        (["INSERT INTO {target} VALUES (2, 1, 1)"], True),
     ],
-    ids=["a type is widened", "a column is added", "another table", "rows are added"],
+    ids=["a type is widened", "columns change places", "a column is added", "rows are added"],
 )
 def test_a_table_that_changed_since_its_delta_table_was_made_is_merged_as_built_in_merge_does(
-    change: str,
-    clause: dict[str, Any],
+    changes: list[str],
+    is_on_engine: bool,
     enabled: SparkSession,
     plain: SparkSession,
+    on_engine: list[str],
     tmp_path: Path,
 ) -> None:
-    merge, outcomes = merged_later(change, **clause), []
+    merge, outcomes = merged_later(*changes), []
     for session in (enabled, plain):
         path = str(tmp_path / f"of_{len(outcomes)}")
         properties = {"delta.enableTypeWidening": "true"}
-        write_table(session, path, TARGET, COLUMNS, properties=properties)
+        rows = [(1, 10, 20), (2, 11, 21), (3, 12, 22)]
+        write_table(session, path, rows, "k INT, a INT, b INT", properties=properties)
         try:
             said: Any = merge(session, path).collect()
         except (PySparkException, Py4JJavaError) as error:
             said = type(error), set(error_classes(error))
-        rows = session.read.format("delta").load(path).collect()
-        outcomes.append((said, rows_as_text(rows), newest_version(path)))
+        found = session.read.format("delta").load(path).collect()
+        outcomes.append((said, rows_as_text(found), newest_version(path)))
     assert outcomes[0] == outcomes[1]
+    assert len(on_engine) == is_on_engine
+
+
+def test_what_is_wrong_with_a_merge_with_parameters_is_said(
+    enabled: SparkSession, tmp_path: Path
+) -> None:
+    path = table(enabled, tmp_path / "table")
+    merge = sql(
+        "MERGE INTO {target} t USING merged_source s ON t.k = :k "
+        "WHEN MATCHED THEN UPDATE SET x = 1",
+        args={"k": 1},
+    )
+    with pytest.raises((PySparkException, Py4JJavaError)) as caught:
+        merge(enabled, path)
+    assert "DELTA_MERGE_UNRESOLVED_EXPRESSION" in error_classes(caught.value)
+    # What is no MERGE has its parameters.
+    one = enabled.sql("WITH s AS (SELECT :k AS k) SELECT * FROM s", args={"k": 1})
+    assert one.collect() == [(1,)]
 
 
 def test_a_session_is_asked_for_its_own_settings_whichever_is_active(

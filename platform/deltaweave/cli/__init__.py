@@ -5,9 +5,9 @@
 - `health`: `doctor`, whether this machine can run merges, and what is missing.
 - `options`: what several commands take.
 
-A command ends with 0 if it did what it was asked, with 1 if that failed, and with 2 if its
-arguments make no sense. Results go to the standard output, as tables or with `--json`; all else
-goes to the standard error.
+A command ends with 0 if it did what it was asked, with 1 if that failed, with 2 if its arguments
+make no sense, and with 3 if it cannot be told whether a merge was committed. Results go to the
+standard output, as tables or with `--json`; all else goes to the standard error.
 """
 
 from __future__ import annotations

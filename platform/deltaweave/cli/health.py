@@ -70,9 +70,14 @@ def _findings(conf: list[str], *, verbose: bool) -> Iterator[Finding]:
     yield Finding("Java", problem is None, problem or "17 or 21, as Spark needs it")
     if problem is not None:
         return
-    with quiet_session(conf, verbose=verbose) as spark:
-        for about, look in _OF_A_SESSION.items():
-            yield _looked_at(about, look, spark)
+    try:
+        with quiet_session(conf, verbose=verbose) as spark:
+            for about, look in _OF_A_SESSION.items():
+                yield _looked_at(about, look, spark)
+    except typer.Exit as ended:
+        if ended.exit_code != FAILED:  # the arguments make no sense
+            raise
+        yield Finding("Spark", False, "it did not start: the standard error has its output")
 
 
 def _package(name: str) -> Finding:
@@ -83,12 +88,14 @@ def _package(name: str) -> Finding:
 
 
 def _looked_at(about: str, look: Callable[[SparkSession], str], spark: SparkSession) -> Finding:
+    from deltaweave.delta.jvm import said_by
+
     try:
         return Finding(about, True, look(spark))
     except DeltaweaveError as error:
         return Finding(about, False, f"{error.problem} {error.hint or ''}".rstrip())
     except Exception as error:  # whatever is wrong there is what the caller wants to know
-        return Finding(about, False, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        return Finding(about, False, said_by(error))
 
 
 def _releases(spark: SparkSession) -> str:

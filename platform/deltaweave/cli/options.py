@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from deltaweave.errors import DeltaweaveError
-from deltaweave.terminal import FAILED, quiet_session
+from deltaweave.errors import CommitStateUnknownError, DeltaweaveError
+from deltaweave.terminal import FAILED, UNKNOWN, quiet_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,8 @@ def working(what: str, conf: list[str], *, verbose: bool) -> Iterator[SparkSessi
         except DeltaweaveError as error:
             status.stop()
             typer.echo(error, err=True)
-            raise typer.Exit(FAILED) from error
+            code = UNKNOWN if isinstance(error, CommitStateUnknownError) else FAILED
+            raise typer.Exit(code) from error
 
 
 def print_json(value: Any) -> None:

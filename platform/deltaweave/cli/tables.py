@@ -47,7 +47,8 @@ def history(
     for name in _COLUMNS.values():
         shown.add_column(name, justify="right")
     for merge in merges:
-        counts = [f"{int(merge.operationMetrics.get(name, 0)):,}" for name in _COLUMNS]
+        metrics = merge.operationMetrics or {}
+        counts = [f"{int(metrics.get(name, 0)):,}" for name in _COLUMNS]
         shown.add_row(str(merge.version), f"{merge.timestamp:%Y-%m-%d %H:%M}", *counts)
     Console(highlight=False).print(shown)
 
@@ -87,7 +88,7 @@ def inspect(
 
 
 def _as_json(merge: Row) -> dict[str, Any]:
-    metrics = {name: int(value) for name, value in merge.operationMetrics.items()}
+    metrics = {name: int(value) for name, value in (merge.operationMetrics or {}).items()}
     return {"version": merge.version, "timestamp": merge.timestamp.isoformat(), "metrics": metrics}
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 import deltaweave
-from deltaweave import terminal
+from deltaweave import errors, terminal
 from deltaweave.cli import app, health
 from tests.builders import write_table
 from tests.oracles import newest_version
@@ -127,6 +127,7 @@ def test_a_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         (["inspect", "no_such_table"], 1, "of no_such_table"),
         (["merge", "SELECT 1", "--conf", "spark.x"], 2, "--conf spark.x: give it as"),
         (["merge", "SELECT 1", "--conf", "x=1"], 2, "--conf x: give it as"),
+        (["doctor", "--conf", "spark.hadoop.fs.s3a.secret.key=x"], 2, "can read the command line"),
     ],
 )
 def test_what_is_wrong_is_told_on_the_standard_error(
@@ -137,6 +138,31 @@ def test_what_is_wrong_is_told_on_the_standard_error(
     assert said in result.stderr
     assert result.stdout == ""
     assert "Traceback" not in result.output
+
+
+def test_a_merge_of_which_nobody_knows_ends_with_a_code_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise errors.CommitStateUnknownError(
+            "the answer was lost.", table="t", operation="MERGE", version=3, transaction_id="x"
+        )
+
+    monkeypatch.setattr(deltaweave, "merge", unknown)
+    assert run("merge", "MERGE").exit_code == terminal.UNKNOWN == 3
+
+
+def test_a_doctor_tells_of_a_spark_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+
+    def fails(**_: str) -> None:
+        raise RuntimeError("gateway exited")
+
+    monkeypatch.setattr("deltaweave.session.local_session", fails)
+    result = run("doctor", "--json")
+    assert result.exit_code == 1
+    findings = {each["about"]: each["is_good"] for each in json.loads(result.stdout)}
+    assert (findings["Java"], findings["Spark"]) == (True, False)
 
 
 def test_a_notebook_shows_a_result_as_a_table(spark: SparkSession, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -271,6 +272,47 @@ def test_identity_values_are_not_generated_from_an_old_mark(
     assert run.run(analyzer.resolve(analyzer.parse_statement(spark, text))).version == 2
     rows = Table(spark, path).read().collect()
     assert len({row.id for row in rows}) == 2
+
+
+def widened(spark: SparkSession, path: str) -> None:
+    spark.sql(f"ALTER TABLE delta.`{path}` ALTER COLUMN a TYPE BIGINT")
+    # Of the type at analysis, it would be written as 705,032,704.
+    spark.sql(f"UPDATE delta.`{path}` SET a = 5000000000 WHERE k = 2")
+
+
+def in_another_order(spark: SparkSession, path: str) -> None:
+    spark.sql(f"ALTER TABLE delta.`{path}` ALTER COLUMN b AFTER k")
+
+
+def made_anew(spark: SparkSession, path: str) -> None:
+    shutil.rmtree(path)
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    write_table(spark, path, [(1, 7, 8), (2, 7, 8)], "k INT, a INT, b INT")
+
+
+@pytest.mark.parametrize("change", [widened, in_another_order, made_anew])
+def test_a_statement_is_not_run_on_columns_or_a_table_that_it_was_not_resolved_against(
+    change: Callable[[SparkSession, str], None], spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "changed")
+    properties = {"delta.enableTypeWidening": "true"}
+    rows = [(1, 10, 20), (2, 11, 21)]
+    write_table(spark, path, rows, "k INT, a INT, b INT", properties=properties)
+    text = (
+        f"MERGE INTO delta.`{path}` t USING (SELECT 1 AS k, 100 AS a, 200 AS b) s ON t.k = s.k "
+        "WHEN MATCHED THEN UPDATE SET *"
+    )
+    resolved = analyzer.resolve(analyzer.parse_statement(spark, text))
+    change(spark, path)
+    before = rows_as_text(Table(spark, path).read().collect())
+    with pytest.raises(errors.SchemaChangedError):
+        run.run(resolved)
+    assert rows_as_text(Table(spark, path).read().collect()) == before
+    again = run.run(analyzer.resolve(analyzer.parse_statement(spark, text)))
+    assert again.metrics.num_target_rows_updated == 1
+    assert [row.asDict() for row in Table(spark, path).read().where("k = 1").collect()] == [
+        {"k": 1, "a": 100, "b": 200}
+    ]
 
 
 def test_a_key_added_meanwhile_to_a_file_that_was_ruled_out_is_found(

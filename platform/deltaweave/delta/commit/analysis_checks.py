@@ -40,22 +40,22 @@ def _check_schema(transaction: Transaction) -> None:
     at_analysis = transaction.merge.node.targetFileIndex().metadata().schema()
     if at_analysis.equals(now):
         return
-    before, after = _types(at_analysis), _types(now)
-    # Values were cast to the types of then. Delta compares the number of columns alone.
-    if any(before[name] != after[name] for name in before.keys() & after.keys()):
+    # Values were cast to the types of then, and some ways of writing go by the order of columns.
+    # Delta compares the number of columns alone.
+    if _types(at_analysis) != _types(now):
         raise _changed(transaction, "schemaChangedSinceAnalysis", at_analysis, now, False)
 
 
-def _types(schema: JavaObject) -> dict[str, Any]:
-    """The type of each column, as JSON without what is said of its fields."""
-    return {field["name"]: _plain(field["type"]) for field in json.loads(schema.json())["fields"]}
+def _types(schema: JavaObject) -> Any:
+    """The columns in their order with their types, without what else is said of fields."""
+    return _plain(json.loads(schema.json()))
 
 
 def _plain(data_type: Any) -> Any:
     if not isinstance(data_type, dict):
         return data_type
     if data_type["type"] == "struct":
-        return {field["name"]: _plain(field["type"]) for field in data_type["fields"]}
+        return [(field["name"], _plain(field["type"])) for field in data_type["fields"]]
     inner = ("elementType", "keyType", "valueType")
     return [data_type["type"], *(_plain(data_type[name]) for name in inner if name in data_type)]
 

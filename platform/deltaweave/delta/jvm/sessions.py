@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from deltaweave.delta.jvm.errors import letting_go
+from deltaweave.delta.jvm.errors import letting_go, translated
 from deltaweave.delta.jvm.gateway import jvm
 
 if TYPE_CHECKING:
@@ -18,10 +18,14 @@ def active(spark: SparkSession) -> Iterator[None]:
     """Make a session the active one of this thread's JVM thread while the block runs.
 
     Spark's parser and rules take their settings from it (time zone, ANSI), as do Delta's.
+
+    Raises:
+        SessionEndedError: The session, or its JVM, has ended.
     """
-    sessions = jvm(spark).org.apache.spark.sql.classic.SparkSession
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(spark._jsparkSession)
+    with translated(None, operation="opening the session"):
+        sessions = jvm(spark).org.apache.spark.sql.classic.SparkSession
+        before = sessions.getActiveSession()
+        sessions.setActiveSession(spark._jsparkSession)
     try:
         yield
     finally:

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from deltaweave.delta.statement.analyzer import parse_statement, resolve
+from deltaweave.delta.statement.analyzer import is_merge, parse_statement, resolve
 from deltaweave.delta.statement.builder import merge_plan, name_parts
 from deltaweave.delta.statement.builtin import run_builtin_merge
 from deltaweave.delta.statement.conditions import (
@@ -41,6 +41,7 @@ __all__ = [
     "by_source_predicate",
     "equalities",
     "equalities_alone",
+    "is_merge",
     "keeps_columns",
     "merge_plan",
     "name_parts",

@@ -36,6 +36,10 @@ _CLAUSE_NODES = {
 }
 
 
+# Common table expressions and parameters.
+_AROUND_A_STATEMENT = {"UnresolvedWith", "NameParameterizedQuery", "PosParameterizedQuery"}
+
+
 def parse_statement(
     spark: SparkSession, text: str, args: Mapping[str, Any] | Sequence[Any] = ()
 ) -> ParsedMerge:
@@ -58,6 +62,14 @@ def parse_statement(
         if args:
             plan = _with_parameters(spark, plan, args)
     return ParsedMerge(spark, plan, label or "an unnamed table")
+
+
+def is_merge(parsed: ParsedMerge) -> bool:
+    """Whether the text is a MERGE, by its plan before analysis."""
+    plan = parsed.plan
+    while (kind := plan.getClass().getSimpleName()) in _AROUND_A_STATEMENT:
+        plan = plan.child()
+    return kind in ("MergeIntoTable", "DeltaMergeInto")
 
 
 def _with_parameters(

@@ -293,18 +293,11 @@ def test_a_table_that_changed_since_its_delta_table_was_made_is_merged_as_built_
     assert len(on_engine) == is_on_engine
 
 
-def test_what_is_wrong_with_a_merge_with_parameters_is_said(
-    enabled: SparkSession, tmp_path: Path
-) -> None:
-    path = table(enabled, tmp_path / "table")
-    merge = sql(
-        "MERGE INTO {target} t USING merged_source s ON t.k = :k "
-        "WHEN MATCHED THEN UPDATE SET x = 1",
-        args={"k": 1},
-    )
-    with pytest.raises((PySparkException, Py4JJavaError)) as caught:
-        merge(enabled, path)
-    assert "DELTA_MERGE_UNRESOLVED_EXPRESSION" in error_classes(caught.value)
+def test_what_is_wrong_with_a_merge_with_parameters_is_said(enabled: SparkSession) -> None:
+    text = "MERGE INTO nowhere t USING merged_source s ON t.k = :k WHEN MATCHED THEN DELETE"
+    with pytest.raises(AnalysisException) as caught:
+        enabled.sql(text, args={"k": 1})
+    assert "TABLE_OR_VIEW_NOT_FOUND" in error_classes(caught.value)
     # What is no MERGE has its parameters.
     one = enabled.sql("WITH s AS (SELECT :k AS k) SELECT * FROM s", args={"k": 1})
     assert one.collect() == [(1,)]

@@ -298,9 +298,6 @@ def test_what_is_wrong_with_a_merge_with_parameters_is_said(enabled: SparkSessio
     with pytest.raises(AnalysisException) as caught:
         enabled.sql(text, args={"k": 1})
     assert "TABLE_OR_VIEW_NOT_FOUND" in error_classes(caught.value)
-    # What is no MERGE has its parameters.
-    one = enabled.sql("WITH s AS (SELECT :k AS k) SELECT * FROM s", args={"k": 1})
-    assert one.collect() == [(1,)]
 
 
 def test_a_session_is_asked_for_its_own_settings_whichever_is_active(

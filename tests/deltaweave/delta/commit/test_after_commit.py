@@ -243,13 +243,13 @@ def test_a_merge_whose_jobs_are_cancelled_after_its_commit_is_committed(
 
     def commit_and_cancel(transaction: Transaction, **arguments: Any) -> Any:
         done = commit(transaction, **arguments)
-        context._jsc.sc().cancelJobGroupAndFutureJobs("cancelled")
+        context._jsc.sc().cancelJobGroupAndFutureJobs("cancelled after the commit")
         return done
 
     monkeypatch.setattr(Transaction, "commit", commit_and_cancel)
     rows = frame(table.spark, [(2, 20)], "k INT, v INT")
     merge = table.merge(rows, on="t.k = s.k").when_matched_update_all()
-    context.setJobGroup("cancelled", "cancelled")
+    context.setJobGroup("cancelled after the commit", "")
     try:
         result = merge.when_not_matched_insert_all().execute()
     finally:

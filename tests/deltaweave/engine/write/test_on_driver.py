@@ -553,8 +553,8 @@ def test_a_job_that_is_cancelled_ends_the_merge(
     path = str(tmp_path / "table")
     write_table(spark, path, [(1, 10)], SCHEMA)
     context = spark.sparkContext
-    context.setJobGroup("cancelled", "cancelled")
-    context._jsc.sc().cancelJobGroupAndFutureJobs("cancelled")
+    context.setJobGroup("cancelled on the driver", "")
+    context._jsc.sc().cancelJobGroupAndFutureJobs("cancelled on the driver")
     try:
         with pytest.raises(errors.DeltaweaveError) as raised:
             upsert(Table(spark, path), [(1, 11)])

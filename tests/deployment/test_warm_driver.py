@@ -129,6 +129,19 @@ def pair(start: Callable[[], Client], drivers: set[int]) -> tuple[Client, Client
     return first, second
 
 
+@pytest.fixture
+def three(drivers: set[int]) -> Iterator[tuple[Client, Client, Client]]:
+    """Processes at a driver of their own, in which no other test has cached anything."""
+    with new_home() as directory:
+        clients = Client(directory), Client(directory), Client(directory)
+        for name, client in zip(("first", "second", "third"), clients, strict=True):
+            client.attach(name)
+            drivers.add(client.answer())
+        yield clients
+        for client in clients:
+            client.kill()
+
+
 def exists(process: int) -> bool:
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
@@ -279,12 +292,9 @@ def test_nobody_without_the_token_gets_in(pair: tuple[Client, Client], home: Pat
 
 
 def test_a_killed_process_takes_its_jobs_with_it_and_nothing_else(
-    pair: tuple[Client, Client], start: Callable[[], Client]
+    three: tuple[Client, Client, Client],
 ) -> None:
-    first, second = pair
-    killed = start()
-    killed.attach("killed")
-    killed.answer()
+    first, second, killed = three
     forever = "spark.range(10**13).selectExpr('sum(id * id % 7)').collect()"
     second.run(
         "from threading import Thread\n"
@@ -310,9 +320,9 @@ def test_a_killed_process_takes_its_jobs_with_it_and_nothing_else(
 
 
 def test_a_process_that_leaves_takes_what_it_cached_and_nothing_of_others(
-    pair: tuple[Client, Client], start: Callable[[], Client], tmp_path: Path
+    three: tuple[Client, Client, Client], tmp_path: Path
 ) -> None:
-    first, second = pair
+    first, second, leaving = three
     evaluated = tmp_path / "evaluated"
     # A source that notes each of its evaluations, as an asset's may be slow or random.
     first.run(f"""
@@ -328,9 +338,6 @@ answer = mine.count()
     assert evaluated.read_text() == "x"
     persistent = "answer = spark.sparkContext._jsc.getPersistentRDDs().size()"
     before = first.run(persistent)
-    leaving = start()
-    leaving.attach("leaving")
-    leaving.answer()
     leaving.run("spark.range(7).cache().count()\nspark.range(1).createOrReplaceTempView('gone')")
     assert first.run(persistent) == before + 1
 

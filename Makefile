@@ -10,7 +10,8 @@ ORDER ?= 0
 ON ?= local
 PLACES := local cluster object_store
 VENV := .venv/bin
-# Modules, and the tests in each, in an order that a number draws (pytest-randomly).
+# Modules, and the tests in each, in an order that a number draws (pytest-randomly). What another
+# number finds is a defect of a test.
 PYTEST = $(VENV)/python -m pytest -q --randomly-seed=$(ORDER)
 INSTALLED := .venv/.installed
 # Each place has its own tables, and so its own runs and Dagster home.

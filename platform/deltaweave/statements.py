@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from deltaweave.choices import check_choice
 from deltaweave.delta.commit import Lease
-from deltaweave.delta.jvm import active, check_is_classic, translated
+from deltaweave.delta.jvm import active, translated
 from deltaweave.delta.statement import ParsedMerge, parse_statement, resolve, run_builtin_merge
 from deltaweave.engine import explain as explaining
 from deltaweave.engine import run as engine_run
@@ -70,7 +70,6 @@ def merge(
         CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
         DeltaweaveError: Another subclass that says what happened; nothing was committed.
     """
-    check_is_classic(spark)
     with active(spark):
         return run(
             parse_statement(spark, statement),
@@ -92,7 +91,6 @@ def explain(spark: SparkSession, statement: str) -> MergePlan:
     Raises:
         DeltaweaveError: As `merge` would.
     """
-    check_is_classic(spark)
     with active(spark):
         return explaining.explain(resolve(parse_statement(spark, statement)))
 

@@ -64,9 +64,7 @@ def _check_identity(transaction: Transaction) -> None:
     """Fail where another table is in its place, whose columns may be the same."""
     resolved = transaction.merge.node.targetFileIndex().metadata()
     if resolved.id() != transaction.transaction.metadata().id():
-        none = jvm_.option(jvm_.jvm(transaction.merge.spark), None)
-        name = transaction.transaction.tableNameOrPath()
-        raise _changed(transaction, "metadataChangedException", name, none)
+        raise _metadata_changed(transaction)
 
 
 def _check_type_widening(transaction: Transaction) -> None:
@@ -90,9 +88,7 @@ def _check_identity_columns(transaction: Transaction) -> None:
     resolved = transaction.merge.node.targetFileIndex().metadata()
     now = transaction.transaction.metadata()
     if _high_water_marks(resolved) != _high_water_marks(now):
-        none = jvm_.option(jvm_.jvm(transaction.merge.spark), None)
-        name = transaction.transaction.tableNameOrPath()
-        raise _changed(transaction, "metadataChangedException", name, none)
+        raise _metadata_changed(transaction)
 
 
 def _high_water_marks(metadata: JavaObject) -> dict[str, int]:
@@ -128,6 +124,12 @@ def _check_void_columns(transaction: Transaction) -> None:
             sql_state=sql_state,
             hint="Cast the column to a type in the source.",
         )
+
+
+def _metadata_changed(transaction: Transaction) -> SchemaChangedError:
+    none = jvm_.option(jvm_.jvm(transaction.merge.spark), None)
+    name = transaction.transaction.tableNameOrPath()
+    return _changed(transaction, "metadataChangedException", name, none)
 
 
 def _changed(transaction: Transaction, error_name: str, *arguments: object) -> SchemaChangedError:

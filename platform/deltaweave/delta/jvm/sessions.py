@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from deltaweave.delta.jvm.errors import letting_go, translated
-from deltaweave.delta.jvm.gateway import jvm
+from deltaweave.delta.jvm.gateway import check_is_classic, jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,8 +20,10 @@ def active(spark: SparkSession) -> Iterator[None]:
     Spark's parser and rules take their settings from it (time zone, ANSI), as do Delta's.
 
     Raises:
+        UnsupportedSessionError: It is a session of Spark Connect, which has no JVM here.
         SessionEndedError: The session, or its JVM, has ended.
     """
+    check_is_classic(spark)
     with translated(None, operation="opening the session"):
         sessions = jvm(spark).org.apache.spark.sql.classic.SparkSession
         before = sessions.getActiveSession()

@@ -37,6 +37,9 @@ TINY_DATA = {
     # As built-in MERGE does, with which most tests compare: no file is rewritten where rows can be
     # marked (see tests/deltaweave/engine/test_files_left.py).
     "spark.deltaweave.merge.maxMarkedFraction": "1",
+    # Tables of tests are tiny, and most tests are about what Spark does with larger ones. Tests of
+    # merges on the driver turn this on.
+    "spark.deltaweave.merge.onDriver": "false",
     # A tiny merge spends its time compiling expressions that run once: interpret them.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -35,6 +35,7 @@ from dagster_deltaweave import (
     partition_keys,
 )
 from deltaweave import TouchedRows, clauses
+from deltaweave.engine.write.driver_choice import ON_DRIVER
 from tests.conftest import TINY_DATA
 
 LAKE = Path(os.environ["DELTAWEAVE_LAKE"])
@@ -100,7 +101,9 @@ orders_landed = build_partition_sensor(
 )
 
 _spark = SparkResource(
-    spark_config={**TINY_DATA, "spark.driver.memory": "2g"}, warm=True, idle_timeout_minutes=5
+    spark_config={**TINY_DATA, "spark.driver.memory": "2g", ON_DRIVER: "auto"},
+    warm=True,
+    idle_timeout_minutes=5,
 )
 
 defs = Definitions(

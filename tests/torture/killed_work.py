@@ -25,6 +25,7 @@ from dagster_deltaweave.maintenance.operations import optimize, purge, statistic
 from dagster_deltaweave.maintenance.policy import UpkeepPolicy
 from deltaweave import MergeOnReadTable, Table, apply_changes
 from deltaweave.bench.data.tables import session_options
+from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
@@ -73,6 +74,7 @@ def session() -> SparkSession:
     place = {
         "spark.local.dir": os.environ["TMPDIR"],
         "spark.sql.warehouse.dir": os.environ["TMPDIR"],
+        ON_DRIVER: "auto",
     }
     return deltaweave.local_session(**{**TINY_DATA, **memory, **place})
 

@@ -14,6 +14,7 @@ from dagster import (
 from pyspark.sql import DataFrame
 
 from dagster_deltaweave import SparkDeltaIOManager, SparkResource, merge_asset
+from deltaweave.engine.write.driver_choice import ON_DRIVER
 from tests.conftest import TINY_DATA
 
 DAYS = [f"day-{number:02}" for number in range(1, 51)]
@@ -37,7 +38,9 @@ def prices(context: AssetExecutionContext, spark: SparkResource) -> DataFrame:
 
 
 _spark = SparkResource(
-    spark_config={**TINY_DATA, "spark.driver.memory": "2g"}, warm=True, idle_timeout_minutes=5
+    spark_config={**TINY_DATA, "spark.driver.memory": "2g", ON_DRIVER: "auto"},
+    warm=True,
+    idle_timeout_minutes=5,
 )
 
 defs = Definitions(

@@ -16,6 +16,7 @@ from deltaweave.delta.files.data_files import (
     assumes_new_calendar,
     codec,
     data_columns,
+    file_mode,
     why_not_writable,
 )
 from deltaweave.delta.files.deletion_vectors import (
@@ -39,6 +40,7 @@ __all__ = [
     "codec",
     "compute_missing_statistics",
     "data_columns",
+    "file_mode",
     "mark_here",
     "mark_rows",
     "marked_rows",

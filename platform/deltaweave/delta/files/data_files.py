@@ -96,6 +96,12 @@ def why_not_writable(transaction: Transaction) -> str | None:
     return None
 
 
+def file_mode(transaction: Transaction) -> int:
+    """The permissions that Hadoop gives to new files (`fs.permissions.umask-mode`)."""
+    permissions = jvm_.jvm(transaction.merge.spark).org.apache.hadoop.fs.permission.FsPermission
+    return 0o666 & ~int(permissions.getUMask(transaction.log.newDeltaHadoopConf()).toShort())
+
+
 def assumes_new_calendar(spark: SparkSession) -> bool:
     """Whether Spark takes dates and times of files that do not name Spark as they are.
 

@@ -50,6 +50,7 @@ class TableFormat:
             are in the calendar that it uses.
         new_calendar: Whether Spark takes the dates of files that name no version for dates of that
             calendar.
+        mode: Their permissions, as `chmod` takes them.
         file_prefix: What file names begin with.
     """
 
@@ -60,6 +61,7 @@ class TableFormat:
     string_prefix: int
     spark_version: str
     new_calendar: bool
+    mode: int
     file_prefix: str = ""
 
     def new_name(self) -> str:
@@ -73,11 +75,13 @@ class TableFormat:
         """A writer of a new file.
 
         Args:
-            path: The file.
+            path: The file, which must not be there.
             dictionaries: The columns with a dictionary, or whether all have one.
         """
         import pyarrow.parquet as pq
 
+        with open(path, "xb") as file:
+            os.fchmod(file.fileno(), self.mode)  # whatever this process's umask is
         with pq.ParquetWriter(
             path,
             self.schema,

@@ -28,8 +28,8 @@ from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 
 ON_DRIVER = "spark.deltaweave.merge.onDriver"
-"""Whether small merges run without Spark jobs but one: `auto` (if their source is known or
-estimated to be small), `true` (if it turns out to be small) or `false`, the default."""
+"""Whether small merges run without Spark jobs but one: `auto`, the default (if their source is
+known or estimated to be small), `true` (if it turns out to be small) or `false`."""
 
 # Types whose values are equal in Arrow if and only if they are in Spark.
 _COMPARED_ALIKE = (IntegralType, DecimalType, StringType, DateType, TimestampType, TimestampNTZType)
@@ -59,7 +59,7 @@ class DriverChoice:
 
 def choose_driver(transaction: Transaction, source: PreparedSource) -> DriverChoice:
     """Choose whether the driver tries the merge. No job runs."""
-    setting = (transaction.merge.spark.conf.get(ON_DRIVER, "false") or "false").lower()
+    setting = (transaction.merge.spark.conf.get(ON_DRIVER, "auto") or "auto").lower()
     if setting not in ("auto", "true"):
         return DriverChoice(f"{ON_DRIVER} is {setting}")
     why_not = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.files import arrow_schema, assumes_new_calendar, codec
+from deltaweave.delta.files import arrow_schema, assumes_new_calendar, codec, file_mode
 from deltaweave.engine.tasks import TableFormat
 
 
@@ -18,5 +18,6 @@ def table_format(transaction: Transaction) -> TableFormat:
         transaction.string_prefix_length,
         transaction.merge.spark.version,
         assumes_new_calendar(transaction.merge.spark),
+        file_mode(transaction),
         transaction.own_files.prefix,
     )

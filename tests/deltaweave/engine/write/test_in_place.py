@@ -347,7 +347,7 @@ def test_a_directory_that_takes_no_new_file_is_an_error_that_names_the_file(
     pq.write_table(table, tmp_path / "old.parquet")
     schema = json.dumps({"type": "struct", "fields": []})
     written = parquet_rewrite.TableFormat(
-        table.schema, "snappy", ".parquet", schema, 32, "4.2.0", new_calendar=True
+        table.schema, "snappy", ".parquet", schema, 32, "4.2.0", new_calendar=True, mode=0o644
     )
     changes = pa.table(
         {

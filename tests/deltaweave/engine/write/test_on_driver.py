@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -354,6 +355,26 @@ def test_new_files_name_their_writer(
     assert on_driver
     footers = [pq.ParquetFile(f).metadata.metadata for f in deltalake.DeltaTable(path).file_uris()]
     assert footers == [{SPARK_VERSION: spark.version.encode()}] * len(footers)
+
+
+# Hadoop's setting, and what it gives new files, whatever the umask of Python's process is.
+@pytest.mark.parametrize(("mask", "mode"), [("022", 0o644), ("077", 0o600)])
+def test_new_files_have_the_permissions_that_hadoop_gives(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], mask: str, mode: int
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
+    own_mask = os.umask(0o037)
+    try:
+        with configured(spark, {"fs.permissions.umask-mode": mask}):
+            upsert(Table(spark, path), [(1, 11), (3, 30)])
+            with configured(spark, {ON_DRIVER: "false", REWRITE_IN_PLACE: "true"}):
+                result = upsert(Table(spark, path), [(2, 21)])
+    finally:
+        os.umask(own_mask)
+    assert (len(on_driver), result.strategy) == (1, "copy-in-place")
+    files = [file.removeprefix("file://") for file in deltalake.DeltaTable(path).file_uris()]
+    assert {os.stat(file).st_mode & 0o777 for file in files} == {mode}
 
 
 @ONE_LAYOUT

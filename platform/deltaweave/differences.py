@@ -64,9 +64,9 @@ class ChangedRows:
 def touched_rows(older: TableSnapshot | None, newer: TableSnapshot) -> TouchedRows:
     """The rows of only those files by which two versions differ; see `Table.touched_rows`."""
     if older is None:
-        everything = newer.read()
-        files = int(newer.snapshot.numOfFiles())
-        return TouchedRows(everything, everything.limit(0), None, newer.version, files, 0, newer.id)
+        all_rows = newer.read_whole()
+        files = newer.num_files
+        return TouchedRows(all_rows, all_rows.limit(0), None, newer.version, files, 0, newer.id)
     added, removed = newer.files_not_in(older), older.files_not_in(newer)
     return TouchedRows(
         added=newer.read_files(added),

@@ -80,7 +80,9 @@ def build_table_checks(
       because a new row can have the key of any existing row.
     - `no_nulls`: no row has a null in one of these columns. It reads only files added since the
       version at which it last passed for these columns, because only they can have new nulls. If it
-      never passed, or the log no longer holds that version, it reads the whole table.
+      never passed, or the log no longer holds that version, it reads the whole table. Files whose
+      statistics count no null in these columns are not read, if the log's checksum lists all files
+      (tables of up to 50) or few were added.
     - `declared_schema`: the table has these columns, of these types. It reads no rows.
     - `changed_recently`: the last commit of any writer that changed rows is not older than
       `changed_within`. A merge that changes nothing commits nothing: if only Dagster writes, a
@@ -90,8 +92,8 @@ def build_table_checks(
     They look at the newest version, which downstream assets of the run read, even if another run or
     writer committed it; `check/version` names it.
 
-    One aggregation reads the rows in one pass. At most 10 offending keys are looked up, only if a
-    check fails and `sample` asks for them.
+    One aggregation reads the rows in one pass, and in one job if they are below 16 MiB. At most 10
+    offending keys are looked up, only if a check fails and `sample` asks for them.
 
     >>> customers_checks = build_table_checks(customers, unique_key=["id"], blocking=True)
 

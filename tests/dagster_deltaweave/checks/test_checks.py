@@ -1,6 +1,6 @@
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +23,7 @@ from dagster_deltaweave import (
     build_table_checks,
     merge_asset,
 )
+from dagster_deltaweave.checks import table_findings
 from dagster_deltaweave.checks.merge_results import takes_every_row
 from dagster_deltaweave.checks.table_findings import nulls_in_columns, repeated_keys
 from dagster_deltaweave.tables.metadata_declarations import merge_declaration_in
@@ -175,20 +176,40 @@ def test_nulls_are_looked_for_only_in_files_added_since_the_check_last_passed(
 
 
 def test_unique_key_and_nulls_share_a_pass_over_the_table(
-    spark: SparkSession, customers: Customers, table: Callable[[str], Table]
+    spark: SparkSession,
+    customers: Customers,
+    table: Callable[[str], Table],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     customers.merge(batch=[(1, "a"), (2, "b")])
     target = table("customers")
-    version = target.version()
-    nulls_in_columns(target, version, ["id"], None)  # Delta loads the list of files once
 
-    alone = jobs_of(spark, "key", lambda: repeated_keys(target, version, ["id"], []))
-    both = jobs_of(spark, "both", lambda: repeated_keys(target, version, ["id"], ["name"]))
-    nulls = jobs_of(spark, "nulls", lambda: nulls_in_columns(target, version, ["id", "name"], None))
+    def look(name: str, find: Callable[..., Any], *columns: Sequence[str]) -> tuple[int, Any]:
+        found: list[Any] = []
+        version = target.version()
+        arguments = (*columns, None) if find is nulls_in_columns else columns
+        jobs = jobs_of(spark, name, lambda: found.append(find(target, version, *arguments)))
+        return jobs, found[0]
 
-    # The files to read, and their deletion vectors; the stages of the aggregation, each of which
-    # adaptive execution runs as a job.
-    assert (alone, both, nulls) == (5, 5, 4)
+    assert look("key", repeated_keys, ["id"], [])[0] == 1
+    assert look("both", repeated_keys, ["id"], ["name"])[0] == 1
+    assert look("no nulls", nulls_in_columns, ["id", "name"])[0] == 0  # by statistics
+
+    spark.sql(f"INSERT INTO delta.`{target.path_or_name}` VALUES (3, NULL), (3, 'c'), (3, 'd')")
+    jobs, few = look("nulls", nulls_in_columns, ["id", "name"])
+    assert jobs == 1
+    _, twice = look("twice", repeated_keys, ["id"], ["name"])
+    # The same is found of larger tables, whose rows are shuffled.
+    monkeypatch.setattr(table_findings, "_SMALL_BYTES", -1)
+    assert look("large nulls", nulls_in_columns, ["id", "name"])[1] == few
+    assert look("large twice", repeated_keys, ["id"], ["name"])[1] == twice
+    assert few[0] is False
+    assert few[2] == {"check/rows": 5, "check/nulls": 1}
+    assert {name: found[2]["check/rows"] for name, found in twice.items()} == {
+        "unique_key": 5,
+        "no_nulls": 5,
+    }
+    assert twice["unique_key"][2]["check/rows_repeated"] == 3
 
 
 def test_a_lost_change_is_found_at_the_version_of_the_run(

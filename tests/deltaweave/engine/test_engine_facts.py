@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from deltaweave import MergeResult, Table, TouchedFiles, errors
 from tests.builders import Rows, frame, write_table
-from tests.oracles import actions, newest_version, rows_as_text
+from tests.oracles import actions, configured, newest_version, rows_as_text
 
 SCHEMA = "k INT, v INT"
 PARTITIONED = "k INT, v INT, p STRING"
@@ -220,22 +220,32 @@ def test_statistics_of_written_files_count_every_row_and_bound_every_key(table: 
         assert (low, high) == (min(keys), max(keys))
 
 
-def test_touched_rows_give_the_change_of_a_sum_over_several_merges(table: Table) -> None:
+# The files by which versions differ are found in the versions' checksums, or by a query. A file of
+# which rows were marked as deleted is another one.
+@pytest.mark.parametrize(("in_checksum", "vectors"), [("true", "true"), ("false", "false")])
+def test_touched_rows_give_the_change_of_a_sum_over_several_merges(
+    table: Table, in_checksum: str, vectors: str
+) -> None:
     def total(frame: Any) -> int:
         return frame.selectExpr("coalesce(sum(v), 0)").first()[0]
 
-    sums = {0: total(table.read())}
-    for rows in ([(1, 100), (50, 5)], [(50, 6), (2, -7)], [(0, 1), (60, 60)]):
-        version = upsert(table, rows).version
-        assert version is not None
-        sums[version] = total(table.read())
+    table.spark.sql(
+        f"ALTER TABLE delta.`{table.path_or_name}` "
+        f"SET TBLPROPERTIES ('delta.enableDeletionVectors' = '{vectors}')"
+    )
+    sums = {1: total(table.read())}
+    with configured(table.spark, {"spark.databricks.delta.allFilesInCrc.enabled": in_checksum}):
+        for rows in ([(1, 100), (50, 5)], [(50, 6), (2, -7)], [(0, 1), (60, 60)]):
+            version = upsert(table, rows).version
+            assert version is not None
+            sums[version] = total(table.read())
 
-    for after, until in ((0, 1), (1, 3), (0, None), (2, 2)):
-        touched = table.touched_rows(after, until)
-        change = total(touched.added) - total(touched.removed)
-        assert change == sums[touched.until] - sums[after]
-    everything = table.touched_rows(None)
-    assert (total(everything.added), everything.removed_files) == (sums[3], 0)
+        for after, until in ((1, 2), (2, 4), (1, None), (3, 3)):
+            touched = table.touched_rows(after, until)
+            change = total(touched.added) - total(touched.removed)
+            assert change == sums[touched.until] - sums[after]
+        everything = table.touched_rows(None)
+    assert (total(everything.added), everything.removed_files) == (sums[4], 0)
 
 
 def test_a_cast_that_a_condition_guards_does_not_fail(table: Table) -> None:

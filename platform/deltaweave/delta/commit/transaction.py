@@ -95,18 +95,12 @@ class Transaction:
     @property
     def num_files(self) -> int:
         """How many data files the table has."""
-        checksum = self.snapshot.checksumOpt()
-        return int(
-            checksum.get().numFiles() if checksum.isDefined() else self.snapshot.numOfFiles()
-        )
+        return self.table.num_files
 
     @property
     def size_in_bytes(self) -> int:
         """Their total size, in bytes."""
-        checksum = self.snapshot.checksumOpt()
-        return int(
-            checksum.get().tableSizeBytes() if checksum.isDefined() else self.snapshot.sizeInBytes()
-        )
+        return self.table.size_in_bytes
 
     @property
     def changes_metadata(self) -> bool:

@@ -4,6 +4,7 @@
 - `catalogs`: finds the log of a table by its name, in the catalog that the name means.
 - `versions`: finds a table's log, and a version in it.
 - `file_list`: a list of data files, read as one Arrow table.
+- `file_layout`: how rows are spread over files.
 - `file_version`: what tells a file in one version from the same file in another.
 - `file_index`: a scan of listed files that does not ask Delta for the list again.
 - `actions`: log actions as JSON, read and made without a Spark query.
@@ -20,12 +21,13 @@ from deltaweave.delta.log.arrow_values import python_values, sorted_values
 from deltaweave.delta.log.catalogs import place_of_new_table
 from deltaweave.delta.log.features import refuse_unsupported
 from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
+from deltaweave.delta.log.file_layout import FileLayout
 from deltaweave.delta.log.file_list import FileList, decoded, decoded_location, encoder
 from deltaweave.delta.log.file_version import FileVersion, file_versions
 from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
-from deltaweave.delta.log.snapshot import FileLayout, TableSnapshot, data_path
+from deltaweave.delta.log.snapshot import TableSnapshot, data_path
 from deltaweave.delta.log.statistic_bounds import are_bounded
-from deltaweave.delta.log.statistics import bounds
+from deltaweave.delta.log.statistics import are_without_nulls, bounds
 from deltaweave.delta.log.table_log import TableLog
 from deltaweave.delta.log.versions import at_version, latest, version_at
 
@@ -36,6 +38,7 @@ __all__ = [
     "TableLog",
     "TableSnapshot",
     "are_bounded",
+    "are_without_nulls",
     "at_version",
     "bounds",
     "data_path",

@@ -42,6 +42,15 @@ def file_versions(files: FileList) -> list[FileVersion]:
     return [FileVersion(*each) for each in zip(*columns, strict=True)]
 
 
+def files_not_in(files: FileList, others: FileList) -> FileList:
+    """The files that are not among the others, or have another deletion vector there."""
+    import numpy as np
+
+    known = {(each.path, each.vector) for each in file_versions(others)}
+    are_new = [(each.path, each.vector) not in known for each in file_versions(files)]
+    return files.where(np.array(are_new, dtype=bool))
+
+
 def vector_column() -> Column:
     """The text of a deletion vector, in rows of AddFiles; the same as `FileVersion.vector`."""
     return _joined([f"deletionVector.{name}" for name in _OF_VECTOR])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,8 +17,9 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import actions
 from deltaweave.delta.log.file_index import scan_of_known_files
+from deltaweave.delta.log.file_layout import FileLayout, layout_of
 from deltaweave.delta.log.file_list import FileList, encoder
-from deltaweave.delta.log.file_version import vector_column
+from deltaweave.delta.log.file_version import files_not_in, vector_column
 from deltaweave.delta.log.num_records import num_physical_rows_column
 
 if TYPE_CHECKING:
@@ -26,31 +27,6 @@ if TYPE_CHECKING:
 
 _BETWEEN_IDS = "\n\0\n"
 _FILES_IN_CHECKSUM = "spark.databricks.delta.allFilesInCrc.enabled"
-
-
-@dataclass(frozen=True)
-class FileLayout:
-    """How the rows of a version are spread over its files, by the log alone.
-
-    Attributes:
-        files: How many data files there are.
-        size_in_bytes: Their total size.
-        small_files: Files below a given size that share their partition with another such file.
-            OPTIMIZE would compact them.
-        unclustered_files: Files that were not clustered yet.
-        rows: Rows in the files, those marked deleted included; files without statistics count as
-            empty.
-        deleted_rows: Rows marked deleted by deletion vectors.
-        files_without_statistics: Files without a row count in the log.
-    """
-
-    files: int
-    size_in_bytes: int
-    small_files: int
-    unclustered_files: int
-    rows: int
-    deleted_rows: int
-    files_without_statistics: int
 
 
 @dataclass(frozen=True)
@@ -152,10 +128,17 @@ class TableSnapshot:
 
     def file_list(self) -> FileList:
         """All data files, with their statistics; one job, or none if the checksum lists them."""
+        listed = self.listed_files()
+        if listed is not None:
+            return listed
+        files = jvm_.seq_of(jvm_.jvm(self.spark), self.snapshot.allFiles().collectAsList())
+        return FileList(self.spark, files, self.data_path, have_statistics=True)
+
+    def listed_files(self) -> FileList | None:
+        """All data files, with their statistics, if the checksum lists them; no job runs."""
         files = self.files_in_checksum()
         if files is None:
-            view = jvm_.jvm(self.spark)
-            files = jvm_.seq_of(view, self.snapshot.allFiles().collectAsList())
+            return None
         return FileList(self.spark, files, self.data_path, have_statistics=True)
 
     def files_in_checksum(self) -> JavaObject | None:
@@ -172,14 +155,30 @@ class TableSnapshot:
             return None
         return listed.get()
 
+    @property
+    def num_files(self) -> int:
+        """How many data files there are; a job if the version has no checksum."""
+        checksum = self.snapshot.checksumOpt()
+        return int(
+            checksum.get().numFiles() if checksum.isDefined() else self.snapshot.numOfFiles()
+        )
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Their total size, in bytes; a job if the version has no checksum."""
+        checksum = self.snapshot.checksumOpt()
+        return int(
+            checksum.get().tableSizeBytes() if checksum.isDefined() else self.snapshot.sizeInBytes()
+        )
+
     def num_records(self) -> int | None:
         """The number of rows by statistics, or None if a file has none.
 
         One job over the file list; none where the checksum lists the files.
         """
-        listed = self.files_in_checksum()
+        listed = self.listed_files()
         if listed is not None:
-            return FileList(self.spark, listed, self.data_path, have_statistics=True).num_records
+            return listed.num_records
         deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
         rows = num_physical_rows_column() - deleted
         known = self.files.select(rows.alias("rows")).agg(
@@ -195,21 +194,7 @@ class TableSnapshot:
         Args:
             small_file_bytes: Size below which a file is small.
         """
-        small = F.count_if(F.col("size") < small_file_bytes)
-        rows = num_physical_rows_column()
-        partitions = self.files.groupBy(F.to_json("partitionValues")).agg(
-            F.count("*").alias("files"),
-            F.sum("size").alias("size_in_bytes"),
-            F.when(small > 1, small).otherwise(0).alias("small_files"),
-            F.count_if(F.col("clusteringProvider").isNull()).alias("unclustered_files"),
-            F.sum(rows).alias("rows"),
-            F.sum("deletionVector.cardinality").alias("deleted_rows"),
-            F.count_if(rows.isNull()).alias("files_without_statistics"),
-        )
-        names = [each.name for each in fields(FileLayout)]
-        row = partitions.agg(*[F.sum(name).alias(name) for name in names]).first()
-        assert row is not None
-        return FileLayout(**{name: int(row[name] or 0) for name in names})
+        return layout_of(self.files, small_file_bytes)
 
     def is_clustered(self) -> bool:
         """Whether the table has clustering columns."""
@@ -234,10 +219,8 @@ class TableSnapshot:
         If its files are few, they are listed here. Delta would list them in a job for every plan
         that Spark makes of a table with deletion vectors, several times for one query.
         """
-        listed = self.files_in_checksum()
-        if listed is None:
-            return self.read()
-        return self.read_files(FileList(self.spark, listed, self.data_path))
+        listed = self.listed_files()
+        return self.read() if listed is None else self.read_files(listed)
 
     @property
     def keeps_change_feed(self) -> bool:
@@ -271,7 +254,13 @@ class TableSnapshot:
         return self._chosen(self.files.where(num_physical_rows_column().isNull()))
 
     def files_not_in(self, other: TableSnapshot) -> FileList:
-        """The files (with their deletion vectors) of this version that another does not have."""
+        """The files (with their deletion vectors) of this version that another does not have.
+
+        A query over both file lists; no job if the checksums list the files.
+        """
+        ours_listed, theirs_listed = self.listed_files(), other.listed_files()
+        if ours_listed is not None and theirs_listed is not None:
+            return files_not_in(ours_listed, theirs_listed)
         vector = vector_column()
         theirs = other.files.select("path", vector.alias("vector"))
         ours = self.files.withColumn("vector", vector)

@@ -83,6 +83,19 @@ def bounds(
     return [column.bounds(each) for column, each in zip(known, found, strict=True)]
 
 
+def are_without_nulls(table: TableSnapshot, files: FileList, columns: Sequence[str]) -> bool:
+    """Whether the statistics say that no row of these files has a null in these columns.
+
+    False if the files are many, and for partition columns and structs.
+    """
+    statistics = files.statistics
+    if statistics is None or not files.have_statistics:
+        return False
+    names = [table.physical_names.get(name, "") for name in columns]
+    counts = [_at(each.get("nullCount"), (name,)) for each in statistics for name in names]
+    return all(type(count) is int and count == 0 for count in counts)
+
+
 @dataclass(frozen=True)
 class _Raw:
     """The statistics of a column in each of some files, as written; None if missing."""

@@ -168,7 +168,7 @@ def test_the_module_is_the_command_line() -> None:
     assert "--deletion-vectors" in ran.stdout
 
 
-@pytest.mark.minutes
+@pytest.mark.full_matrix
 @pytest.mark.usefixtures("spark", "generator")
 def test_the_benchmark_of_merge_on_read_compares_every_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -256,7 +256,7 @@ def test_the_benchmark_of_ingestion_loses_no_change_and_says_how_fresh_the_table
     assert rate["holds"] is (max(rate["behind_seconds"], *rate["staleness_seconds"]) < 60)
 
 
-@pytest.mark.minutes
+@pytest.mark.full_matrix
 def test_the_benchmark_of_decay_reads_as_changes_pile_up_and_are_taken_up(tmp_path: Path) -> None:
     report, chart = tmp_path / "report.json", tmp_path / "chart.png"
     arguments = (

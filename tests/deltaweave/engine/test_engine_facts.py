@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from deltaweave import MergeResult, Table, TouchedFiles, errors
 from tests.builders import Rows, frame, write_table
 from tests.oracles import actions, configured, newest_version, rows_as_text
+from tests.spark_jobs import jobs_of
 
 SCHEMA = "k INT, v INT"
 PARTITIONED = "k INT, v INT, p STRING"
@@ -245,6 +246,8 @@ def test_touched_rows_give_the_change_of_a_sum_over_several_merges(
             change = total(touched.added) - total(touched.removed)
             assert change == sums[touched.until] - sums[after]
         everything = table.touched_rows(None)
+        jobs = jobs_of(table.spark, in_checksum, lambda: table.touched_rows(2, 3))
+        assert (jobs == 0) == (in_checksum == "true")
     assert (total(everything.added), everything.removed_files) == (sums[4], 0)
 
 

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 import deltaweave
 from deltaweave import errors
 from deltaweave.engine import run
+from deltaweave.engine.write.driver_choice import ON_DRIVER
 from tests.torture.sizes import first_seed, size
 
 pytestmark = pytest.mark.torture
@@ -63,11 +64,14 @@ class Scenario:
 
     Attributes:
         keys: The keys of each merge.
+        inserts_alone: Whether a key that is there stays as it is. Such merges are done on the
+            driver, where those that count read what is there.
         with_rivals: Whether others compact, delete, append and merge meanwhile.
         at_least: Of our merges, the fraction that must land without being done again, by layout.
     """
 
     keys: Keys
+    inserts_alone: bool = False
     with_rivals: bool = False
     at_least: dict[str, float] = field(default_factory=dict)
 
@@ -100,6 +104,10 @@ SCENARIOS = {
     ),
     "overlapping keys": Scenario(rows_of_all),
     "upserts of one new key": Scenario(one_new_row),
+    "inserts of one new key": Scenario(one_new_row, inserts_alone=True),
+    "inserts of one new key, among rivals": Scenario(
+        one_new_row, inserts_alone=True, with_rivals=True
+    ),
     "disjoint files, among rivals": Scenario(rows_of_its_file, with_rivals=True),
     "overlapping keys, among rivals": Scenario(rows_of_all, with_rivals=True),
 }
@@ -153,12 +161,13 @@ def test_writers_at_once_lose_nothing_and_apply_nothing_twice(
     layout: str,
 ) -> None:
     scenario, seed = SCENARIOS[name], first_seed()
+    statement = inserting if scenario.inserts_alone else counting_up
 
     def ours(session: SparkSession, path: str, keys: list[int]) -> str:
         runs.made = 0
         source = session.createDataFrame([(key,) for key in keys], "k BIGINT")
         source.createOrReplaceTempView("s")
-        result = deltaweave.merge(session, counting_up(path))
+        result = deltaweave.merge(session, statement(path))
         if runs.made > 1:
             return "done again"
         return "at once" if result.commit_attempts == 1 else "committed again"
@@ -166,7 +175,7 @@ def test_writers_at_once_lose_nothing_and_apply_nothing_twice(
     def built_in(session: SparkSession, path: str, keys: list[int]) -> str:
         source = session.createDataFrame([(key,) for key in keys], "k BIGINT")
         source.createOrReplaceTempView("s")
-        session.sql(counting_up(path))
+        session.sql(statement(path))
         return "at once"
 
     told = []
@@ -180,6 +189,8 @@ def test_writers_at_once_lose_nothing_and_apply_nothing_twice(
         with rivals(spark, path) if scenario.with_rivals else no_rivals():
             tally = all_merges(spark, path, scenario.keys, merge, merges, seed)
         seconds = time.monotonic() - began
+        if scenario.inserts_alone:
+            tally.counted = Counter(dict.fromkeys(tally.counted, 1))
         assert differences(spark, path, tally) == [], f"{who}, seed {seed}"
         told.append(f"{who}: {tally}, {seconds / merges / WRITERS:.2f} s each")
         if who == "ours":
@@ -194,6 +205,13 @@ def counting_up(path: str) -> str:
     return (
         f"MERGE INTO delta.`{path}` t USING s ON t.k = s.k "
         "WHEN MATCHED THEN UPDATE SET n = t.n + 1 "
+        "WHEN NOT MATCHED THEN INSERT (k, n) VALUES (s.k, 1)"
+    )
+
+
+def inserting(path: str) -> str:
+    return (
+        f"MERGE INTO delta.`{path}` t USING s ON t.k = s.k "
         "WHEN NOT MATCHED THEN INSERT (k, n) VALUES (s.k, 1)"
     )
 
@@ -223,6 +241,7 @@ def all_merges(
 
     def write(writer: int) -> None:
         session, draw = spark.newSession(), random.Random(f"{seed} {writer}")
+        session.conf.set(ON_DRIVER, "auto")
         for number in range(merges):
             of_merge = keys(writer, number, draw)
             how, given_up = landed(partial(merge, session, path, of_merge))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pytest
@@ -47,9 +49,15 @@ VECTORS = {"delta.enableDeletionVectors": "true"}
 LAYOUTS = [Layout(vectors=True), Layout(feed=True)]  # test_merge_cases has the two others
 
 
-@pytest.mark.minutes
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("case", [CASES_BY_NAME[n] for n in NAMES], ids=lambda case: case.name)
+def by_turns() -> Iterator[Any]:
+    """Each case on each layout; in `make test-slow` on one of them."""
+    for i, name in enumerate(NAMES):
+        for j, layout in enumerate(LAYOUTS):
+            mark = pytest.mark.full_matrix if (i + j) % 2 else pytest.mark.minutes
+            yield pytest.param(CASES_BY_NAME[name], layout, id=f"{name}-{layout}", marks=mark)
+
+
+@pytest.mark.parametrize(("case", "layout"), by_turns())
 def test_rows_metrics_and_change_feed_are_those_of_built_in_merge(
     spark: SparkSession, tmp_path: Path, case: MergeCase, layout: Layout
 ) -> None:

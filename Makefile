@@ -93,7 +93,8 @@ $(INSTALLED): pyproject.toml
 	@$(if $(PYTHON_PROBLEM),$(error $(PYTHON_PROBLEM)))
 	@echo "Installing deltaweave into .venv (a minute or two the first time)"
 	@$(PYTHON) -m venv .venv
-	@$(VENV)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@# Python compiles modules when it first imports them; of most packages it never imports most.
+	@$(VENV)/pip install --quiet --no-compile --disable-pip-version-check --editable '.[dev]'
 	@# One session fetches Spark's jars now, because concurrent downloads would corrupt each other.
 	@$(VENV)/python .ci/first-session \
 		>.venv/jars.log 2>&1 || { cat .venv/jars.log >&2; exit 1; }

@@ -179,7 +179,7 @@ def runs_on_driver() -> Iterator[Any]:
                 yield pytest.param(case, layout, recorded, id=f"{case.name}-{layout}", marks=marks)
 
 
-@pytest.mark.parametrize(("case", "layout", "recorded"), runs_on_driver())
+@pytest.mark.parametrize(("case", "layout", "recorded"), list(runs_on_driver()))
 def test_merges_on_the_driver_give_what_built_in_merge_gives(
     case: MergeCase,
     layout: Layout,

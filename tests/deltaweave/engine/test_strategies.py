@@ -57,7 +57,7 @@ def by_turns() -> Iterator[Any]:
             yield pytest.param(CASES_BY_NAME[name], layout, id=f"{name}-{layout}", marks=mark)
 
 
-@pytest.mark.parametrize(("case", "layout"), by_turns())
+@pytest.mark.parametrize(("case", "layout"), list(by_turns()))
 def test_rows_metrics_and_change_feed_are_those_of_built_in_merge(
     spark: SparkSession, tmp_path: Path, case: MergeCase, layout: Layout
 ) -> None:

@@ -17,6 +17,7 @@ DeltaweaveError
 ├── CommitConflictError          Transient  another writer's commit won
 ├── OutOfOrderError              Terminal   partitions would be merged in the wrong order
 ├── CommitStateUnknownError      Terminal   the commit failed, and may have landed all the same
+├── LimitExceededError           Terminal   more than a limit of Spark or the machine allows
 └── MergeFailedError             Terminal   anything else that stopped a merge
 ```
 

@@ -45,6 +45,7 @@ def merge_asset(
     idempotent_by: IdempotentBy | None = None,
     sequence_by: str | None = None,
     order: Order = "partition",
+    skip_unchanged_updates: bool = False,
     retries: int = 3,
     name: str | None = None,
     key_prefix: str | Sequence[str] | None = None,
@@ -111,6 +112,8 @@ def merge_asset(
             fixed ones as defined, dynamic ones by their keys as strings, those of several
             dimensions by time. `any`: in any order, for merges in which it does not matter. Merges
             that only insert have no order.
+        skip_unchanged_updates: Whether to skip updates that give a row the values that it has: see
+            `deltaweave.merge`.
         retries: How often to try again after a transient error (a commit conflict); all other
             errors fail the run at once.
         name: The asset's name; by default the function's.
@@ -149,6 +152,7 @@ def merge_asset(
             idempotent_by=idempotent_by,
             sequence_by=sequence_by,
             order=order,
+            skip_unchanged_updates=skip_unchanged_updates,
             retries=retries,
         )
         shown = {} if partition_expr is None else {PARTITION_EXPR: partition_expr}

@@ -155,6 +155,9 @@ class MergeAssetComponent(Component, Resolvable, Model):
     order: Annotated[
         Order, Field(description="Whether partitions are merged in their order or in any order.")
     ] = "partition"
+    skip_unchanged_updates: Annotated[
+        bool, Field(description="Whether to skip updates that change no value of their row.")
+    ] = False
     retries: Annotated[int, Field(description="Attempts after a transient error.")] = 3
     dynamic_partitions: Annotated[
         str | None,
@@ -189,6 +192,7 @@ class MergeAssetComponent(Component, Resolvable, Model):
             idempotent_by=self.idempotent_by,
             sequence_by=self.sequence_by,
             order=self.order,
+            skip_unchanged_updates=self.skip_unchanged_updates,
             retries=self.retries,
             name=spec.key.path[-1],
             key_prefix=list(spec.key.path[:-1]) or None,

@@ -56,6 +56,7 @@ def merge(
             idempotency=marks.pair,
             applied_before=marks.before,
             lease=lease,
+            skip_unchanged_updates=declaration.skip_unchanged_updates,
         )
 
 

@@ -105,6 +105,7 @@ class MergeDeclaration(TableDeclaration):
         except_column_list: Columns of the changes that only clauses use; the table lacks them.
         sequence_by: Column that says which of two rows is newer; None if none does.
         order: In which order partitions are merged.
+        skip_unchanged_updates: Whether updates that give a row the values that it has are skipped.
     """
 
     on: str | None = None
@@ -113,6 +114,7 @@ class MergeDeclaration(TableDeclaration):
     except_column_list: tuple[str, ...] = ()
     sequence_by: str | None = None
     order: Order = "partition"
+    skip_unchanged_updates: bool = False
 
     @property
     def needs_order(self) -> bool:

@@ -59,6 +59,7 @@ type: dagster_deltaweave.MergeAssetComponent
 attributes:
   asset: {key: sizes}
   keys: [size]
+  skip_unchanged_updates: true
   source:
     type: sql
     sql: "SELECT 'all' AS size, count(*) AS n FROM {orders}"
@@ -126,6 +127,8 @@ def test_yaml_declares_assets_that_merge_files_queries_and_functions(
         assert declared(defs, "sales/orders").created_properties == {
             "delta.enableDeletionVectors": "false"
         }
+        skips = [declared(defs, key).skip_unchanged_updates for key in ("sales/orders", "sizes")]
+        assert skips == [False, True]
 
         instance.add_dynamic_partitions("landed_orders", ["p1"])
         others = [defs.resolve_assets_def(name) for name in ("sizes", "letters")]

@@ -12,7 +12,7 @@ from dagster import (
 )
 from pyspark.sql import DataFrame, SparkSession
 
-from dagster_deltaweave import Changes, merge_asset
+from dagster_deltaweave import Changes, build_merge_checks, merge_asset
 from deltaweave import Table, clauses
 from deltaweave.errors import AmbiguousMatchError, CommitConflictError, SourceError, StatementError
 from tests.dagster_deltaweave.conftest import Run, failure_messages, rows
@@ -55,6 +55,37 @@ def test_the_first_run_creates_the_table_and_the_next_ones_merge(
     assert table("customers").read().schema["id"].nullable
     run(customers)
     assert rows(table("customers")) == [(1, "a"), (2, "B"), (3, "c")]
+
+
+def test_updates_that_change_nothing_are_skipped_where_the_asset_says_so(
+    spark: SparkSession, run: Run, table: AssetTable, batches: list[Any]
+) -> None:
+    customers = customers_of(batches, skip_unchanged_updates=True)
+    checks = build_merge_checks(customers, source_rows=True)
+    schema = "id INT, name STRING"
+    batches += [
+        spark.createDataFrame([(1, "a"), (2, "b")], schema),
+        spark.createDataFrame([(1, "a"), (2, "B")], schema),  # the first row is as it was
+        spark.createDataFrame([(1, "a"), (2, "B")], schema),  # both are: nothing to commit
+    ]
+
+    results = [run(customers, checks) for _ in range(3)]
+
+    updated = []
+    for result in results:
+        [event] = result.get_asset_materialization_events()
+        updated.append(event.materialization.metadata["merge/rows_updated"].value)
+    assert updated == [0, 1, 0]
+    assert rows(table("customers")) == [(1, "a"), (2, "B")]
+    assert table("customers").version() == 2  # created, inserted into, updated
+    # A skipped row is one that was left alone, not one that was lost.
+    left_alone = [
+        check.metadata["check/rows_left_alone"].value
+        for result in results
+        for check in result.get_asset_check_evaluations()
+        if check.passed
+    ]
+    assert left_alone == [0, 1, 2]  # also: each check passed
 
 
 def test_a_declared_schema_partitioning_and_properties_make_the_table(

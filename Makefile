@@ -1,6 +1,6 @@
 # The commands of this repository; each works from a clean clone and can be run again.
 # `make clean` removes what they create: .venv, .lake (the demo lake), .dagster (Dagster's home),
-# .bench (the benchmark's data and tables).
+# .bench (the benchmark's data and tables), .site (the documentation's site).
 
 PYTHON ?= python3
 PORT ?= 3000
@@ -29,7 +29,7 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo demo-cdc ui test test-slow test-all torture record-oracle fuzz screenshots check clean java place
+.PHONY: help demo demo-cdc ui docs test test-slow test-all torture record-oracle fuzz screenshots check clean java place
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ demo-cdc: java $(INSTALLED) ## change events through Kafka into a table, read at
 
 ui: place java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the demo lake (PORT=3000, ON as for demo)
 	@$(AT_PLACE) $(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
+
+docs: .venv/.docs ## build the documentation as a site, .site/html (needs npm); broken links and anchors fail
+	@$(VENV)/python .ci/site
 
 test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark of 3 GiB; ORDER=… shuffles them otherwise)
 	@$(PYTEST) --numprocesses $(WORKERS) -m 'not full_matrix and not minutes and not torture'
@@ -79,7 +82,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts, advisories of inst
 	@$(VENV)/python .ci/audit
 
 clean: ## remove all that these commands made
-	rm -rf .venv .lake .dagster .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .lake .dagster .bench .site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	rm -rf .hypothesis spark-warehouse metastore_db derby.log
 
 place:
@@ -98,6 +101,10 @@ $(INSTALLED): pyproject.toml
 	@# One session fetches Spark's jars now, because concurrent downloads would corrupt each other.
 	@$(VENV)/python .ci/first-session \
 		>.venv/jars.log 2>&1 || { cat .venv/jars.log >&2; exit 1; }
+	@touch $@
+
+.venv/.docs: $(INSTALLED)
+	@$(VENV)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 # Written only if it is missing, so that you can edit it.

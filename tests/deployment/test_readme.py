@@ -14,7 +14,12 @@ from deltaweave import Table
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "platform" / "ARCHITECTURE.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 def _example(mark: str) -> str:
@@ -67,7 +72,7 @@ def test_the_asset_of_the_readme_is_merged(spark: SparkSession, tmp_path: Path) 
     assert sorted(table.read().collect()) == [(2, "sent"), (5, "open")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
     for link in links:

@@ -1,0 +1,146 @@
+"""The examples of docs/how-to, run as they stand, and the site's structure."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dagster import AssetKey, AssetsDefinition
+from dagster.components.testing.utils import DefsFolderSandbox, create_defs_folder_sandbox
+from pyspark.sql import SparkSession
+
+import deltaweave
+from dagster_deltaweave import MergeAssetComponent, SparkResource
+from dagster_deltaweave.tables import MergeDeclaration, merge_declaration_in
+from deltaweave import Table
+from deltaweave.session import DELTA_CONF
+
+ROOT = Path(__file__).parents[2]
+HOW_TO = ROOT / "docs" / "how-to"
+
+
+def example(page: str, language: str) -> str:
+    """The one block of a page with these words behind its backticks."""
+    text = (HOW_TO / page).read_text()
+    [code] = re.findall(rf"^ *```{language}\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+    return textwrap.dedent(str(code))
+
+
+def names_of(page: str, language: str) -> dict[str, Any]:
+    """What a block defines."""
+    names: dict[str, Any] = {}
+    exec(example(page, language), names)
+    return names
+
+
+def declared(asset: AssetsDefinition) -> MergeDeclaration:
+    declaration = merge_declaration_in(asset.metadata_by_key[asset.key])
+    assert declaration is not None
+    return declaration
+
+
+def test_a_table_of_another_library_is_where_it_was() -> None:
+    defs = names_of("from-dagster-delta.md", "python asset")["defs"]
+    assert declared(defs.resolve_assets_def("orders")).table == "/lake/public/orders"
+
+
+def test_an_asset_without_deletion_vectors_declares_so() -> None:
+    orders = names_of("readers-without-deletion-vectors.md", "python asset")["orders"]
+    assert declared(orders).created_properties == {"delta.enableDeletionVectors": "false"}
+
+
+@pytest.mark.parametrize("page", ["clusters.md", "object-stores.md"])
+def test_resources_of_a_page_are_valid(page: str) -> None:
+    spark = names_of(page, "python resource")["spark"]
+    assert isinstance(spark, SparkResource)
+    assert spark.warm
+
+
+def test_a_session_of_ones_own_gets_what_a_session_of_ours_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: dict[str, str] = {}
+
+    class Builder:
+        def config(self, key: str, value: str) -> Builder:
+            found[key] = value
+            return self
+
+        def getOrCreate(self) -> None:  # noqa: N802  # as PySpark calls it
+            return None
+
+    monkeypatch.setattr(SparkSession, "builder", Builder())
+    names_of("own-spark-session.md", "python session")
+    assert found == dict(DELTA_CONF)
+
+
+@pytest.fixture
+def sandbox() -> Iterator[DefsFolderSandbox]:
+    with create_defs_folder_sandbox() as sandbox:
+        yield sandbox
+
+
+def test_the_yaml_and_the_resources_of_the_dg_page_load(sandbox: DefsFolderSandbox) -> None:
+    folder = sandbox.scaffold_component(MergeAssetComponent, defs_path="orders")
+    (folder / "defs.yaml").write_text(example("dg-and-yaml.md", "yaml"))
+    (folder.parent / "resources.py").write_text(example("dg-and-yaml.md", "python resources"))
+
+    with sandbox.build_all_defs() as defs:
+        declaration = declared(defs.resolve_assets_def(AssetKey(["sales", "orders"])))
+        assert set(defs.resources or {}) >= {"spark", "io_manager"}
+    assert declaration.except_column_list == ("op",)
+    assert declaration.skip_unchanged_updates
+    assert len(declaration.clauses) == 3
+
+
+@pytest.mark.minutes
+def test_a_rewritten_merge_does_what_it_did_and_explain_says_so(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = "id INT, state STRING"
+    changes = spark.createDataFrame([(1, "cancelled"), (2, "sent"), (4, "open")], schema)
+    changes.createOrReplaceTempView("changes")
+    found = []
+    for block in ("before", "after"):
+        lake = str(tmp_path / block)
+        table = Table(spark, f"{lake}/orders")
+        table.create_if_missing(schema)
+        spark.createDataFrame([(i, "open") for i in (1, 2, 3)], schema).write.format("delta").mode(
+            "append"
+        ).save(table.path_or_name)
+        names = {"spark": spark, "changes": changes, "deltaweave": deltaweave}
+        if block == "after":
+            exec(example("tuning.md", "python explain").replace("/lake", lake), names)
+        exec(example("from-deltatable-merge.md", f"python {block}").replace("/lake", lake), names)
+        found.append(sorted(map(tuple, table.read().collect())))
+    assert found == [[(2, "sent"), (3, "open"), (4, "open")]] * 2
+    explained, result = capsys.readouterr().out.split("committed version")
+    assert "after the source's keys" in explained
+    assert "1 updated, 1 inserted, 1 deleted" in result
+
+
+def pages_of(nav: Any) -> Iterator[str]:
+    for entry in nav if isinstance(nav, list) else nav.values():
+        if isinstance(entry, str):
+            yield entry
+        else:
+            yield from pages_of(entry)
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads the site's configuration, which names a function of the generator."""
+
+
+_Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)
+
+
+def test_the_site_has_every_page_once() -> None:
+    nav = yaml.load((ROOT / "mkdocs.yml").read_text(), _Loader)["nav"]
+    documents = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
+    others = {"README.md", "CHANGELOG.md", "platform/ARCHITECTURE.md"}
+    assert sorted(pages_of(nav)) == sorted(documents | others)

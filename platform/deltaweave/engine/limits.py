@@ -101,8 +101,21 @@ MAX_ROWS_ON_DRIVER = 50_000
 # which Spark plans and starts its jobs.
 MAX_BYTES_ON_DRIVER = 64 * 1024 * 1024
 
+# Bytes of a source that was not measured, as Spark estimates them: of Parquet files, which hold up
+# to some ten times as many bytes of rows.
+MAX_ESTIMATED_BYTES_ON_DRIVER = 16 * 1024 * 1024
+
 # Rows of the candidate files. Repeated values take few bytes of a file, but many of memory.
 MAX_TARGET_ROWS_ON_DRIVER = 5_000_000
+
+# Bytes of new rows in memory, at most: source rows that match several rows are there several times.
+MAX_NEW_BYTES_ON_DRIVER = 256 * 1024 * 1024
+
+# Bytes of the rows of files that are rewritten, in memory, as their first rows suggest.
+MAX_COPIED_BYTES_ON_DRIVER = 512 * 1024 * 1024
+
+# Threads that read and write files: each holds a row group, about three times where it rewrites.
+MAX_THREADS_ON_DRIVER = 4
 
 
 # Commit.

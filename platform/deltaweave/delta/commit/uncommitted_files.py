@@ -75,9 +75,13 @@ class OwnFiles:
         except Exception as error:
             is_known = not self.is_committing or isinstance(error, CommitConflictError)
             if self.may_exist and is_known:
-                with letting_go("the files of a write that failed"):
-                    self._delete()
+                self.delete_all()
             raise
+
+    def delete_all(self) -> None:
+        """Delete all that was written; what cannot be deleted is left to VACUUM."""
+        with letting_go("the files of a write that failed"):
+            self._delete()
 
     def delete(self, files: FileList) -> None:
         """Delete files that were written, and that the commit did not take."""

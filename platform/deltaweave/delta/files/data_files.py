@@ -97,9 +97,14 @@ def why_not_writable(transaction: Transaction) -> str | None:
 
 
 def file_mode(transaction: Transaction) -> int:
-    """The permissions that Hadoop gives to new files (`fs.permissions.umask-mode`)."""
+    """The permissions that Hadoop gives to new files of the table (`fs.permissions.umask-mode`).
+
+    They are those of Hadoop's file system, which keeps the configuration that it was opened with.
+    """
     permissions = jvm_.jvm(transaction.merge.spark).org.apache.hadoop.fs.permission.FsPermission
-    return 0o666 & ~int(permissions.getUMask(transaction.log.newDeltaHadoopConf()).toShort())
+    log = transaction.log
+    system = log.dataPath().getFileSystem(log.newDeltaHadoopConf())
+    return 0o666 & ~int(permissions.getUMask(system.getConf()).toShort())
 
 
 def assumes_new_calendar(spark: SparkSession) -> bool:

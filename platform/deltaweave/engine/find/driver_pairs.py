@@ -6,7 +6,6 @@ as Spark does. Files of which that is not certain are refused, and Spark scans t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -167,7 +166,7 @@ def _joined(
     names = [f"k{i}" for i in range(len(fields))]
     firsts = keys["k0"].unique()
     count = partial(_rows_of, fields=fields, new_calendar=new_calendar)
-    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
+    with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
         num_rows = sum(threads.map(count, paths))
         if num_rows > limits.MAX_TARGET_ROWS_ON_DRIVER:
             raise NotRewritableError(f"the candidate files have {num_rows} rows")
@@ -184,9 +183,22 @@ def _joined(
         ]
     )
     rows = pa.concat_tables([schema.empty_table(), *numbered])
+    _check_number_of_pairs(rows, keys, names)
     found = rows.join(keys, names, join_type="inner", use_threads=False)
     order = [(name, "ascending") for name in (_FILE_NUMBER, _ROW_INDEX, _NUMBER)]
     return found.select([_FILE_NUMBER, _ROW_INDEX, _NUMBER]).sort_by(order).combine_chunks()
+
+
+def _check_number_of_pairs(rows: pyarrow.Table, keys: pyarrow.Table, names: list[str]) -> None:
+    """Raise NotRewritableError if the pairs are too many, before any is made."""
+    import pyarrow.compute as pc
+
+    of_keys = keys.group_by(names).aggregate([(_NUMBER, "count")])
+    if len(of_keys) == len(keys):
+        return  # each row is in one pair at most
+    counts = rows.join(of_keys, names, join_type="inner", use_threads=False)[f"{_NUMBER}_count"]
+    if (pc.sum(counts).as_py() or 0) > limits.MAX_PAIRS_ON_DRIVER:
+        raise NotRewritableError("the pairs are too many")
 
 
 def _rows_of(path: str, fields: Sequence[pyarrow.Field], *, new_calendar: bool) -> int:

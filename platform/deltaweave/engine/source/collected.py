@@ -72,10 +72,15 @@ def collect_source(
         SourceLostError: The executors lost the materialized rows.
         SourceError: The query was cancelled.
     """
+    import pyarrow as pa
+
     values_of = _values_of(merge)
     try:
         with translated(merge.table, otherwise=SourceError):
             table = _query(merge, source, conjuncts, values_of)
+    except pa.ArrowException as error:
+        logger.info("%s: the source is not collected: %s", merge.table, error)
+        return None
     except (SourceLostError, SessionEndedError):
         raise
     except DeltaweaveError as error:

@@ -26,6 +26,7 @@ from deltaweave.engine.tasks.table_format import (
     NotRewritableError,
     TableFormat,
     check_copyable,
+    estimated_bytes,
     opened,
     write_file,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "TableFormat",
     "as_stored",
     "check_copyable",
+    "estimated_bytes",
     "filters_of",
     "holders_of",
     "opened",

@@ -9,7 +9,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,8 @@ _NEW_CALENDAR_OF_INT96_SINCE = b"3.1.0"
 
 # A task holds a row group about three times, uncompressed. Spark writes row groups of 128 MB.
 MAX_ROW_GROUP_BYTES = 1 << 30
+
+_SAMPLED_ROWS = 1_000
 
 
 class NotRewritableError(Exception):
@@ -80,8 +82,9 @@ class TableFormat:
         """
         import pyarrow.parquet as pq
 
-        with open(path, "xb") as file:
-            os.fchmod(file.fileno(), self.mode)  # whatever this process's umask is
+        # Whatever this process's umask is; but some mounts refuse to change permissions.
+        with open(path, "xb") as file, suppress(OSError):
+            os.fchmod(file.fileno(), self.mode)
         with pq.ParquetWriter(
             path,
             self.schema,
@@ -119,10 +122,24 @@ def write_file(directory: str, rows: pyarrow.Table, table: TableFormat) -> tuple
 
 
 def opened(path: str) -> pyarrow.parquet.ParquetFile:
-    """A file, open for reading; times stored as INT96 are read as microseconds."""
+    """A file, open for reading; times stored as INT96 are read as microseconds.
+
+    It is not mapped: a mapped file that disappears on a network's disk would end the process.
+    """
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(path, memory_map=True, coerce_int96_timestamp_unit="us")
+    return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
+
+
+def estimated_bytes(file: pyarrow.parquet.ParquetFile) -> int:
+    """The size of a file's rows in memory, as its first rows suggest, in bytes.
+
+    The footer does not tell: it counts a repeated value once.
+    """
+    first = next(file.iter_batches(batch_size=_SAMPLED_ROWS, use_threads=False), None)
+    if first is None or not first.num_rows:
+        return 0
+    return int(first.nbytes * file.metadata.num_rows / first.num_rows)
 
 
 def check_copyable(

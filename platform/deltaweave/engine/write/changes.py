@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from deltaweave.engine.find import (
 )
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.source import PreparedSource
+from deltaweave.engine.tasks import NotRewritableError
 from deltaweave.engine.write.copy_on_write import copy_files, copy_touched_files
 from deltaweave.engine.write.deletion_vectors import mark_changed_rows
 from deltaweave.engine.write.driver_choice import choose_driver
@@ -37,8 +39,10 @@ from deltaweave.engine.write.in_place import (
 )
 from deltaweave.engine.write.insert_only import insert_phase, insert_unmatched, insert_without_scan
 from deltaweave.engine.write.mark_or_rewrite import MarkedFiles
-from deltaweave.engine.write.on_driver import find_on_driver, write_on_driver
+from deltaweave.engine.write.on_driver import Found, find_on_driver, write_on_driver
 from deltaweave.engine.write.strategy import Strategy, choice_on_driver, choose_strategy
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -138,14 +142,23 @@ def _on_driver(
     inserts_alone = strategy is Strategy.INSERT_ONLY
     with insert_phase(phases) if inserts_alone else _scan_phase(phases):
         tried = find_on_driver(transaction, source, conjuncts, strategy)
-    found = tried.found
-    if found is None:
+    if tried.found is None:
         return None, tried.candidates
-    if inserts_alone:
+    try:
+        return _written_on_driver(transaction, tried.found, phases, strategy), None
+    except NotRewritableError as error:
+        logger.warning("%s: Spark does the merge: %s", transaction.merge.table, error)
+        return None, tried.candidates
+
+
+def _written_on_driver(
+    transaction: Transaction, found: Found, phases: Phases, strategy: Strategy
+) -> Changes:
+    if strategy is Strategy.INSERT_ONLY:
         with insert_phase(phases):
             inserted = write_on_driver(transaction, found, strategy)
         written = inserted.written or WrittenFiles.of(found.scan.touched)
-        return _inserted_without_scan(written, found.candidates), None
+        return _inserted_without_scan(written, found.candidates)
     operation, status = "writeInsertsOnlyWhenNoMatches", "MERGE operation - writing inserts"
     if len(found.scan.touched):
         operation = "writeModifiedRowsOnly"
@@ -153,10 +166,10 @@ def _on_driver(
     with phases.running(operation, status, "rewriteTimeMs"):
         done = write_on_driver(transaction, found, strategy)
     if not len(found.scan.touched):
-        return _inserted_unmatched(done.written, found.candidates, found.scan), None
+        return _inserted_unmatched(done.written, found.candidates, found.scan)
     if strategy is Strategy.DELETION_VECTORS:
-        return _marked(found.candidates, found.scan, done), None
-    return _copied(transaction, strategy, found.candidates, found.scan, done.written), None
+        return _marked(found.candidates, found.scan, done)
+    return _copied(transaction, strategy, found.candidates, found.scan, done.written)
 
 
 def _inserted_without_scan(written: WrittenFiles, found: Candidates) -> Changes:

@@ -98,10 +98,12 @@ def _of_statement(transaction: Transaction, source: PreparedSource) -> str | Non
 
 def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> str | None:
     size = source.size_in_bytes
-    if size is None and only_if_estimated and not source.is_counted:
-        size = estimated_bytes(source.rows)
     if size is not None and size > limits.MAX_BYTES_ON_DRIVER:
         return f"the source has {size:,} bytes"
+    if size is None and only_if_estimated:
+        estimated = estimated_bytes(source.rows)
+        if estimated > limits.MAX_ESTIMATED_BYTES_ON_DRIVER:
+            return f"the source is estimated to have {estimated:,} bytes"
     if source.is_counted and source.num_rows > limits.MAX_ROWS_ON_DRIVER:
         return f"the source has {source.num_rows:,} rows"
     return None

@@ -7,7 +7,6 @@ the strategies on Spark do. Before anything is written, any doubt leaves the mer
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pyspark.sql import functions as F
 from deltaweave.delta.commit import Transaction, written_without_spark
 from deltaweave.delta.files import NewFile, additions, mark_here
 from deltaweave.delta.statement import Equality
+from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, FILE, NO_CLAUSE, SOURCE_ROW, TARGET_ROW_ID
 from deltaweave.engine.find import (
     Candidates,
@@ -36,6 +36,7 @@ from deltaweave.engine.tasks import (
     NotRewritableError,
     TableFormat,
     check_copyable,
+    estimated_bytes,
     opened,
     rewrite_rows,
     write_file,
@@ -50,7 +51,6 @@ from deltaweave.engine.write.mark_or_rewrite import (
     mark_or_rewrite,
 )
 from deltaweave.engine.write.strategy import Strategy
-from deltaweave.errors import MergeFailedError
 
 if TYPE_CHECKING:
     import numpy
@@ -160,9 +160,8 @@ def _found(
     else:
         fates = all_rewritten(scan)
     table = table_format(transaction)
-    for path in local_paths(fates.copied):
-        with opened(path) as file:
-            check_copyable(file, table.schema, new_calendar=table.new_calendar)
+    _check_copied(fates, table)
+    _check_new_rows(collected, pairs)
     is_inserted = ~pairs.is_matched & (collected.insert_clauses != NO_CLAUSE)
     return Found(
         candidates,
@@ -175,12 +174,36 @@ def _found(
     )
 
 
+def _check_copied(fates: TouchedFileFates, table: TableFormat) -> None:
+    """Raise NotRewritableError for a file that Arrow may not copy, or if there is too much."""
+    size = 0
+    for path in local_paths(fates.copied):
+        with opened(path) as file:
+            check_copyable(file, table.schema, new_calendar=table.new_calendar)
+            size += estimated_bytes(file)
+    if size > limits.MAX_COPIED_BYTES_ON_DRIVER:
+        raise NotRewritableError(f"the files to rewrite have about {size:,} bytes in memory")
+
+
+def _check_new_rows(collected: CollectedSource, pairs: DriverPairs) -> None:
+    """Raise NotRewritableError if the new rows may be too big."""
+    import numpy as np
+
+    assert pairs.pairs.on_driver is not None
+    of_source_row = np.bincount(pairs.pairs.on_driver[SOURCE_ROW].to_numpy())
+    at_most = collected.rows.nbytes * int(of_source_row.max(initial=1))
+    if at_most > limits.MAX_NEW_BYTES_ON_DRIVER:
+        raise NotRewritableError(f"the new rows may have {at_most:,} bytes")
+
+
 def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) -> MarkedFiles:
     """Write what was found: new files, and the deletion vectors of files that stay.
 
     Raises:
-        MergeFailedError: A file could not be written.
+        NotRewritableError: A file could not be written. What was written is deleted.
     """
+    import pyarrow as pa
+
     transaction.own_files.may_exist = True
     marks = strategy is Strategy.DELETION_VECTORS and bool(len(found.scan.touched))
     changes = found.scan.changed_on_driver(found.scan.touched)
@@ -188,12 +211,9 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
     values = SourceValues(found.source, found.table.schema)
     try:
         replaced, others = _write_files(transaction, found, values, changes, marks=marks)
-    except Exception as error:  # of pyarrow, or of the file system
-        raise MergeFailedError(
-            f"the driver could not write a file: {error}",
-            table=transaction.merge.table,
-            version=transaction.version,
-        ) from error
+    except (OSError, MemoryError, pa.ArrowException) as error:
+        transaction.own_files.delete_all()
+        raise NotRewritableError(f"the driver could not write a file: {error}") from error
     written = None
     if replaced or others:
         written = written_without_spark(
@@ -227,7 +247,7 @@ def _write_files(
     directory = transaction.data_path.removeprefix("file:")
     new_rows = values.rows(rows, clauses, in_source_order=True)
     paths = local_paths(found.fates.copied)
-    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
+    with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
         write = partial(write_file, directory, new_rows, found.table)
         writing = [threads.submit(write)] if new_rows.num_rows else []
         rewrite = partial(_rewrite, found, values, changes, in_place=not marks)

@@ -357,23 +357,32 @@ def test_new_files_name_their_writer(
     assert footers == [{SPARK_VERSION: spark.version.encode()}] * len(footers)
 
 
-# Hadoop's setting, and what it gives new files, whatever the umask of Python's process is.
+# The setting of Hadoop's file system, and what it gives new files, whatever the umask of Python's
+# process is.
 @pytest.mark.parametrize(("mask", "mode"), [("022", 0o644), ("077", 0o600)])
 def test_new_files_have_the_permissions_that_hadoop_gives(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], mask: str, mode: int
 ) -> None:
     path = str(tmp_path / "table")
-    write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
     own_mask = os.umask(0o037)
+    disk = (
+        Table(spark, path)
+        ._log()
+        .log.dataPath()
+        .getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    )
+    disk.getConf().set("fs.permissions.umask-mode", mask)
     try:
-        with configured(spark, {"fs.permissions.umask-mode": mask}):
-            upsert(Table(spark, path), [(1, 11), (3, 30)])
-            with configured(spark, {ON_DRIVER: "false", REWRITE_IN_PLACE: "true"}):
-                result = upsert(Table(spark, path), [(2, 21)])
+        write_table(spark, path, [(1, 10), (2, 20), (4, 40)], SCHEMA, files=3)
+        upsert(Table(spark, path), [(1, 11), (3, 30)])
+        with configured(spark, {ON_DRIVER: "false", REWRITE_IN_PLACE: "true"}):
+            result = upsert(Table(spark, path), [(2, 21)])
     finally:
         os.umask(own_mask)
+        disk.getConf().unset("fs.permissions.umask-mode")
     assert (len(on_driver), result.strategy) == (1, "copy-in-place")
     files = [file.removeprefix("file://") for file in deltalake.DeltaTable(path).file_uris()]
+    assert len(files) == 4  # one of them as Spark wrote it
     assert {os.stat(file).st_mode & 0o777 for file in files} == {mode}
 
 
@@ -510,7 +519,13 @@ def caller() -> str:
 
 
 @pytest.mark.parametrize(
-    "limit", ["MAX_ROWS_ON_DRIVER", pytest.param("MAX_BYTES_ON_DRIVER", marks=FULL)]
+    "limit",
+    [
+        "MAX_ROWS_ON_DRIVER",
+        "MAX_NEW_BYTES_ON_DRIVER",
+        "MAX_COPIED_BYTES_ON_DRIVER",
+        pytest.param("MAX_BYTES_ON_DRIVER", marks=FULL),
+    ],
 )
 def test_what_is_too_big_is_left_to_spark(
     spark: SparkSession,
@@ -525,6 +540,42 @@ def test_what_is_too_big_is_left_to_spark(
     upsert(Table(spark, path), [(2, 21), (3, 30)])
     assert not on_driver
     assert rows_of(Table(spark, path)) == [(1, 10), (2, 21), (3, 30)]
+
+
+def test_a_source_whose_rows_are_counted_may_still_be_too_big(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_driver: list[Any]
+) -> None:
+    path, source = str(tmp_path / "table"), str(tmp_path / "source")
+    write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
+    write_table(spark, source, [(2, 21), (3, 30)], SCHEMA)
+    statement = f"MERGE INTO delta.`{path}` t USING delta.`{source}` s ON t.k = s.k {UPSERT}"
+    with configured(spark, {ON_DRIVER: "auto"}):
+        deltaweave.merge(spark, statement)
+        assert len(on_driver) == 1
+        monkeypatch.setattr(limits, "MAX_ESTIMATED_BYTES_ON_DRIVER", 1)
+        deltaweave.merge(spark, statement)
+    assert len(on_driver) == 1
+    assert rows_of(Table(spark, path)) == [(1, 10), (2, 21), (3, 30)]
+
+
+# All source rows and all target rows have one key: 16 pairs, of which too many are never made.
+@pytest.mark.parametrize(("most", "is_done"), [(16, True), (15, False)])
+def test_pairs_are_counted_before_they_are_made(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_driver: list[Any],
+    most: int,
+    is_done: bool,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PAIRS_ON_DRIVER", most)
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, v) for v in range(4)], SCHEMA)
+    table = Table(spark, path)
+    merge = table.merge(frame(spark, [(1, 9)] * 4, SCHEMA), on="t.k = s.k")
+    merge.when_matched_delete().execute()
+    assert bool(on_driver) == is_done
+    assert rows_of(table) == []
 
 
 @FULL
@@ -593,7 +644,7 @@ MAPPED = {"delta.columnMapping.mode": "name"}
     [pytest.param({}, marks=FULL), MAPPED | VECTORS],
     ids=["copy_on_write", "mapped_with_vectors"],
 )
-def test_a_write_that_fails_leaves_no_file(
+def test_spark_does_the_merge_where_a_write_fails_and_no_file_is_left(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -609,10 +660,12 @@ def test_a_write_that_fails_leaves_no_file(
         raise OSError("no space left on device")
 
     monkeypatch.setattr(on_driver_module, "_write_files", fails)
-    with pytest.raises(errors.MergeFailedError, match="no space left on device"):
-        upsert(Table(spark, path), [(0, 1), (9, 1)])
-    assert {file for file in all_files(path) if file.endswith(".parquet")} == before
-    assert newest_version(path) == 0
+    upsert(Table(spark, path), [(0, 1), (9, 1)])
+    assert rows_of(Table(spark, path)) == [(0, 1), (1, 0), (2, 0), (3, 0), (9, 1)]
+    there = {file for file in all_files(path) if file.endswith(".parquet")}
+    files = deltalake.DeltaTable(path).file_uris()
+    of_table = {file.removeprefix(f"{path}/").removeprefix(f"file://{path}/") for file in files}
+    assert there == before | of_table
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 # The commands of this repository; each works from a clean clone and can be run again.
 # `make clean` removes what they create: .venv, .lake (the demo lake), .dagster (Dagster's home),
-# .bench (the benchmark's data and tables), .site (the documentation's site).
+# .bench (the benchmark's data and tables), .site (the documentation's site), .matrix (environments
+# of other pairs of Spark and Delta).
 
 PYTHON ?= python3
 PORT ?= 3000
@@ -29,10 +30,10 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo demo-cdc ui docs test test-slow test-all torture record-oracle fuzz screenshots check clean java place
+.PHONY: help demo demo-cdc ui docs test test-slow test-all test-matrix torture record-oracle fuzz screenshots check clean java place
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: place java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## land TPC-DS returns, merge what is new through Dagster (ON=cluster, ON=object_store)
 	@$(AT_PLACE) $(VENV)/python -m assets.demo
@@ -58,6 +59,9 @@ test-slow: java $(INSTALLED) ## run the tests that take minutes: a browser, a cl
 test-all: java $(INSTALLED) ## run the tests beside Delta's own MERGE, and every merge case in every layout (hours)
 	@DELTAWEAVE_ORACLE=live $(PYTEST) --numprocesses $(WORKERS)
 
+test-matrix: java $(INSTALLED) ## run the merge cases on every pair of Spark and Delta that is supported (hours; PAIRS=4.1.1+4.3.1)
+	@WORKERS=$(WORKERS) $(VENV)/python .ci/test-matrix $(PAIRS)
+
 torture: java $(INSTALLED) ## rivals, kills, lost workers, partitions in random order, in full (hours; SEED=… draws others)
 	@DELTAWEAVE_TORTURE=full DELTAWEAVE_TORTURE_SEED=$(or $(SEED),18) \
 		$(PYTEST) -m torture
@@ -82,7 +86,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts, advisories of inst
 	@$(VENV)/python .ci/audit
 
 clean: ## remove all that these commands made
-	rm -rf .venv .lake .dagster .bench .site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .lake .dagster .bench .site .matrix .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	rm -rf .hypothesis spark-warehouse metastore_db derby.log
 
 place:

@@ -11,16 +11,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from deltaweave.tested_releases import check_pair, delta_package, installed_pair
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-
-DELTA_CONF: Mapping[str, str] = {
-    "spark.jars.packages": DELTA_PACKAGE,
+_OF_DELTA: Mapping[str, str] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+
+
+def delta_conf() -> dict[str, str]:
+    """Spark's configuration for Delta: the jar of the installed pair, extension and catalog."""
+    return {"spark.jars.packages": delta_package(*installed_pair()), **_OF_DELTA}
+
 
 # Spark's and Delta's defaults are for clusters: 200 shuffle partitions and 50 partitions of the
 # snapshot's file list make a small table on one machine ten times slower than it need be.
@@ -82,7 +87,7 @@ def local_conf(spark_conf: Mapping[str, str] | None = None) -> dict[str, str]:
     """
     given = dict(spark_conf or {})
     master = given.get("spark.master", _ONE_MACHINE_CONF["spark.master"])
-    merged = {**DELTA_CONF, **_ONE_MACHINE_CONF}
+    merged = {**delta_conf(), **_ONE_MACHINE_CONF}
     if master.startswith("local"):  # local-cluster[…], too
         merged |= _THIS_MACHINE_ALONE
     if _IS_LOCAL.fullmatch(master):
@@ -103,8 +108,13 @@ def local_session(**spark_conf: str) -> SparkSession:
 
     Args:
         **spark_conf: Spark configuration on top, e.g. `**{"spark.driver.memory": "4g"}`.
+
+    Raises:
+        UnsupportedVersionError: The installed pair of pyspark and delta-spark was not tested.
     """
     from pyspark.sql import SparkSession
+
+    check_pair(*installed_pair())
 
     # Python workers must run the interpreter that holds this environment's packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -18,7 +18,7 @@ import deltaweave
 from dagster_deltaweave import MergeAssetComponent, SparkResource
 from dagster_deltaweave.tables import MergeDeclaration, merge_declaration_in
 from deltaweave import Table
-from deltaweave.session import DELTA_CONF
+from deltaweave.session import delta_conf
 
 ROOT = Path(__file__).parents[2]
 HOW_TO = ROOT / "docs" / "how-to"
@@ -76,7 +76,7 @@ def test_a_session_of_ones_own_gets_what_a_session_of_ours_has(
 
     monkeypatch.setattr(SparkSession, "builder", Builder())
     names_of("own-spark-session.md", "python session")
-    assert found == dict(DELTA_CONF)
+    assert found == delta_conf()
 
 
 @pytest.fixture

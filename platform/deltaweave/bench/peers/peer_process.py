@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from deltaweave.bench.peers import peer_program
-from deltaweave.session import DELTA_CONF, local_conf
+from deltaweave.session import delta_conf, local_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,7 +171,7 @@ class PeerProcess:
 def session_conf(spark: SparkSession) -> dict[str, str]:
     """The part of our session's configuration that a peer's session shares: all but Delta's."""
     conf = spark.sparkContext.getConf()
-    ours = {name: conf.get(name) for name in local_conf() if name not in DELTA_CONF}
+    ours = {name: conf.get(name) for name in local_conf() if name not in delta_conf()}
     return {
         name: value
         for name, value in ours.items()

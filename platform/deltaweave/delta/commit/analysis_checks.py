@@ -12,6 +12,7 @@ from typing import Any
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.delta.jvm import JavaObject, condition_and_state, delta_error, translated
+from deltaweave.delta.releases import check_type_widening, metadata_changed
 from deltaweave.errors import SchemaChangedError, StatementError
 
 _HIGH_WATER_MARK = "delta.identity.highWaterMark"
@@ -36,14 +37,14 @@ def _check_schema(transaction: Transaction) -> None:
     now = transaction.transaction.metadata().schema()
     resolved = transaction.merge.node.target().schema()
     if now.size() != resolved.size():
-        raise _changed(transaction, "schemaChangedSinceAnalysis", resolved, now, False)
+        raise _schema_changed(transaction, resolved, now)
     at_analysis = transaction.merge.node.targetFileIndex().metadata().schema()
     if at_analysis.equals(now):
         return
     # Values were cast to the types of then, and some ways of writing go by the order of columns.
     # Delta compares the number of columns alone.
     if _types(at_analysis) != _types(now):
-        raise _changed(transaction, "schemaChangedSinceAnalysis", at_analysis, now, False)
+        raise _schema_changed(transaction, at_analysis, now)
 
 
 def _types(schema: JavaObject) -> Any:
@@ -68,17 +69,9 @@ def _check_identity(transaction: Transaction) -> None:
 
 
 def _check_type_widening(transaction: Transaction) -> None:
-    view = jvm_.jvm(transaction.merge.spark)
-    index, now = transaction.merge.node.targetFileIndex(), transaction.transaction
-    widening = jvm_.singleton(view.org.apache.spark.sql.delta, "TypeWidening")
+    then, now = transaction.merge.node.targetFileIndex(), transaction.transaction
     with translated(transaction.merge.table, version=transaction.version):
-        widening.ensureFeatureConsistentlyEnabled(
-            index.protocol(),
-            index.metadata(),
-            now.protocol(),
-            now.metadata(),
-            now.tableNameOrPath(),
-        )
+        check_type_widening(transaction.merge.spark, then, now)
 
 
 def _check_identity_columns(transaction: Transaction) -> None:
@@ -127,13 +120,17 @@ def _check_void_columns(transaction: Transaction) -> None:
 
 
 def _metadata_changed(transaction: Transaction) -> SchemaChangedError:
-    none = jvm_.option(jvm_.jvm(transaction.merge.spark), None)
-    name = transaction.transaction.tableNameOrPath()
-    return _changed(transaction, "metadataChangedException", name, none)
+    return _changed(transaction, metadata_changed(transaction.merge.spark, transaction.transaction))
 
 
-def _changed(transaction: Transaction, error_name: str, *arguments: object) -> SchemaChangedError:
-    error = delta_error(jvm_.jvm(transaction.merge.spark), error_name, *arguments)
+def _schema_changed(
+    transaction: Transaction, then: JavaObject, now: JavaObject
+) -> SchemaChangedError:
+    view = jvm_.jvm(transaction.merge.spark)
+    return _changed(transaction, delta_error(view, "schemaChangedSinceAnalysis", then, now, False))
+
+
+def _changed(transaction: Transaction, error: JavaObject) -> SchemaChangedError:
     error_class, sql_state = condition_and_state(error)
     return SchemaChangedError(
         error.getMessage(),

@@ -22,6 +22,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.local_disk import alone_on_local_disk, local_directory
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import TableSnapshot, place_of_new_table
+from deltaweave.delta.releases import replace_operation
 from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
@@ -172,8 +173,6 @@ def make_anew(table: TableSnapshot, wanted: WantedTable) -> None:
         before.createdTime(),
     )
     transaction.updateMetadataForNewTableInReplace(metadata)
-    operation = delta.DeltaOperations.ReplaceTable(
-        metadata, False, False, False, none, none, none, none, none, none, none
-    )
+    operation = replace_operation(table.spark, metadata)
     with alone_on_local_disk(table.data_path):
         transaction.commit(jvm_.seq(view, []), operation, jvm_.scala_map(view, {}))

@@ -19,6 +19,7 @@ from deltaweave.delta.commit.transaction_ids import is_applied, transaction_id
 from deltaweave.delta.commit.uncommitted_files import OwnFiles
 from deltaweave.delta.jvm import JavaObject, letting_go, translated
 from deltaweave.delta.log import at_version
+from deltaweave.delta.releases import write_command, write_operation
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 
@@ -145,7 +146,8 @@ def _written_and_committed(
     own_files = OwnFiles(spark, log, transaction)
     with own_files.deleted_unless_committed():
         assigned = _assigned(rows, transaction, write.with_schema_evolution)
-        writer = delta.commands.WriteIntoDelta(
+        writer = write_command(
+            spark,
             log,
             mode,
             delta.DeltaOptions(jvm_.scala_map(view, options), session.sessionState().conf()),
@@ -154,7 +156,6 @@ def _written_and_committed(
             assigned._jdf,
             nothing,
             nothing,
-            False,
         )
         with own_files.named():
             data = writer.writeAndReturnCommitData(transaction, session, nothing, False)
@@ -163,9 +164,7 @@ def _written_and_committed(
         for name, version in write.applied.items():
             actions.add(transaction_id(view, name, version))
         predicate = jvm_.option(view, write.replace_where)
-        made = delta.DeltaOperations.Write(
-            mode, nothing, predicate, nothing, nothing, nothing, nothing, nothing, nothing
-        )
+        made = write_operation(spark, mode, predicate)
         arguments = (jvm_.seq_of(view, actions), made, data.stringTags())
         own_files.is_committing = True
         return committed(

@@ -21,6 +21,7 @@ from deltaweave.delta.jvm import (
     translated,
 )
 from deltaweave.delta.log import FileList, TableSnapshot, actions
+from deltaweave.delta.releases import string_prefix_length
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.identifiers import column
 
@@ -84,13 +85,7 @@ class Transaction:
     @property
     def string_prefix_length(self) -> int:
         """How many characters of a string the statistics of the table's files keep."""
-        spark = self.merge.spark
-        statistics = jvm_.jvm(spark).org.apache.spark.sql.delta.stats
-        return int(
-            jvm_.singleton(statistics, "StatsCollectionUtils").getDataSkippingStringPrefixLength(
-                spark._jsparkSession, self.transaction.metadata()
-            )
-        )
+        return string_prefix_length(self.merge.spark, self.transaction.metadata())
 
     @property
     def num_files(self) -> int:

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.log import FileList, actions
+from deltaweave.delta.releases import arrow_type
 
 if TYPE_CHECKING:
     import numpy
@@ -142,7 +143,6 @@ def data_columns(transaction: Transaction) -> list[StructField]:
 def arrow_schema(transaction: Transaction) -> pyarrow.Schema:
     """The Arrow schema of a file: physical names, times in UTC, field ids."""
     import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_type
 
     fields = []
     for column in data_columns(transaction):
@@ -151,7 +151,7 @@ def arrow_schema(transaction: Transaction) -> pyarrow.Schema:
         fields.append(
             pa.field(
                 transaction.table.physical_names[column.name],
-                to_arrow_type(column.dataType, timezone="UTC"),
+                arrow_type(transaction.merge.spark, column.dataType),
                 metadata=metadata,
             )
         )

@@ -14,6 +14,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.jvm import JavaObject, translated
 from deltaweave.delta.log import FileList, actions, decoded_location, parsed
+from deltaweave.delta.releases import actions_of_vectors
 from deltaweave.delta.scan import METADATA_COLUMN
 
 if TYPE_CHECKING:
@@ -196,8 +197,8 @@ def _in_their_files(transaction: Transaction, touched: FileList, stored: JavaObj
     helper = jvm_.singleton(commands, "DMLWithDeletionVectorsHelper")
     by_name = helper.generateCandidateFileMap(transaction.log.dataPath(), touched.files)
     marked = helper.findFilesWithMatchingRows(transaction.transaction, by_name, stored)
-    result = helper.processUnmodifiedData(
-        spark._jsparkSession, marked, transaction.snapshot, transaction.string_prefix_length
+    result = actions_of_vectors(
+        spark, marked, transaction.snapshot, transaction.string_prefix_length
     )
     counts = result._2()
     return MarkedRows(

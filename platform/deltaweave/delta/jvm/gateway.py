@@ -6,8 +6,6 @@ never one per file or row.
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -16,23 +14,19 @@ from py4j.java_gateway import JavaClass, is_instance_of
 from pyspark.sql import Column, DataFrame
 
 from deltaweave import errors
+from deltaweave.tested_releases import Release, check_pair, line
 
 if TYPE_CHECKING:
     import numpy
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-logger = logging.getLogger(__name__)
-
 JavaObject: TypeAlias = Any
-
-# Releases on which the whole test suite passed, as (Spark, Delta).
-TESTED_VERSIONS = (("4.2.0", "4.4.0"),)
-ALLOW_UNTESTED = "DELTAWEAVE_ALLOW_UNTESTED_VERSIONS"
 
 _PIECE = 4_000  # characters; each may be escaped
 
 _NAMES: WeakKeyDictionary[SparkContext, _Names] = WeakKeyDictionary()
+_RELEASES: WeakKeyDictionary[SparkContext, tuple[str, str]] = WeakKeyDictionary()
 
 
 class _Names:
@@ -73,31 +67,32 @@ def jvm(spark: SparkSession) -> JavaObject:
     if context not in _NAMES:
         gateway: Any = context._gateway
         names = _Names(gateway._gateway_client, "", {})
-        _check_versions(spark, names)
-        _NAMES[context] = names
+        found = _running(spark, names)
+        check_pair(*found)
+        _NAMES[context], _RELEASES[context] = names, found
     return _NAMES[context]
 
 
 def running_releases(spark: SparkSession) -> tuple[str, str]:
     """The releases of Spark and Delta that the session runs; both are checked, as by `jvm`."""
-    return spark.version, str(singleton(jvm(spark).io.delta, "package").VERSION())
+    jvm(spark)
+    return _RELEASES[spark.sparkContext]
 
 
-def _check_versions(spark: SparkSession, view: JavaObject) -> None:
-    delta = singleton(view.io.delta, "package") if _has_delta(spark) else None
-    found = (spark.version, delta.VERSION() if delta is not None else "none")
-    if found in TESTED_VERSIONS:
-        return
-    known = ", ".join(f"Spark {s} with Delta {d}" for s, d in TESTED_VERSIONS)
-    problem = f"this session runs Spark {found[0]} with Delta {found[1]}; tested: {known}."
-    if delta is not None and os.environ.get(ALLOW_UNTESTED) == "1":
-        logger.warning("%s %s=1 allows it to run.", problem, ALLOW_UNTESTED)
-        return
-    raise errors.UnsupportedVersionError(
-        problem,
-        operation="opening Delta's classes",
-        hint=f"Start Spark with deltaweave.local_session(), or set {ALLOW_UNTESTED}=1 to try.",
-    )
+def spark_line(spark: SparkSession) -> Release:
+    """Major and minor number of the session's Spark, e.g. (4, 2)."""
+    return line(running_releases(spark)[0])
+
+
+def delta_line(spark: SparkSession) -> Release:
+    """Major and minor number of the session's Delta, e.g. (4, 4)."""
+    return line(running_releases(spark)[1])
+
+
+def _running(spark: SparkSession, view: JavaObject) -> tuple[str, str]:
+    if not _has_delta(spark):
+        return spark.version, "none"
+    return spark.version, str(singleton(view.io.delta, "package").VERSION())
 
 
 def _has_delta(spark: SparkSession) -> bool:

@@ -259,11 +259,11 @@ class FileList:
             now_ms = time.time_ns() // 1_000_000
             removed = [actions.removal(add, now_ms) for add in self.adds]
             return actions.from_json(jvm_.jvm(self.spark), "actions.RemoveFile", removed)
-        # One timestamp for all, taken on the driver.
-        now = F.unix_millis(F.current_timestamp())
-        removes = self.data_frame.select(
-            *actions.KEPT_BY_REMOVAL,
-            now.alias("deletionTimestamp"),
+        adds = self.data_frame
+        removes = adds.select(
+            *[name for name in actions.KEPT_BY_REMOVAL if name in adds.columns],
+            # One timestamp for all, taken on the driver.
+            F.unix_millis(F.current_timestamp()).alias("deletionTimestamp"),
             F.lit(True).alias("dataChange"),
             F.lit(True).alias("extendedFileMetadata"),
         )

@@ -12,6 +12,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject, translated
 from deltaweave.delta.log.catalogs import log_by_name
 from deltaweave.delta.log.snapshot import TableSnapshot, data_path
+from deltaweave.delta.releases import snapshot_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,9 +60,8 @@ def at_version(
             table=data_path(log),
             operation="reading a version",
         )
-    empty = jvm_.option(jvm_.jvm(spark), None)
     with translated(data_path(log), operation="reading a version", version=version):
-        return TableSnapshot(spark, log, log.getSnapshotAt(version, empty, empty, True))
+        return TableSnapshot(spark, log, snapshot_at(spark, log, version))
 
 
 def version_at(spark: SparkSession, name: str, time: datetime) -> int | None:

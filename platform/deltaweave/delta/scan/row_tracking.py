@@ -12,8 +12,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit import Transaction
+from deltaweave.delta.releases import tracked_metadata
 
 ENABLED = "delta.enableRowTracking"
 _ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
@@ -53,12 +53,10 @@ def tracked_columns(transaction: Transaction) -> TrackedColumns | None:
     enabled = properties.get(ENABLED)
     if not (enabled.isDefined() and enabled.get().lower() == "true"):
         return None
-    delta = jvm_.jvm(transaction.merge.spark).org.apache.spark.sql.delta
 
     def column(setting: str, owner: str, field: str) -> TrackedColumn:
         name = properties.get(setting).get()
-        # False: no field id for Iceberg readers; tables that want one are refused (see features).
-        metadata = jvm_.singleton(delta, owner).columnMetadata(name, False)
+        metadata = tracked_metadata(transaction.merge.spark, owner, name)
         return TrackedColumn(name, field, json.loads(metadata.json()))
 
     return TrackedColumns(

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import FileList, TableSnapshot, scan_of_known_files, scan_with_index
+from deltaweave.delta.releases import reads_cached_rows
 from deltaweave.delta.statement import ResolvedMerge
 
 _IGNORING_FILES = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
@@ -56,7 +57,7 @@ def reason_to_materialize(merge: ResolvedMerge) -> str | None:
 
 def is_cached(merge: ResolvedMerge) -> bool:
     """Whether Spark would read a part of the source from its cache."""
-    return bool(merge.node.planContainsCachedRelation(merge.source._jdf))
+    return reads_cached_rows(merge.node, merge.source)
 
 
 def may_read_target(merge: ResolvedMerge) -> bool:

@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject, translated
+from deltaweave.delta.releases import update_action
 from deltaweave.delta.statement.parsed import ParsedMerge
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _action(spark: SparkSession, clause: ClauseLike) -> JavaObject:
     )
     if clause.action == "insert":
         return plans.InsertAction(wanted, assignments)
-    return plans.UpdateAction(wanted, assignments, False)
+    return update_action(spark, wanted, assignments)
 
 
 def _attribute(spark: SparkSession, name: str) -> JavaObject:

@@ -1,0 +1,91 @@
+"""The pairs of Spark and Delta on which the merge cases passed; every other pair is refused.
+
+The engine speaks to Delta's JVM classes, whose signatures move between releases. What differs from
+pair to pair is in `deltaweave.delta.releases`; docs/versions.md has the results of the tests.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from importlib.metadata import PackageNotFoundError, version
+
+from deltaweave.errors import UnsupportedVersionError
+
+logger = logging.getLogger(__name__)
+
+Release = tuple[int, ...]
+
+# The releases that `make test-matrix` runs, as (Spark, Delta): a pair joins when all cases passed.
+TESTED = (("4.2.0", "4.4.0"),)
+ALLOW_UNTESTED = "DELTAWEAVE_ALLOW_UNTESTED_VERSIONS"
+
+
+def line(release: str) -> Release:
+    """A release's major and minor number.
+
+    >>> line("4.1.0-SNAPSHOT")
+    (4, 1)
+    """
+    return tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+
+
+def check_pair(spark: str, delta: str) -> None:
+    """Refuse a pair that was not tested, unless the environment allows it.
+
+    A tested pair stands for its lines: other patch releases of the same two run with a warning.
+
+    Args:
+        spark: Spark's release.
+        delta: Delta's release; `none` if a session does not have its classes.
+
+    Raises:
+        UnsupportedVersionError: It lists the pairs that were tested.
+    """
+    if (spark, delta) in TESTED:
+        return
+    lines = [(line(tested_spark), line(tested_delta)) for tested_spark, tested_delta in TESTED]
+    known = "tested: " + ", ".join(f"Spark {s} with Delta {d}" for s, d in TESTED)
+    problem = f"this session runs Spark {spark} with Delta {delta}"
+    if (line(spark), line(delta)) in lines:
+        logger.warning("%s, other patch releases than those that were %s.", problem, known)
+        return
+    if delta != "none" and os.environ.get(ALLOW_UNTESTED) == "1":
+        logger.warning("%s; %s. %s=1 allows it to run.", problem, known, ALLOW_UNTESTED)
+        return
+    raise UnsupportedVersionError(
+        f"{problem}; {known}.\n\n{table_of_pairs()}\n",
+        operation="opening Delta's classes",
+        hint="Install one of these pairs and start Spark with deltaweave.local_session(), or set "
+        f"{ALLOW_UNTESTED}=1 to try.",
+    )
+
+
+def table_of_pairs() -> str:
+    """The tested pairs as a table, one line each."""
+    rows = [
+        ("Spark", "Delta", "Delta's package"),
+        *((s, d, delta_package(s, d)) for s, d in TESTED),
+    ]
+    return "\n".join(f"  {spark:<7} {delta:<7} {package}" for spark, delta, package in rows)
+
+
+def delta_package(spark: str, delta: str) -> str:
+    """The Maven coordinates of Delta's jar for a pair; since 4.1, Delta has one for each Spark.
+
+    >>> delta_package("4.0.5", "4.0.1"), delta_package("4.1.1", "4.3.1")
+    ('io.delta:delta-spark_2.13:4.0.1', 'io.delta:delta-spark_4.1_2.13:4.3.1')
+    """
+    for_spark = "" if line(delta) < (4, 1) else "_{}.{}".format(*line(spark))
+    return f"io.delta:delta-spark{for_spark}_2.13:{delta}"
+
+
+def installed_pair() -> tuple[str, str]:
+    """The releases of pyspark and delta-spark in this Python."""
+    try:
+        return version("pyspark"), version("delta-spark")
+    except PackageNotFoundError:  # a Spark of its own has its Python beside its jars
+        import pyspark
+
+        return pyspark.__version__, version("delta-spark")

@@ -1,0 +1,76 @@
+"""Which pairs of Spark and Delta run, and what is said of the others."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaweave import errors, tested_releases
+from deltaweave.delta.jvm import gateway, running_releases
+from deltaweave.tested_releases import TESTED, check_pair, delta_package
+
+
+@pytest.mark.parametrize(
+    ("spark_release", "delta_release"),
+    [
+        ("4.2.0", "4.3.1"),  # Spark's release is tested, but not with this Delta
+        ("4.1.1", "4.4.0"),
+        ("3.5.9", "3.3.3"),
+        ("4.3.0", "4.4.0"),  # newer than any
+        ("4.2.0", "none"),  # a session without Delta's classes
+    ],
+)
+def test_another_pair_is_refused_with_the_table_of_pairs(
+    spark_release: str, delta_release: str
+) -> None:
+    with pytest.raises(errors.UnsupportedVersionError) as refusal:
+        check_pair(spark_release, delta_release)
+    message = str(refusal.value)
+    assert f"Spark {spark_release} with Delta {delta_release}" in message  # what runs
+    for pair in TESTED:
+        assert delta_package(*pair) in message  # what was tested
+    assert tested_releases.ALLOW_UNTESTED in message  # what to do
+
+
+def test_another_pair_runs_with_the_override_and_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(tested_releases.ALLOW_UNTESTED, "1")
+    check_pair("4.3.0", "4.4.0")
+    assert "Spark 4.3.0 with Delta 4.4.0" in caplog.text
+
+
+def test_the_override_does_not_help_a_session_without_delta(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(tested_releases.ALLOW_UNTESTED, "1")
+    with pytest.raises(errors.UnsupportedVersionError):
+        check_pair("4.2.0", "none")
+
+
+@pytest.mark.parametrize(("spark_release", "delta_release"), TESTED)
+def test_a_tested_pair_runs_without_a_word(
+    spark_release: str, delta_release: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_pair(spark_release, delta_release)
+    assert not caplog.text
+
+
+def test_another_patch_release_of_a_tested_pair_runs_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    check_pair("4.2.1", "4.4.1")
+    assert "other patch releases" in caplog.text
+
+
+def test_a_session_of_another_pair_is_refused_before_anything_is_asked_of_it(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tested_releases, "TESTED", (("9.0.0", "9.0.0"),))
+    monkeypatch.setattr(gateway, "_NAMES", {})
+    with pytest.raises(errors.UnsupportedVersionError, match=r"Spark 9\.0\.0 with Delta 9\.0\.0"):
+        gateway.jvm(spark)
+
+
+def test_the_releases_of_the_session_are_tested(spark: SparkSession) -> None:
+    assert running_releases(spark) in TESTED

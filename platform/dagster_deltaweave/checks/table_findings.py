@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from deltaweave import Table
+    from deltaweave.delta.log import TableSnapshot
 
 UNIQUE_KEY = "unique_key"
 NO_NULLS = "no_nulls"
@@ -35,6 +36,8 @@ _ROWS = f"{RESERVED_PREFIX}rows"
 # A core reads so many bytes of Parquet in about a second, in which Spark would plan a shuffle and
 # start its jobs.
 _SMALL_BYTES = 16 * 1024 * 1024
+# On an object store, each file takes some 100 ms more.
+_FEW_FILES = 50
 
 
 def repeated_keys(
@@ -44,7 +47,7 @@ def repeated_keys(
     from pyspark.sql import functions as F
 
     snapshot = table.snapshot(version)
-    rows = _in_few_jobs(snapshot.read_whole(), snapshot.size_in_bytes)
+    rows = _in_few_jobs(snapshot.read_whole(), snapshot.num_files, snapshot.size_in_bytes)
     null_counts = [F.count_if(column(name).isNull()).alias(_null_count(name)) for name in nulls]
     by_key = rows.groupBy(*(column(name) for name in key))
     keys = by_key.agg(F.count("*").alias(_ROWS), *null_counts)
@@ -106,8 +109,9 @@ def nulls_in_columns(
             known = {"rows": rows_known, **{_null_count(name): 0 for name in columns}}
             return _null_finding(known, columns, where)
     rows = snapshot.read() if files is None else snapshot.read_files(files)
-    size = snapshot.size_in_bytes if files is None else files.size_in_bytes
-    rows = _in_few_jobs(rows, size)
+    num_files = snapshot.num_files if files is None else len(files)
+    size_in_bytes = snapshot.size_in_bytes if files is None else files.size_in_bytes
+    rows = _in_few_jobs(rows, num_files, size_in_bytes)
     counts = rows.agg(
         F.count("*").alias("rows"),
         *(F.count_if(column(name).isNull()).alias(_null_count(name)) for name in columns),
@@ -116,9 +120,10 @@ def nulls_in_columns(
     return _null_finding(counts, columns, where)
 
 
-def _in_few_jobs(rows: "DataFrame", size_in_bytes: int) -> "DataFrame":
-    """The same rows; small ones in one partition, whose aggregates need no shuffle and one job."""
-    return rows.coalesce(1) if size_in_bytes <= _SMALL_BYTES else rows
+def _in_few_jobs(rows: "DataFrame", num_files: int, size_in_bytes: int) -> "DataFrame":
+    """The same rows; few of them in one partition, whose aggregates need no shuffle and one job."""
+    is_small = num_files <= _FEW_FILES and size_in_bytes <= _SMALL_BYTES
+    return rows.coalesce(1) if is_small else rows
 
 
 def _null_finding(counts: "Row | Mapping[str, int]", columns: Sequence[str], where: str) -> Finding:
@@ -157,13 +162,15 @@ def version_that_passed(
     return None
 
 
-def schema_finding(table: "Table", schema: "StructType | str", more_columns: bool) -> Finding:
-    """Whether the table has the expected columns and types."""
+def schema_finding(
+    snapshot: "TableSnapshot", schema: "StructType | str", more_columns: bool
+) -> Finding:
+    """Whether the version of the table has the expected columns and types."""
     from pyspark.sql.types import StructType
 
     from dagster_deltaweave.landing import schema_as_struct, schema_differences
 
-    expected, found = schema_as_struct(schema), table.read().schema
+    expected, found = schema_as_struct(schema), snapshot.read().schema
     if more_columns:
         found = StructType([field for field in found if field.name in expected.names])
     wrong = "; ".join(schema_differences(expected, found))

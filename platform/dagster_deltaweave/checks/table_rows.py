@@ -92,8 +92,8 @@ def build_table_checks(
     They look at the newest version, which downstream assets of the run read, even if another run or
     writer committed it; `check/version` names it.
 
-    One aggregation reads the rows in one pass, and in one job if they are below 16 MiB. At most 10
-    offending keys are looked up, only if a check fails and `sample` asks for them.
+    One aggregation reads the rows in one pass, and in one job if they are below 16 MiB in
+    up to 50 files that the log's checksum lists. At most 10 offending keys are looked up, only if a check fails and `sample` asks for them.
 
     >>> customers_checks = build_table_checks(customers, unique_key=["id"], blocking=True)
 
@@ -162,7 +162,8 @@ class _Asked:
         snapshot = table.snapshot()
         # A column that was dropped and added again has another physical name, and any file may hold
         # nulls in it.
-        columns = sorted(snapshot.physical_names.get(name, name) for name in self.no_nulls)
+        physical = {name.lower(): at for name, at in snapshot.physical_names.items()}
+        columns = sorted(physical.get(name.lower(), "") for name in self.no_nulls)
         found: dict[str, Finding] = {}
         if UNIQUE_KEY in selected:
             # The pass that groups by key counts the nulls too, so both then read the whole table.
@@ -172,13 +173,13 @@ class _Asked:
             )
         elif NO_NULLS in selected:
             since = None
-            if not self.whole_table:
+            if not self.whole_table and all(columns):
                 check = AssetCheckKey(key, NO_NULLS)
                 since = version_that_passed(context.instance, check, table, columns)
             found[NO_NULLS] = nulls_in_columns(table, snapshot.version, self.no_nulls, since)
         if SCHEMA in selected:
             assert self.schema is not None
-            found[SCHEMA] = schema_finding(table, self.schema, self.more_columns)
+            found[SCHEMA] = schema_finding(snapshot, self.schema, self.more_columns)
         if FRESH in selected:
             assert self.changed_within is not None
             found[FRESH] = age_finding(table, self.changed_within)

@@ -212,6 +212,24 @@ def test_unique_key_and_nulls_share_a_pass_over_the_table(
     assert twice["unique_key"][2]["check/rows_repeated"] == 3
 
 
+def test_nulls_are_not_looked_for_in_a_column_that_is_no_longer_there(
+    spark: SparkSession, customers: Customers, table: Callable[[str], Table]
+) -> None:
+    by_name, otherwise = (
+        build_table_checks(customers.asset, no_nulls=[name]) for name in ("name", "NAME")
+    )
+    customers.merge(by_name, batch=[(1, "a")])
+    path = table("customers").path_or_name
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    assert [each.passed for each in customers.check(by_name).values()] == [True]
+    assert [each.passed for each in customers.check(otherwise).values()] == [True]
+    spark.sql(f"ALTER TABLE delta.`{path}` DROP COLUMN name")
+    assert customers.check(by_name) == {}  # it fails, as it did before with any file to read
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMN name STRING")
+    assert [each.passed for each in customers.check(by_name).values()] == [False]
+    assert [each.passed for each in customers.check(otherwise).values()] == [False]
+
+
 def test_a_lost_change_is_found_at_the_version_of_the_run(
     spark: SparkSession, customers: Customers, table: Callable[[str], Table]
 ) -> None:

@@ -237,7 +237,8 @@ class TableSnapshot:
     def read_files(self, files: FileList) -> DataFrame:
         """The rows of some files of this version."""
         empty = jvm_.option(jvm_.jvm(self.spark), None)
-        rows = self.log.createDataFrame(self.snapshot, files.files, False, empty)
+        with jvm_.active(self.spark):  # whose settings the rows are read with
+            rows = self.log.createDataFrame(self.snapshot, files.files, False, empty)
         scan = rows.queryExecution().analyzed()
         known = scan_of_known_files(self.spark, scan, files, self.log.options())
         if known is None:

@@ -86,12 +86,15 @@ def bounds(
 def are_without_nulls(table: TableSnapshot, files: FileList, columns: Sequence[str]) -> bool:
     """Whether the statistics say that no row of these files has a null in these columns.
 
-    False if the files are many, and for partition columns and structs.
+    False if the files are many, for partition columns and structs, and for names that the table
+    does not have in this spelling.
     """
-    statistics = files.statistics
+    statistics, physical = files.statistics, table.physical_names
     if statistics is None or not files.have_statistics:
         return False
-    names = [table.physical_names.get(name, "") for name in columns]
+    if not set(columns) <= set(physical) - set(table.partition_columns):
+        return False
+    names = [physical[name] for name in columns]
     counts = [_at(each.get("nullCount"), (name,)) for each in statistics for name in names]
     return all(type(count) is int and count == 0 for count in counts)
 

@@ -1,5 +1,6 @@
-"""The command line: `deltaweave merge`, `explain`, `history`, `inspect`, `doctor` and `bench`.
+"""The command line: `deltaweave init`, `merge`, `explain`, `history`, `inspect`, `doctor`, `bench`.
 
+- `project`: `init`, a Dagster project with a first table.
 - `statements`: `merge` and `explain`, of a MERGE as text or in a file.
 - `tables`: `history`, the merges of a table, and `inspect`, how its rows are laid out.
 - `health`: `doctor`, whether this machine can run merges, and what is missing.
@@ -20,6 +21,7 @@ try:
 
     from deltaweave.bench.cli import bench, of_changes, of_limits
     from deltaweave.cli.health import doctor
+    from deltaweave.cli.project import init
     from deltaweave.cli.statements import explain_merge, run_merge
     from deltaweave.cli.tables import history, inspect
 except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries
@@ -32,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="deltaweave keeps Delta tables current.",
 )
+app.command("init")(init)
 app.command("merge")(run_merge)
 app.command("explain")(explain_merge)
 app.command("history")(history)

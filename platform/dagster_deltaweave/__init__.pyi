@@ -7,7 +7,12 @@ from .checks import build_merge_checks as build_merge_checks
 from .checks import build_orphan_changes_check as build_orphan_changes_check
 from .checks import build_pending_changes_check as build_pending_changes_check
 from .checks import build_table_checks as build_table_checks
+from .components import CdcAssetComponent as CdcAssetComponent
+from .components import LandingSensorComponent as LandingSensorComponent
+from .components import MaintenanceComponent as MaintenanceComponent
 from .components import MergeAssetComponent as MergeAssetComponent
+from .components import MergeOnReadAssetComponent as MergeOnReadAssetComponent
+from .components import TableChecksComponent as TableChecksComponent
 from .io_manager import SparkDeltaIOManager as SparkDeltaIOManager
 from .landing import partition_path as partition_path
 from .landing import read_source_partition as read_source_partition

@@ -9,10 +9,12 @@
 from __future__ import annotations
 
 from dagster_deltaweave.maintenance.jobs import build_upkeep_job, build_upkeep_schedule
+from dagster_deltaweave.maintenance.operations import OPERATIONS
 from dagster_deltaweave.maintenance.policy import UpkeepPolicy
 from dagster_deltaweave.maintenance.rematerialization_policy import RematerializationPolicy
 
 __all__ = [
+    "OPERATIONS",
     "RematerializationPolicy",
     "UpkeepPolicy",
     "build_upkeep_job",

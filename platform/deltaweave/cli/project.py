@@ -70,8 +70,8 @@ def _problem_of_package(name: str) -> str | None:
         )
     if name in sys.stdlib_module_names or _is_installed(name):
         return (
-            f"this Python has a package {name} already: only one of the two could be imported. Give "
-            "another name with --package."
+            f"this Python has a package {name} already: only one of the two could be imported. "
+            "Give another name with --package."
         )
     return None
 

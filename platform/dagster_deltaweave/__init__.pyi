@@ -29,5 +29,6 @@ from .sensors import build_rematerialization_schedule as build_rematerialization
 from .sensors import build_rematerialization_sensor as build_rematerialization_sensor
 from .sensors import build_table_sensor as build_table_sensor
 from .spark import SparkResource as SparkResource
+from .table_resource import DeltaTableResource as DeltaTableResource
 from .tables import Changes as Changes
 from .tables import MergeDeclaration as MergeDeclaration

@@ -108,6 +108,7 @@ def test_the_public_names_of_the_dagster_side() -> None:
     assert set(dagster_deltaweave.__all__) == {
         "CdcAssetComponent",
         "Changes",
+        "DeltaTableResource",
         "LandingSensorComponent",
         "MaintenanceComponent",
         "MergeAssetComponent",

@@ -38,9 +38,19 @@ def check_outputs(json: Path | None, plot: Path | None = None) -> None:
     """End the command if its output file cannot be written."""
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         fail("--plot needs matplotlib: pip install 'deltaweave[bench]'.", MISUSED)
+    if plot is not None:
+        _check_format(plot)
     for file in (json, plot):
         if file is not None and not os.access(file.absolute().parent, os.W_OK):
             fail(f"{file} cannot be written: its directory is missing or closed.", MISUSED)
+
+
+def _check_format(plot: Path) -> None:
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = sorted(FigureCanvasBase.filetypes)
+    if plot.suffix.lower().removeprefix(".") not in known:
+        fail(f"--plot {plot}: its suffix is to be one of {', '.join(known)}.", MISUSED)
 
 
 def check_java() -> None:

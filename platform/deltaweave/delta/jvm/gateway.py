@@ -16,6 +16,7 @@ from py4j.java_gateway import JavaClass, is_instance_of
 from pyspark.sql import Column, DataFrame
 
 from deltaweave import errors
+from deltaweave.delta.jvm.argument_checks import check_has_delta
 
 if TYPE_CHECKING:
     import numpy
@@ -55,18 +56,6 @@ class _Names:
         return _Names(self._client, name, self._singletons)
 
 
-def check_is_classic(spark: SparkSession) -> None:
-    """Raise an UnsupportedSessionError for a session of Spark Connect."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise errors.UnsupportedSessionError(
-            "the session is one of Spark Connect, and deltaweave works in the driver's JVM.",
-            operation="opening the session",
-            state="Nothing was read or written.",
-            hint="Run it where the driver is: start Spark with deltaweave.local_session(), or with "
-            "spark.api.mode=classic.",
-        )
-
-
 def jvm(spark: SparkSession) -> JavaObject:
     """The session's JVM, by package; checks the Spark and Delta versions on first use."""
     context = spark.sparkContext
@@ -84,13 +73,14 @@ def running_releases(spark: SparkSession) -> tuple[str, str]:
 
 
 def _check_versions(spark: SparkSession, view: JavaObject) -> None:
-    delta = singleton(view.io.delta, "package") if _has_delta(spark) else None
-    found = (spark.version, delta.VERSION() if delta is not None else "none")
+    check_has_delta(spark, is_on_classpath=_is_on_classpath(spark))
+    delta = singleton(view.io.delta, "package")
+    found = (spark.version, delta.VERSION())
     if found in TESTED_VERSIONS:
         return
     known = ", ".join(f"Spark {s} with Delta {d}" for s, d in TESTED_VERSIONS)
     problem = f"this session runs Spark {found[0]} with Delta {found[1]}; tested: {known}."
-    if delta is not None and os.environ.get(ALLOW_UNTESTED) == "1":
+    if os.environ.get(ALLOW_UNTESTED) == "1":
         logger.warning("%s %s=1 allows it to run.", problem, ALLOW_UNTESTED)
         return
     raise errors.UnsupportedVersionError(
@@ -100,7 +90,7 @@ def _check_versions(spark: SparkSession, view: JavaObject) -> None:
     )
 
 
-def _has_delta(spark: SparkSession) -> bool:
+def _is_on_classpath(spark: SparkSession) -> bool:
     # py4j's view asks the JVM, and hands out a package for any name it cannot resolve.
     view: Any = spark.sparkContext._jvm
     return isinstance(view.org.apache.spark.sql.delta.DeltaLog, JavaClass)

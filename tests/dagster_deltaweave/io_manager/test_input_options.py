@@ -34,21 +34,22 @@ def test_an_input_has_the_columns_and_the_version_that_its_metadata_names(
 
     seen: dict[str, Any] = {}
 
-    @asset(
-        ins={
-            "newest": asked_of({"columns": ["n", "v.w"]}),
-            "first": asked_of({"deltaweave/version": MetadataValue.int(1)}),
-            "both": asked_of({"columns": ["ID"], "deltaweave/version": 1}),
-        }
-    )
-    def readers(newest: DataFrame, first: pd.DataFrame, both: DataFrame) -> None:
+    @asset(ins={"newest": asked_of({"columns": ["n", "v.w"]})})
+    def reads_columns(newest: DataFrame) -> None:
         seen["newest"] = sorted(map(tuple, newest.collect()))
+
+    @asset(ins={"first": asked_of({"deltaweave/version": MetadataValue.int(1)})})
+    def reads_version(first: pd.DataFrame) -> None:
         seen["first"] = first.values.tolist()
+
+    @asset(ins={"both": asked_of({"columns": ["ID"], "deltaweave/version": 1})})
+    def reads_both(both: DataFrame) -> None:
         seen["both"] = list(map(tuple, both.collect()))
 
+    readers = [reads_columns, reads_version, reads_both]
     run(orders)
     run(orders)
-    run(orders, readers, selection=[readers])
+    run(orders, *readers, selection=readers)
     assert seen == {
         "newest": [(2, "b"), (3, "c")],  # in the order that was asked for
         "first": [[1, "a", 1]],  # version 0 made the table, 1 merged the first batch

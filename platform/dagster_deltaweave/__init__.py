@@ -20,8 +20,14 @@ the assets downstream through `build_commit_observer`.
 from importlib.resources import as_file, files
 
 import lazy_loader
+from dagster_shared.libraries import DagsterLibraryRegistry
+
+from deltaweave import __version__
 
 # The stub next to this file says which module each name is in, for this code and type checkers.
 # `as_file` extracts the stub if the package is in a zip (`--py-files`).
 with as_file(files(__name__) / "__init__.pyi") as _stub:
     __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, str(_stub))
+
+# Dagster's UI lists it with its release beside Dagster's own libraries.
+DagsterLibraryRegistry.register("deltaweave", __version__, is_dagster_package=False)

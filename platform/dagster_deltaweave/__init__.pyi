@@ -7,7 +7,12 @@ from .checks import build_merge_checks as build_merge_checks
 from .checks import build_orphan_changes_check as build_orphan_changes_check
 from .checks import build_pending_changes_check as build_pending_changes_check
 from .checks import build_table_checks as build_table_checks
+from .components import CdcAssetComponent as CdcAssetComponent
+from .components import LandingSensorComponent as LandingSensorComponent
+from .components import MaintenanceComponent as MaintenanceComponent
 from .components import MergeAssetComponent as MergeAssetComponent
+from .components import MergeOnReadAssetComponent as MergeOnReadAssetComponent
+from .components import TableChecksComponent as TableChecksComponent
 from .io_manager import SparkDeltaIOManager as SparkDeltaIOManager
 from .landing import partition_path as partition_path
 from .landing import read_source_partition as read_source_partition
@@ -24,5 +29,6 @@ from .sensors import build_rematerialization_schedule as build_rematerialization
 from .sensors import build_rematerialization_sensor as build_rematerialization_sensor
 from .sensors import build_table_sensor as build_table_sensor
 from .spark import SparkResource as SparkResource
+from .table_resource import DeltaTableResource as DeltaTableResource
 from .tables import Changes as Changes
 from .tables import MergeDeclaration as MergeDeclaration

@@ -3,7 +3,7 @@
 ```
 DeltaweaveError
 ├── UnsupportedVersionError      Terminal   this Delta or Spark release was never tested
-├── UnsupportedSessionError      Terminal   a Spark Connect session, which has no JVM at hand
+├── UnsupportedSessionError      Terminal   a session of Spark Connect, or without Delta
 ├── SessionEndedError            Terminal   the Spark session was stopped, or its JVM ended
 ├── TableNotFoundError           Terminal   the target (or a table the source reads) does not exist
 ├── NotADeltaTableError          Terminal   the target exists and is no Delta table
@@ -100,7 +100,7 @@ class UnsupportedVersionError(DeltaweaveError, Terminal):
 
 
 class UnsupportedSessionError(DeltaweaveError, Terminal):
-    """The session is of Spark Connect, but the engine works in the driver's JVM."""
+    """The session is of Spark Connect, has no JVM that Spark runs on, or lacks Delta."""
 
 
 class SessionEndedError(DeltaweaveError, Terminal):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deltaweave.errors import UnsupportedSessionError
 from deltaweave.tested_releases import check_pair, delta_package, installed_pair
 
 if TYPE_CHECKING:
@@ -111,6 +114,7 @@ def local_session(**spark_conf: str) -> SparkSession:
 
     Raises:
         UnsupportedVersionError: The installed pair of pyspark and delta-spark was not tested.
+        UnsupportedSessionError: There is no Java that Spark runs on.
     """
     from pyspark.sql import SparkSession
 
@@ -152,7 +156,32 @@ def _start_jvm(conf: Mapping[str, str]) -> None:
             ours = f"--properties-file {shlex.quote(file.name)} --load-spark-defaults"
             variables["PYSPARK_SUBMIT_ARGS"] = f"{ours} {further}"
         with _environment(variables):
-            SparkContext._ensure_initialized(conf=shown)
+            try:
+                SparkContext._ensure_initialized(conf=shown)
+            except Exception as error:  # it says that its gateway exited, and not why
+                problem = java_problem()
+                if problem is None:
+                    raise
+                raise UnsupportedSessionError(
+                    problem, operation="starting Spark", state="Nothing was read or written."
+                ) from error
+
+
+def java_problem() -> str | None:
+    """Why there is no JVM that Spark runs on, in one sentence; None if there is one."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else "java"
+    try:
+        ran = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    except OSError:
+        found = None
+    else:
+        # "1.8.0_392" is Java 8: releases before 9 were numbered 1.x.
+        found = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
+    if found is not None and found[1] in ("17", "21"):
+        return None
+    release = f"Java {found[1]}" if found is not None else "none"
+    return f"deltaweave needs Java 17 or 21 and found {release}: install one or set JAVA_HOME."
 
 
 def _property(key: str, value: str) -> str:

@@ -24,7 +24,12 @@ from deltaweave.delta.commit import (
     write_rows,
 )
 from deltaweave.delta.files import compute_missing_statistics
-from deltaweave.delta.jvm import check_is_classic, translated
+from deltaweave.delta.jvm import (
+    check_is_classic,
+    check_is_data_frame,
+    check_is_path_or_name,
+    translated,
+)
 from deltaweave.delta.log import (
     FileLayout,
     TableLog,
@@ -66,6 +71,7 @@ class Table:
 
     def __init__(self, spark: SparkSession, path_or_name: str) -> None:
         check_is_classic(spark)
+        check_is_path_or_name(path_or_name)
         refuse_credentials(path_or_name)
         self.spark = spark
         self.path_or_name = path_or_name
@@ -279,7 +285,7 @@ class Table:
             TableNotFoundError: The log does not hold the version `computed_from`.
             DeltaweaveError: Another subclass that says what happened; nothing was committed.
         """
-        check_is_classic(rows.sparkSession)
+        check_is_data_frame(rows, "rows", table=self.path_or_name, operation="writing")
         check_choice(
             "mode", mode, ("append", "overwrite"), table=self.path_or_name, operation="writing"
         )
@@ -368,7 +374,7 @@ class Table:
             with_schema_evolution: Whether new source columns are added to this table.
             idempotency: See `deltaweave.merge`.
         """
-        check_is_classic(source_df.sparkSession)
+        check_is_data_frame(source_df, "source_df", table=self.path_or_name, operation="MERGE")
         return MergeBuilder(
             source_df,
             on,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
+
+from deltaweave.session import java_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,9 +38,19 @@ def check_outputs(json: Path | None, plot: Path | None = None) -> None:
     """End the command if its output file cannot be written."""
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         fail("--plot needs matplotlib: pip install 'deltaweave[bench]'.", MISUSED)
+    if plot is not None:
+        _check_format(plot)
     for file in (json, plot):
         if file is not None and not os.access(file.absolute().parent, os.W_OK):
             fail(f"{file} cannot be written: its directory is missing or closed.", MISUSED)
+
+
+def _check_format(plot: Path) -> None:
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = sorted(FigureCanvasBase.filetypes)
+    if plot.suffix.lower().removeprefix(".") not in known:
+        fail(f"--plot {plot}: its suffix is to be one of {', '.join(known)}.", MISUSED)
 
 
 def check_java() -> None:
@@ -143,23 +153,6 @@ def _output_to(log: Path) -> Iterator[None]:
             os.dup2(err, 2)
             os.close(out)
             os.close(err)
-
-
-def java_problem() -> str | None:
-    """Why there is no JVM that Spark runs on, or None if there is one."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else "java"
-    try:
-        ran = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    except OSError:
-        found = None
-    else:
-        # "1.8.0_392" is Java 8: releases before 9 were numbered 1.x.
-        found = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
-    if found is not None and found[1] in ("17", "21"):
-        return None
-    release = f"Java {found[1]}" if found is not None else "none"
-    return f"deltaweave needs Java 17 or 21 and found {release}: install one or set JAVA_HOME."
 
 
 def fail(problem: str, code: int) -> NoReturn:

@@ -11,6 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -198,6 +200,153 @@ def test_a_session_of_spark_connect_is_refused_at_every_door(
         DOORS[door](ConnectSession(), Table(spark, path))
     assert isinstance(raised.value, errors.Terminal)
     assert raised.value.hint
+
+
+class DeltaTable:
+    """What tells Delta's own: its class's module. No call gets as far as its JVM."""
+
+    __module__ = "delta.tables"
+
+
+ROWS_OF_OTHERS: dict[str, tuple[Any, str, str]] = {
+    "pandas": (pd.DataFrame({"k": [1]}), "a DataFrame of pandas", "spark.createDataFrame(rows)"),
+    # A column can have any name.
+    "pandas_with_that_column": (pd.DataFrame({"sparkSession": [1]}), "of pandas", "createData"),
+    "pyarrow": (pa.table({"k": [1]}), "a Table of pyarrow", "spark.createDataFrame(rows)"),
+    "delta": (DeltaTable(), "a DeltaTable of delta", "table.toDF()"),
+    "list": ([(1, 10)], "a value of type list", "spark.createDataFrame(rows)"),
+    "nothing": (None, "None", "spark.table(name)"),
+}
+
+
+@pytest.mark.parametrize("rows", ROWS_OF_OTHERS)
+@pytest.mark.parametrize("door", ["merge", "write", "apply_changes"])
+def test_rows_that_are_no_data_frame_are_refused_by_name(
+    spark: SparkSession, tmp_path: Path, rows: str, door: str
+) -> None:
+    given, kind, hint = ROWS_OF_OTHERS[rows]
+    table = Table(spark, str(tmp_path / "table"))
+    calls: dict[str, Callable[[], object]] = {
+        "merge": lambda: table.merge(given, on="t.k = s.k"),
+        "write": lambda: table.write(given, "append"),
+        "apply_changes": lambda: deltaweave.apply_changes(
+            spark, table.path_or_name, given, keys=["k"], sequence_by="k"
+        ),
+    }
+    with pytest.raises(errors.StatementError) as refused:
+        calls[door]()
+    assert kind in refused.value.problem
+    assert "a Spark DataFrame is needed" in refused.value.problem
+    assert hint in str(refused.value.hint)
+    assert refused.value.table == table.path_or_name
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "hint"),
+    [
+        (DeltaTable(), "a DeltaTable of delta", "table.detail().first().location"),
+        (Path("/tmp/t"), "a PosixPath of pathlib", "as a string"),
+        (pd.DataFrame(), "a DataFrame of pandas", "as a string"),
+        (None, "None", "as a string"),
+    ],
+)
+def test_a_table_is_given_by_its_path_or_name(
+    spark: SparkSession, given: Any, said: str, hint: str
+) -> None:
+    with pytest.raises(errors.StatementError, match=f"is given as {said}, and") as refused:
+        Table(spark, given)
+    assert hint in str(refused.value.hint)
+
+
+def test_the_session_comes_first() -> None:
+    for call in (
+        lambda: Table("/tmp/t", None),  # type: ignore[arg-type]
+        lambda: deltaweave.merge(MERGE, None),  # type: ignore[arg-type]
+        lambda: deltaweave.explain(pd.DataFrame(), MERGE),  # type: ignore[arg-type]
+        lambda: deltaweave.enable(None),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(errors.StatementError, match="a SparkSession is needed"):
+            call()  # type: ignore[no-untyped-call]
+
+
+WITHOUT_DELTA = """
+import sys
+import deltaweave
+from pyspark.sql import SparkSession
+from deltaweave.session import DELTA_PACKAGE
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.log.level", "OFF")
+if sys.argv[1] != "none":
+    builder = builder.config("spark.jars.packages", DELTA_PACKAGE)
+if sys.argv[1] == "extension":
+    builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+try:
+    deltaweave.Table(builder.getOrCreate(), "/nowhere/table").exists()
+except deltaweave.errors.UnsupportedSessionError as error:
+    print(error)
+"""
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize(
+    ("jars", "said"),
+    [
+        ("none", ["the session has no Delta Lake", "spark.jars.packages=io.delta:delta-spark"]),
+        ("jars", ["has Delta's jars, but was started without Delta's extension and Delta's cat"]),
+        ("extension", ["has Delta's jars, but was started without Delta's catalog."]),
+    ],
+)
+def test_a_session_without_delta_is_told_which_settings_it_lacks(
+    jars: str, said: list[str]
+) -> None:
+    command = [sys.executable, "-c", WITHOUT_DELTA, jars]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    for each in [
+        *said,
+        "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and",
+        "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "Nothing was read or written.",
+    ]:
+        assert each in ran.stdout
+
+
+OF_JAVA = """
+import sys
+import deltaweave
+try:
+    deltaweave.local_session()
+except deltaweave.errors.UnsupportedSessionError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("release", "found"), [(None, "found none"), ('openjdk version "11.0.2"', "found Java 11")]
+)
+def test_a_machine_without_the_right_java_is_told_which_one_is_needed(
+    tmp_path: Path, release: str | None, found: str
+) -> None:
+    if release is not None:
+        (tmp_path / "bin").mkdir()
+        java = tmp_path / "bin" / "java"
+        java.write_text(f"#!/bin/sh\necho '{release}' >&2\nexit 1\n")
+        java.chmod(0o755)
+    ran = subprocess.run(
+        [sys.executable, "-c", OF_JAVA],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    first, *rest = ran.stdout.splitlines()
+    assert first == (
+        f"starting Spark failed: deltaweave needs Java 17 or 21 and {found}: install one or set "
+        "JAVA_HOME."
+    )
+    assert rest == ["Nothing was read or written."]
 
 
 # In the place of Spark's own: notes how it was started, and ends.

@@ -106,13 +106,19 @@ def test_the_public_names() -> None:
 
 def test_the_public_names_of_the_dagster_side() -> None:
     assert set(dagster_deltaweave.__all__) == {
+        "CdcAssetComponent",
         "Changes",
+        "DeltaTableResource",
+        "LandingSensorComponent",
+        "MaintenanceComponent",
         "MergeAssetComponent",
         "MergeDeclaration",
+        "MergeOnReadAssetComponent",
         "MergeOnReadAssets",
         "RematerializationPolicy",
         "SparkDeltaIOManager",
         "SparkResource",
+        "TableChecksComponent",
         "UpkeepPolicy",
         "build_commit_observer",
         "build_merge_checks",

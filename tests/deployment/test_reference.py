@@ -30,9 +30,25 @@ SETTING = re.compile(r"spark\.deltaweave\.[A-Za-z.]+")
 PUT_TOGETHER = {
     "touched/added_files",
     "touched/removed_files",
+    # The numbers of deltaweave.maintenance, which knows nothing of Dagster's keys.
+    "upkeep/bytes",
+    "upkeep/bytes_added",
+    "upkeep/bytes_removed",
+    "upkeep/deleted_row_fraction",
+    "upkeep/deleted_rows",
+    "upkeep/files",
+    "upkeep/files_added",
+    "upkeep/files_deleted",
+    "upkeep/files_indexed",
+    "upkeep/files_removed",
+    "upkeep/files_without_statistics",
+    "upkeep/retention_hours",
+    "upkeep/rows_purged",
     "upkeep/side_tables/files_added",
     "upkeep/side_tables/files_deleted",
     "upkeep/side_tables/files_removed",
+    "upkeep/small_files",
+    "upkeep/unclustered_files",
     *(f"deltaweave/{entry}" for entry in _ENTRIES),
 }
 

@@ -102,6 +102,14 @@ def test_the_public_names_are_found_in_the_zipped_wheel(wheel: Path) -> None:
     assert done.stdout.startswith(str(wheel)), done.stderr[-3000:]
 
 
+def test_a_project_begins_from_the_wheel(python: Path, tmp_path: Path) -> None:
+    run(python, "from deltaweave.cli import app; app(['init', 'shop'])", tmp_path)
+    made = {str(file.relative_to(tmp_path / "shop")) for file in (tmp_path / "shop").rglob("*.*")}
+    # The names that begin with a dot are there, and what lies in folders.
+    assert {".gitignore", "pyproject.toml", "dagster_home/dagster.yaml"} <= made
+    assert "src/shop/defs/orders_by_state/defs.yaml" in made
+
+
 def test_a_merge_runs_from_the_wheel(python: Path, tmp_path: Path) -> None:
     run(python, MERGE, tmp_path)
 

@@ -21,12 +21,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import deltaweave
-from dagster_deltaweave.maintenance.operations import optimize, purge, statistics, vacuum
-from dagster_deltaweave.maintenance.policy import UpkeepPolicy
 from deltaweave import MergeOnReadTable, Table, apply_changes
 from deltaweave.bench.data.tables import session_options
 from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from deltaweave.maintenance import UpkeepPolicy
+from deltaweave.maintenance.operations import optimize, purge, statistics, vacuum
 from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
 from tests.conftest import TINY_DATA

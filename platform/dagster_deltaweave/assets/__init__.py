@@ -14,10 +14,11 @@ from dagster_deltaweave.assets.cdc import cdc_asset
 from dagster_deltaweave.assets.merge import merge_asset
 from dagster_deltaweave.assets.merge_on_read import MergeOnReadAssets, merge_on_read_asset
 from dagster_deltaweave.assets.stream_job import build_stream_job
-from dagster_deltaweave.assets.table_asset import KINDS
+from dagster_deltaweave.assets.table_asset import KINDS, DagsterArguments
 
 __all__ = [
     "KINDS",
+    "DagsterArguments",
     "MergeOnReadAssets",
     "build_stream_job",
     "cdc_asset",

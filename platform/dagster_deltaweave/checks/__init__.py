@@ -11,12 +11,13 @@
 
 from __future__ import annotations
 
-from dagster_deltaweave.checks.merge_results import build_merge_checks
+from dagster_deltaweave.checks.merge_results import CHECKS_OF_MERGES, build_merge_checks
 from dagster_deltaweave.checks.orphan_changes import build_orphan_changes_check
 from dagster_deltaweave.checks.pending_changes import build_pending_changes_check
 from dagster_deltaweave.checks.table_rows import build_table_checks
 
 __all__ = [
+    "CHECKS_OF_MERGES",
     "build_merge_checks",
     "build_orphan_changes_check",
     "build_pending_changes_check",

@@ -30,6 +30,7 @@ from dagster_deltaweave.tables import MergeDeclaration, merge_declaration_in
 
 SOURCE_ROWS = "source_rows_accounted_for"
 ROW_COUNT = "row_count_change"
+CHECKS_OF_MERGES = (SOURCE_ROWS, ROW_COUNT)
 
 ROW_COUNT_KEY = "dagster/row_count"
 

@@ -92,8 +92,9 @@ def build_table_checks(
     They look at the newest version, which downstream assets of the run read, even if another run or
     writer committed it; `check/version` names it.
 
-    One aggregation reads the rows in one pass, and in one job if they are below 16 MiB in
-    up to 50 files that the log's checksum lists. At most 10 offending keys are looked up, only if a check fails and `sample` asks for them.
+    One aggregation reads the rows in one pass, and in one job if they are below 16 MiB in up to 50
+    files that the log's checksum lists. At most 10 offending keys are looked up, only if a check
+    fails and `sample` asks for them.
 
     >>> customers_checks = build_table_checks(customers, unique_key=["id"], blocking=True)
 

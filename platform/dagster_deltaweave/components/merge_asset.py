@@ -3,38 +3,14 @@
 # No `from __future__ import annotations`: Dagster resolves the fields by their annotations.
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from dagster import (
-    AssetsDefinition,
-    AssetSpec,
-    Component,
-    ComponentLoadContext,
-    Definitions,
-    DynamicPartitionsDefinition,
-    Model,
-    PartitionsDefinition,
-    Resolvable,
-    ResolvedAssetSpec,
-    Resolver,
-    Scaffolder,
-    ScaffoldRequest,
-    scaffold_with,
-)
-from dagster.components.component_scaffolding import scaffold_component
-from dagster.components.resolved.core_models import OpSpec
+from dagster import AssetsDefinition, Model, Resolvable, Resolver, scaffold_with
 from pydantic import Field, model_validator
 
-from dagster_deltaweave.assets import KINDS, merge_asset
-from dagster_deltaweave.components.merge_sources import (
-    FunctionSource,
-    PathSource,
-    SqlSource,
-    function_of_source,
-    inputs_of_source,
-    resources_of_source,
-)
+from dagster_deltaweave.assets import merge_asset
+from dagster_deltaweave.components.merge_sources import function_of_source
+from dagster_deltaweave.components.table_component import AttributesScaffolder, TableComponent
 from dagster_deltaweave.tables import IdempotentBy, Order, SchemaPolicy
 from deltaweave import clauses as when
 from deltaweave.clauses import Action, Clause, Kind
@@ -74,25 +50,19 @@ class MergeClause(Model, Resolvable):
         return build(self.set, condition=self.condition)
 
 
-class MergeAssetScaffolder(Scaffolder):
-    """Writes a `defs.yaml` with everything that a first merge needs, for the user to fill in."""
+class MergeAssetScaffolder(AttributesScaffolder):
+    """Writes a `defs.yaml` of a table into which changes are merged."""
 
-    def scaffold(self, request: ScaffoldRequest[Any]) -> None:
-        """Write it for an asset with the folder's name."""
-        name = Path(request.target_path).stem
-        scaffold_component(
-            request,
-            {
-                "asset": {"key": name, "description": f"What a row of {name} is."},
-                "keys": ["id"],
-                "source": {"type": "path", "path": f"/landing/{name}", "format": "parquet"},
-                "schema_policy": "strict",
-            },
-        )
+    attributes: ClassVar[dict[str, Any]] = {
+        "asset": {"key": "NAME", "description": "What a row of NAME is."},
+        "keys": ["id"],
+        "source": {"type": "path", "path": "/landing/NAME", "format": "parquet"},
+        "schema_policy": "strict",
+    }
 
 
 @scaffold_with(MergeAssetScaffolder)
-class MergeAssetComponent(Component, Resolvable, Model):
+class MergeAssetComponent(TableComponent):
     """A Delta table as an asset: the source of its changes, and how they are merged into it.
 
     The attributes are those of `@merge_asset`. The asset needs the resources `spark` and
@@ -110,15 +80,6 @@ class MergeAssetComponent(Component, Resolvable, Model):
     ```
     """
 
-    asset: Annotated[
-        ResolvedAssetSpec,
-        Field(
-            description="Key, description, group, owners, tags, partitions, automation and such."
-        ),
-    ]
-    source: Annotated[
-        PathSource | SqlSource | FunctionSource, Field(description="Where the changes come from.")
-    ]
     keys: Annotated[Sequence[str], Field(description="Columns that identify a row.")] = ()
     on: Annotated[
         str | None, Field(description="The merge condition, if it is more than equal keys.")
@@ -158,24 +119,9 @@ class MergeAssetComponent(Component, Resolvable, Model):
     skip_unchanged_updates: Annotated[
         bool, Field(description="Whether to skip updates that change no value of their row.")
     ] = False
-    retries: Annotated[int, Field(description="Attempts after a transient error.")] = 3
-    dynamic_partitions: Annotated[
-        str | None,
-        Field(description="Name of dynamic partitions, which are added as they land."),
-    ] = None
-    op: Annotated[OpSpec | None, Field(description="Pool and backfill policy of its runs.")] = None
-    io_manager_key: Annotated[str, Field(description="Resource key of the IO manager.")] = (
-        "io_manager"
-    )
 
-    def build_defs(self, context: ComponentLoadContext) -> Definitions:
-        """The asset."""
-        return Definitions(assets=[self.asset_definition()])
-
-    def asset_definition(self) -> AssetsDefinition:
-        """The merge asset that the attributes declare."""
-        spec: AssetSpec = self.asset
-        op = self.op or OpSpec()
+    def asset_definitions(self) -> Sequence[AssetsDefinition]:
+        """The one merge asset."""
         decorate = merge_asset(
             keys=self.keys,
             on=self.on,
@@ -194,30 +140,6 @@ class MergeAssetComponent(Component, Resolvable, Model):
             order=self.order,
             skip_unchanged_updates=self.skip_unchanged_updates,
             retries=self.retries,
-            name=spec.key.path[-1],
-            key_prefix=list(spec.key.path[:-1]) or None,
-            ins=inputs_of_source(self.source),
-            deps=list(spec.deps),
-            partitions_def=self._partitions_def(),
-            backfill_policy=op.backfill_policy,
-            automation_condition=spec.automation_condition,
-            freshness_policy=spec.freshness_policy,
-            metadata=spec.metadata,
-            description=spec.description,
-            group_name=spec.group_name,
-            owners=list(spec.owners),
-            tags={k: v for k, v in spec.tags.items() if not k.startswith("dagster/kind/")},
-            kinds=spec.kinds or KINDS,
-            code_version=spec.code_version,
-            pool=op.pool,
-            io_manager_key=self.io_manager_key,
-            required_resource_keys=resources_of_source(self.source),
+            **self._dagster_arguments(),
         )
-        return decorate(function_of_source(self.source))
-
-    def _partitions_def(self) -> PartitionsDefinition[str] | None:
-        if self.dynamic_partitions is None:
-            return self.asset.partitions_def
-        if self.asset.partitions_def is not None:
-            raise ValueError("Give dynamic_partitions or the asset's partitions_def, not both.")
-        return DynamicPartitionsDefinition(name=self.dynamic_partitions)
+        return [decorate(function_of_source(self.source))]

@@ -1,4 +1,4 @@
-"""The sources of changes of a merge asset in YAML: files, a query or a Python function."""
+"""The sources of the rows of a table in YAML: files, a query or a Python function."""
 
 # No `from __future__ import annotations`: Dagster resolves the fields by their annotations.
 
@@ -71,7 +71,7 @@ class FunctionSource(Model, Resolvable):
 
 
 Source = PathSource | SqlSource | FunctionSource
-"""The possible sources of the changes of a merge asset in YAML."""
+"""The possible sources of the rows of a table in YAML."""
 
 
 def inputs_of_source(source: Source) -> Mapping[str, AssetIn] | None:

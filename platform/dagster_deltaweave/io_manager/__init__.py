@@ -2,6 +2,8 @@
 
 - `delta_io_manager`: `SparkDeltaIOManager`, which Dagster calls.
 - `loading`: loads the inputs of assets.
+- `input_options`: the columns and the version that an input asks for.
+- `run_options`: what the tags of a run change about how it writes.
 - `run_retry`: which errors start the step again.
 - `stored_output`: stores an output as its declaration says.
 - `table_write`: merges, applies, writes or rebuilds one table.

@@ -22,6 +22,7 @@ from dagster_deltaweave.io_manager.after_commit import (
     record_listed_partitions,
 )
 from dagster_deltaweave.io_manager.loading import declared_table, load_input
+from dagster_deltaweave.io_manager.run_options import RunOptions, with_tags
 from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
 from dagster_deltaweave.io_manager.stored_output import add_output, rebuild_with_output
 from dagster_deltaweave.metadata import mark_commits_with_run, record_data_version, record_unchanged
@@ -71,6 +72,13 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     the `deltaweave.TouchedRows` of the files touched since, with `changes` the
     `deltaweave.ChangedRows` of the upstream's change data feed.
 
+    The metadata `columns` of an input names the columns that it has, and `deltaweave/version` the
+    version of the table that it reads.
+
+    The tags of a run change how it writes, for this run alone: `deltaweave/schema_policy`,
+    `deltaweave/retries`, `deltaweave/explain` and `deltaweave/order_wait_seconds`. What makes no
+    sense is refused before anything is written.
+
     The assets of a merge-on-read table are loaded as its rows with all changes, its base, or its
     change events. For the first, `deltaweave/where` in the input's metadata is a condition of keys.
     """
@@ -109,7 +117,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         if obj is None:
             self._store_nothing(context)
             return
-        declaration = _declared(context)
+        options = self._options(context)
+        declaration = options.declaration
         changes = self._as_changes(obj, context.asset_key)
         table = self.locator.table(context.asset_key, declaration)
         self._check_place(context, table, declaration)
@@ -128,8 +137,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
                     declaration,
                     changes,
                     partitions,
-                    explain=self.explain,
-                    wait_seconds=self.order_wait_seconds,
+                    explain=options.explain,
+                    wait_seconds=options.wait_seconds,
                 )
         after = AfterCommit(context, list(stored.warnings))
         after.attempt("the data version", lambda: stored.record_version(context))
@@ -139,6 +148,12 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         )
         after.add_metadata({**of_table, **metadata})
         record_listed_partitions(context, partitions)
+
+    def _options(self, context: OutputContext) -> RunOptions:
+        """How this run writes the asset: as declared, but for what the run's tags change."""
+        declared = RunOptions(_declared(context), self.explain, self.order_wait_seconds)
+        tags = context.step_context.dagster_run.tags
+        return with_tags(declared, tags, context.asset_key.to_user_string())
 
     def _check_place(
         self, context: OutputContext, table: "Table", declaration: TableDeclaration

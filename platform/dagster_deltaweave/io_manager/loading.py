@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
@@ -13,6 +14,7 @@ from dagster import (
 )
 
 from dagster_deltaweave.io_manager import frames
+from dagster_deltaweave.io_manager.input_options import input_options
 from dagster_deltaweave.io_manager.transaction_ids import applied_version
 from dagster_deltaweave.partitions import (
     NO_ROW_PREDICATE,
@@ -45,16 +47,21 @@ def load_input(context: InputContext, tables: TableLocator) -> Any:
     declaration = declared_table(metadata, context.asset_key)
     table = tables.table(context.asset_key, declaration)
     name = context.name if context.has_input_name else context.asset_key.to_user_string()
-    read = (context.definition_metadata or {}).get(READ_METADATA_KEY)
+    own = context.definition_metadata or {}
+    asked = input_options(own, name, table.path_or_name)
+    read = own.get(READ_METADATA_KEY)
+    rows = None
     if isinstance(declaration, MergeOnReadDeclaration) and declaration.part != "changes":
-        rows = load_merge_on_read(tables, declaration, context.definition_metadata or {})
-        return frames.as_annotated(rows, context.dagster_type.typing_type, what=name)
-    if read is None:
-        return frames.as_annotated(
-            _partitions_of(context, table, metadata.get(PARTITION_EXPR)),
-            context.dagster_type.typing_type,
-            what=name,
+        replace(asked, columns=None).refuse_if_given(
+            "rows that are merged on read are those of two tables"
         )
+        rows = load_merge_on_read(tables, declaration, own)
+    elif read is None:
+        rows = _partitions_of(context, table, metadata.get(PARTITION_EXPR), asked.version)
+    if rows is not None:
+        typing_type = context.dagster_type.typing_type
+        return frames.as_annotated(asked.select(rows), typing_type, what=name)
+    asked.refuse_if_given(f"{READ_METADATA_KEY} reads what changed since the last run")
     if read not in (READ_TOUCHED, READ_CHANGED):
         raise SourceError(
             f"the input {name} asks for {READ_METADATA_KEY}={read!r}; known are "
@@ -102,9 +109,11 @@ def _downstream(context: InputContext) -> AssetsDefinition | None:
         return None
 
 
-def _partitions_of(context: InputContext, table: Table, expression: Any) -> DataFrame:
+def _partitions_of(
+    context: InputContext, table: Table, expression: Any, version: int | None
+) -> DataFrame:
     """The rows of the run's partitions; all rows if partitions are not parts of the table."""
-    rows = table.read()
+    rows = table.read(version)
     if expression is None or not context.has_asset_partitions:
         return rows
     downstream = _downstream(context)

@@ -5,8 +5,11 @@
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from dagster import (
+    AssetKey,
+    AssetObservation,
     AssetsDefinition,
     DagsterInvalidDefinitionError,
     DefaultScheduleStatus,
@@ -14,6 +17,7 @@ from dagster import (
     GraphDefinition,
     In,
     JobDefinition,
+    MetadataValue,
     Nothing,
     OpDefinition,
     OpExecutionContext,
@@ -23,11 +27,13 @@ from dagster import (
     op,
 )
 
-from dagster_deltaweave.maintenance.operations import OPERATIONS, observe
-from dagster_deltaweave.maintenance.policy import UpkeepPolicy
 from dagster_deltaweave.metadata import mark_commits_with_run
 from dagster_deltaweave.tables import run_locator, table_declaration
 from deltaweave.errors import DeltaweaveError, Transient
+from deltaweave.maintenance import OPERATIONS, Done, UpkeepPolicy
+
+if TYPE_CHECKING:
+    from deltaweave import Table
 
 _RETRIES, _SECONDS_BEFORE_RETRY = 3, 5
 
@@ -151,10 +157,23 @@ def _upkeep_op(
             return
         try:
             with mark_commits_with_run(delta_table.spark, context.run_id):
-                observe(context, key, delta_table, keep(delta_table, policy))
+                _observe(context, key, delta_table, keep(delta_table, policy))
         except DeltaweaveError as error:
             if isinstance(error, Transient):
                 raise RetryRequested(_RETRIES, _SECONDS_BEFORE_RETRY) from error
             raise
 
     return upkeep
+
+
+def _observe(context: OpExecutionContext, key: AssetKey, table: "Table", done: Done) -> None:
+    """Record what was done in the log and as an observation of the asset."""
+    context.log.info(f"{table.path_or_name}: {done.description}.")
+    numbers = {f"upkeep/{name}": value for name, value in done.numbers.items()}
+    metadata = {
+        name: MetadataValue.int(value) if isinstance(value, int) else MetadataValue.float(value)
+        for name, value in {**numbers, "upkeep/version": table.version()}.items()
+    }
+    context.log_event(
+        AssetObservation(asset_key=key, description=done.description, metadata=metadata)
+    )

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape
-from deltaweave.delta.jvm import check_is_classic, translated
+from deltaweave.delta.jvm import check_is_data_frame, translated
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import RESERVED_PREFIX, quoted
 from deltaweave.table import Table
@@ -54,10 +54,11 @@ def event_shape(table: Table, rows: DataFrame, options: ChangeOptions) -> EventS
     """How the rows are read as events.
 
     Raises:
-        StatementError: Options contradict each other, or name columns that the rows do not have.
+        StatementError: Options contradict each other, or name columns that the rows do not have, or
+            the rows are no DataFrame.
         UnsupportedSessionError: The rows belong to a Spark Connect session.
     """
-    check_is_classic(rows.sparkSession)
+    check_is_data_frame(rows, "the source", table=table.path_or_name, operation="applying changes")
     return EventShape(
         keys=tuple(options.keys),
         sequence_by=_expression(options.sequence_by),

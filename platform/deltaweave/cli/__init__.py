@@ -1,8 +1,12 @@
-"""The command line: `deltaweave merge`, `explain`, `history`, `inspect`, `doctor` and `bench`.
+"""The command line: `deltaweave merge`, `explain`, `apply-changes`, `history`, `inspect`, ….
 
+- `project`: `init`, a Dagster project with a first table.
 - `statements`: `merge` and `explain`, of a MERGE as text or in a file.
+- `changes`: `apply-changes`, of change events in any order.
+- `upkeep`: `maintain`, which compacts and vacuums a table where it needs it.
 - `tables`: `history`, the merges of a table, and `inspect`, how its rows are laid out.
 - `health`: `doctor`, whether this machine can run merges, and what is missing.
+- `charts`: what `--plot` draws.
 - `options`: what several commands take.
 
 A command ends with 0 if it did what it was asked, with 1 if that failed, with 2 if its arguments
@@ -19,9 +23,12 @@ try:
     import typer
 
     from deltaweave.bench.cli import bench, of_changes, of_limits
+    from deltaweave.cli.changes import apply_changes
     from deltaweave.cli.health import doctor
+    from deltaweave.cli.project import init
     from deltaweave.cli.statements import explain_merge, run_merge
     from deltaweave.cli.tables import history, inspect
+    from deltaweave.cli.upkeep import maintain
 except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries
     sys.exit(f"The command line needs {error.name}: pip install 'deltaweave[cli]'.")
 
@@ -32,8 +39,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="deltaweave keeps Delta tables current.",
 )
+app.command("init")(init)
 app.command("merge")(run_merge)
 app.command("explain")(explain_merge)
+app.command("apply-changes")(apply_changes)
+app.command("maintain")(maintain)
 app.command("history")(history)
 app.command("inspect")(inspect)
 app.command("doctor")(doctor)

@@ -15,7 +15,8 @@ from rich.table import Table as Shown
 
 from deltaweave.cli.options import Conf, Json, Verbose, print_json
 from deltaweave.errors import DeltaweaveError
-from deltaweave.terminal import FAILED, java_problem, quiet_session
+from deltaweave.session import java_problem
+from deltaweave.terminal import FAILED, quiet_session
 
 if TYPE_CHECKING:
     import pyarrow

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from deltaweave.errors import CommitStateUnknownError, DeltaweaveError
+from deltaweave.errors import CommitStateUnknownError, DeltaweaveError, StatementError
 from deltaweave.terminal import FAILED, UNKNOWN, quiet_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from deltaweave.engine.report import MergeResult
 
 Conf = Annotated[
     list[str],
@@ -25,25 +28,80 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Show Spark's own lines
 TableName = Annotated[str, typer.Argument(help="A table's path (with a slash) or name.")]
 
 
+Catalog = Annotated[
+    str | None,
+    typer.Option(
+        help="The Spark catalog that names without one are of; --conf spark.sql.catalog.NAME=… "
+        "configures it.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(help="Draw a chart into this file (.png, .svg, .pdf).", show_default=False),
+]
+
+
 @contextmanager
-def working(what: str, conf: list[str], *, verbose: bool) -> Iterator[SparkSession]:
+def working(
+    what: str, conf: list[str], *, verbose: bool, catalog: str | None = None
+) -> Iterator[SparkSession]:
     """A session; a terminal shows what is going on, and an error ends the command.
 
     Args:
         what: What is done, e.g. "Merging".
         conf: As `quiet_session` takes it.
         verbose: Whether Spark's own lines are shown.
+        catalog: The catalog that is current meanwhile; None for that of the session.
     """
     status = Console(stderr=True).status("Starting Spark")
     with status, quiet_session(conf, verbose=verbose) as spark:
         status.update(what)
         try:
-            yield spark
+            with _in_catalog(spark, catalog):
+                yield spark
         except DeltaweaveError as error:
             status.stop()
             typer.echo(error, err=True)
             code = UNKNOWN if isinstance(error, CommitStateUnknownError) else FAILED
             raise typer.Exit(code) from error
+
+
+@contextmanager
+def _in_catalog(spark: SparkSession, catalog: str | None) -> Iterator[None]:
+    if catalog is None:
+        yield
+        return
+    from deltaweave.delta.jvm import translated
+
+    before = spark.catalog.currentCatalog()
+    with translated(catalog, operation="choosing the catalog", otherwise=StatementError):
+        spark.catalog.setCurrentCatalog(catalog)
+    try:
+        yield
+    finally:
+        spark.catalog.setCurrentCatalog(before)
+
+
+def print_result(result: MergeResult, *, json: bool) -> None:
+    """Print what a merge did: a few lines, or JSON."""
+    if not json:
+        print(result)
+        return
+    print_json(
+        {
+            "version": result.version,
+            "strategy": result.strategy,
+            "metrics": dict(result.metrics),
+            "num_source_rows_unaffected": result.num_source_rows_unaffected,
+            "attempts": result.attempts,
+            "commit_attempts": result.commit_attempts,
+            "files_redone": result.files_redone,
+            "commit_time_ms": result.commit_time_ms,
+            "warnings": list(result.warnings),
+        }
+    )
 
 
 def print_json(value: Any) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from deltaweave.cli.options import Conf, Json, Verbose, print_json, working
+from deltaweave.cli.options import (
+    Catalog,
+    Conf,
+    Json,
+    Verbose,
+    print_json,
+    print_result,
+    working,
+)
 from deltaweave.errors import DeltaweaveError
 from deltaweave.locations import refuse_credentials
 from deltaweave.terminal import FAILED, MISUSED, fail
-
-if TYPE_CHECKING:
-    from deltaweave.engine.report import MergeResult
 
 Statement = Annotated[
     str | None, typer.Argument(help="A MERGE statement, or - to read one.", show_default=False)
@@ -32,6 +37,7 @@ def run_merge(
             "--fallback-builtin", help="Use Delta's own MERGE for features that are refused."
         ),
     ] = False,
+    catalog: Catalog = None,
     conf: Conf = [],  # noqa: B006  # typer reads it and hands on a list of its own
     json: Json = False,
     verbose: Verbose = False,
@@ -40,17 +46,15 @@ def run_merge(
     import deltaweave
 
     text = _text(statement, file)
-    with working("Merging", conf, verbose=verbose) as spark:
+    with working("Merging", conf, verbose=verbose, catalog=catalog) as spark:
         result = deltaweave.merge(spark, text, fallback="builtin" if builtin else None)
-    if json:
-        print_json(_as_json(result))
-    else:
-        print(result)
+    print_result(result, json=json)
 
 
 def explain_merge(
     statement: Statement = None,
     file: File = None,
+    catalog: Catalog = None,
     conf: Conf = [],  # noqa: B006  # as above
     json: Json = False,
     verbose: Verbose = False,
@@ -59,7 +63,7 @@ def explain_merge(
     import deltaweave
 
     text = _text(statement, file)
-    with working("Planning", conf, verbose=verbose) as spark:
+    with working("Planning", conf, verbose=verbose, catalog=catalog) as spark:
         plan = deltaweave.explain(spark, text)
     if json:
         print_json(asdict(plan))
@@ -83,17 +87,3 @@ def _text(statement: str | None, file: Path | None) -> str:
         fail(str(error), FAILED)
     # A file's statement may end as a SQL script's does.
     return text.strip().removesuffix(";")
-
-
-def _as_json(result: MergeResult) -> dict[str, Any]:
-    return {
-        "version": result.version,
-        "strategy": result.strategy,
-        "metrics": dict(result.metrics),
-        "num_source_rows_unaffected": result.num_source_rows_unaffected,
-        "attempts": result.attempts,
-        "commit_attempts": result.commit_attempts,
-        "files_redone": result.files_redone,
-        "commit_time_ms": result.commit_time_ms,
-        "warnings": list(result.warnings),
-    }

@@ -10,10 +10,23 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Shown
 
-from deltaweave.cli.options import Conf, Json, TableName, Verbose, print_json, working
+from deltaweave.cli.charts import plot_files, plot_merges
+from deltaweave.cli.options import (
+    Catalog,
+    Conf,
+    Json,
+    Plot,
+    TableName,
+    Verbose,
+    print_json,
+    working,
+)
+from deltaweave.terminal import check_outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
+
+    from deltaweave.delta.log import TableSnapshot
 
 # A metric of the history, and what its column is called.
 _COLUMNS = {
@@ -31,6 +44,8 @@ _MEBIBYTE = 1 << 20
 def history(
     table: TableName,
     limit: Annotated[int, typer.Option(help="How many of the newest merges.", min=1)] = 20,
+    plot: Plot = None,
+    catalog: Catalog = None,
     conf: Conf = [],  # noqa: B006  # typer reads it and hands on a list of its own
     json: Json = False,
     verbose: Verbose = False,
@@ -38,8 +53,11 @@ def history(
     """List the merges of a table with their metrics, the newest first."""
     from deltaweave import Table
 
-    with working("Reading the log", conf, verbose=verbose) as spark:
+    check_outputs(None, plot)
+    with working("Reading the log", conf, verbose=verbose, catalog=catalog) as spark:
         merges = Table(spark, table).history().where("operation = 'MERGE'").limit(limit).collect()
+    if plot is not None:
+        plot_merges([_as_json(merge) for merge in merges], table, plot)
     if json:
         print_json([_as_json(merge) for merge in merges])
         return
@@ -58,6 +76,8 @@ def inspect(
     small: Annotated[
         float, typer.Option(help="Files below this many MiB count as small.", min=0)
     ] = 16,
+    plot: Plot = None,
+    catalog: Catalog = None,
     conf: Conf = [],  # noqa: B006  # as above
     json: Json = False,
     verbose: Verbose = False,
@@ -65,10 +85,12 @@ def inspect(
     """Say how the rows of a table are spread over its files, by the log alone."""
     from deltaweave import Table
 
-    with working("Reading the log", conf, verbose=verbose) as spark:
+    check_outputs(None, plot)
+    small_bytes = int(small * _MEBIBYTE)
+    with working("Reading the log", conf, verbose=verbose, catalog=catalog) as spark:
         target = Table(spark, table)
         snapshot = target.snapshot()
-        layout = snapshot.layout(int(small * _MEBIBYTE))
+        layout = snapshot.layout(small_bytes)
         facts: dict[str, Any] = {
             "table": table,
             "location": snapshot.data_path,
@@ -78,6 +100,9 @@ def inspect(
             "mean_file_bytes": layout.size_in_bytes // layout.files if layout.files else 0,
             "indexed_column": target.indexed_column(),
         }
+        sizes = _files_by_size(snapshot) if plot is not None else {}
+    if plot is not None:
+        plot_files(sizes, small_bytes, table, plot)
     if json:
         print_json(facts)
         return
@@ -85,6 +110,16 @@ def inspect(
     for name, value in facts.items():
         shown.add_row(name.replace("_", " "), _as_text(value))
     Console(highlight=False).print(shown)
+
+
+def _files_by_size(snapshot: TableSnapshot) -> dict[int, int]:
+    """The number of files by the power of two at which their sizes begin."""
+    from pyspark.sql import functions as F
+
+    # An empty file has no logarithm.
+    power = F.floor(F.log2(F.greatest("size", F.lit(1)))).cast("int").alias("power")
+    counted = snapshot.files.groupBy(power).agg(F.count(F.lit(1)).alias("files"))
+    return {row.power: row.files for row in counted.collect()}
 
 
 def _as_json(merge: Row) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Calls to the JVM: everything above this folder sees Python values or opaque Java objects.
 
+- `argument_checks`: refuses arguments that are no session, no DataFrame or no name.
 - `gateway`: converts collections, plans and expressions; checks the Spark and Delta versions.
 - `errors`: translates Java exceptions into the errors of `deltaweave.errors`.
 - `exceeded_limits`: which limit of Spark or the machine an error is about, and what to set.
@@ -11,6 +12,11 @@
 
 from __future__ import annotations
 
+from deltaweave.delta.jvm.argument_checks import (
+    check_is_classic,
+    check_is_data_frame,
+    check_is_path_or_name,
+)
 from deltaweave.delta.jvm.delta_messages import (
     SPARK_ERRORS,
     DeltaMessage,
@@ -21,7 +27,6 @@ from deltaweave.delta.jvm.delta_messages import (
 from deltaweave.delta.jvm.errors import condition_and_state, letting_go, said_by, translated
 from deltaweave.delta.jvm.gateway import (
     JavaObject,
-    check_is_classic,
     column_of,
     compute,
     data_frame,
@@ -60,6 +65,8 @@ __all__ = [
     "active",
     "alongside",
     "check_is_classic",
+    "check_is_data_frame",
+    "check_is_path_or_name",
     "column_of",
     "compute",
     "condition_and_state",

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from py4j.java_gateway import JavaClass, is_instance_of
 from pyspark.sql import Column, DataFrame
 
-from deltaweave import errors
+from deltaweave.delta.jvm.argument_checks import check_has_delta
 from deltaweave.tested_releases import Release, check_pair, line
 
 if TYPE_CHECKING:
@@ -49,18 +49,6 @@ class _Names:
         return _Names(self._client, name, self._singletons)
 
 
-def check_is_classic(spark: SparkSession) -> None:
-    """Raise an UnsupportedSessionError for a session of Spark Connect."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise errors.UnsupportedSessionError(
-            "the session is one of Spark Connect, and deltaweave works in the driver's JVM.",
-            operation="opening the session",
-            state="Nothing was read or written.",
-            hint="Run it where the driver is: start Spark with deltaweave.local_session(), or with "
-            "spark.api.mode=classic.",
-        )
-
-
 def jvm(spark: SparkSession) -> JavaObject:
     """The session's JVM, by package; checks the Spark and Delta versions on first use."""
     context = spark.sparkContext
@@ -90,12 +78,11 @@ def delta_line(spark: SparkSession) -> Release:
 
 
 def _running(spark: SparkSession, view: JavaObject) -> tuple[str, str]:
-    if not _has_delta(spark):
-        return spark.version, "none"
+    check_has_delta(spark, is_on_classpath=_is_on_classpath(spark))
     return spark.version, str(singleton(view.io.delta, "package").VERSION())
 
 
-def _has_delta(spark: SparkSession) -> bool:
+def _is_on_classpath(spark: SparkSession) -> bool:
     # py4j's view asks the JVM, and hands out a package for any name it cannot resolve.
     view: Any = spark.sparkContext._jvm
     return isinstance(view.org.apache.spark.sql.delta.DeltaLog, JavaClass)

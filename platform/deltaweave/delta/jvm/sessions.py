@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from deltaweave.delta.jvm.argument_checks import check_is_classic
 from deltaweave.delta.jvm.errors import letting_go, translated
-from deltaweave.delta.jvm.gateway import check_is_classic, jvm
+from deltaweave.delta.jvm.gateway import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 from deltaweave.delta.log import FileList, TableLog, TableSnapshot, decoded
 from deltaweave.delta.scan import file_metadata
 from deltaweave.engine import limits
+from deltaweave.engine.executor_python import found_without_pyarrow, lacks_pyarrow
 from deltaweave.engine.source import KeyValues, SourceKeys
 from deltaweave.engine.tasks import FILTERS_SCHEMA, HOLDERS_SCHEMA, filters_of, holders_of
 from deltaweave.errors import StatementError
@@ -81,10 +82,15 @@ class KeyIndex:
 
         key = next((each for each in keys.columns if self.answers(each)), None)
         stored = self._stored() if key is not None and len(files) > 1 else None
-        if key is None or stored is None:
+        if key is None or stored is None or lacks_pyarrow(self.table.spark):
             return np.ones(len(files), dtype=bool)
         ask = holders_of(self._hashes(key.values))
-        answers = self._filters(stored).mapInArrow(ask, HOLDERS_SCHEMA).toArrow()
+        try:
+            answers = self._filters(stored).mapInArrow(ask, HOLDERS_SCHEMA).toArrow()
+        except Exception as error:  # Spark's own, of a task
+            if found_without_pyarrow(self.table.spark, error):
+                return np.ones(len(files), dtype=bool)
+            raise
         known = set(answers["path"].to_pylist())
         may = set(answers.filter(answers["may_hold"])["path"].to_pylist())
         return np.array([path in may or path not in known for path in files.paths], dtype=bool)
@@ -220,8 +226,15 @@ def index_new_files(table: TableSnapshot, written: FileList, name: str) -> None:
         name: The table's name in log messages.
     """
     index = stored_index(table)
-    if index is not None:
-        logger.info("%s: indexed the keys of %d files", name, index.catch_up_with(written))
+    if index is None or lacks_pyarrow(table.spark):
+        return  # files without a filter are never ruled out
+    try:
+        indexed = index.catch_up_with(written)
+    except Exception as error:  # Spark's own, of a task
+        if not found_without_pyarrow(table.spark, error):
+            raise
+        return
+    logger.info("%s: indexed the keys of %d files", name, indexed)
 
 
 def _is_due(stored: TableSnapshot, every: int) -> bool:

@@ -8,7 +8,6 @@ with its rows in the same order. Unmodified rows are not shuffled, and a sorted 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -26,6 +25,7 @@ from deltaweave.delta.scan import target_plan
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, FILE, NO_CLAUSE, SOURCE_ROW, TARGET_ROW_ID
+from deltaweave.engine.executor_python import found_without_pyarrow
 from deltaweave.engine.find import TouchedFilesScan
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.statement import clause_taken, columns_before, updated
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     import numpy
 
 logger = logging.getLogger(__name__)
-
-
-_LIBRARY_IS_MISSING = re.compile(r"No module named 'pyarrow|PACKAGE_NOT_INSTALLED")
 
 
 @dataclass(frozen=True)
@@ -129,14 +126,8 @@ def _results_of_tasks(
         with translated(transaction.merge.table, version=transaction.version):
             rows: list[dict[str, Any]] = rewritten.toArrow().to_pylist()
     except MergeFailedError as error:
-        if not _LIBRARY_IS_MISSING.search(error.problem):
+        if not found_without_pyarrow(transaction.merge.spark, error):
             raise
-        logger.warning(
-            "%s: the executors' Python has no pyarrow, so Spark rewrites the files; install it "
-            "there, or set %s=false",
-            transaction.merge.table,
-            REWRITE_IN_PLACE,
-        )
         return None
     return rows
 

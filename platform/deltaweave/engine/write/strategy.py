@@ -15,6 +15,7 @@ from deltaweave.delta.files import vectors_writable, why_not_writable
 from deltaweave.delta.scan import tracked_columns
 from deltaweave.delta.statement import keeps_columns
 from deltaweave.engine import limits
+from deltaweave.engine.executor_python import WITHOUT_PYARROW, lacks_pyarrow
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.write.mark_or_rewrite import max_marked_fraction
 
@@ -80,6 +81,8 @@ def _why_not_in_place(transaction: Transaction, source: PreparedSource) -> str |
     setting = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto") or "auto"
     if setting == "false":
         return f"{REWRITE_IN_PLACE} is false"
+    if lacks_pyarrow(transaction.merge.spark):
+        return WITHOUT_PYARROW
     if setting == "auto" and transaction.size_in_bytes < limits.MIN_BYTES_IN_PLACE:
         return "the table is small"
     if transaction.keeps_change_feed:

@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import logging
 import shutil
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +272,18 @@ def test_other_keys_are_denied_but_for_a_few() -> None:
     assert filter_.size == len(held) * bloom_filters.BITS_PER_KEY // 8
     wrong = sum(bloom_filters._may_hold(filter_, others[n : n + 1]) for n in range(len(others)))
     assert wrong < 12  # 1.3 are expected: one in 15,000
+
+
+def test_without_pyarrow_on_the_executors_no_file_is_ruled_out(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_of_random_keys(spark, tmp_path / "table", VECTORS)
+    assert table.index_keys("k") == 8
+    venv.create(tmp_path / "python", symlinks=True)
+    bare = str(tmp_path / "python" / "bin" / "python")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", bare)
+    for value in (100, 200):  # found by the first merge, known by the second
+        result = upserted(table, [3], value)
+        assert result.metrics["numTargetFilesAfterSkipping"] >= 8
+        assert result.warnings == ()
+        assert table.read().where(f"k = '{key(3)}'").first().v == value  # type: ignore[union-attr]

@@ -296,11 +296,22 @@ def test_without_pyarrow_on_the_executors_spark_rewrites_the_files(
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(bare / "bin" / "python"))
     path = str(tmp_path / "table")
     write_table(spark, path, [(1, 0), (2, 0)], "k INT, v INT")
-    source = spark.sql("SELECT 1 AS k, 5 AS v")
-    result = Table(spark, path).merge(source, on="t.k = s.k").when_matched_update_all().execute()
-    assert result.strategy == "copy-on-write"
-    assert "no pyarrow" in caplog.text
-    assert sorted(tuple(row) for row in Table(spark, path).read().collect()) == [(1, 5), (2, 0)]
+    table = Table(spark, path)
+    statement = (
+        f"MERGE INTO delta.`{path}` t USING (SELECT 1 AS k, 5 AS v) s ON t.k = s.k "
+        "WHEN MATCHED THEN UPDATE SET v = t.v + s.v"
+    )
+    assert deltaweave.explain(spark, statement).strategy == "copy-in-place"
+    for _ in range(2):
+        assert deltaweave.merge(spark, statement).strategy == "copy-on-write"
+    assert sorted(tuple(row) for row in table.read().collect()) == [(1, 10), (2, 0)]
+    # It is said once, with what to set; the second merge did not try again.
+    [warning] = [each.getMessage() for each in caplog.records if "pyarrow" in each.getMessage()]
+    assert str(bare) in warning
+    assert "spark.pyspark.python" in warning
+    plan = deltaweave.explain(spark, statement)
+    assert plan.strategy == "copy-on-write"
+    assert "the executors' Python has no pyarrow or no numpy (spark.pyspark.python)" in plan.reason
 
 
 def test_names_that_only_differ_in_case_are_no_other_column(tmp_path: Path) -> None:

@@ -1,21 +1,19 @@
-"""The operations of upkeep, which run if the policy says so, and the observation of each."""
+"""The operations of maintenance, each of which runs if the policy says that the table needs it."""
 
-# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from dagster import AssetKey, AssetObservation, MetadataValue, OpExecutionContext
-
-from dagster_deltaweave.maintenance.policy import UpkeepPolicy, fraction
 from deltaweave.changes.side_table import side_tables
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import table_name
+from deltaweave.maintenance.policy import UpkeepPolicy, fraction
 
 if TYPE_CHECKING:
     from deltaweave import Table
@@ -28,17 +26,17 @@ class Done:
 
     Attributes:
         description: A sentence on what was done and why, or why nothing was done.
-        numbers: Flat numbers by metadata key.
+        numbers: Numbers by name, of the table before and of what was done.
     """
 
     description: str
     numbers: Mapping[str, float]
 
 
-Operation = Callable[["Table", UpkeepPolicy], Done]
+Operation: TypeAlias = "Callable[[Table, UpkeepPolicy], Done]"
 
 # The numbers that are recorded for side tables.
-_COUNTED = ("upkeep/files_removed", "upkeep/files_added", "upkeep/files_deleted")
+_COUNTED = ("files_removed", "files_added", "files_deleted")
 
 
 def with_side_tables(keep: Operation) -> Operation:
@@ -48,20 +46,20 @@ def with_side_tables(keep: Operation) -> Operation:
     """
 
     @wraps(keep)
-    def kept(table: "Table", policy: UpkeepPolicy) -> Done:
+    def kept(table: Table, policy: UpkeepPolicy) -> Done:
         done = keep(table, policy)
         total: Counter[str] = Counter()
         for beside in side_tables(table):
             for name, value in keep(beside, policy.of_side_tables()).numbers.items():
                 if name in _COUNTED:
-                    total[name.replace("upkeep/", "upkeep/side_tables/")] += int(value)
+                    total[f"side_tables/{name}"] += int(value)
         return Done(done.description, {**done.numbers, **total})
 
     return kept
 
 
 @with_side_tables
-def optimize(table: "Table", policy: UpkeepPolicy) -> Done:
+def optimize(table: Table, policy: UpkeepPolicy) -> Done:
     """Compact small files, by the table's clustering if it has one."""
     layout = table.layout(policy.small_file_bytes)
     reason = policy.compacting(layout, table.is_clustered())
@@ -69,32 +67,32 @@ def optimize(table: "Table", policy: UpkeepPolicy) -> Done:
 
 
 @with_side_tables
-def purge(table: "Table", policy: UpkeepPolicy) -> Done:
+def purge(table: Table, policy: UpkeepPolicy) -> Done:
     """Rewrite the files in which rows are marked deleted."""
     layout = table.layout(policy.small_file_bytes)
     return _rewrite_where(policy.purging(layout), table, layout, "REORG TABLE {} APPLY (PURGE)")
 
 
-def statistics(table: "Table", policy: UpkeepPolicy) -> Done:
+def statistics(table: Table, policy: UpkeepPolicy) -> Done:
     """Compute the statistics of files that have none."""
     computed = table.compute_missing_statistics()
     return Done(
         f"Statistics: {computed} files had none" if computed else "No file without statistics",
-        {"upkeep/files_without_statistics": computed},
+        {"files_without_statistics": computed},
     )
 
 
-def index_keys(table: "Table", policy: UpkeepPolicy) -> Done:
+def index_keys(table: Table, policy: UpkeepPolicy) -> Done:
     """Index the keys of files that the key index lacks, if the table has one."""
     column = table.indexed_column()
     if column is None:
         return Done("No key index is asked for", {})
     indexed = table.index_keys()
-    return Done(f"Key index of {column}: {indexed} new files", {"upkeep/files_indexed": indexed})
+    return Done(f"Key index of {column}: {indexed} new files", {"files_indexed": indexed})
 
 
 @with_side_tables
-def vacuum(table: "Table", policy: UpkeepPolicy) -> Done:
+def vacuum(table: Table, policy: UpkeepPolicy) -> Done:
     """Delete files that no kept version needs.
 
     Raises:
@@ -110,7 +108,7 @@ def vacuum(table: "Table", policy: UpkeepPolicy) -> Done:
             state="No file was deleted.",
             hint="Set its property delta.deletedFileRetentionDuration, or lower least_retention.",
         )
-    retention = {"upkeep/retention_hours": kept.total_seconds() / 3600}
+    retention = {"retention_hours": kept.total_seconds() / 3600}
     last, _ = _last_vacuum(table)
     reason = policy.vacuuming(last, datetime.now().astimezone())
     if reason is None:
@@ -119,7 +117,7 @@ def vacuum(table: "Table", policy: UpkeepPolicy) -> Done:
     with translated(table.path_or_name, operation="VACUUM"):
         table.spark.sql(f"VACUUM {table_name(table.path_or_name)}").collect()
     ended, deleted = _last_vacuum(table)
-    recorded = {} if ended == last else {"upkeep/files_deleted": deleted}
+    recorded = {} if ended == last else {"files_deleted": deleted}
     return Done(f"VACUUM: {reason}", {**retention, **recorded})
 
 
@@ -133,28 +131,16 @@ OPERATIONS: Mapping[str, Operation] = {
 """The operations by name, in their default order."""
 
 
-def observe(context: OpExecutionContext, key: AssetKey, table: "Table", done: Done) -> None:
-    """Record what was done in the log and as an observation of the asset."""
-    context.log.info(f"{table.path_or_name}: {done.description}.")
-    metadata = {
-        name: MetadataValue.int(value) if isinstance(value, int) else MetadataValue.float(value)
-        for name, value in {**done.numbers, "upkeep/version": table.version()}.items()
-    }
-    context.log_event(
-        AssetObservation(asset_key=key, description=done.description, metadata=metadata)
-    )
-
-
-def _rewrite_where(reason: str | None, table: "Table", layout: "FileLayout", command: str) -> Done:
+def _rewrite_where(reason: str | None, table: Table, layout: FileLayout, command: str) -> Done:
     """Run a command that rewrites files, if there is a reason; record the files before it."""
     operation = "PURGE" if "PURGE" in command else "OPTIMIZE"
     before = {
-        "upkeep/files": layout.files,
-        "upkeep/bytes": layout.size_in_bytes,
-        "upkeep/small_files": layout.small_files,
-        "upkeep/unclustered_files": layout.unclustered_files,
-        "upkeep/deleted_rows": layout.deleted_rows,
-        "upkeep/deleted_row_fraction": fraction(layout.deleted_rows, layout.rows),
+        "files": layout.files,
+        "bytes": layout.size_in_bytes,
+        "small_files": layout.small_files,
+        "unclustered_files": layout.unclustered_files,
+        "deleted_rows": layout.deleted_rows,
+        "deleted_row_fraction": fraction(layout.deleted_rows, layout.rows),
     }
     if reason is None:
         return Done(f"Nothing to {operation.lower()}", before)
@@ -162,16 +148,16 @@ def _rewrite_where(reason: str | None, table: "Table", layout: "FileLayout", com
         [row] = table.spark.sql(command.format(table_name(table.path_or_name))).collect()
     metrics, vectors = row.metrics, row.metrics.deletionVectorStats
     rewritten = {
-        "upkeep/files_removed": metrics.numFilesRemoved,
-        "upkeep/files_added": metrics.numFilesAdded,
-        "upkeep/bytes_removed": metrics.filesRemoved.totalSize,
-        "upkeep/bytes_added": metrics.filesAdded.totalSize,
-        "upkeep/rows_purged": vectors.numDeletionVectorRowsRemoved if vectors else 0,
+        "files_removed": metrics.numFilesRemoved,
+        "files_added": metrics.numFilesAdded,
+        "bytes_removed": metrics.filesRemoved.totalSize,
+        "bytes_added": metrics.filesAdded.totalSize,
+        "rows_purged": vectors.numDeletionVectorRowsRemoved if vectors else 0,
     }
     return Done(f"{operation}: {reason}", {**before, **rewritten})
 
 
-def _last_vacuum(table: "Table") -> tuple[datetime | None, int]:
+def _last_vacuum(table: Table) -> tuple[datetime | None, int]:
     """When the table's last VACUUM ended, by its history, and how many files it deleted."""
     history = table.spark.sql(f"DESCRIBE HISTORY {table_name(table.path_or_name)}")
     ended = (

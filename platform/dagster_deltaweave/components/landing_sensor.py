@@ -1,0 +1,102 @@
+"""A landing sensor declared in YAML: `dagster_deltaweave.LandingSensorComponent`."""
+
+# No `from __future__ import annotations`: Dagster resolves the fields by their annotations.
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+from dagster import (
+    AssetSelection,
+    AssetSpec,
+    Component,
+    ComponentLoadContext,
+    DefaultSensorStatus,
+    Definitions,
+    Model,
+    Resolvable,
+    ResolvedAssetKey,
+    scaffold_with,
+)
+from pydantic import Field
+
+from dagster_deltaweave.components.table_component import AttributesScaffolder, declared_assets
+from dagster_deltaweave.sensors import build_partition_sensor
+
+
+class LandingSensorScaffolder(AttributesScaffolder):
+    """Writes a `defs.yaml` of a landing sensor."""
+
+    attributes: ClassVar[dict[str, Any]] = {
+        "name": "NAME",
+        "directory": "/landing/orders",
+        "assets": ["orders"],
+    }
+
+
+@scaffold_with(LandingSensorScaffolder)
+class LandingSensorComponent(Component, Resolvable, Model):
+    """A sensor that requests a run for each source partition that lands in a directory.
+
+    The attributes are those of `build_partition_sensor`. The partitions are those of the first of
+    the assets, which a component declares.
+
+    ```yaml
+    type: dagster_deltaweave.LandingSensorComponent
+    attributes:
+      name: orders_landed
+      directory: /landing/orders
+      assets: [sales/orders]
+      landing_asset: sales/orders_landing
+      running: true
+    ```
+    """
+
+    name: Annotated[str, Field(description="The sensor's name.")]
+    directory: Annotated[str, Field(description="The landing directory, a path or URI.")]
+    assets: Annotated[
+        Sequence[ResolvedAssetKey],
+        Field(min_length=1, description="Keys of the assets that a run materializes."),
+    ]
+    landing_asset: Annotated[
+        ResolvedAssetKey | None,
+        Field(description="Key of an external asset for the directory; it is defined, too."),
+    ] = None
+    marker: Annotated[
+        str | None,
+        Field(description="Name of the file that is written last; null if sizes have to settle."),
+    ] = "_SUCCESS"
+    max_requests_per_tick: Annotated[int, Field(description="Runs that a tick requests.")] = 20
+    max_lateness_seconds: Annotated[
+        int, Field(description="How late a delivery may become visible.")
+    ] = 600
+    minimum_interval_seconds: Annotated[int, Field(description="Least time between ticks.")] = 30
+    running: Annotated[bool, Field(description="Whether the sensor starts by itself.")] = False
+    description: Annotated[str | None, Field(description="Description in the UI.")] = None
+
+    def build_defs(self, context: ComponentLoadContext) -> Definitions:
+        """The sensor, and the external asset if it has one."""
+        partitions_def = declared_assets(context, self.assets[:1])[0].partitions_def
+        if partitions_def is None:
+            raise ValueError(
+                f"{self.assets[0].to_user_string()} has no partitions: a landing sensor requests a "
+                "run for each. Give it dynamic_partitions or a partitions_def."
+            )
+        sensor = build_partition_sensor(
+            name=self.name,
+            target=AssetSelection.assets(*self.assets),
+            directory=self.directory,
+            partitions_def=partitions_def,
+            landing_asset=self.landing_asset,
+            marker=self.marker,
+            max_requests_per_tick=self.max_requests_per_tick,
+            max_lateness_seconds=self.max_lateness_seconds,
+            minimum_interval_seconds=self.minimum_interval_seconds,
+            default_status=(
+                DefaultSensorStatus.RUNNING if self.running else DefaultSensorStatus.STOPPED
+            ),
+            description=self.description,
+        )
+        landing = []
+        if self.landing_asset is not None:
+            landing.append(AssetSpec(self.landing_asset, partitions_def=partitions_def))
+        return Definitions(assets=landing, sensors=[sensor])

@@ -1,0 +1,172 @@
+"""Checks of a table declared in YAML: `dagster_deltaweave.TableChecksComponent`."""
+
+# No `from __future__ import annotations`: Dagster resolves the fields by their annotations.
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from dagster import (
+    AssetChecksDefinition,
+    AssetCheckSeverity,
+    AssetsDefinition,
+    Component,
+    ComponentLoadContext,
+    Definitions,
+    Model,
+    Resolvable,
+    ResolvedAssetKey,
+    scaffold_with,
+)
+from pydantic import Field, model_validator
+
+from dagster_deltaweave.checks import CHECKS_OF_MERGES, build_merge_checks, build_table_checks
+from dagster_deltaweave.components.table_component import (
+    AttributesScaffolder,
+    Duration,
+    declared_assets,
+)
+
+
+class TableChecksScaffolder(AttributesScaffolder):
+    """Writes a `defs.yaml` of checks."""
+
+    attributes: ClassVar[dict[str, Any]] = {
+        "asset": "orders",
+        "unique_key": ["id"],
+        "no_nulls": ["id"],
+        "source_rows": True,
+        "blocking": True,
+    }
+
+
+@scaffold_with(TableChecksScaffolder)
+class TableChecksComponent(Component, Resolvable, Model):
+    """Checks of the rows of a table, and of what its runs merged.
+
+    The attributes are those of `build_table_checks` and `build_merge_checks`. A component declares
+    the asset.
+
+    ```yaml
+    type: dagster_deltaweave.TableChecksComponent
+    attributes:
+      asset: sales/orders
+      unique_key: [id]
+      no_nulls: [id, state]
+      changed_within: {days: 1}
+      source_rows: true
+      row_count_change: {lowest: -0.1}
+      blocking: [unique_key]
+    ```
+    """
+
+    class Change(Model, Resolvable):
+        """By how much the row count may change, as a fraction of the count before."""
+
+        lowest: float | None = None
+        highest: float | None = None
+
+    asset: Annotated[ResolvedAssetKey, Field(description="Key of the table's asset.")]
+    unique_key: Annotated[
+        Sequence[str], Field(description="Columns in which no two rows are equal.")
+    ] = ()
+    no_nulls: Annotated[Sequence[str], Field(description="Columns without nulls.")] = ()
+    whole_table: Annotated[
+        bool, Field(description="Whether `no_nulls` reads the whole table each time.")
+    ] = False
+    table_schema: Annotated[
+        str | None, Field(description="DDL of the columns that the table must have.")
+    ] = None
+    more_columns: Annotated[bool, Field(description="Whether it may have more of them.")] = False
+    changed_within: Annotated[
+        Duration | None, Field(description="How old the last change may be.")
+    ] = None
+    sample: Annotated[
+        bool, Field(description="Whether up to 10 offending keys are shown in Dagster.")
+    ] = True
+    source_rows: Annotated[
+        bool, Field(description="Whether each row of the source is accounted for.")
+    ] = False
+    every_row: Annotated[
+        bool | None, Field(description="Whether clauses take each; by default they tell.")
+    ] = None
+    row_count_change: Annotated[
+        Change | None, Field(description="How the row count may change from run to run.")
+    ] = None
+    blocking: Annotated[
+        bool | Sequence[str],
+        Field(description="Whether a failure blocks downstream assets, or names of checks."),
+    ] = False
+    severity: Annotated[Literal["error", "warn"], Field(description="Of a failure.")] = "error"
+    io_manager_key: Annotated[str, Field(description="Resource key of the IO manager.")] = (
+        "io_manager"
+    )
+
+    @model_validator(mode="after")
+    def _asks_for_a_check(self) -> "TableChecksComponent":
+        if not self._of_rows() and not self._of_merges():
+            raise ValueError(
+                "Give unique_key, no_nulls, table_schema, changed_within, source_rows or "
+                "row_count_change."
+            )
+        return self
+
+    def build_defs(self, context: ComponentLoadContext) -> Definitions:
+        """The checks, in one op for those of rows and one for those of merges."""
+        [asset] = declared_assets(context, [self.asset])
+        return Definitions(asset_checks=self.check_definitions(asset))
+
+    def check_definitions(self, asset: AssetsDefinition) -> list[AssetChecksDefinition]:
+        """The checks that the attributes declare.
+
+        Args:
+            asset: The asset of the table.
+        """
+        severity = AssetCheckSeverity[self.severity.upper()]
+        of_merges, of_rows = self._blocking()
+        within = self.changed_within
+        checks = []
+        if self._of_rows():
+            checks.append(
+                build_table_checks(
+                    asset,
+                    unique_key=self.unique_key,
+                    no_nulls=self.no_nulls,
+                    whole_table=self.whole_table,
+                    schema=self.table_schema,
+                    more_columns=self.more_columns,
+                    changed_within=within.timedelta() if within else None,
+                    sample=self.sample,
+                    blocking=of_rows,
+                    severity=severity,
+                    io_manager_key=self.io_manager_key,
+                )
+            )
+        if self._of_merges():
+            change = self.row_count_change
+            checks.append(
+                build_merge_checks(
+                    asset,
+                    source_rows=self.source_rows,
+                    every_row=self.every_row,
+                    row_count_change=None if change is None else (change.lowest, change.highest),
+                    blocking=of_merges,
+                    severity=severity,
+                )
+            )
+        return checks
+
+    def _of_rows(self) -> bool:
+        return bool(self.unique_key or self.no_nulls or self.table_schema or self.changed_within)
+
+    def _of_merges(self) -> bool:
+        return self.source_rows or self.row_count_change is not None
+
+    def _blocking(self) -> tuple[bool | list[str], bool | list[str]]:
+        """What blocks of the checks of merges, and of the checks of rows."""
+        if isinstance(self.blocking, bool):
+            return self.blocking, self.blocking
+        # A name that is none of either is left to the checks that there are, which refuse it.
+        of_merges = [
+            name for name in self.blocking if name in CHECKS_OF_MERGES or not self._of_rows()
+        ]
+        return of_merges, [name for name in self.blocking if name not in of_merges]

@@ -1,0 +1,112 @@
+"""What the tags of a run change about how its assets are merged, for that run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import cast, get_args
+
+from dagster_deltaweave.partitions import ORDER_TAG
+from dagster_deltaweave.tables import (
+    MergeDeclaration,
+    Order,
+    SchemaPolicy,
+    TableDeclaration,
+    WriteDeclaration,
+)
+from deltaweave.choices import choice_problem
+from deltaweave.errors import StatementError
+
+SCHEMA_POLICY_TAG = "deltaweave/schema_policy"
+"""Run tag: the schema policy of this run."""
+
+RETRIES_TAG = "deltaweave/retries"
+"""Run tag: how often this run tries again after a transient error."""
+
+EXPLAIN_TAG = "deltaweave/explain"
+"""Run tag: `true` explains each merge of this run before it runs, `false` none."""
+
+ORDER_WAIT_TAG = "deltaweave/order_wait_seconds"
+"""Run tag: how long this run waits for one run of an older partition, in s."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run writes an asset.
+
+    Attributes:
+        declaration: What the asset declares, with what the run's tags change.
+        explain: Whether its merge is explained before it runs.
+        wait_seconds: How long it waits for one run of an older partition.
+    """
+
+    declaration: TableDeclaration
+    explain: bool
+    wait_seconds: float
+
+
+def with_tags(options: RunOptions, tags: Mapping[str, str], asset: str) -> RunOptions:
+    """The options, with those that the run's tags change.
+
+    Args:
+        options: What asset and IO manager declare.
+        tags: The run's tags.
+        asset: The asset's key, for error messages.
+
+    Raises:
+        StatementError: A tag has a value that is not known, or does not apply to the asset.
+    """
+    declaration = options.declaration
+    if ORDER_TAG in tags:
+        _check_choice(ORDER_TAG, tags[ORDER_TAG], get_args(Order), asset)
+    if SCHEMA_POLICY_TAG in tags:
+        policy = tags[SCHEMA_POLICY_TAG]
+        _check_choice(SCHEMA_POLICY_TAG, policy, get_args(SchemaPolicy), asset)
+        _check_has_policy(declaration, asset)
+        declaration = replace(declaration, schema_policy=cast(SchemaPolicy, policy))
+    if RETRIES_TAG in tags:
+        retries = _number(RETRIES_TAG, tags[RETRIES_TAG], asset)
+        declaration = replace(declaration, retries=retries)
+    explain, wait_seconds = options.explain, options.wait_seconds
+    if EXPLAIN_TAG in tags:
+        _check_choice(EXPLAIN_TAG, tags[EXPLAIN_TAG], ("true", "false"), asset)
+        explain = tags[EXPLAIN_TAG] == "true"
+    if ORDER_WAIT_TAG in tags:
+        wait_seconds = _number(ORDER_WAIT_TAG, tags[ORDER_WAIT_TAG], asset)
+    return RunOptions(declaration, explain, wait_seconds)
+
+
+def _check_choice(tag: str, given: str, known: tuple[str, ...], asset: str) -> None:
+    problem = choice_problem(f"the run's tag {tag}", given, known)
+    if problem is not None:
+        raise _invalid(problem, asset, "Execute it again with one of these values, or without it.")
+
+
+def _number(tag: str, given: str, asset: str) -> int:
+    if not (given.isascii() and given.isdigit()):
+        raise _invalid(
+            f"the run's tag {tag} is {given!r}.", asset, "Give it a whole number, 0 or more."
+        )
+    return int(given)
+
+
+def _check_has_policy(declaration: TableDeclaration, asset: str) -> None:
+    """Refuse a schema policy for tables that have none: it would be without effect."""
+    if isinstance(declaration, MergeDeclaration) and declaration.merge_text is not None:
+        raise _invalid(
+            f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a merge_text.",
+            asset,
+            "The text itself says so, by WITH SCHEMA EVOLUTION. Run the asset without the tag.",
+        )
+    if not isinstance(declaration, (MergeDeclaration, WriteDeclaration)):
+        raise _invalid(
+            f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a table of change events.",
+            asset,
+            "Such a table has no schema policy. Run the asset without the tag.",
+        )
+
+
+def _invalid(problem: str, asset: str, hint: str) -> StatementError:
+    return StatementError(
+        problem, table=asset, operation="writing", state="Nothing was written.", hint=hint
+    )

@@ -1,0 +1,135 @@
+"""The command `apply-changes`: applies change events to a table, in any order."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deltaweave.cli.options import (
+    Catalog,
+    Conf,
+    Json,
+    TableName,
+    Verbose,
+    print_result,
+    working,
+)
+from deltaweave.errors import DeltaweaveError, SourceError
+from deltaweave.locations import refuse_credentials
+from deltaweave.terminal import FAILED, MISUSED, fail
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def apply_changes(
+    table: TableName,
+    source: Annotated[
+        str, typer.Argument(help="The events: a path (with a slash) of files, or a table's name.")
+    ],
+    key: Annotated[list[str], typer.Option(help="A column that identifies a row; repeatable.")],
+    sequence_by: Annotated[str, typer.Option(help="SQL that orders the events of a key.")],
+    deletes: Annotated[
+        str | None, typer.Option(help="SQL condition of events that delete.", show_default=False)
+    ] = None,
+    truncates: Annotated[
+        str | None,
+        typer.Option(help="SQL condition of events that empty the table.", show_default=False),
+    ] = None,
+    column: Annotated[
+        list[str], typer.Option(help="A column that the table has; repeatable; by default all.")
+    ] = [],  # noqa: B006  # typer reads it and hands on a list of its own
+    except_column: Annotated[
+        list[str], typer.Option(help="A column that the table has not; repeatable.")
+    ] = [],  # noqa: B006  # as above
+    present_columns: Annotated[
+        str | None,
+        typer.Option(help="Column with the names that an event sets.", show_default=False),
+    ] = None,
+    ignore_null_updates: Annotated[
+        bool, typer.Option("--ignore-null-updates", help="Nulls leave columns as they are.")
+    ] = False,
+    scd_type: Annotated[
+        int, typer.Option(help="1 for current rows, 2 for histories.", min=1, max=2)
+    ] = 1,
+    late_by_days: Annotated[
+        float, typer.Option(help="For how many days deletes are remembered.", min=0)
+    ] = 7,
+    format: Annotated[str, typer.Option(help="Format of the files.")] = "parquet",
+    schema: Annotated[
+        str | None, typer.Option(help="DDL of the files' columns.", show_default=False)
+    ] = None,
+    option: Annotated[
+        list[str],
+        typer.Option(help="An option of Spark's reader; repeatable.", metavar="KEY=VALUE"),
+    ] = [],  # noqa: B006  # as above
+    catalog: Catalog = None,
+    conf: Conf = [],  # noqa: B006  # as above
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Apply change events to a table: the newest of each key wins, in whatever order they come.
+
+    A table that does not exist is created. Run again with the same events, it changes nothing.
+    """
+    import deltaweave
+
+    options = _reader_options(option)
+    try:
+        refuse_credentials(source, operation="reading the events")  # before Spark starts
+    except DeltaweaveError as error:
+        fail(str(error), FAILED)
+    with working("Applying changes", conf, verbose=verbose, catalog=catalog) as spark:
+        result = deltaweave.apply_changes(
+            spark,
+            table,
+            _events(spark, source, format, schema, options, table),
+            keys=key,
+            sequence_by=sequence_by,
+            apply_as_deletes=deletes,
+            apply_as_truncates=truncates,
+            column_list=column or None,
+            except_column_list=except_column or None,
+            present_columns=present_columns,
+            ignore_null_updates=ignore_null_updates,
+            stored_as_scd_type=2 if scd_type == 2 else 1,
+            late_by=timedelta(days=late_by_days),
+        )
+    print_result(result, json=json)
+
+
+def _reader_options(given: list[str]) -> dict[str, str]:
+    from deltaweave.session import secret_keys
+
+    options = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            fail(f"--option {each}: give it as key=value.", MISUSED)
+        options[name] = value
+    secret = secret_keys(options)
+    if secret:
+        fail(
+            f"--option {secret[0]}: other users of this machine can read the command line.", MISUSED
+        )
+    return options
+
+
+def _events(
+    spark: SparkSession,
+    source: str,
+    format: str,
+    schema: str | None,
+    options: dict[str, str],
+    table: str,
+) -> DataFrame:
+    """The events, from files or from a table of this name."""
+    from deltaweave.delta.jvm import translated
+
+    with translated(table, operation="reading the events", otherwise=SourceError):
+        if "/" not in source:
+            return spark.table(source)
+        reader = spark.read.format(format).options(**options)
+        return (reader.schema(schema) if schema is not None else reader).load(source)

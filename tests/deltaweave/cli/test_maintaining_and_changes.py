@@ -1,0 +1,201 @@
+"""apply-changes, maintain, the charts of history and inspect, and names in another catalog."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+from deltaweave import Table
+from deltaweave.cli import app, charts
+from tests.builders import write_table
+from tests.deltaweave.delta.log.test_catalogs import TwoCatalogs, catalogs
+
+__all__ = ["catalogs"]  # a fixture
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def printed(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_change_events_in_files_keep_a_table_in_any_order(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    schema = "id INT, state STRING, op STRING, n INT"
+    older = [(1, "open", "u", 1), (2, "open", "u", 1), (3, "open", "u", 1)]
+    newer = [(1, "sent", "u", 2), (2, None, "d", 2)]
+    for name, rows in (("older", older), ("newer", newer)):
+        spark.createDataFrame(rows, schema).write.json(str(tmp_path / name))
+    of_events = ["--key", "id", "--sequence-by", "n", "--deletes", "op = 'd'"]
+    of_events += ["--except-column", "op", "--except-column", "n"]
+    of_files = ["--format", "json", "--schema", schema, "--option", "mode=FAILFAST"]
+    path = tmp_path / "orders"
+    for name in ("newer", "older", "older"):  # too late, and again
+        result = run("apply-changes", path, tmp_path / name, *of_events, *of_files, "--json")
+        merged = printed(result)
+        assert merged["warnings"] == []
+    table = Table(spark, str(path)).read()
+    # 1 keeps its newer state, 2 stays deleted, 3 has come once.
+    assert sorted((row.id, row.state) for row in table.collect()) == [(1, "sent"), (3, "open")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([], 2, "--key"),
+        (["--key", "id"], 2, "--sequence-by"),
+        (["--key", "id", "--sequence-by", "n", "--scd-type", 3], 2, "--scd-type"),
+        (["--key", "id", "--sequence-by", "n", "--option", "x"], 2, "--option x: give it as"),
+        (["--key", "id", "--sequence-by", "n", "--option", "password=x"], 2, "can read the comm"),
+        (["--key", "id", "--sequence-by", "n"], 1, "of /nowhere/orders"),
+    ],
+)
+@pytest.mark.usefixtures("spark")
+def test_change_events_that_cannot_be_applied_are_told(
+    arguments: list[object], code: int, said: str
+) -> None:
+    result = run("apply-changes", "/nowhere/orders", "/nowhere/events", *arguments)
+    assert result.exit_code == code, result.output
+    assert said in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.output
+
+
+@pytest.fixture
+def small_files(spark: SparkSession, tmp_path: Path) -> str:
+    """A table of nine files of a row, each well below the size that counts as small."""
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(k,) for k in range(9)], "k INT", files=9)
+    return path
+
+
+def test_a_table_is_maintained_where_its_log_says_so(spark: SparkSession, small_files: str) -> None:
+    only = ["--only", "optimize", "--only", "statistics"]
+    done = printed(run("maintain", small_files, *only, "--json"))
+    assert list(done) == ["optimize", "statistics"]
+    assert done["optimize"]["description"] == "OPTIMIZE: 9 of 9 files are small"
+    assert (done["optimize"]["files_removed"], done["optimize"]["files_added"]) == (9, 1)
+    again = run("maintain", small_files, *only)
+    assert again.exit_code == 0, again.output
+    assert "Nothing to optimize" in again.stdout
+    assert Table(spark, small_files).read().count() == 9
+
+
+def test_what_was_done_before_an_error_is_printed(spark: SparkSession, small_files: str) -> None:
+    spark.sql(
+        f"ALTER TABLE delta.`{small_files}` SET TBLPROPERTIES "
+        "(delta.deletedFileRetentionDuration = 'interval 1 hour')"
+    )
+    only = ["--only", "statistics", "--only", "vacuum"]
+    result = run("maintain", small_files, *only, "--json")
+    assert result.exit_code == 1
+    assert "less than the 7 days" in result.stderr
+    assert list(json.loads(result.stdout)) == ["statistics"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_an_unknown_operation_and_a_missing_table_are_refused() -> None:
+    unknown = run("maintain", "/nowhere/table", "--only", "compact")
+    assert unknown.exit_code == 2
+    assert "--only compact: there are optimize, purge" in unknown.stderr
+    missing = run("maintain", "/nowhere/table")
+    assert missing.exit_code == 1
+    assert "of /nowhere/table" in missing.stderr
+    assert missing.stdout == ""
+
+
+def test_charts_are_drawn_of_merges_and_of_files(
+    spark: SparkSession, small_files: str, tmp_path: Path
+) -> None:
+    table = Table(spark, small_files)
+    changes = spark.createDataFrame([(1,), (20,)], "k INT")
+    merge = table.merge(changes, on="t.k = s.k").when_matched_delete()
+    merge.when_not_matched_insert_all().execute()
+
+    merges = tmp_path / "merges.svg"
+    assert run("history", small_files, "--plot", merges).exit_code == 0
+    assert f"Merges into {small_files}" in written(merges)
+    files = tmp_path / "files.svg"
+    assert printed(run("inspect", small_files, "--plot", files, "--json"))["rows"] == 9
+    assert f"Files of {small_files}" in written(files)
+
+
+def written(svg: Path) -> str:
+    """The texts of a drawing; matplotlib leaves each in a comment beside its shapes."""
+    return svg.read_text().replace("<!-- ", "")
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [("chart.xyz", "its suffix is to be one of"), ("missing/chart.png", "cannot be written")],
+)
+def test_a_chart_that_cannot_be_written_is_refused_before_spark_starts(
+    file: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("deltaweave.cli.options.quiet_session", never)
+    for command in ("history", "inspect"):
+        result = run(command, "/nowhere/table", "--plot", tmp_path / file)
+        assert result.exit_code == 2
+        assert said in result.stderr
+
+
+def test_charts_of_nothing_and_of_much_are_drawn(tmp_path: Path) -> None:
+    metrics = {"numTargetRowsUpdated": 3, "executionTimeMs": 1500}
+    merges = [{"version": version, "metrics": metrics} for version in range(100, 0, -1)]
+    for name, some in (("none", []), ("much", merges)):
+        charts.plot_merges(some, "orders", tmp_path / f"{name}.png")
+    for name, files in (("no_files", {}), ("files", {0: 1, 17: 1_000_000, 40: 2})):
+        charts.plot_files(files, 1 << 24, "orders", tmp_path / f"{name}.png")
+    assert len(list(tmp_path.glob("*.png"))) == 4
+    assert [charts._size(size) for size in (0, 1, 1 << 10, 64 << 10, 3 << 30, 1 << 50)] == [
+        "0 B",
+        "1 B",
+        "1 KiB",
+        "64 KiB",
+        "3 GiB",
+        "1024 TiB",
+    ]
+
+
+@pytest.fixture
+def active(catalogs: TwoCatalogs, monkeypatch: pytest.MonkeyPatch) -> TwoCatalogs:
+    """The session of two catalogs, as the one that commands find."""
+
+    @contextmanager
+    def found(*_: object, **__: object) -> Iterator[SparkSession]:
+        yield catalogs.session
+
+    monkeypatch.setattr("deltaweave.cli.options.quiet_session", found)
+    return catalogs
+
+
+def test_a_name_is_of_the_catalog_that_is_given(active: TwoCatalogs) -> None:
+    assert printed(run("inspect", active.name, "--json"))["location"] == f"file:{active.ours}"
+    of_other = printed(run("inspect", active.name, "--catalog", "other", "--json"))
+    assert of_other["location"] == f"file:{active.others}"
+    insert = f"MERGE INTO {active.name} t USING (SELECT 1 AS k, 1 AS v) s ON t.k = s.k "
+    insert += "WHEN NOT MATCHED THEN INSERT *"
+    merged = printed(run("merge", insert, "--catalog", "other", "--json"))
+    assert merged["version"] == 1
+    assert Table(active.session, f"other.{active.name}").version() == 1
+    assert Table(active.session, active.name).version() == 0
+    # The session is as it was.
+    assert active.session.catalog.currentCatalog() == "spark_catalog"
+    unknown = run("history", active.name, "--catalog", "nowhere")
+    assert unknown.exit_code == 1
+    assert "nowhere" in unknown.stderr
+    assert "Traceback" not in unknown.output

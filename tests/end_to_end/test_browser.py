@@ -128,7 +128,7 @@ def test_runs_of_the_demo_are_in_the_timeline_and_on_the_page_of_their_job(
 
     page.goto(f"{dagster.url}/locations/assets.definitions/jobs/merge_web_returns/runs")
     expect(page.get_by_text(run.run_id[:8]).first).to_be_visible()
-    page.goto(f"{dagster.url}/overview/activity/timeline?groupBy=job")
+    page.goto(f"{dagster.url}/overview/activity/timeline")
     expect(page.get_by_role("link", name="merge_web_returns").first).to_be_visible()
     # Nothing lies over the page, and its log says how long Spark took to start.
     expect(page.get_by_role("dialog")).to_have_count(0)

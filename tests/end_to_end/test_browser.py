@@ -127,9 +127,10 @@ def test_runs_of_the_demo_are_in_the_timeline_and_on_the_page_of_their_job(
     assert run.status == DagsterRunStatus.SUCCESS, dagster.errors()
 
     page.goto(f"{dagster.url}/locations/assets.definitions/jobs/merge_web_returns/runs")
-    expect(page.get_by_text(run.run_id[:8]).first).to_be_visible()
+    expect(page.get_by_text(run.run_id[:8]).first).to_be_visible(timeout=60_000)
     page.goto(f"{dagster.url}/overview/activity/timeline")
-    expect(page.get_by_role("link", name="merge_web_returns").first).to_be_visible()
+    listed = page.get_by_role("link", name="merge_web_returns").first
+    expect(listed).to_be_visible(timeout=60_000)
     # Nothing lies over the page, and its log says how long Spark took to start.
     expect(page.get_by_role("dialog")).to_have_count(0)
     said = [each.user_message for each in dagster.instance.all_logs(run.run_id)]

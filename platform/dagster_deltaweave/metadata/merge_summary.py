@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 STRATEGIES: Mapping[str, str] = MappingProxyType(
     {
         "insert-only": "new rows were added in new files",
-        "copy-on-write": "Spark rewrote the touched files",
+        "copy-on-write": "the touched files were rewritten",
         "copy-in-place": "touched files were copied with their changed rows replaced",
         "deletion-vectors": "changed rows were marked in their files and written anew",
         "none": "no row changed",

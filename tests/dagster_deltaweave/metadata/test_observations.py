@@ -126,8 +126,8 @@ def test_a_merge_is_one_observation_of_the_same_partition_with_a_table_of_its_ph
         ),
         (
             "Write changes",
-            "Spark rewrote the touched files: 1 rows updated, 1 inserted, 0 deleted, 1 copied; "
-            f"1 files added ({added})",
+            "the touched files were rewritten: 1 rows updated, 1 inserted, 0 deleted, 1 copied; "
+            f"{values['merge/files_added']} files added ({added})",
         ),
         ("Commit", f"version {table('customers').version()}"),
     ]

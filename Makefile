@@ -30,7 +30,7 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo demo-cdc ui docs test test-slow test-all test-matrix torture record-oracle fuzz screenshots check clean java place
+.PHONY: help demo demo-cdc land ui docs test test-slow test-all test-matrix torture record-oracle fuzz screenshots check clean java place
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ demo: place java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## land TPC-DS return
 
 demo-cdc: java $(INSTALLED) ## change events through Kafka into a table, read at once and merged later
 	@$(VENV)/python -m assets.cdc_demo
+
+land: java $(INSTALLED) ## land the next month of the demo's returns, for the landing sensor or the next make demo
+	@$(VENV)/python -m assets.demo_data --next
 
 ui: place java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI on the demo lake (PORT=3000, ON as for demo)
 	@$(AT_PLACE) $(VENV)/dagster dev --workspace workspace.yaml --port $(PORT)
@@ -118,4 +121,6 @@ $(DAGSTER_HOME)/dagster.yaml:
 		'# One run at a time: each starts a JVM, and all merge into the same tables.' \
 		'concurrency: {runs: {max_concurrent_runs: 1}, pools: {default_limit: 1}}' \
 		'telemetry: {enabled: false}' \
+		'# The invitation to a newsletter, over the first page that is opened.' \
+		'nux: {enabled: false}' \
 		'run_coordinator: {module: dagster._core.run_coordinator, class: QueuedRunCoordinator, config: {dequeue_interval_seconds: 1}}' >$@

@@ -1,12 +1,14 @@
-"""The demo lake's source: TPC-DS web returns, landed as one directory for each month.
+"""The demo lake's source: TPC-DS web returns, landed as one directory for each year, then month.
 
-The rows come from the published TPC-DS generator. The first partition is the initial load: the
-returns of 1998 to 2002 and those without a date. Each other return arrives in the month of its
-returned date.
-Each later partition also re-delivers some earlier returns, corrected, and deletes others, so that
-merging the partitions in order updates, inserts and deletes.
+The rows come from the published TPC-DS generator. A partition delivers the returns of its period:
+of a year until 2002, of a month of 2003; returns without a date arrive with the first year. Each
+partition also delivers some returns of the four months before its period again, corrected, and
+deletes others. Every third month delivers all returns of the month before again, as restated
+accounts do. So merging the partitions in order updates, inserts and deletes, and concerns recent
+returns alone.
 
     python -m assets.demo_data --lake .lake --scale 1 --upto 3
+    python -m assets.demo_data --next
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,18 +25,43 @@ import pyarrow.parquet
 from deltaweave.bench.data import TABLE, GeneratorError, tpcds
 from resources.environments import lake as demo_lake
 
-FIRST = "2002-12"  # the initial load, with the returns of all months until then
+LAST_YEAR = 2002  # until then, a partition has the returns of a year
 COMPLETE = "_SUCCESS"  # written last: a partition directory without it is not read
 
 SCHEMA = tpcds.schema()
 """The columns of TPC-DS web_returns; a landed partition has `op` ('upsert' or 'delete') besides."""
 
+_LANDED = "Landed {}. If it is switched on, the sensor web_returns_landed requests its run."
+
 _UNIX_EPOCH = 2440588  # 1970-01-01 as a Julian day number, the unit of TPC-DS dates
 
-# Shares of the earlier returns that a partition changes, in 1024ths: about 1% and about 3%.
+# Shares of the open returns that a partition changes, in 1024ths: about 1% and about 3%.
 _DELETED = 10
 _CORRECTED = 31
-_OPEN_FOR = 4  # months for which a return can still be corrected or deleted
+_OPEN_FOR = 4  # months before a partition's period, whose returns it can still correct or delete
+_RESTATES = 3  # each month with such a number restates the month before
+
+
+class Period(NamedTuple):
+    """The months whose returns a partition delivers first, counted from the year 0.
+
+    Attributes:
+        begin: The first month.
+        end: The last month, after which the partition is named.
+    """
+
+    begin: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        """The partition's name, e.g. `2003-01`; names sort by arrival."""
+        return f"{self.end // 12}-{self.end % 12 + 1:02}"
+
+    @property
+    def restates(self) -> bool:
+        """Whether the partition delivers all returns of the month before again."""
+        return self.begin == self.end and (self.end + 1) % _RESTATES == 0
 
 
 def landing(lake: Path) -> Path:
@@ -66,39 +94,65 @@ def land(
         GeneratorError: The generator could not be fetched or did not run.
     """
     returns = tpcds.read(generated or _generate(lake, scale))
-    arrival = _arrival(returns)
-    names = sorted(pc.unique(arrival).to_pylist())[:upto]
-    new = [name for name in names if name not in landed(lake)]
-    arrived_in = pc.index_in(arrival, pa.array(names))
+    month = _month(returns)
+    periods = _periods(month)[:upto]
+    new = [period.name for period in periods if period.name not in landed(lake)]
+    arrives_by = pc.fill_null(month, periods[0].end)  # those without a date come with the first
     gone = pa.array([False] * len(returns))
-    for number, name in enumerate(names):
-        earlier = pc.and_(
-            pc.less(arrived_in, number), pc.greater_equal(arrived_in, number - _OPEN_FOR)
-        )
-        still_there = pc.and_(earlier, pc.invert(gone))
-        draw = _draw(returns, number)
-        deleted = pc.and_(still_there, pc.less(draw, _DELETED))
-        corrected = pc.and_(
-            pc.and_(still_there, pc.greater_equal(draw, _DELETED)),
-            pc.less(draw, _DELETED + _CORRECTED),
-        )
-        if name in new:
+    for number, period in enumerate(periods):
+        deleted, corrected = _changed(returns, month, gone, number, period)
+        if period.name in new:
+            since = pc.greater_equal(arrives_by, period.begin if number else 0)
+            arrived = pc.and_(since, pc.less_equal(arrives_by, period.end))
             changes = [
-                _with_op(returns.filter(pc.equal(arrived_in, number)), "upsert"),
+                _with_op(returns.filter(arrived), "upsert"),
                 _with_op(_correct(returns.filter(corrected), number), "upsert"),
                 _with_op(returns.filter(deleted), "delete"),
             ]
-            _write_partition(lake, name, pa.concat_tables(changes))
+            _write_partition(lake, period.name, pa.concat_tables(changes))
         gone = pc.or_(gone, deleted)  # what was deleted is not corrected back to life
     return new
 
 
-def _arrival(returns: pa.Table) -> pa.ChunkedArray:
-    """The name of the partition in which each return first arrives, e.g. `2003-01`."""
+def land_next(lake: Path, *, scale: float = 1) -> str | None:
+    """Lands the first partition that has not landed; its name, or None if all have.
+
+    Raises:
+        GeneratorError: The generator could not be fetched or did not run.
+    """
+    return next(iter(land(lake, upto=len(landed(lake)) + 1, scale=scale)), None)
+
+
+def _month(returns: pa.Table) -> pa.ChunkedArray:
+    """The month of each return's date, counted from the year 0; null without a date."""
     since_epoch = pc.subtract(returns["wr_returned_date_sk"], pa.scalar(_UNIX_EPOCH, pa.int32()))
     date = pc.cast(since_epoch, pa.date32())
-    month = pc.strftime(date, "%Y-%m")
-    return pc.fill_null(pc.max_element_wise(month, FIRST), FIRST)
+    return pc.add(pc.multiply(pc.year(date), 12), pc.subtract(pc.month(date), 1))
+
+
+def _periods(month: pa.ChunkedArray) -> list[Period]:
+    """The periods of the partitions that have returns, in arrival order."""
+    months = pc.unique(month.drop_null()).to_pylist()
+    years = {each // 12 for each in months}
+    yearly = {Period(12 * year, 12 * year + 11) for year in years if year <= LAST_YEAR}
+    monthly = {Period(each, each) for each in months if each // 12 > LAST_YEAR}
+    return sorted(yearly | monthly)
+
+
+def _changed(
+    returns: pa.Table, month: pa.ChunkedArray, gone: pa.Array, number: int, period: Period
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Which of the returns that arrived before a partition it deletes, and which it corrects."""
+    is_open = pc.and_(
+        pc.less(month, period.begin), pc.greater_equal(month, period.begin - _OPEN_FOR)
+    )
+    still_there = pc.and_(pc.fill_null(is_open, False), pc.invert(gone))
+    draw = _draw(returns, number)
+    deleted = pc.and_(still_there, pc.less(draw, _DELETED))
+    drawn = pc.less(draw, _DELETED + _CORRECTED)
+    if period.restates:
+        drawn = pc.or_(drawn, pc.fill_null(pc.equal(month, period.begin - 1), False))
+    return deleted, pc.and_(pc.and_(still_there, drawn), pc.invert(deleted))
 
 
 def _draw(returns: pa.Table, number: int) -> pa.ChunkedArray:
@@ -172,8 +226,13 @@ def _main() -> None:
     parser.add_argument("--lake", type=Path, default=demo_lake())
     parser.add_argument("--scale", type=float, default=1)
     parser.add_argument("--upto", type=int, help="land until there are this many partitions")
+    parser.add_argument("--next", action="store_true", help="land the next partition")
     options = parser.parse_args()
     try:
+        if options.next:
+            name = land_next(options.lake, scale=options.scale)
+            print(_LANDED.format(name) if name else "All partitions have landed.")
+            return
         new = land(options.lake, upto=options.upto, scale=options.scale)
     except GeneratorError as error:
         parser.exit(1, f"{error}\n")

@@ -21,7 +21,9 @@ from deltaweave import TouchedRows, clauses
         ),
         clauses.when_not_matched_insert_all(),
     ],
-    schema="wr_reason_sk INT, returns BIGINT, quantity BIGINT",
+    schema="wr_reason_sk INT COMMENT 'The reason; null for returns without one', "
+    "returns BIGINT COMMENT 'How many returns there are', "
+    "quantity BIGINT COMMENT 'How many pieces they are of'",
     ins={"web_returns": AssetIn(metadata={"deltaweave/read": "touched"})},
     group_name=GROUP,
     owners=["team:returns"],

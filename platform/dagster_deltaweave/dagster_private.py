@@ -17,6 +17,9 @@ These names are imported because Dagster offers no public way:
   status that Dagster adds.
 - `PARENT_RUN_ID_TAG`, `PARTITION_NAME_TAG`, `RUN_KEY_TAG`, `SENSOR_NAME_TAG`: the tags that tell
   where a run comes from; Dagster documents their texts, but exports no constants.
+- `InMemoryJob`, `execute_run`, `location_origins_from_yaml_paths`, `RemoteRepositoryOrigin`,
+  `SINGLETON_REPOSITORY_NAME`: what executes a run in this process that belongs to a code location;
+  `execute_in_process` makes runs without one, which the UI's timeline does not show.
 - `PRIORITY_TAG`, `WILL_RETRY_TAG`, `AUTO_RETRY_RUN_ID_TAG`: likewise, the tags for a run's place in
   the queue and for a failed run that Dagster tries again.
 """
@@ -26,9 +29,13 @@ from __future__ import annotations
 from dagster._check import CheckError
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.data_version import DATA_VERSION_TAG, get_input_data_version_tag
+from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.definitions.metadata.metadata_set import TableMetadataSet, UriMetadataSet
 from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValue
+from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.execution.api import execute_run
+from dagster._core.remote_origin import RemoteRepositoryOrigin
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.tags import (
@@ -40,6 +47,7 @@ from dagster._core.storage.tags import (
     SENSOR_NAME_TAG,
     WILL_RETRY_TAG,
 )
+from dagster._core.workspace.load import location_origins_from_yaml_paths
 
 __all__ = [
     "AUTO_RETRY_RUN_ID_TAG",
@@ -50,13 +58,18 @@ __all__ = [
     "PRIORITY_TAG",
     "RUN_KEY_TAG",
     "SENSOR_NAME_TAG",
+    "SINGLETON_REPOSITORY_NAME",
     "WILL_RETRY_TAG",
     "AssetCheckExecutionRecordStatus",
     "AssetGraph",
     "CheckError",
+    "InMemoryJob",
     "ObjectMetadataValue",
+    "RemoteRepositoryOrigin",
     "TableMetadataSet",
     "UnresolvedAssetJobDefinition",
     "UriMetadataSet",
+    "execute_run",
     "get_input_data_version_tag",
+    "location_origins_from_yaml_paths",
 ]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dagster import InitResourceContext
 from dagster_pyspark import LazyPySparkResource
 from dagster_spark.utils import flatten_dict
 from pydantic import Field, PrivateAttr, field_validator
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import deltaweave
@@ -95,15 +99,31 @@ class SparkResource(LazyPySparkResource):
         if self._attachment is not None and not self._attachment.is_alive():
             self._spark_session = None
         if self._spark_session is None:
-            self._attachment = self._attach() if self.warm else None
-            session = (
-                self._attachment.session
-                if self._attachment
-                else deltaweave.local_session(**self._spark_conf())
-            )
+            with self._telling_of_a_start():
+                self._attachment = self._attach() if self.warm else None
+                session = (
+                    self._attachment.session
+                    if self._attachment
+                    else deltaweave.local_session(**self._spark_conf())
+                )
             if is_enabled(session):
                 deltaweave.enable(session)
             self._spark_session = session
+
+    @contextmanager
+    def _telling_of_a_start(self) -> Iterator[None]:
+        """Log that Spark starts, and how long that took, unless this process has Spark already."""
+        if SparkContext._active_spark_context is not None:
+            yield
+            return
+        self._log.info(
+            "Attaching to the warm Spark driver, which starts if there is none."
+            if self.warm
+            else "Starting a Spark driver."
+        )
+        began = time.monotonic()
+        yield
+        self._log.info(f"Spark is ready after {time.monotonic() - began:.1f} s.")
 
     def _attach(self) -> Attachment | None:
         from deltaweave.warm_driver.client import attach

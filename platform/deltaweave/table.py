@@ -111,6 +111,7 @@ class Table:
         cluster_by: Sequence[str] = (),
         *,
         for_a_write: bool = False,
+        description: str | None = None,
     ) -> bool:
         """Create an empty table if there is none; an existing table stays as it is.
 
@@ -126,11 +127,14 @@ class Table:
                 to it, the next caller with this option and other columns or partitions replaces it.
                 A commit of another writer at that moment conflicts with it, whichever comes first.
                 A clustered table is not replaced.
+            description: What it holds, for people: its comment in SQL.
 
         Returns:
             Whether there was none; for callers at the same moment this may be true more than once.
         """
-        wanted = WantedTable(schema, partition_by, properties or {}, cluster_by, for_a_write)
+        wanted = WantedTable(
+            schema, partition_by, properties or {}, cluster_by, for_a_write, description
+        )
         if not self.exists():
             with translated(self.path_or_name, operation="creation", commits=True):
                 path = self._parts[1] if self._is_path else None

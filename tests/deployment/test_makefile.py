@@ -96,5 +96,5 @@ def test_each_place_of_the_demo_is_chosen_by_one_variable() -> None:
 def test_help_is_the_default_and_lists_each_command() -> None:
     listed = _run(["make"]).stdout
 
-    for command in ("demo", "demo-cdc", "ui", "test", "check", "test-all", "clean"):
+    for command in ("demo", "demo-cdc", "land", "ui", "test", "check", "test-all", "clean"):
         assert f"make {command} " in listed

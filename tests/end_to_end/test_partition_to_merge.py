@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from dagster import (
     AssetKey,
+    AssetObservation,
     DagsterInstance,
     DagsterRunStatus,
     EventLogEntry,
@@ -94,16 +95,11 @@ class Daemon:
         assert event.asset_materialization is not None
         return {k: v.value for k, v in event.asset_materialization.metadata.items()}
 
-    def observation(self, key: AssetKey) -> tuple[str | None, dict[str, Any]]:
-        """Partition and metadata of an asset's newest observations: one for each phase."""
-        records = self.instance.fetch_observations(key, limit=4).records
-        assert len({record.run_id for record in records}) == 1
-        metadata: dict[str, Any] = {}
-        for record in records:
-            assert record.asset_observation is not None
-            metadata |= {k: v.value for k, v in record.asset_observation.metadata.items()}
-            partition = record.asset_observation.partition
-        return partition, metadata
+    def observation(self, key: AssetKey) -> AssetObservation:
+        """An asset's newest observation."""
+        [record] = self.instance.fetch_observations(key, limit=1).records
+        assert record.asset_observation is not None
+        return record.asset_observation
 
 
 @pytest.fixture
@@ -180,7 +176,7 @@ def test_a_landed_partition_is_merged_and_shown(
     ]
     assert by_reason(spark, lake) == {7: (1, 2), 9: (1, 4), None: (2, 6)}
 
-    # Dagster shows what the merge did, as materialization and as observations of the partition.
+    # Dagster shows what the merge did, as materialization and as observation of the partition.
     merge = {
         "merge/source_rows": 3,
         "merge/rows_updated": 1,
@@ -196,9 +192,9 @@ def test_a_landed_partition_is_merged_and_shown(
     assert [column.name for column in metadata["dagster/column_schema"].columns][
         -1
     ] == "wr_net_loss"
-    partition, observed = daemon.observation(WEB_RETURNS)
-    assert partition == "1999-12"
-    assert {**observed, **merge} == observed
+    observed = daemon.observation(WEB_RETURNS)
+    assert observed.partition == "1999-12"
+    assert observed.description == metadata["merge/summary"]
     counts = daemon.metadata(RETURNS_BY_REASON)
     assert (counts["merge/rows_deleted"], counts["merge/rows_inserted"]) == (1, 1)
 

@@ -135,8 +135,8 @@ def _source_rows(values: Mapping[str, Any], takes_all: bool) -> Finding:
     source = values["merge/source_rows"]
     taken = {
         "inserted": values["merge/rows_inserted"],
-        "updated": values["merge/rows_updated"] - values["merge/by_source_rows_updated"],
-        "deleted": values["merge/rows_deleted"] - values["merge/by_source_rows_deleted"],
+        "updated": values["merge/rows_updated"] - values.get("merge/by_source_rows_updated", 0),
+        "deleted": values["merge/rows_deleted"] - values.get("merge/by_source_rows_deleted", 0),
     }
     counted = ", ".join(f"{count:,} {what}" for what, count in taken.items())
     others = source - sum(taken.values())

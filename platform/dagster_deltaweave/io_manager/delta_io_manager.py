@@ -25,7 +25,12 @@ from dagster_deltaweave.io_manager.loading import declared_table, load_input
 from dagster_deltaweave.io_manager.run_options import RunOptions, with_tags
 from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
 from dagster_deltaweave.io_manager.stored_output import add_output, rebuild_with_output
-from dagster_deltaweave.metadata import mark_commits_with_run, record_data_version, record_unchanged
+from dagster_deltaweave.metadata import (
+    in_order,
+    mark_commits_with_run,
+    record_data_version,
+    record_unchanged,
+)
 from dagster_deltaweave.partitions import (
     FULL_REFRESH_TAG,
     output_is_full_refresh,
@@ -146,7 +151,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         of_table = after.attempt(
             "the table's metadata", lambda: metadata_as_recorded(table, metadata)
         )
-        after.add_metadata({**of_table, **metadata})
+        after.add_metadata(in_order(metadata, of_table))
         record_listed_partitions(context, partitions)
 
     def _options(self, context: OutputContext) -> RunOptions:

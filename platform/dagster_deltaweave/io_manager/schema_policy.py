@@ -29,8 +29,16 @@ def rows_of_table(declaration: TableDeclaration, changes: DataFrame) -> DataFram
     return changes
 
 
-def prepare_table(table: Table, declaration: TableDeclaration, changes: DataFrame) -> None:
+def prepare_table(
+    table: Table, declaration: TableDeclaration, changes: DataFrame, description: str | None
+) -> None:
     """Create the table if it is missing; otherwise apply the declared policy to the changes.
+
+    Args:
+        table: The asset's table.
+        declaration: How it is declared.
+        changes: What the asset's function returned.
+        description: The asset's description, which a created table gets.
 
     Raises:
         StatementError: The policy is strict and the changes have columns that the table lacks, or
@@ -43,6 +51,7 @@ def prepare_table(table: Table, declaration: TableDeclaration, changes: DataFram
         declaration.created_properties,
         declaration.cluster_by,
         for_a_write=True,
+        description=description,
     )
     if declaration.schema_policy == "strict":
         # A MERGE text itself says which columns of its source it uses.

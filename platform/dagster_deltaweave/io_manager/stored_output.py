@@ -18,7 +18,6 @@ from dagster_deltaweave.metadata import (
     record_data_version,
     record_merge,
     record_write,
-    spark_ui_metadata,
 )
 from dagster_deltaweave.partitions import covers_all_partitions, partition_predicate
 from dagster_deltaweave.tables import (
@@ -31,6 +30,7 @@ from dagster_deltaweave.tables import (
     touched_upstreams,
 )
 from deltaweave.delta.commit import is_unwritten
+from deltaweave.engine.phases import telling
 
 if TYPE_CHECKING:
     from dagster_deltaweave.tables import TableLocator
@@ -94,23 +94,26 @@ def add_output(
         lease = None
         if not marks.are_in(table):
             lease = lease_of_run(context, table, declaration, partitions, wait_seconds)
-        prepare_table(table, declaration, rows)
-        for link in spark_ui_metadata(table.spark).values():
-            context.log.info(f"The merge's jobs are in the Spark UI: {link.value}")
+        prepare_table(table, declaration, rows, context.asset_spec.description)
+        if url := table.spark.sparkContext.uiWebUrl:
+            # No metadata: the link would outlive the driver.
+            context.log.info(f"The merge's jobs are in the Spark UI while its driver runs: {url}")
         plan = table_write.explain(table, declaration, rows) if explain else None
         if plan is not None:
             context.log.info(f"Before the merge:\n{plan}")
-        result = table_write.merge(table, declaration, rows, marks, lease)
+        with telling(context.log.info):
+            result = table_write.merge(table, declaration, rows, marks, lease)
         statement = table_write.statement_over(table, declaration, rows)
         return _merged(context, tables, table, changes, partitions, statement, result, plan)
     if isinstance(declaration, ChangesDeclaration):
-        result = table_write.apply(table, declaration, rows, marks)
+        with telling(context.log.info):
+            result = table_write.apply(table, declaration, rows, marks)
         return _merged(context, tables, table, changes, partitions, None, result)
     if isinstance(declaration, MergeOnReadDeclaration):
         return Stored(None, changeset_append.ingest(context, tables, declaration, rows, marks.pair))
     assert isinstance(declaration, WriteDeclaration)
     predicate = _replaced(context, table, declaration, changes, partitions)
-    prepare_table(table, declaration, rows)
+    prepare_table(table, declaration, rows, context.asset_spec.description)
     start = start_of_write(
         context, table, adds_only=declaration.mode == "append", predicate=predicate
     )
@@ -143,7 +146,7 @@ def rebuild_with_output(
     if not is_of_all:
         # Without an expression this is an error, because the other partitions' rows would be lost.
         predicate = _predicate(context, table, declaration, changes, partitions)
-    prepare_table(table, declaration, changes.rows)
+    prepare_table(table, declaration, changes.rows, context.asset_spec.description)
     start = start_of_write(context, table, predicate=predicate)
     written = table_write.rebuild(table, declaration, changes.rows, predicate, marks, start)
     return _written(context, table, written, "full refresh", predicate, partitions)

@@ -2,7 +2,8 @@
 
 - `materialization`: records what a run did in its materialization.
 - `metadata_entries`: the metadata of merges, writes and table versions.
-- `phases`: one observation for each phase of a merge.
+- `merge_summary`: what a merge did, in sentences.
+- `phases`: the observation of a merge, with a table of its phases.
 - `column_lineage`: from which upstream columns the columns of a table come.
 - `run_mark`: marks commits with the id of the run that makes them.
 - `view_staleness`: keeps the view of a merge-on-read table fresh when its base changes.
@@ -20,7 +21,7 @@ from dagster_deltaweave.metadata.materialization import (
 from dagster_deltaweave.metadata.metadata_entries import (
     TABLE_ID,
     TABLE_VERSION,
-    spark_ui_metadata,
+    in_order,
     table_metadata,
 )
 from dagster_deltaweave.metadata.run_mark import mark_commits_with_run, run_id_in
@@ -29,6 +30,7 @@ from dagster_deltaweave.metadata.view_staleness import keep_view_fresh
 __all__ = [
     "TABLE_ID",
     "TABLE_VERSION",
+    "in_order",
     "keep_view_fresh",
     "mark_commits_with_run",
     "record_data_version",
@@ -36,6 +38,5 @@ __all__ = [
     "record_unchanged",
     "record_write",
     "run_id_in",
-    "spark_ui_metadata",
     "table_metadata",
 ]

@@ -73,7 +73,7 @@ def _of_run(events: Iterable[EventLogEntry]) -> Latency | None:
         if observation is not None and any(
             key.startswith("merge/") for key in observation.metadata
         ):
-            # The first one is for the merge's first phase, recorded as soon as the merge returned.
+            # It is recorded as soon as the merge returned.
             committed.setdefault(step, event.timestamp)
         materialization = event.asset_materialization
         if materialization is None or _MERGE_SECONDS not in materialization.metadata:

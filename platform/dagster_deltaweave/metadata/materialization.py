@@ -11,7 +11,7 @@ from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, TableMetadataSe
 from dagster_deltaweave.logs import last_change
 from dagster_deltaweave.metadata import metadata_entries
 from dagster_deltaweave.metadata.column_lineage import merge_lineage
-from dagster_deltaweave.metadata.phases import phase_observations
+from dagster_deltaweave.metadata.phases import merge_observation
 
 if TYPE_CHECKING:
     from dagster_deltaweave.tables import Changes, TableLocator
@@ -28,7 +28,7 @@ def record_merge(
     result: MergeResult,
     plan: MergePlan | None = None,
 ) -> dict[str, Any]:
-    """Observe each phase of a merge, and give the asset's materialization its data version.
+    """Observe a merge, and give the asset's materialization its data version.
 
     Args:
         context: The context of the asset's output.
@@ -45,22 +45,19 @@ def record_merge(
     """
     # The numbers cover the whole merge, so they belong to a partition only if there is just one.
     partition = partitions[0] if len(partitions) == 1 else None
-    about_commit: dict[str, MetadataValue] = {
-        "merge/retries": MetadataValue.int(context.step_context.previous_attempt_count)
-    }
-    if changes.applied is not None:
-        about_commit.update(metadata_entries.touched_metadata(changes.applied))
-    for observation in phase_observations(context.asset_key, partition, result, about_commit):
-        context.log_event(observation)
+    context.log_event(merge_observation(context.asset_key, partition, result))
     described = _record_version(context, table, version_of_changed_rows(result))
+    text = statement("changes") if statement else None
+    unused = metadata_entries.always_zero(table, text)
+    retries = context.step_context.previous_attempt_count
     return {
+        **metadata_entries.merge_metadata(result, unused),
+        **({"merge/retries": MetadataValue.int(retries)} if retries else {}),
+        **(metadata_entries.touched_metadata(changes.applied) if changes.applied else {}),
         metadata_entries.TABLE_VERSION: described,
         **(_lineage_metadata(context, tables, table, changes, statement) if statement else {}),
-        **metadata_entries.merge_metadata(result),
-        **about_commit,
-        **(metadata_entries.statement_metadata(statement("changes")) if statement else {}),
+        **(metadata_entries.statement_metadata(text) if text else {}),
         **(metadata_entries.plan_metadata(plan) if plan else {}),
-        **metadata_entries.spark_ui_metadata(table.spark),
     }
 
 

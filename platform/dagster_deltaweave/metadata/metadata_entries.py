@@ -1,44 +1,49 @@
-"""The metadata that Dagster shows for a merge: its own table metadata, and `merge/…` numbers."""
+"""The metadata that Dagster shows for a merge: its own table metadata, and `merge/…` numbers.
+
+Dagster shows entries in their order and plots numbers by their keys. So what matters comes first,
+and a number that can differ between merges of a table is recorded by each, also if it is zero.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dagster import MetadataValue, TableColumn, TableColumnConstraints, TableSchema
 
 from dagster_deltaweave.dagster_private import TableMetadataSet, UriMetadataSet
+from dagster_deltaweave.metadata.merge_summary import summary
 from deltaweave.identifiers import table_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
     from deltaweave import ChangedRows, MergePlan, MergeResult, Table, TouchedRows, WriteResult
 
 MERGE_COUNTS: Mapping[str, str] = MappingProxyType(
     {
-        "merge/source_rows": "numSourceRows",
-        "merge/rows_inserted": "numTargetRowsInserted",
         "merge/rows_updated": "numTargetRowsUpdated",
+        "merge/rows_inserted": "numTargetRowsInserted",
         "merge/rows_deleted": "numTargetRowsDeleted",
+        "merge/rows_copied": "numTargetRowsCopied",
         "merge/by_source_rows_updated": "numTargetRowsNotMatchedBySourceUpdated",
         "merge/by_source_rows_deleted": "numTargetRowsNotMatchedBySourceDeleted",
-        "merge/rows_copied": "numTargetRowsCopied",
+        "merge/source_rows": "numSourceRows",
         "merge/files_before_skipping": "numTargetFilesBeforeSkipping",
         "merge/files_after_skipping": "numTargetFilesAfterSkipping",
         "merge/files_removed": "numTargetFilesRemoved",
         "merge/files_added": "numTargetFilesAdded",
+        "merge/deletion_vectors_added": "numTargetDeletionVectorsAdded",
+        "merge/deletion_vectors_updated": "numTargetDeletionVectorsUpdated",
+        "merge/deletion_vectors_removed": "numTargetDeletionVectorsRemoved",
         "merge/bytes_before_skipping": "numTargetBytesBeforeSkipping",
         "merge/bytes_after_skipping": "numTargetBytesAfterSkipping",
         "merge/bytes_removed": "numTargetBytesRemoved",
         "merge/bytes_added": "numTargetBytesAdded",
         "merge/change_files_added": "numTargetChangeFilesAdded",
         "merge/change_bytes_added": "numTargetChangeFileBytes",
-        "merge/deletion_vectors_added": "numTargetDeletionVectorsAdded",
-        "merge/deletion_vectors_updated": "numTargetDeletionVectorsUpdated",
-        "merge/deletion_vectors_removed": "numTargetDeletionVectorsRemoved",
     }
 )
 """Metadata key to Delta's name of a count. The UI plots only flat numbers."""
@@ -51,6 +56,28 @@ PHASE_TIMES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Metadata key to Delta's name of a phase's time; Delta has no name for `merge/commit_seconds`."""
+
+_FIRST = (
+    "merge/summary",
+    "merge/rows_updated",
+    "merge/rows_inserted",
+    "merge/rows_deleted",
+    "merge/files_skipped",
+    "merge/files_removed",
+    "merge/seconds",
+    "merge/write_amplification",
+    "dagster/row_count",
+)
+"""The entries that are shown first."""
+
+_OF_BY_SOURCE = ("merge/by_source_rows_updated", "merge/by_source_rows_deleted")
+_OF_CHANGE_FEED = ("merge/change_files_added", "merge/change_bytes_added")
+_OF_VECTORS = (
+    "merge/deletion_vectors_added",
+    "merge/deletion_vectors_updated",
+    "merge/deletion_vectors_removed",
+)
+_BY_SOURCE = re.compile(r"\bNOT\s+MATCHED\s+BY\s+SOURCE\b", re.IGNORECASE)
 
 WRITE_COUNTS: Mapping[str, str] = MappingProxyType(
     {
@@ -72,44 +99,90 @@ TABLE_ID = "table/id"
 _ALREADY_APPLIED = "already-applied"
 
 
-def merge_metadata(result: MergeResult) -> dict[str, MetadataValue]:
+def in_order(of_run: Mapping[str, object], of_table: Mapping[str, object]) -> dict[str, object]:
+    """The metadata of a run, then that of its table, with what matters most before both.
+
+    What both have is as the run recorded it.
+    """
+    every = {**of_run, **of_table, **of_run}
+    first = {key: every[key] for key in _FIRST if key in every}
+    return {**first, **every}
+
+
+def always_zero(table: Table, statement: str | None) -> set[str]:
+    """Counts that are zero in each merge, as the table and the statement are.
+
+    Args:
+        table: The target.
+        statement: The MERGE text; None for change events, which are applied by other clauses than
+            WHEN NOT MATCHED BY SOURCE.
+    """
+    snapshot = table.snapshot()
+    zero: set[str] = set()
+    if statement is None or not _BY_SOURCE.search(statement):
+        zero.update(_OF_BY_SOURCE)
+    for keys, setting in (
+        (_OF_CHANGE_FEED, "delta.enableChangeDataFeed"),
+        (_OF_VECTORS, "delta.enableDeletionVectors"),
+    ):
+        if (snapshot.setting(setting) or "false").lower() != "true":
+            zero.update(keys)
+    return zero
+
+
+def merge_metadata(result: MergeResult, unused: Collection[str] = ()) -> dict[str, MetadataValue]:
     """What a merge did, as flat numbers and a few texts.
 
     In addition to `MERGE_COUNTS` and `PHASE_TIMES`:
 
+    - `merge/summary`: what it did, in a line for people.
     - `merge/seconds`: the time of the whole merge with its commit.
+    - `merge/files_skipped`: files that the merge did not read, by their statistics and the source's
+      keys.
     - `merge/files_touched`, `merge/bytes_touched`: files in which a row changed, rewritten or
       marked; missing if Delta's own MERGE ran, which does not say which files it rewrote.
-    - `merge/write_amplification`: rows written for each changed row. It is 1 if only changed rows
-      were written, less if rows were deleted by marking them, and more if rows were copied; missing
-      if no row changed.
+    - `merge/write_amplification`: rows written for each changed row, to two digits. It is 1 if only
+      changed rows were written, less if rows were deleted by marking them, and more if rows were
+      copied; missing if no row changed.
     - `merge/source_rows_unaffected`: source rows for which no row was changed
       (`MergeResult.num_source_rows_unaffected`), if that is known.
+    - `merge/version`: the version that it committed, if any.
+
+    Only of merges that did not go straight, since they are few and the summary says so:
+
     - `merge/attempts`: how often the merge ran; more than once if executors died.
     - `merge/commit_attempts`, `merge/files_redone`: how often it tried to commit (more than once if
       other commits won), and the touched files that were therefore written again.
-    - `merge/version`: the version that it committed, if any.
+
+    Args:
+        result: What the merge reports.
+        unused: Counts that are left out if they are zero, since they are so in each merge
+            (`always_zero`).
     """
     metrics = result.metrics
+    counts = {key: metrics[name] for key, name in MERGE_COUNTS.items()}
+    skipped = counts["merge/files_before_skipping"] - counts["merge/files_after_skipping"]
     metadata: dict[str, MetadataValue] = {
-        **{key: MetadataValue.int(metrics[name]) for key, name in MERGE_COUNTS.items()},
+        "merge/summary": MetadataValue.text(summary(result)),
+        **{
+            key: MetadataValue.int(count)
+            for key, count in counts.items()
+            if count or key not in unused
+        },
+        "merge/files_skipped": MetadataValue.int(skipped),
+        "merge/seconds": _seconds(metrics["executionTimeMs"] + result.commit_time_ms),
         **{key: _seconds(metrics[name]) for key, name in PHASE_TIMES.items()},
         "merge/commit_seconds": _seconds(result.commit_time_ms),
-        "merge/seconds": _seconds(metrics["executionTimeMs"] + result.commit_time_ms),
-        "merge/attempts": MetadataValue.int(result.attempts),
-        "merge/commit_attempts": MetadataValue.int(result.commit_attempts),
-        "merge/files_redone": MetadataValue.int(result.files_redone),
         "merge/strategy": MetadataValue.text(result.strategy),
+        **_repetitions(result),
     }
     if result.strategy != "builtin":
         touched = result.touched_files
         metadata["merge/files_touched"] = MetadataValue.int(len(touched.removed))
         metadata["merge/bytes_touched"] = MetadataValue.int(touched.removed_bytes)
-    if result.source_materialization:
-        metadata["merge/source_materialization"] = MetadataValue.text(result.source_materialization)
     amplification = _write_amplification(result)
     if amplification is not None:
-        metadata["merge/write_amplification"] = MetadataValue.float(amplification)
+        metadata["merge/write_amplification"] = MetadataValue.float(round(amplification, 2))
     if result.num_source_rows_unaffected is not None:
         metadata["merge/source_rows_unaffected"] = MetadataValue.int(
             result.num_source_rows_unaffected
@@ -117,6 +190,16 @@ def merge_metadata(result: MergeResult) -> dict[str, MetadataValue]:
     if result.version is not None:
         metadata["merge/version"] = MetadataValue.int(result.version)
     return metadata
+
+
+def _repetitions(result: MergeResult) -> dict[str, MetadataValue]:
+    counts = {}
+    if result.attempts > 1:
+        counts["merge/attempts"] = result.attempts
+    if result.commit_attempts > 1:
+        counts["merge/commit_attempts"] = result.commit_attempts
+        counts["merge/files_redone"] = result.files_redone
+    return {key: MetadataValue.int(count) for key, count in counts.items()}
 
 
 def _write_amplification(result: MergeResult) -> float | None:
@@ -193,12 +276,6 @@ def statement_metadata(statement: str) -> dict[str, MetadataValue]:
 def plan_metadata(plan: MergePlan) -> dict[str, MetadataValue]:
     """What the merge was expected to do, before it ran."""
     return {"merge/plan": MetadataValue.md(f"```\n{plan}\n```")}
-
-
-def spark_ui_metadata(spark: SparkSession) -> dict[str, MetadataValue]:
-    """A link to the Spark UI, which works as long as the session runs; empty without a UI."""
-    url = spark.sparkContext.uiWebUrl
-    return {"merge/spark_ui": MetadataValue.url(url)} if url else {}
 
 
 def table_schema(schema: StructType) -> TableSchema:

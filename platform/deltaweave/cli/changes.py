@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deltaweave.cli.options import (
-    Catalog,
     Conf,
     Json,
     TableName,
@@ -65,7 +64,6 @@ def apply_changes(
         list[str],
         typer.Option(help="An option of Spark's reader; repeatable.", metavar="KEY=VALUE"),
     ] = [],  # noqa: B006  # as above
-    catalog: Catalog = None,
     conf: Conf = [],  # noqa: B006  # as above
     json: Json = False,
     verbose: Verbose = False,
@@ -81,7 +79,7 @@ def apply_changes(
         refuse_credentials(source, operation="reading the events")  # before Spark starts
     except DeltaweaveError as error:
         fail(str(error), FAILED)
-    with working("Applying changes", conf, verbose=verbose, catalog=catalog) as spark:
+    with working("Applying changes", conf, verbose=verbose) as spark:
         result = deltaweave.apply_changes(
             spark,
             table,

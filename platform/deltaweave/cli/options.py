@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from deltaweave.errors import CommitStateUnknownError, DeltaweaveError, StatementError
+from deltaweave.errors import CommitStateUnknownError, DeltaweaveError
 from deltaweave.terminal import FAILED, UNKNOWN, quiet_session
 
 if TYPE_CHECKING:
@@ -26,17 +26,6 @@ Conf = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show Spark's own lines, too.")]
 TableName = Annotated[str, typer.Argument(help="A table's path (with a slash) or name.")]
-
-
-Catalog = Annotated[
-    str | None,
-    typer.Option(
-        help="The Spark catalog that names without one are of; --conf spark.sql.catalog.NAME=… "
-        "configures it.",
-        metavar="NAME",
-        show_default=False,
-    ),
-]
 Plot = Annotated[
     Path | None,
     typer.Option(help="Draw a chart into this file (.png, .svg, .pdf).", show_default=False),
@@ -44,44 +33,24 @@ Plot = Annotated[
 
 
 @contextmanager
-def working(
-    what: str, conf: list[str], *, verbose: bool, catalog: str | None = None
-) -> Iterator[SparkSession]:
+def working(what: str, conf: list[str], *, verbose: bool) -> Iterator[SparkSession]:
     """A session; a terminal shows what is going on, and an error ends the command.
 
     Args:
         what: What is done, e.g. "Merging".
         conf: As `quiet_session` takes it.
         verbose: Whether Spark's own lines are shown.
-        catalog: The catalog that is current meanwhile; None for that of the session.
     """
     status = Console(stderr=True).status("Starting Spark")
     with status, quiet_session(conf, verbose=verbose) as spark:
         status.update(what)
         try:
-            with _in_catalog(spark, catalog):
-                yield spark
+            yield spark
         except DeltaweaveError as error:
             status.stop()
             typer.echo(error, err=True)
             code = UNKNOWN if isinstance(error, CommitStateUnknownError) else FAILED
             raise typer.Exit(code) from error
-
-
-@contextmanager
-def _in_catalog(spark: SparkSession, catalog: str | None) -> Iterator[None]:
-    if catalog is None:
-        yield
-        return
-    from deltaweave.delta.jvm import translated
-
-    before = spark.catalog.currentCatalog()
-    with translated(catalog, operation="choosing the catalog", otherwise=StatementError):
-        spark.catalog.setCurrentCatalog(catalog)
-    try:
-        yield
-    finally:
-        spark.catalog.setCurrentCatalog(before)
 
 
 def print_result(result: MergeResult, *, json: bool) -> None:

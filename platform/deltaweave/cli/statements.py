@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from deltaweave.cli.options import (
-    Catalog,
     Conf,
     Json,
     Verbose,
@@ -37,7 +36,6 @@ def run_merge(
             "--fallback-builtin", help="Use Delta's own MERGE for features that are refused."
         ),
     ] = False,
-    catalog: Catalog = None,
     conf: Conf = [],  # noqa: B006  # typer reads it and hands on a list of its own
     json: Json = False,
     verbose: Verbose = False,
@@ -46,7 +44,7 @@ def run_merge(
     import deltaweave
 
     text = _text(statement, file)
-    with working("Merging", conf, verbose=verbose, catalog=catalog) as spark:
+    with working("Merging", conf, verbose=verbose) as spark:
         result = deltaweave.merge(spark, text, fallback="builtin" if builtin else None)
     print_result(result, json=json)
 
@@ -54,7 +52,6 @@ def run_merge(
 def explain_merge(
     statement: Statement = None,
     file: File = None,
-    catalog: Catalog = None,
     conf: Conf = [],  # noqa: B006  # as above
     json: Json = False,
     verbose: Verbose = False,
@@ -63,7 +60,7 @@ def explain_merge(
     import deltaweave
 
     text = _text(statement, file)
-    with working("Planning", conf, verbose=verbose, catalog=catalog) as spark:
+    with working("Planning", conf, verbose=verbose) as spark:
         plan = deltaweave.explain(spark, text)
     if json:
         print_json(asdict(plan))

@@ -12,7 +12,6 @@ from rich.table import Table as Shown
 
 from deltaweave.cli.charts import plot_files, plot_merges
 from deltaweave.cli.options import (
-    Catalog,
     Conf,
     Json,
     Plot,
@@ -45,7 +44,6 @@ def history(
     table: TableName,
     limit: Annotated[int, typer.Option(help="How many of the newest merges.", min=1)] = 20,
     plot: Plot = None,
-    catalog: Catalog = None,
     conf: Conf = [],  # noqa: B006  # typer reads it and hands on a list of its own
     json: Json = False,
     verbose: Verbose = False,
@@ -54,7 +52,7 @@ def history(
     from deltaweave import Table
 
     check_outputs(None, plot)
-    with working("Reading the log", conf, verbose=verbose, catalog=catalog) as spark:
+    with working("Reading the log", conf, verbose=verbose) as spark:
         merges = Table(spark, table).history().where("operation = 'MERGE'").limit(limit).collect()
     if plot is not None:
         plot_merges([_as_json(merge) for merge in merges], table, plot)
@@ -77,7 +75,6 @@ def inspect(
         float, typer.Option(help="Files below this many MiB count as small.", min=0)
     ] = 16,
     plot: Plot = None,
-    catalog: Catalog = None,
     conf: Conf = [],  # noqa: B006  # as above
     json: Json = False,
     verbose: Verbose = False,
@@ -87,7 +84,7 @@ def inspect(
 
     check_outputs(None, plot)
     small_bytes = int(small * _MEBIBYTE)
-    with working("Reading the log", conf, verbose=verbose, catalog=catalog) as spark:
+    with working("Reading the log", conf, verbose=verbose) as spark:
         target = Table(spark, table)
         snapshot = target.snapshot()
         layout = snapshot.layout(small_bytes)

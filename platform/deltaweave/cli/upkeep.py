@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from deltaweave.cli.options import (
-    Catalog,
     Conf,
     Json,
     TableName,
@@ -33,7 +32,6 @@ def maintain(
             "default all of them."
         ),
     ] = [],  # noqa: B006  # typer reads it and hands on a list of its own
-    catalog: Catalog = None,
     conf: Conf = [],  # noqa: B006  # as above
     json: Json = False,
     verbose: Verbose = False,
@@ -50,7 +48,7 @@ def maintain(
             fail(f"--only {name}: there are {', '.join(OPERATIONS)}.", MISUSED)
     done: dict[str, Done] = {}
     try:
-        with working("Maintaining", conf, verbose=verbose, catalog=catalog) as spark:
+        with working("Maintaining", conf, verbose=verbose) as spark:
             for name in only or OPERATIONS:
                 done[name] = OPERATIONS[name](Table(spark, table), UpkeepPolicy())
     finally:

@@ -1,11 +1,12 @@
-"""Phases of a merge: their Spark job description, and the time that they take."""
+"""Phases of a merge: their Spark job description, the time that they take, and who is told."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DESCRIPTION = "spark.job.description"
+
+_listener: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def telling(listener: Callable[[str], object]) -> Iterator[None]:
+    """Tell the status of each phase that begins in the block, in the thread of the merge.
+
+    Args:
+        listener: Takes the status, e.g. `MERGE operation - scanning files for matches`. An error
+            that it raises fails the merge; nothing is committed then.
+    """
+    before = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(before)
+
+
+def tell(status: str) -> None:
+    """Tell a status to the listener, if there is one."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(status)
 
 
 @dataclass
@@ -41,6 +66,7 @@ class Phases:
             metric: The timing metric to which the block's time is added. At least 1 ms is added,
                 so that 0 means that the phase did not run.
         """
+        tell(status)
         started = time.perf_counter()
         logger.debug("%s: %s", operation, status)
         try:

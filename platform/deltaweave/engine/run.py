@@ -32,7 +32,7 @@ from deltaweave.delta.log import latest, refuse_unsupported
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.commit_changes import Commit, commit_changes, written_by_one
 from deltaweave.engine.find import index_new_files, stored_index
-from deltaweave.engine.phases import Phases
+from deltaweave.engine.phases import Phases, tell
 from deltaweave.engine.redo import CommitAttempts, KeptSource, commit_attempts
 from deltaweave.engine.report import (
     MergeMetrics,
@@ -170,6 +170,7 @@ def _attempt(
         phases.times_ms["executionTimeMs"] = round((time.perf_counter() - started) * 1000)
         metrics = merge_metrics(transaction, source, changes, phases)
         unaffected = num_unaffected(merge, source, changes.matched_source, metrics)
+        tell("MERGE operation - committing")
         committing = time.perf_counter()
         try:
             done = commit_changes(transaction, source, changes, metrics, phases, terms, commits)

@@ -221,7 +221,7 @@ def test_none_rebuilds_nothing_and_is_recorded_for_the_partitions_that_a_run_lis
         "dagster_deltaweave.io_manager.after_commit.table_metadata",
         "dagster_deltaweave.metadata.metadata_entries.write_metadata",
         "dagster_deltaweave.metadata.metadata_entries.merge_metadata",
-        "dagster_deltaweave.metadata.materialization.phase_observations",
+        "dagster_deltaweave.metadata.materialization.merge_observation",
         "dagster_deltaweave.metadata.materialization.record_data_version",
     ],
 )
@@ -257,7 +257,7 @@ def test_nothing_that_fails_after_the_commit_fails_the_run(
     expected = {
         "dagster_deltaweave.metadata.metadata_entries.write_metadata": ["appended"],
         "dagster_deltaweave.metadata.metadata_entries.merge_metadata": ["merged"],
-        "dagster_deltaweave.metadata.materialization.phase_observations": ["merged"],
+        "dagster_deltaweave.metadata.materialization.merge_observation": ["merged"],
     }
     assert warned == expected.get(broken, ["merged", "appended"])
     [name, *_] = warned

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from dagster import (
@@ -19,9 +20,16 @@ from dagster._core.loader import LoadingContextForTest
 from pyspark.sql import SparkSession
 
 from dagster_deltaweave import SparkDeltaIOManager, merge_asset
-from dagster_deltaweave.metadata.metadata_entries import MERGE_COUNTS, PHASE_TIMES
-from deltaweave import Table
+from dagster_deltaweave.metadata.merge_summary import STRATEGIES, readable, summary
+from dagster_deltaweave.metadata.metadata_entries import (
+    MERGE_COUNTS,
+    PHASE_TIMES,
+    always_zero,
+    merge_metadata,
+)
+from deltaweave import MergeMetrics, MergeResult, Table, TouchedFiles
 from deltaweave.engine.report.result import MERGE_METRICS
+from deltaweave.engine.write import Strategy
 from deltaweave.identifiers import table_name
 from tests.dagster_deltaweave.conftest import Run
 
@@ -40,10 +48,17 @@ def merged(spark: SparkSession, run: Run) -> ExecuteInProcessResult:
         partitions_def=StaticPartitionsDefinition(list(batches)),
     )
     def customers(context):  # type: ignore[no-untyped-def]
+        """Who buys."""
         return spark.createDataFrame(batches[context.partition_key], "id INT, name STRING")
 
     run(customers, partition="mon")
     return run(customers, partition="tue")
+
+
+def metadata_of(result: ExecuteInProcessResult) -> dict[str, Any]:
+    """The metadata of the materialization of customers, in its order."""
+    [materialization] = result.asset_materializations_for_node("customers")
+    return {key: entry.value for key, entry in materialization.metadata.items()}
 
 
 def test_every_metric_key_maps_to_a_metric_the_engine_reports() -> None:
@@ -54,7 +69,7 @@ def test_a_materialization_holds_dagsters_table_metadata_and_the_merge_metrics(
     merged: ExecuteInProcessResult, table: Callable[[str], Table]
 ) -> None:
     [materialization] = merged.asset_materializations_for_node("customers")
-    values = {key: entry.value for key, entry in materialization.metadata.items()}
+    values = metadata_of(merged)
     target = table("customers")
 
     assert materialization.partition == "tue"
@@ -70,6 +85,8 @@ def test_a_materialization_holds_dagsters_table_metadata_and_the_merge_metrics(
         ("id", "int", "who", False),
         ("name", "string", None, True),
     ]
+    [detail] = target.spark.sql(f"DESCRIBE DETAIL delta.`{target.path_or_name}`").collect()
+    assert detail.description == "Who buys."
     assert values["merge/version"] == target.version()
     assert values["merge/strategy"] == "copy-on-write"
     assert "ON t.`id` = s.`id`" in values["merge/statement"]
@@ -82,42 +99,192 @@ def test_a_materialization_holds_dagsters_table_metadata_and_the_merge_metrics(
     assert {key: values[key] for key in expected} == expected
 
 
-def test_each_phase_is_an_observation_of_the_same_partition_with_flat_numbers(
+def test_a_merge_is_one_observation_of_the_same_partition_with_a_table_of_its_phases(
     merged: ExecuteInProcessResult, instance: DagsterInstance, table: Callable[[str], Table]
 ) -> None:
-    records = [
-        record
-        for record in instance.fetch_observations(CUSTOMERS, limit=10).records
-        if record.run_id == merged.run_id
+    records = instance.fetch_observations(CUSTOMERS, limit=10).records
+    [observation] = [
+        record.asset_observation for record in records if record.run_id == merged.run_id
     ]
-    observations = [record.asset_observation for record in reversed(records)]
-    [materialization] = merged.asset_materializations_for_node("customers")
+    values = metadata_of(merged)
 
-    described = [
-        re.sub(r", \d+\.\d s$", "", str(each and each.description)) for each in observations
+    assert observation is not None
+    assert observation.partition == "tue"
+    assert observation.description == values["merge/summary"]
+    assert list(observation.metadata) == ["merge/phases"]
+    phases = [each.data for each in observation.metadata["merge/phases"].records]
+    size = readable(values["merge/bytes_before_skipping"])
+    added = readable(values["merge/bytes_added"])
+    assert [(each["phase"], each["what it did"]) for each in phases] == [
+        (
+            "Materialize source",
+            "2 rows, computed once, since more than Delta tables is read",
+        ),
+        (
+            "Find touched files",
+            f"0 of 1 files skipped (0 bytes of {size}), 0 marked, 1 rewritten",
+        ),
+        (
+            "Write changes",
+            "the touched files were rewritten: 1 rows updated, 1 inserted, 0 deleted, 1 copied; "
+            f"{values['merge/files_added']} files added ({added})",
+        ),
+        ("Commit", f"version {table('customers').version()}"),
     ]
-    assert described == [
-        "Materialize source: 2 rows",
-        "Find touched files: 1 of 1 files scanned, 1 touched",
-        "Write changes: copy-on-write, 1 rows inserted, 1 updated, 0 deleted, 1 copied",
-        f"Commit: version {table('customers').version()}",
+    spent = sum(each["seconds"] for each in phases)
+    assert 0 < spent <= values["merge/seconds"]
+
+
+def test_the_log_of_a_run_says_what_its_merge_is_doing(
+    merged: ExecuteInProcessResult, instance: DagsterInstance
+) -> None:
+    said = [each.user_message for each in instance.all_logs(merged.run_id)]
+
+    assert [each for each in said if each.startswith("MERGE operation")] == [
+        "MERGE operation - materialize source",
+        "MERGE operation - scanning files for matches",
+        "MERGE operation - Rewriting 1 files",
+        "MERGE operation - committing",
     ]
-    assert {each and each.partition for each in observations} == {"tue"}
-    # Each number is in the observation of one phase, and with the others in the materialization.
-    in_phases = [key for each in observations if each for key in each.metadata]
-    merge_keys = {key for key in materialization.metadata if key.startswith("merge/")}
-    assert len(in_phases) == len(set(in_phases))
-    assert merge_keys - set(in_phases) == {"merge/statement"}
-    assert {*MERGE_COUNTS, *PHASE_TIMES} < set(in_phases)
-    values = {key: entry.value for key, entry in materialization.metadata.items()}
-    assert all(type(values[key]) is int for key in [*MERGE_COUNTS, "merge/version"])
+
+
+def test_what_matters_comes_first_and_each_number_is_flat(merged: ExecuteInProcessResult) -> None:
+    values = metadata_of(merged)
+
+    assert list(values)[:9] == [
+        "merge/summary",
+        "merge/rows_updated",
+        "merge/rows_inserted",
+        "merge/rows_deleted",
+        "merge/files_skipped",
+        "merge/files_removed",
+        "merge/seconds",
+        "merge/write_amplification",
+        "dagster/row_count",
+    ]
+    # A table without them, a statement without the clause, and a merge that went straight.
+    unused = "vectors|change_|by_source|attempts|redone|retries|spark_ui"
+    assert [key for key in values if re.search(unused, key)] == []
+    counts = [key for key in [*MERGE_COUNTS, "merge/version"] if key in values]
+    assert all(type(values[key]) is int for key in counts)
     assert all(type(values[key]) is float for key in PHASE_TIMES)
     assert values["merge/seconds"] >= values["merge/rewrite_seconds"] > 0
     assert values["merge/commit_seconds"] > 0
     assert values["merge/write_amplification"] == 1.5  # 1 updated, 1 inserted, 1 copied
     assert values["merge/files_touched"] == 1
     assert values["merge/bytes_touched"] == values["merge/bytes_removed"] > 0
-    assert (values["merge/attempts"], values["merge/retries"]) == (1, 0)
+
+
+# A merge of a plain table; of one with deletion vectors and a change feed, whose zeros stay; by a
+# clause for rows that the source lacks; by change events.
+@pytest.mark.parametrize(
+    ("properties", "statement", "kept"),
+    [
+        ({}, "WHEN MATCHED THEN DELETE", set()),
+        (
+            {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "TRUE"},
+            "WHEN MATCHED THEN DELETE",
+            {
+                "merge/deletion_vectors_added",
+                "merge/deletion_vectors_updated",
+                "merge/deletion_vectors_removed",
+                "merge/change_files_added",
+                "merge/change_bytes_added",
+            },
+        ),
+        (
+            {},
+            "when not matched  by source then delete",
+            {"merge/by_source_rows_updated", "merge/by_source_rows_deleted"},
+        ),
+        ({}, None, set()),
+    ],
+)
+def test_a_count_stays_though_it_is_zero_if_another_merge_of_the_table_may_count(
+    properties: dict[str, str], statement: str | None, kept: set[str]
+) -> None:
+    settings = SimpleNamespace(snapshot=lambda: SimpleNamespace(setting=properties.get))
+    result = MergeResult(1, MergeMetrics(), TouchedFiles(), "deletion-vectors")
+
+    unused = always_zero(cast("Table", settings), statement)
+
+    of_features = {key for key in MERGE_COUNTS if re.search("vectors|change_|by_source", key)}
+    assert of_features & set(merge_metadata(result, unused)) == kept
+
+
+REPEATED = MergeResult(
+    7,
+    MergeMetrics(
+        {
+            "numTargetRowsUpdated": 1_897,
+            "numTargetRowsInserted": 1_112,
+            "numTargetRowsDeleted": 635,
+            "numTargetRowsCopied": 9,
+            "numTargetFilesBeforeSkipping": 1_200,
+            "numTargetFilesAfterSkipping": 4,
+            "numTargetBytesBeforeSkipping": 3_456_000_000,
+            "numTargetBytesAfterSkipping": 10_000,
+            "numTargetDeletionVectorsAdded": 2,
+            "numTargetDeletionVectorsUpdated": 1,
+            "numTargetFilesRemoved": 1,
+            "executionTimeMs": 1_500,
+        }
+    ),
+    TouchedFiles(),
+    "deletion-vectors",
+    attempts=2,
+    commit_attempts=3,
+    commit_time_ms=140,
+    files_redone=4,
+)
+
+
+def test_a_merge_that_did_not_go_straight_says_so() -> None:
+    values = {key: entry.value for key, entry in merge_metadata(REPEATED).items()}
+
+    assert values["merge/summary"] == (
+        "1,897 rows updated, 1,112 inserted, 635 deleted. 1,196 of 1,200 files skipped (3.5 GB of "
+        "3.5 GB), 3 marked, 1 rewritten. Ran 2 times, since executors died. Committed at attempt "
+        "3, since other commits won; 4 files were written again for that. 1.6 s."
+    )
+    assert values["merge/files_skipped"] == 1_196
+    assert values["merge/write_amplification"] == 0.83  # 3,018 rows for 3,644 changed ones
+    counts = ("merge/attempts", "merge/commit_attempts", "merge/files_redone")
+    assert [values[key] for key in counts] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        ("already-applied", "Nothing was merged, since these changes were applied before."),
+        # It does not say which files it touched.
+        (
+            "builtin",
+            "0 rows updated, 0 inserted, 0 deleted. 0 of 0 files skipped (0 bytes of 0 bytes). "
+            "0.0 s.",
+        ),
+    ],
+)
+def test_the_summary_of_what_the_engine_did_not_merge(strategy: str, said: str) -> None:
+    assert summary(MergeResult(None, MergeMetrics(), TouchedFiles(), strategy)) == said
+
+
+def test_each_strategy_has_a_sentence() -> None:
+    assert {each.value for each in Strategy} == set(STRATEGIES)
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1_000, "1.0 kB"),
+        (3_456_789, "3.5 MB"),
+        (10**16, "10,000.0 TB"),
+    ],
+)
+def test_sizes_are_in_units_that_people_read(size: int, said: str) -> None:
+    assert readable(size) == said
 
 
 def test_the_data_version_is_that_of_the_last_change_of_rows(

@@ -4,7 +4,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -70,15 +70,15 @@ def test_what_another_writer_commits_before_the_run_records_is_not_the_runs(
     table: Callable[[str], Table],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = materialization.phase_observations
+    real = materialization.merge_observation
 
-    def after_another_commit(*arguments: Any) -> Iterator[AssetObservation]:
+    def after_another_commit(*arguments: Any) -> AssetObservation:
         path = table("customers").path_or_name
         spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (more INT)")
         spark.sql(f"INSERT INTO delta.`{path}` VALUES (8, 'x', 1), (9, 'y', 2)")
         return real(*arguments)
 
-    monkeypatch.setattr(materialization, "phase_observations", after_another_commit)
+    monkeypatch.setattr(materialization, "merge_observation", after_another_commit)
     values = recorded(run(customers_from(spark, [[(1, "a")]])))
 
     assert table("customers").version() == 3

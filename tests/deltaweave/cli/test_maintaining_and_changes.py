@@ -1,10 +1,8 @@
-"""apply-changes, maintain, the charts of history and inspect, and names in another catalog."""
+"""apply-changes, maintain, and the charts of history and inspect."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,6 @@ from typer.testing import CliRunner, Result
 from deltaweave import Table
 from deltaweave.cli import app, charts
 from tests.builders import write_table
-from tests.deltaweave.delta.log.test_catalogs import TwoCatalogs, catalogs
-
-__all__ = ["catalogs"]  # a fixture
 
 
 def run(*arguments: object) -> Result:
@@ -169,33 +164,3 @@ def test_charts_of_nothing_and_of_much_are_drawn(tmp_path: Path) -> None:
         "3 GiB",
         "1024 TiB",
     ]
-
-
-@pytest.fixture
-def active(catalogs: TwoCatalogs, monkeypatch: pytest.MonkeyPatch) -> TwoCatalogs:
-    """The session of two catalogs, as the one that commands find."""
-
-    @contextmanager
-    def found(*_: object, **__: object) -> Iterator[SparkSession]:
-        yield catalogs.session
-
-    monkeypatch.setattr("deltaweave.cli.options.quiet_session", found)
-    return catalogs
-
-
-def test_a_name_is_of_the_catalog_that_is_given(active: TwoCatalogs) -> None:
-    assert printed(run("inspect", active.name, "--json"))["location"] == f"file:{active.ours}"
-    of_other = printed(run("inspect", active.name, "--catalog", "other", "--json"))
-    assert of_other["location"] == f"file:{active.others}"
-    insert = f"MERGE INTO {active.name} t USING (SELECT 1 AS k, 1 AS v) s ON t.k = s.k "
-    insert += "WHEN NOT MATCHED THEN INSERT *"
-    merged = printed(run("merge", insert, "--catalog", "other", "--json"))
-    assert merged["version"] == 1
-    assert Table(active.session, f"other.{active.name}").version() == 1
-    assert Table(active.session, active.name).version() == 0
-    # The session is as it was.
-    assert active.session.catalog.currentCatalog() == "spark_catalog"
-    unknown = run("history", active.name, "--catalog", "nowhere")
-    assert unknown.exit_code == 1
-    assert "nowhere" in unknown.stderr
-    assert "Traceback" not in unknown.output

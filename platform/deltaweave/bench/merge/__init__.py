@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from deltaweave.bench.merge.built_in import builtin_merge
+from deltaweave.bench.merge.built_in import builtin_merge, measured_builtin_merge
 from deltaweave.bench.merge.case import UPSERT, Case, Merges, Statement
 from deltaweave.bench.merge.report import Report, empty_report, environment_of
 from deltaweave.bench.merge.runner import ENGINE, checksums, fingerprint, measure
@@ -29,4 +29,5 @@ __all__ = [
     "environment_of",
     "fingerprint",
     "measure",
+    "measured_builtin_merge",
 ]

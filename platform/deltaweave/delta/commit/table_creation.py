@@ -41,6 +41,7 @@ class WantedTable:
         properties: Its table properties.
         cluster_by: Its clustering columns.
         for_a_write: Whether it is created for a write that follows.
+        description: What it holds, for people; None for nothing.
     """
 
     columns: StructType | str
@@ -48,6 +49,7 @@ class WantedTable:
     properties: Mapping[str, str]
     cluster_by: Sequence[str]
     for_a_write: bool
+    description: str | None = None
 
     @cached_property
     def schema(self) -> StructType:
@@ -88,6 +90,8 @@ def create_table(
         created = created.partitionedBy(*wanted.partition_by)
     if wanted.cluster_by:
         created = created.clusterBy(*wanted.cluster_by)
+    if wanted.description:
+        created = created.comment(wanted.description)
     for key, value in wanted.properties_at(0).items():
         created = created.property(key, value)
     with _alone_in(spark, place):

@@ -58,6 +58,7 @@ MADE_ONCE = (
     "tests/deltaweave/changes/test_crashes.py",
     "tests/end_to_end/test_cluster_failures.py",
     "tests/end_to_end/test_running_deployment.py",
+    "tests/end_to_end/test_browser.py",
     "tests/deployment/test_warm_driver.py",
 )
 
@@ -65,6 +66,7 @@ MADE_ONCE = (
 # Begun first, so that no worker waits for the other's last.
 LONGEST_FIRST = (
     "tests/end_to_end/test_running_deployment.py",
+    "tests/end_to_end/test_browser.py",
     "tests/deployment/test_warm_driver.py",
     "tests/end_to_end/test_through_kafka.py",
     "tests/end_to_end/test_cluster_failures.py",

@@ -37,7 +37,7 @@ from tests.properties.draws import FEED, VECTORS, merges, merges_of_source_rows
 
 pytestmark = pytest.mark.minutes
 
-EXAMPLES = int(os.environ.get("DELTAWEAVE_FUZZ_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("DELTAWEAVE_FUZZ_EXAMPLES", "25"))
 SHRINKS = os.environ.get("DELTAWEAVE_FUZZ_SHRINK", "1") != "0"
 FIRST_SEED = int(os.environ.get("DELTAWEAVE_FUZZ_SEED", "0"))
 OF_A_VALUE = ("ARITHMETIC_OVERFLOW", "CAST_INVALID_INPUT", "CAST_OVERFLOW", "NUMERIC_VALUE_OUT_OF")

@@ -66,7 +66,7 @@ class BuiltInCopy:
     def __init__(self, tables: TableLocator) -> None:
         self._table = tables.table(web_returns.key)
         # Delta clones into new places only.
-        place = f"{tables.root}_by_built_in/web_returns_{uuid4().hex[:8]}"
+        place = f"{str(tables.root).rstrip('/')}_by_built_in/web_returns_{uuid4().hex[:8]}"
         self._copy = deltaweave.Table(tables.session, place)
         self._is_cloned = False
         self._totals: Counter[str] = Counter()
@@ -85,6 +85,9 @@ class BuiltInCopy:
         statement = declaration.statement(
             table_name(self._copy.path_or_name), "returns_for_built_in"
         )
+        # The session's MERGE statements may run on the engine (DELTAWEAVE_SPARK_CONF), and each run
+        # may have turned that on again.
+        deltaweave.disable(spark)
         began = time.perf_counter()
         metrics = measured_builtin_merge(spark, statement)
         self._seconds += time.perf_counter() - began
@@ -110,8 +113,6 @@ class BuiltInCopy:
         names = (table_name(each.path_or_name) for each in (self._copy, self._table))
         copy, table = names
         self._copy.spark.sql(f"CREATE TABLE {copy} SHALLOW CLONE {table} VERSION AS OF {before}")
-        # The session's MERGE statements may run on the engine (DELTAWEAVE_SPARK_CONF).
-        deltaweave.disable(self._copy.spark)
 
     def _equal_rows(self) -> int:
         """How many rows both tables hold."""

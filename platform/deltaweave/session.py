@@ -19,7 +19,7 @@ from deltaweave.tested_releases import check_pair, delta_package, installed_pair
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_OF_DELTA: Mapping[str, str] = {
+DELTA_SETTINGS: Mapping[str, str] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
@@ -27,7 +27,7 @@ _OF_DELTA: Mapping[str, str] = {
 
 def delta_conf() -> dict[str, str]:
     """Spark's configuration for Delta: the jar of the installed pair, extension and catalog."""
-    return {"spark.jars.packages": delta_package(*installed_pair()), **_OF_DELTA}
+    return {"spark.jars.packages": delta_package(*installed_pair()), **DELTA_SETTINGS}
 
 
 # Spark's and Delta's defaults are for clusters: 200 shuffle partitions and 50 partitions of the

@@ -35,6 +35,7 @@ def check_pair(spark: str, delta: str) -> None:
     """Refuse a pair that was not tested, unless the environment allows it.
 
     A tested pair stands for its lines: other patch releases of the same two run with a warning.
+    Builds of others (`4.2.0-amzn-0`) and earlier ones (`4.2.0-preview3`) do not.
 
     Args:
         spark: Spark's release.
@@ -48,7 +49,8 @@ def check_pair(spark: str, delta: str) -> None:
     lines = [(line(tested_spark), line(tested_delta)) for tested_spark, tested_delta in TESTED]
     known = "tested: " + ", ".join(f"Spark {s} with Delta {d}" for s, d in TESTED)
     problem = f"this session runs Spark {spark} with Delta {delta}"
-    if (line(spark), line(delta)) in lines:
+    are_releases = all(re.fullmatch(r"\d+\.\d+\.\d+", each) for each in (spark, delta))
+    if are_releases and (line(spark), line(delta)) in lines:
         logger.warning("%s, other patch releases than those that were %s.", problem, known)
         return
     if delta != "none" and os.environ.get(ALLOW_UNTESTED) == "1":

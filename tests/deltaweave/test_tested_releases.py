@@ -18,6 +18,9 @@ from deltaweave.tested_releases import TESTED, check_pair, delta_package
         ("3.5.9", "3.3.3"),
         ("4.3.0", "4.4.0"),  # newer than any
         ("4.2.0", "none"),  # a session without Delta's classes
+        ("4.2.0-amzn-0", "4.4.0"),  # a vendor's build
+        ("4.2.0-preview3", "4.4.0"),
+        ("4.2.0", "4.4.0-SNAPSHOT"),
     ],
 )
 def test_another_pair_is_refused_with_the_table_of_pairs(

@@ -130,6 +130,8 @@ def takes_every_row(declaration: MergeDeclaration | None) -> bool:
 
 
 def _source_rows(values: Mapping[str, Any], takes_all: bool) -> Finding:
+    if "merge/source_rows" not in values and "deltaweave/warnings" in values:
+        return False, "What the merge did was not recorded: see the warnings of its run.", {}
     if "merge/source_rows" not in values or values["merge/strategy"] == "already-applied":
         return True, "The materialization merged nothing.", {}
     source = values["merge/source_rows"]

@@ -65,6 +65,12 @@ class TableChecksComponent(Component, Resolvable, Model):
         lowest: float | None = None
         highest: float | None = None
 
+        @model_validator(mode="after")
+        def _has_a_bound(self) -> "TableChecksComponent.Change":
+            if self.lowest is None and self.highest is None:
+                raise ValueError("Give lowest or highest: without both, the check never fails.")
+            return self
+
     asset: Annotated[ResolvedAssetKey, Field(description="Key of the table's asset.")]
     unique_key: Annotated[
         Sequence[str], Field(description="Columns in which no two rows are equal.")
@@ -165,8 +171,10 @@ class TableChecksComponent(Component, Resolvable, Model):
         """What blocks of the checks of merges, and of the checks of rows."""
         if isinstance(self.blocking, bool):
             return self.blocking, self.blocking
-        # A name that is none of either is left to the checks that there are, which refuse it.
+        # A name of a check that is not asked for is left to those that are, which refuse it.
         of_merges = [
-            name for name in self.blocking if name in CHECKS_OF_MERGES or not self._of_rows()
+            name
+            for name in self.blocking
+            if not self._of_rows() or (name in CHECKS_OF_MERGES and self._of_merges())
         ]
         return of_merges, [name for name in self.blocking if name not in of_merges]

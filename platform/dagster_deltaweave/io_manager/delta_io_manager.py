@@ -120,6 +120,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Store what the asset function returned, and record the result."""
         if obj is None:
+            if declared_table(context.definition_metadata, context.asset_key) is not None:
+                self._options(context)  # refuses tags that are wrong
             self._store_nothing(context)
             return
         options = self._options(context)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast, get_args
 
-from dagster_deltaweave.partitions import ORDER_TAG
+from dagster_deltaweave.partitions import FULL_REFRESH_TAG, ORDER_TAG
 from dagster_deltaweave.tables import (
     MergeDeclaration,
     Order,
@@ -57,13 +57,17 @@ def with_tags(options: RunOptions, tags: Mapping[str, str], asset: str) -> RunOp
         StatementError: A tag has a value that is not known, or does not apply to the asset.
     """
     declaration = options.declaration
+    if FULL_REFRESH_TAG in tags:
+        _check_choice(FULL_REFRESH_TAG, tags[FULL_REFRESH_TAG].lower(), ("true", "false"), asset)
     if ORDER_TAG in tags:
         _check_choice(ORDER_TAG, tags[ORDER_TAG], get_args(Order), asset)
     if SCHEMA_POLICY_TAG in tags:
         policy = tags[SCHEMA_POLICY_TAG]
         _check_choice(SCHEMA_POLICY_TAG, policy, get_args(SchemaPolicy), asset)
         _check_has_policy(declaration, asset)
-        declaration = replace(declaration, schema_policy=cast(SchemaPolicy, policy))
+        tagged = replace(declaration, schema_policy=cast(SchemaPolicy, policy))
+        _check_order_stays(declaration, tagged, asset)
+        declaration = tagged
     if RETRIES_TAG in tags:
         retries = _number(RETRIES_TAG, tags[RETRIES_TAG], asset)
         declaration = replace(declaration, retries=retries)
@@ -103,6 +107,18 @@ def _check_has_policy(declaration: TableDeclaration, asset: str) -> None:
             f"the run's tag {SCHEMA_POLICY_TAG} does not apply to a table of change events.",
             asset,
             "Such a table has no schema policy. Run the asset without the tag.",
+        )
+
+
+def _check_order_stays(declared: TableDeclaration, tagged: TableDeclaration, asset: str) -> None:
+    """Refuse a policy with which this run would not wait for older partitions, as others do."""
+    if not (isinstance(declared, MergeDeclaration) and isinstance(tagged, MergeDeclaration)):
+        return
+    if declared.needs_order and not tagged.needs_order:
+        raise _invalid(
+            f"the run's tag {SCHEMA_POLICY_TAG} would let this run pass the order of partitions.",
+            asset,
+            "Run the asset without the tag, or change the policy that it declares.",
         )
 
 

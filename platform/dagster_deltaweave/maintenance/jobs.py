@@ -28,8 +28,8 @@ from dagster import (
 )
 
 from dagster_deltaweave.metadata import mark_commits_with_run
-from dagster_deltaweave.tables import run_locator, table_declaration
-from deltaweave.errors import DeltaweaveError, Transient
+from dagster_deltaweave.tables import MergeOnReadDeclaration, run_locator, table_declaration
+from deltaweave.errors import DeltaweaveError, StatementError, Transient
 from deltaweave.maintenance import OPERATIONS, Done, UpkeepPolicy
 
 if TYPE_CHECKING:
@@ -140,6 +140,13 @@ def _upkeep_op(
 ) -> OpDefinition:
     key = table.key
     declaration = table_declaration(table.metadata_by_key[key], asset=key.to_user_string())
+    if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "view":
+        raise StatementError(
+            "the view of a merge-on-read table has no table of its own to maintain.",
+            table=key.to_user_string(),
+            operation="declaration",
+            hint="Name the assets of its base and of its changes.",
+        )
     keep = OPERATIONS[operation]
 
     @op(

@@ -48,7 +48,7 @@ def record_merge(
     context.log_event(merge_observation(context.asset_key, partition, result))
     described = _record_version(context, table, version_of_changed_rows(result))
     text = statement("changes") if statement else None
-    unused = metadata_entries.always_zero(table, text)
+    unused = _always_zero(context, table, text)
     retries = context.step_context.previous_attempt_count
     return {
         **metadata_entries.merge_metadata(result, unused),
@@ -59,6 +59,15 @@ def record_merge(
         **(metadata_entries.statement_metadata(text) if text else {}),
         **(metadata_entries.plan_metadata(plan) if plan else {}),
     }
+
+
+def _always_zero(context: OutputContext, table: Table, text: str | None) -> frozenset[str]:
+    try:
+        return frozenset(metadata_entries.always_zero(table, text))
+    except Exception as error:
+        # The merge is committed, and its numbers must be recorded: with those that are always zero.
+        context.log.warning(f"Numbers that are always zero are recorded, too: {error}")
+        return frozenset()
 
 
 def record_write(

@@ -31,7 +31,7 @@ _CLOCKS_DIFFER = 60_000
 
 _PAGE = 1_000
 _SEARCHED = 10
-"""How many pages of observations are searched for a commit's; each merge has several others."""
+"""How many pages of observations are searched for a commit's; each merge has one of its own."""
 
 
 class _Fetch(Protocol):

@@ -15,7 +15,7 @@ from deltaweave.cli.options import (
     print_result,
     working,
 )
-from deltaweave.errors import DeltaweaveError, SourceError
+from deltaweave.errors import DeltaweaveError, SourceError, TableNotFoundError
 from deltaweave.locations import refuse_credentials
 from deltaweave.terminal import FAILED, MISUSED, fail
 
@@ -70,16 +70,18 @@ def apply_changes(
 ) -> None:
     """Apply change events to a table: the newest of each key wins, in whatever order they come.
 
-    A table that does not exist is created. Run again with the same events, it changes nothing.
+    A path at which there is no table gets one. Run again with the same events, it changes nothing.
     """
     import deltaweave
 
     options = _reader_options(option)
     try:
-        refuse_credentials(source, operation="reading the events")  # before Spark starts
+        for location in (source, *options.values()):  # before Spark starts
+            refuse_credentials(location, operation="reading the events")
     except DeltaweaveError as error:
         fail(str(error), FAILED)
     with working("Applying changes", conf, verbose=verbose) as spark:
+        _check_place(spark, table)
         result = deltaweave.apply_changes(
             spark,
             table,
@@ -96,6 +98,24 @@ def apply_changes(
             late_by=timedelta(days=late_by_days),
         )
     print_result(result, json=json)
+
+
+def _check_place(spark: SparkSession, table: str) -> None:
+    """Refuse a name without a table: its data would be in this command's temporary directory.
+
+    Raises:
+        TableNotFoundError: There is no table of that name.
+    """
+    from deltaweave import Table
+
+    if "/" not in table and not Table(spark, table).exists():
+        raise TableNotFoundError(
+            "there is no table of that name, and apply-changes creates tables at paths alone.",
+            table=table,
+            operation="applying changes",
+            state="Nothing was written.",
+            hint="Give a path (with a slash), or create the table first.",
+        )
 
 
 def _reader_options(given: list[str]) -> dict[str, str]:
@@ -123,11 +143,15 @@ def _events(
     options: dict[str, str],
     table: str,
 ) -> DataFrame:
-    """The events, from files or from a table of this name."""
+    """The events, from a table of this name or at this path, or from other files."""
+    from deltaweave import Table
     from deltaweave.delta.jvm import translated
 
     with translated(table, operation="reading the events", otherwise=SourceError):
         if "/" not in source:
             return spark.table(source)
+        # Its directory also has files with rows that are no longer in the table.
+        if format in ("parquet", "delta") and not options and Table(spark, source).exists():
+            return Table(spark, source).read()
         reader = spark.read.format(format).options(**options)
         return (reader.schema(schema) if schema is not None else reader).load(source)

@@ -19,7 +19,9 @@ logger = logging.getLogger(__name__)
 
 WITHOUT_PYARROW = "the executors' Python has no pyarrow or no numpy (spark.pyspark.python)"
 
-_IS_MISSING = re.compile(r"No module named '(pyarrow|numpy)|PACKAGE_NOT_INSTALLED")
+_IS_MISSING = re.compile(
+    r"No module named '(pyarrow|numpy)['.]|PACKAGE_NOT_INSTALLED[^\n]*(PyArrow|pyarrow|NumPy|numpy)"
+)
 
 # The interpreters that lack one, by the driver that starts them.
 _LACKING: WeakKeyDictionary[SparkContext, set[str]] = WeakKeyDictionary()

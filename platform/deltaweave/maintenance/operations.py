@@ -114,7 +114,7 @@ def vacuum(table: Table, policy: UpkeepPolicy) -> Done:
     if reason is None:
         return Done("Vacuumed lately", retention)
     # Without a RETAIN clause, Delta uses the table's own retention.
-    with translated(table.path_or_name, operation="VACUUM"):
+    with translated(table.path_or_name, operation="VACUUM", commits=True):
         table.spark.sql(f"VACUUM {table_name(table.path_or_name)}").collect()
     ended, deleted = _last_vacuum(table)
     recorded = {} if ended == last else {"files_deleted": deleted}
@@ -144,7 +144,7 @@ def _rewrite_where(reason: str | None, table: Table, layout: FileLayout, command
     }
     if reason is None:
         return Done(f"Nothing to {operation.lower()}", before)
-    with translated(table.path_or_name, operation=operation):
+    with translated(table.path_or_name, operation=operation, commits=True):
         [row] = table.spark.sql(command.format(table_name(table.path_or_name))).collect()
     metrics, vectors = row.metrics, row.metrics.deletionVectorStats
     rewritten = {

@@ -23,7 +23,7 @@ from dagster_deltaweave import (
     build_table_checks,
     merge_asset,
 )
-from dagster_deltaweave.checks import table_findings
+from dagster_deltaweave.checks import merge_results, table_findings
 from dagster_deltaweave.checks.merge_results import takes_every_row
 from dagster_deltaweave.checks.table_findings import nulls_in_columns, repeated_keys
 from dagster_deltaweave.tables.metadata_declarations import merge_declaration_in
@@ -308,6 +308,12 @@ def test_wrong_declarations_are_refused_when_they_are_made(
 
     with pytest.raises(DagsterInvalidDefinitionError, match=problem):
         build_table_checks(customers, **arguments)
+
+
+def test_a_merge_whose_numbers_were_not_recorded_is_not_taken_for_none() -> None:
+    assert merge_results._source_rows({}, True)[0]
+    warned = {"deltaweave/warnings": ["What was recorded of it: the storage did not answer."]}
+    assert not merge_results._source_rows(warned, True)[0]
 
 
 def test_only_merges_have_source_rows() -> None:

@@ -256,6 +256,16 @@ EVENT_TABLE = {**TABLE, "sequence_by": "n"}
             "blocking names 'unique_key'",
         ),
         (
+            TableChecksComponent,
+            {"asset": "orders", "unique_key": ["id"], "blocking": ["row_count_change"]},
+            "blocking names 'row_count_change'",
+        ),
+        (
+            TableChecksComponent,
+            {"asset": "orders", "row_count_change": {}},
+            "Give lowest or highest",
+        ),
+        (
             MaintenanceComponent,
             {"name": "n", "assets": ["orders"], "cron_schedule": "0 3 * * *", "operations": ["x"]},
             "'x' is none of optimize",

@@ -22,6 +22,8 @@ from deltaweave.errors import StatementError
 from tests.dagster_deltaweave.conftest import Run, failure_messages, rows
 
 MERGE = MergeDeclaration(on="t.id = s.id", sequence_by="n")
+# Columns are added: rows of an older partition could lack some.
+ORDERED = MergeDeclaration(on="t.id = s.id", sequence_by="n", schema_policy="add")
 APPEND = WriteDeclaration(mode="append")
 TEXT = MergeDeclaration(merge_text="MERGE INTO {target} USING {source} …")
 EVENTS = ChangesDeclaration(arguments={})
@@ -60,6 +62,8 @@ def test_tags_take_the_place_of_what_is_declared() -> None:
         (MERGE, "explain", "yes", "is 'yes'; known are true, false."),
         (MERGE, "order_wait_seconds", "1.5", "is '1.5'."),
         (MERGE, "order", "none", "is 'none'; known are partition, any."),
+        (MERGE, "full_refresh", "yes", "is 'yes'; known are true, false."),
+        (ORDERED, "schema_policy", "strict", "would let this run pass the order of partitions."),
         (TEXT, "schema_policy", "add", "does not apply to a merge_text."),
         (EVENTS, "schema_policy", "add", "does not apply to a table of change events."),
         (APPENDED, "schema_policy", "add", "does not apply to a table of change events."),

@@ -67,6 +67,28 @@ def test_change_events_that_cannot_be_applied_are_told(
     assert "Traceback" not in result.output
 
 
+def test_events_of_a_table_at_a_path_are_its_rows_and_not_all_of_its_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    events, path = str(tmp_path / "events"), tmp_path / "orders"
+    write_table(spark, events, [(1, "wrong", 2), (1, "open", 1)], "id INT, state STRING, n INT")
+    spark.sql(f"DELETE FROM delta.`{events}` WHERE state = 'wrong'")
+    printed(run("apply-changes", path, events, "--key", "id", "--sequence-by", "n", "--json"))
+    assert [row.state for row in Table(spark, str(path)).read().collect()] == ["open"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_no_table_is_made_by_a_name_and_no_credentials_are_taken(tmp_path: Path) -> None:
+    of_events = ["--key", "id", "--sequence-by", "n"]
+    by_name = run("apply-changes", "no_such_table", tmp_path, *of_events)
+    assert by_name.exit_code == 1
+    assert "creates tables at paths alone" in by_name.stderr
+    option = ["--option", "url=s3a://key:hidden@bucket/events"]
+    with_key = run("apply-changes", tmp_path / "orders", tmp_path, *of_events, *option)
+    assert with_key.exit_code == 1
+    assert "hidden" not in with_key.output
+
+
 @pytest.fixture
 def small_files(spark: SparkSession, tmp_path: Path) -> str:
     """A table of nine files of a row, each well below the size that counts as small."""

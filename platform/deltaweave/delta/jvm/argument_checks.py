@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
+
 from pyspark.sql import SparkSession
 
 from deltaweave import errors
-from deltaweave.session import delta_conf
+from deltaweave.session import DELTA_SETTINGS, delta_conf
 
 _NOTHING_DONE = "Nothing was read or written."
 
@@ -47,10 +50,11 @@ def check_has_delta(spark: SparkSession, *, is_on_classpath: bool) -> None:
     Raises:
         UnsupportedSessionError: The session was started without Delta.
     """
-    needed = " and ".join(f"{key}={delta_conf()[key]}" for key in (_EXTENSIONS, _CATALOG))
+    needed = " and ".join(f"{key}={DELTA_SETTINGS[key]}" for key in (_EXTENSIONS, _CATALOG))
     if not is_on_classpath:
         problem = "the session has no Delta Lake."
-        needed = f"spark.jars.packages={delta_conf()['spark.jars.packages']}, {needed}"
+        with suppress(PackageNotFoundError):  # a package without metadata, as by --py-files
+            needed = f"spark.jars.packages={delta_conf()['spark.jars.packages']}, {needed}"
     else:
         is_there = {"extension": _has_extension(spark), "catalog": _has_catalog(spark)}
         lacking = [f"Delta's {what}" for what, there in is_there.items() if not there]
@@ -67,7 +71,7 @@ def check_has_delta(spark: SparkSession, *, is_on_classpath: bool) -> None:
 
 def _has_extension(spark: SparkSession) -> bool:
     named = (spark.conf.get(_EXTENSIONS, "") or "").split(",")
-    if delta_conf()[_EXTENSIONS] in [name.strip() for name in named]:
+    if DELTA_SETTINGS[_EXTENSIONS] in [name.strip() for name in named]:
         return True
     # Code in the JVM may have added it without the setting.
     parser = spark._jsparkSession.sessionState().sqlParser()

@@ -132,14 +132,16 @@ def opened(path: str) -> pyarrow.parquet.ParquetFile:
 
 
 def estimated_bytes(file: pyarrow.parquet.ParquetFile) -> int:
-    """The size of a file's rows in memory, as its first rows suggest, in bytes.
+    """The size of a file's rows in memory, as its footer and first rows suggest, in bytes.
 
-    The footer does not tell: it counts a repeated value once.
+    The footer alone does not tell: it counts a repeated value once.
     """
+    groups = range(file.num_row_groups)
+    stored = sum(file.metadata.row_group(group).total_byte_size for group in groups)
     first = next(file.iter_batches(batch_size=_SAMPLED_ROWS, use_threads=False), None)
     if first is None or not first.num_rows:
-        return 0
-    return int(first.nbytes * file.metadata.num_rows / first.num_rows)
+        return stored
+    return max(stored, int(first.nbytes * file.metadata.num_rows / first.num_rows))
 
 
 def check_copyable(

@@ -132,7 +132,7 @@ def find_on_driver(
             with_insertable=source.insertable is not None,
         )
         found = _found(transaction, source, candidates, collected, pairs, strategy)
-    except (NotRewritableError, OSError, pa.ArrowException) as error:
+    except (NotRewritableError, OSError, MemoryError, pa.ArrowException) as error:
         logger.info("%s: Spark does the merge: %s", transaction.merge.table, error)
         return Tried(candidates)
     return Tried(candidates, found)
@@ -202,8 +202,6 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
     Raises:
         NotRewritableError: A file could not be written. What was written is deleted.
     """
-    import pyarrow as pa
-
     transaction.own_files.may_exist = True
     marks = strategy is Strategy.DELETION_VECTORS and bool(len(found.scan.touched))
     changes = found.scan.changed_on_driver(found.scan.touched)
@@ -211,7 +209,7 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
     values = SourceValues(found.source, found.table.schema)
     try:
         replaced, others = _write_files(transaction, found, values, changes, marks=marks)
-    except (OSError, MemoryError, pa.ArrowException) as error:
+    except Exception as error:  # of pyarrow, the file system, or a thread that cannot begin
         transaction.own_files.delete_all()
         raise NotRewritableError(f"the driver could not write a file: {error}") from error
     written = None

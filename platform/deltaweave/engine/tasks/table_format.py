@@ -137,7 +137,7 @@ def estimated_bytes(file: pyarrow.parquet.ParquetFile) -> int:
     The footer alone does not tell: it counts a repeated value once.
     """
     groups = range(file.num_row_groups)
-    stored = sum(file.metadata.row_group(group).total_byte_size for group in groups)
+    stored: int = sum(file.metadata.row_group(group).total_byte_size for group in groups)
     first = next(file.iter_batches(batch_size=_SAMPLED_ROWS, use_threads=False), None)
     if first is None or not first.num_rows:
         return stored

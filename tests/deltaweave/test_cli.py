@@ -112,7 +112,7 @@ def test_an_environment_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) 
 def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
     option: str, tmp_path: Path
 ) -> None:
-    result = bench(option, tmp_path / "missing" / "file", "--directory", tmp_path / "kept")
+    result = bench(option, tmp_path / "missing" / "file.png", "--directory", tmp_path / "kept")
 
     assert result.exit_code == 2
     assert "cannot be written" in only_line(result)

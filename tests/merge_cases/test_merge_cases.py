@@ -47,16 +47,16 @@ BY_BUILDER = [
 
 # What a statement is refused for does not depend on how its table is kept. Every other case meets
 # built-in MERGE on a table with vectors and a feed, or by copy on write if it cannot, in `make
-# test`. In `make test-slow`, every fourth of them runs by copy on write as well, by turns as a
-# plain statement and rewriting in place; some of the others with their pairs on executors. `make
+# test`. In `make test-slow`, some of them run by copy on write as well, by turns as a plain
+# statement and rewriting in place; some of the others with their pairs on executors. `make
 # test-all` runs each case in each of these ways, and in the matrix below.
 REFUSED = [case for case in CASES if case.error not in (None, AMBIGUOUS)]
 WITH_AN_OUTCOME = [case for case in CASES if case.error in (None, AMBIGUOUS)]
 COPIED_ALONE = [c for c in WITH_AN_OUTCOME if VECTORS_AND_FEED.refused_by(c)]
-COPIED = WITH_AN_OUTCOME[0::8]
-IN_PLACE = WITH_AN_OUTCOME[4::8]
+COPIED = WITH_AN_OUTCOME[0::32]
+IN_PLACE = WITH_AN_OUTCOME[16::32]
 # In the last one, a file that no clause touches has a match.
-ON_EXECUTORS = [*WITH_AN_OUTCOME[1::16], CASES_BY_NAME["mirror_of_the_source"]]
+ON_EXECUTORS = [*WITH_AN_OUTCOME[1::32], CASES_BY_NAME["mirror_of_the_source"]]
 # Cases that are certainly done on the driver; what others test may keep them from it.
 ON_DRIVER = [
     "upsert",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from deltaweave import Table
-    from deltaweave.delta.log import TableSnapshot
+    from deltaweave.delta.log import FileList, TableSnapshot
 
 UNIQUE_KEY = "unique_key"
 NO_NULLS = "no_nulls"
@@ -47,7 +47,7 @@ def repeated_keys(
     from pyspark.sql import functions as F
 
     snapshot = table.snapshot(version)
-    rows = _in_few_jobs(snapshot.read_whole(), snapshot.num_files, snapshot.size_in_bytes)
+    rows = _rows_of(snapshot, snapshot.listed_files())
     null_counts = [F.count_if(column(name).isNull()).alias(_null_count(name)) for name in nulls]
     by_key = rows.groupBy(*(column(name) for name in key))
     keys = by_key.agg(F.count("*").alias(_ROWS), *null_counts)
@@ -96,33 +96,47 @@ def nulls_in_columns(
     from deltaweave.delta.log import are_without_nulls
 
     snapshot = table.snapshot(version)
-    files, where = snapshot.listed_files(), "the table"
-    if since is not None:
-        try:
-            files = snapshot.files_not_in(table.snapshot(since))
-            where = f"{len(files):,} files added since {since}"
-        except TableNotFoundError:
-            pass  # the log no longer holds that version
+    files, where = _files_to_look_at(table, snapshot, since)
     if files is not None and are_without_nulls(snapshot, files, columns):
         rows_known = files.num_records
         if rows_known is not None:
             known = {"rows": rows_known, **{_null_count(name): 0 for name in columns}}
             return _null_finding(known, columns, where)
-    rows = snapshot.read() if files is None else snapshot.read_files(files)
-    num_files = snapshot.num_files if files is None else len(files)
-    size_in_bytes = snapshot.size_in_bytes if files is None else files.size_in_bytes
-    rows = _in_few_jobs(rows, num_files, size_in_bytes)
-    counts = rows.agg(
-        F.count("*").alias("rows"),
-        *(F.count_if(column(name).isNull()).alias(_null_count(name)) for name in columns),
-    ).first()
+    counts = (
+        _rows_of(snapshot, files)
+        .agg(
+            F.count("*").alias("rows"),
+            *(F.count_if(column(name).isNull()).alias(_null_count(name)) for name in columns),
+        )
+        .first()
+    )
     assert counts is not None
     return _null_finding(counts, columns, where)
 
 
-def _in_few_jobs(rows: "DataFrame", num_files: int, size_in_bytes: int) -> "DataFrame":
-    """The same rows; few of them in one partition, whose aggregates need no shuffle and one job."""
-    is_small = num_files <= _FEW_FILES and size_in_bytes <= _SMALL_BYTES
+def _files_to_look_at(
+    table: "Table", snapshot: "TableSnapshot", since: int | None
+) -> "tuple[FileList | None, str]":
+    """The files added since a version, or those of the whole table if they are listed; in words."""
+    if since is not None:
+        try:
+            added = snapshot.files_not_in(table.snapshot(since))
+        except TableNotFoundError:
+            pass  # the log no longer holds that version
+        else:
+            return added, f"{len(added):,} files added since {since}"
+    return snapshot.listed_files(), "the table"
+
+
+def _rows_of(snapshot: "TableSnapshot", files: "FileList | None") -> "DataFrame":
+    """The rows of these files, by default of all.
+
+    A few small files are one partition, whose aggregates need no shuffle and one job.
+    """
+    if files is None:
+        return snapshot.read()
+    rows = snapshot.read_files(files)
+    is_small = len(files) <= _FEW_FILES and files.size_in_bytes <= _SMALL_BYTES
     return rows.coalesce(1) if is_small else rows
 
 

@@ -18,7 +18,7 @@ from dagster import (
 from pydantic import Field
 
 from dagster_deltaweave.assets import MergeOnReadAssets, merge_on_read_asset
-from dagster_deltaweave.components.cdc_asset import EventTableComponent
+from dagster_deltaweave.components.cdc_asset import CdcAssetScaffolder, EventTableComponent
 from dagster_deltaweave.components.merge_sources import function_of_source
 from dagster_deltaweave.components.table_component import AttributesScaffolder, Duration
 from dagster_deltaweave.maintenance import RematerializationPolicy
@@ -69,12 +69,7 @@ class MergeOnReadAssetScaffolder(AttributesScaffolder):
     """Writes a `defs.yaml` of a merge-on-read table."""
 
     attributes: ClassVar[dict[str, Any]] = {
-        "asset": {"key": "NAME", "description": "What a row of NAME is."},
-        "keys": ["id"],
-        "sequence_by": "sequence",
-        "apply_as_deletes": "operation = 'delete'",
-        "except_column_list": ["sequence", "operation"],
-        "source": {"type": "path", "path": "/landing/NAME", "format": "parquet"},
+        **CdcAssetScaffolder.attributes,
         "rematerialization": {"batches": 1000},
     }
 

@@ -28,6 +28,7 @@ from dagster_deltaweave import MergeAssetComponent, SparkDeltaIOManager, SparkRe
 from dagster_deltaweave.tables.declaration import MergeDeclaration
 from dagster_deltaweave.tables.metadata_declarations import merge_declaration_in
 from deltaweave import Table
+from tests.dagster_deltaweave.components.refusals import all_messages
 from tests.dagster_deltaweave.conftest import rows
 
 ORDERS_KEY = AssetKey(["sales", "orders"])
@@ -162,12 +163,7 @@ def test_yaml_that_cannot_be_meant_is_refused_at_load(
 
     with pytest.raises(ComponentTreeException) as refused, sandbox.build_all_defs():
         pass
-    messages: list[str] = []
-    error: BaseException | None = refused.value
-    while error is not None:
-        messages.append(str(error))
-        error = error.__cause__
-    assert problem in "\n".join(messages)
+    assert problem in all_messages(refused.value)
 
 
 def test_what_is_scaffolded_loads_as_it_is(sandbox: DefsFolderSandbox) -> None:

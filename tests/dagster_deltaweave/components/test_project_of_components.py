@@ -39,6 +39,7 @@ from dagster_deltaweave.tables import (
     MergeOnReadDeclaration,
     table_declaration,
 )
+from tests.dagster_deltaweave.components.refusals import all_messages
 from tests.dagster_deltaweave.ticks import requested, tick
 
 EVENTS = """
@@ -283,12 +284,7 @@ def test_yaml_that_cannot_be_meant_is_refused_at_load(
     (sandbox.defs_folder_path / "a" / "defs.yaml").write_text(yaml.safe_dump_all(documents))
     with pytest.raises(ComponentTreeException) as refused, sandbox.build_all_defs() as loaded:
         loaded.get_repository_def()
-    messages: list[str] = []
-    error: BaseException | None = refused.value
-    while error is not None:
-        messages.append(str(error))
-        error = error.__cause__
-    assert problem in "\n".join(messages)
+    assert problem in all_messages(refused.value)
 
 
 def test_what_is_scaffolded_loads_as_it_is(sandbox: DefsFolderSandbox) -> None:

@@ -273,12 +273,12 @@ WITHOUT_DELTA = """
 import sys
 import deltaweave
 from pyspark.sql import SparkSession
-from deltaweave.session import DELTA_PACKAGE
+from deltaweave.session import delta_conf
 
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 builder = builder.config("spark.log.level", "OFF")
 if sys.argv[1] != "none":
-    builder = builder.config("spark.jars.packages", DELTA_PACKAGE)
+    builder = builder.config("spark.jars.packages", delta_conf()["spark.jars.packages"])
 if sys.argv[1] == "extension":
     builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
 try:

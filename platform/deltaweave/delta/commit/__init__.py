@@ -4,6 +4,7 @@
 - `next_transaction`: the transaction that takes the place of one whose commit lost.
 - `merge_operation`: the operation, tags and metrics of a MERGE commit.
 - `written_files`: the files that a write left on storage.
+- `partition_times`: the true values of partitions in the hour that comes twice a year.
 - `table_write`: appends and overwrites, which need no merge.
 - `table_creation`: creates tables, also when several writers do so at once.
 - `analysis_checks`: checks that the table has not changed since the statement was resolved.

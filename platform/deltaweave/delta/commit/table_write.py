@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.after_commit import AfterCommit
 from deltaweave.delta.commit.commit_call import Committed, committed
+from deltaweave.delta.commit.partition_times import with_true_times
 from deltaweave.delta.commit.transaction_ids import is_applied, transaction_id
 from deltaweave.delta.commit.uncommitted_files import OwnFiles
 from deltaweave.delta.jvm import JavaObject, letting_go, translated
@@ -159,8 +160,9 @@ def _written_and_committed(
         )
         with own_files.named():
             data = writer.writeAndReturnCommitData(transaction, session, nothing, False)
+            of_write = with_true_times(assigned, own_files, data.actions())
         actions = view.java.util.ArrayList()
-        actions.addAll(jvm_.java_list(view, data.actions()))
+        actions.addAll(jvm_.java_list(view, of_write))
         for name, version in write.applied.items():
             actions.add(transaction_id(view, name, version))
         predicate = jvm_.option(view, write.replace_where)

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.commit_call import Committed, committed
 from deltaweave.delta.commit.merge_operation import merge_operation, sql_metrics, tags_of_merge
+from deltaweave.delta.commit.partition_times import with_true_times
 from deltaweave.delta.commit.transaction_ids import transaction_id
 from deltaweave.delta.commit.uncommitted_files import OwnFiles
 from deltaweave.delta.commit.written_files import WrittenFiles, written_files
@@ -179,13 +180,15 @@ class Transaction:
 
         Raises:
             ConstraintViolationError: A row breaks a constraint.
+            StatementError: See `with_true_times`.
         """
         partition_columns = self.partition_columns
         if partition_columns and self._repartitions_before_write():
             rows = rows.repartition(*[column(name) for name in partition_columns])
         with translated(self.merge.table, version=self.version), self.own_files.named():
-            actions = self.transaction.writeFiles(rows._jdf)
-        return written_files(self.merge.spark, actions, self.data_path)
+            written = self.transaction.writeFiles(rows._jdf)
+            written = with_true_times(rows, self.own_files, written)
+        return written_files(self.merge.spark, written, self.data_path)
 
     def _repartitions_before_write(self) -> bool:
         """Whether rows are shuffled by partition before they are written."""

@@ -100,7 +100,7 @@ class OwnFiles:
         deleted = 0
         for directory in (root, f"{root}/{_CHANGE_FEED}"):
             for below in ("*/" * depth for depth in depths):
-                named = path(f"{_escaped(directory)}/{below}{self.prefix}*")
+                named = path(f"{escaped(directory)}/{below}{self.prefix}*")
                 for file in files.globStatus(named) or ():
                     deleted += bool(files.delete(file.getPath(), False))
         logger.info("%s: deleted %d files of a write that failed", root, deleted)
@@ -121,6 +121,6 @@ class OwnFiles:
         return 1 if has_random_directories else int(metadata.partitionColumns().size())
 
 
-def _escaped(path: str) -> str:
+def escaped(path: str) -> str:
     """A path, escaped for Hadoop's globs."""
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)

@@ -28,6 +28,7 @@ from deltaweave.delta.jvm import (
     check_is_classic,
     check_is_data_frame,
     check_is_path_or_name,
+    in_utc,
     translated,
 )
 from deltaweave.delta.log import (
@@ -409,7 +410,7 @@ class Table:
         other process write this table meanwhile, if it lies there.
         """
         with translated(self.path_or_name, operation="OPTIMIZE", commits=True):
-            self.spark.sql(f"OPTIMIZE {self._name}")
+            in_utc(self.spark).sql(f"OPTIMIZE {self._name}")
 
     @property
     def _is_path(self) -> bool:

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, TypeAlias
 
 from deltaweave.changes.side_table import side_tables
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import in_utc, translated
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import table_name
 from deltaweave.maintenance.policy import UpkeepPolicy, fraction
@@ -145,7 +145,8 @@ def _rewrite_where(reason: str | None, table: Table, layout: FileLayout, command
     if reason is None:
         return Done(f"Nothing to {operation.lower()}", before)
     with translated(table.path_or_name, operation=operation, commits=True):
-        [row] = table.spark.sql(command.format(table_name(table.path_or_name))).collect()
+        rewriting = in_utc(table.spark).sql(command.format(table_name(table.path_or_name)))
+        [row] = rewriting.collect()
     metrics, vectors = row.metrics, row.metrics.deletionVectorStats
     rewritten = {
         "files_removed": metrics.numFilesRemoved,

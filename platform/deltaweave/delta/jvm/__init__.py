@@ -55,7 +55,7 @@ from deltaweave.delta.jvm.gateway import (
     texts,
 )
 from deltaweave.delta.jvm.local_rows import rows_of_numbers
-from deltaweave.delta.jvm.sessions import active, is_on
+from deltaweave.delta.jvm.sessions import active, in_utc, is_on
 from deltaweave.delta.jvm.threads import alongside, started
 
 __all__ = [
@@ -78,6 +78,7 @@ __all__ = [
     "expression_of",
     "function",
     "function_of_text",
+    "in_utc",
     "is_a",
     "is_on",
     "iterate",

@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 from deltaweave import Table, merge
 from deltaweave.delta.jvm import active
 from deltaweave.errors import StatementError
+from deltaweave.maintenance.operations import OPERATIONS
+from deltaweave.maintenance.policy import UpkeepPolicy
 
 BEFORE = "2026-10-25T00:30:00.000000Z"  # 02:30 in Berlin, in summer time
 AFTER = "2026-10-25T01:30:00.000000Z"  # 02:30 in Berlin again
@@ -108,3 +110,21 @@ def test_files_that_do_not_hold_the_column_are_refused(
     berlin.conf.set("spark.sql.session.timeZone", "UTC")  # as the error says
     table.write(berlin.sql(_rows((2, 20, AFTER))), "append")
     assert _found(table) == [(1, 10, 150), (2, 20, 90)]
+
+
+@pytest.mark.parametrize("work", ["compact", "optimize", "purge"])
+def test_rewritten_files_keep_their_partitions(
+    berlin: SparkSession, tmp_path: Path, work: str
+) -> None:
+    table = _table(berlin, tmp_path / "t", "'delta.enableDeletionVectors' = 'true'")
+    for k in range(4):
+        rows = berlin.sql(_rows((k, k, BEFORE), (k + 10, k, AFTER), (k + 20, k, AFTER)))
+        table.write(rows.coalesce(1), "append")
+    table.delete("k IN (3, 23)")
+    files = table.layout(1).files
+    if work == "compact":
+        table.compact()
+    else:
+        OPERATIONS[work](table, UpkeepPolicy(small_files=2, deleted_row_fraction=0.01))
+    assert table.layout(1).files < files or table.layout(1).deleted_rows == 0
+    assert [minute for _, _, minute in _found(table)] == [30] * 3 + [90] * 7

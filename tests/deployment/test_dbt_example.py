@@ -14,10 +14,9 @@ import deltalake
 import pyarrow.parquet as pq
 import pytest
 
-pytestmark = pytest.mark.minutes
-
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "dbt"
+REQUIREMENTS = EXAMPLE / "requirements.txt"
 README = (EXAMPLE / "README.md").read_text()
 
 COUNTED = ("Updated", "Inserted", "Deleted")
@@ -39,9 +38,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [packages] = folder.glob("lib/python*/site-packages")
     # pip finds PySpark there, too, and does not download it.
     (packages / "tests.pth").write_text(sysconfig.get_path("purelib"))
-    install = [folder / "bin" / "pip", "install", "--quiet", "--no-compile"]
-    requirements = ["-r", EXAMPLE / "requirements.txt"]
-    done = subprocess.run([*install, *requirements], capture_output=True, text=True, check=False)
+    command = [folder / "bin" / "pip", "install", "--quiet", "--no-compile", "-r", REQUIREMENTS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if "(from versions: none)" in done.stderr:
         pytest.skip(f"no registry has dbt: {done.stderr[-500:]}")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -92,6 +90,12 @@ def writers(table: deltalake.DeltaTable) -> set[str]:
     return {pq.read_metadata(file).created_by.split(" version ")[0] for file in files}
 
 
+def test_where_no_project_of_spark_runs_nothing_is_imported() -> None:
+    program = "import sys, dbt_deltaweave; assert not {'pyspark', 'deltaweave'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.minutes
 def test_the_commands_of_the_readme_merge_on_the_engine(project: Path, environment: Path) -> None:
     run(block("sh first"), project, environment)
     table = orders(project)
@@ -109,7 +113,7 @@ def test_the_commands_of_the_readme_merge_on_the_engine(project: Path, environme
     # Delta's own MERGE writes its files by Spark; the engine writes those of a small merge itself.
     assert writers(table) == {"parquet-cpp-arrow"}
 
-    shown = run(f"dbt build\n{block('sh show')}", project, environment)
+    shown = run(f"dbt run\n{block('sh show')}", project, environment)
     assert orders(project).version() == 1  # nothing was new
     for line in README.splitlines():
         assert line in shown or not line.startswith("| ")

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "dbt"
-REQUIREMENTS = EXAMPLE / "requirements.txt"
+REQUIREMENTS = str(EXAMPLE / "requirements.txt")
 README = (EXAMPLE / "README.md").read_text()
 
 COUNTED = ("Updated", "Inserted", "Deleted")
@@ -38,8 +38,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [packages] = folder.glob("lib/python*/site-packages")
     # pip finds PySpark there, too, and does not download it.
     (packages / "tests.pth").write_text(sysconfig.get_path("purelib"))
-    command = [folder / "bin" / "pip", "install", "--quiet", "--no-compile", "-r", REQUIREMENTS]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    install = [str(folder / "bin" / "pip"), "install", "--quiet", "--no-compile"]
+    done = subprocess.run(
+        [*install, "-r", REQUIREMENTS], capture_output=True, text=True, check=False
+    )
     if "(from versions: none)" in done.stderr:
         pytest.skip(f"no registry has dbt: {done.stderr[-500:]}")
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,10 +1,10 @@
 """Runs the MERGE statements of existing code on the engine: `enable` a session, and `disable` it.
 
 `SparkSession.sql` and the `execute` of Delta's merge builder are replaced in the Python process,
-once, when the first session is enabled. What replaces them asks the session's configuration at each
-MERGE, and hands on all other statements and the sessions that are not enabled. A session that Spark
-clones from an enabled one, as for `foreachBatch`, is enabled too; one of `newSession()` is not,
-unless the setting is in Spark's own configuration.
+once, when the first session is enabled or when dbt starts (`dbt_deltaweave`). What replaces them
+asks the session's configuration at each MERGE, and hands on all other statements and the sessions
+that are not enabled. A session that Spark clones from an enabled one, as for `foreachBatch`, is
+enabled too; one of `newSession()` is not, unless the setting is in Spark's own configuration.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def enable(spark: SparkSession) -> None:
     """
     check_is_classic(spark)
     jvm(spark)  # checks the versions
-    _install()
+    install()
     spark.conf.set(ENABLED, "true")
 
 
@@ -100,8 +100,8 @@ def is_enabled(spark: SparkSession) -> bool:
     return is_on(spark, ENABLED, otherwise=False)
 
 
-def _install() -> None:
-    """Replace the two methods, unless they have been."""
+def install() -> None:
+    """Replace the two methods, unless they have been: the session's setting decides from now on."""
     import delta.exceptions  # makes Delta's conflicts of Python classes of their own  # noqa: F401
     from delta.tables import DeltaMergeBuilder
     from pyspark.sql import SparkSession

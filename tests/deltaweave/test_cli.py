@@ -97,6 +97,43 @@ def test_iceberg_runs_deltas_cases_alone(name: str, tmp_path: Path) -> None:
     assert f"No case is named {name}. Iceberg runs Delta's 16:" in only_line(result)
 
 
+@pytest.mark.usefixtures("spark", "generator")
+def test_delta_rs_runs_without_an_environment_and_its_rows_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaweave.bench.data.tables.TARGET_FILES", 2)
+    kept, report = tmp_path / "kept", tmp_path / "report.json"
+
+    result = bench_peers(
+        *("--peer", "delta-rs", "--scale", 0.01, "--runs", 1, "--case", UPSERT),
+        *("--keys", "integer", "--directory", kept, "--json", report),
+    )
+
+    assert result.exit_code == 0, result.output
+    written = json.loads(report.read_text())
+    (upsert,) = written["cases"]
+    assert (upsert["name"], upsert["mode"]) == (UPSERT, "copy-on-write")
+    measured = upsert["peers"]["delta-rs"]
+    assert measured["rows_equal"] is True
+    assert measured["ratio"] == measured["seconds"] / upsert["engine_seconds"]
+    assert list(upsert["peers"]) == ["delta-rs"]
+    assert written["key_type"] == "integer"
+    assert written["environment"]["delta-rs"]["deltalake"].startswith("1.")
+    assert {path.name for path in kept.iterdir()} == {"scale-0.01"}
+
+
+def test_without_deltalake_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaweave.bench.peers.has_delta_rs", lambda: False)
+
+    result = bench_peers("--directory", tmp_path / "kept")
+
+    assert result.exit_code == 2
+    assert "pip install 'deltaweave[bench]'" in only_line(result)
+    assert not (tmp_path / "kept").exists()
+
+
 def test_an_environment_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "iceberg-env").touch()
 

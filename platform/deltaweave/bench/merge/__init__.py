@@ -14,7 +14,7 @@ from __future__ import annotations
 from deltaweave.bench.merge.built_in import builtin_merge, measured_builtin_merge
 from deltaweave.bench.merge.case import UPSERT, Case, Merges, Statement
 from deltaweave.bench.merge.report import Report, empty_report, environment_of
-from deltaweave.bench.merge.runner import ENGINE, checksums, fingerprint, measure
+from deltaweave.bench.merge.runner import ENGINE, Run, Side, checksums, fingerprint, measure
 
 __all__ = [
     "ENGINE",
@@ -22,6 +22,8 @@ __all__ = [
     "Case",
     "Merges",
     "Report",
+    "Run",
+    "Side",
     "Statement",
     "builtin_merge",
     "checksums",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
@@ -70,7 +71,7 @@ class CaseResult:
         runs: The timed runs of each side, in order.
         files_at_end: How many files each side's table has after the last run.
         fingerprints: The `fingerprint` of each side's table after the last run.
-        rows_equal: Whether both sides' tables hold the same rows after the last run and both report
+        rows_equal: Whether all sides' tables hold the same rows after the last run and all report
             the same numbers of changed rows; None if the engine ran alone.
     """
 
@@ -106,7 +107,14 @@ class CaseResult:
         }
 
 
-def measure(case: Case, workspace: Workspace, *, runs: int, turn: int = 0) -> CaseResult:
+def measure(
+    case: Case,
+    workspace: Workspace,
+    *,
+    runs: int,
+    turn: int = 0,
+    peers: Mapping[str, Side] = MappingProxyType({}),
+) -> CaseResult:
     """Measure one case.
 
     Each side first runs one merge untimed, then all merges `runs` times, each time on a fresh
@@ -117,6 +125,7 @@ def measure(case: Case, workspace: Workspace, *, runs: int, turn: int = 0) -> Ca
         workspace: Where its tables are kept.
         runs: How many timed runs each side has.
         turn: Which side begins the first run; each later run begins with the next side.
+        peers: Further sides that take turns with the engine, by their names.
     """
     spark = workspace.spark
     persistent = str(workspace.deletion_vectors).lower()
@@ -138,6 +147,7 @@ def measure(case: Case, workspace: Workspace, *, runs: int, turn: int = 0) -> Ca
         sides: dict[str, Side] = {ENGINE: _run_engine}
         if case.with_builtin:
             sides[BUILTIN] = _run_builtin
+        sides.update(peers)
         one = replace(prepared, statements=prepared.statements[:1])
         warm_up = {name: run_on_clone(side, one, f"{name}-0") for name, side in sides.items()}
         if case.with_rewrite:
@@ -160,7 +170,7 @@ def measure(case: Case, workspace: Workspace, *, runs: int, turn: int = 0) -> Ca
             done,
             {name: _files_of(spark, table) for name, table in last.items()},
             held,
-            _are_equal(done, held) if case.with_builtin else None,
+            _are_equal(done, held) if len(held) > 1 else None,
         )
 
 

@@ -74,6 +74,33 @@ def test_a_benchmark_checks_rows_and_reports(tmp_path: Path) -> None:
     assert left == {"scale-0.01"}
 
 
+@pytest.mark.usefixtures("spark", "generator")
+def test_a_profile_shows_where_the_time_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaweave.bench.data.tables.TARGET_FILES", 2)
+    report = tmp_path / "profile.json"
+
+    result = bench(
+        *("--profile", "--scale", 0.01, "--runs", 1, "--deletion-vectors", "on"),
+        *("--case", UPSERT, "--directory", tmp_path / "kept", "--json", report),
+    )
+
+    assert result.exit_code == 0, result.output
+    (upsert,) = json.loads(report.read_text())["cases"]
+    assert (upsert["name"], upsert["strategy"]) == (UPSERT, "deletion-vectors")
+    assert upsert["times_limit"] > 0
+    assert "upsert" in result.output
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"scale-0.01"}
+
+
+def test_a_profile_has_no_chart(tmp_path: Path) -> None:
+    result = bench("--profile", "--plot", tmp_path / "chart.png", "--directory", tmp_path / "kept")
+
+    assert result.exit_code == 2
+    assert "--profile has none" in only_line(result)
+
+
 def test_the_list_names_every_case() -> None:
     names = bench("--list").output.splitlines()
 

@@ -72,6 +72,12 @@ def bench_merge(
     log_files: Annotated[
         int, typer.Option(help="Files that the log of many_files_log names.", min=2)
     ] = 100_000,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Show where the engine's time goes, instead of a comparison."
+        ),
+    ] = False,
     json: Json = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the ratios here (.png, .svg, .pdf).")
@@ -84,6 +90,9 @@ def bench_merge(
     By default, the cases are those of Delta's own merge benchmark, on TPC-DS web returns from the
     published generator; --case chooses others. Both sides merge into fresh clones of the same table
     and take turns. The first merge of each is not timed.
+
+    With --profile, the engine runs alone: a table shows its time in jobs, planning and the commit,
+    and the time that pyarrow needs to read the keys and write the changed rows.
     """
     from deltaweave.bench.data import Workspace
     from deltaweave.bench.merge import cases
@@ -97,6 +106,8 @@ def bench_merge(
         chosen = cases.chosen(case or [], every)
     except cases.UnknownCaseError as error:
         fail(f"{error} `deltaweave bench merge --list` lists them.", MISUSED)
+    if profile and plot is not None:
+        fail("--plot draws the ratios of a comparison, and --profile has none.", MISUSED)
     check_outputs(json, plot)
     vectors = {"on": [True], "off": [False], "both": [True, False]}[deletion_vectors.value]
     directory = writable(directory)
@@ -105,6 +116,9 @@ def bench_merge(
         workspaces = [
             Workspace(spark, directory, scale, each, keys.value, log_files) for each in vectors
         ]
+        if profile:
+            _profile(console, chosen, workspaces, runs, json)
+            return
         report = _measure(console, chosen, workspaces, runs, json)
     console.print(report.table())
     if plot is not None:
@@ -132,3 +146,23 @@ def _measure(
         if json is not None:  # after each case, so that an interrupted run keeps its results
             report.write_json(json)
     return report
+
+
+def _profile(
+    console: Console,
+    cases: Sequence[Case],
+    workspaces: Sequence[Workspace],
+    runs: int,
+    json: Path | None,
+) -> None:
+    from deltaweave.bench.merge import empty_report, measure_profile, profiles_table, write_profiles
+
+    empty = empty_report(workspaces[0], runs)
+    todo = [(each, workspace) for workspace in workspaces for each in cases]
+    profiles = []
+    for each, workspace in with_progress(console, todo):
+        with failing_in_one_line(each):
+            profiles.append(measure_profile(each, workspace, runs=runs))
+        if json is not None:
+            write_profiles(profiles, empty.settings, empty.environment, json)
+    console.print(profiles_table(profiles))

@@ -149,6 +149,39 @@ def test_delta_rs_runs_without_an_environment_and_its_rows_are_checked(
     assert {path.name for path in kept.iterdir()} == {"scale-0.01"}
 
 
+@pytest.mark.minutes
+@pytest.mark.usefixtures("spark", "generator")
+def test_both_peers_are_measured_and_the_one_whose_rows_differ_is_named(tmp_path: Path) -> None:
+    kept, report = tmp_path / "kept", tmp_path / "report.json"
+    answer = '{"run_seconds": [2.0], "files_before": 28, "checksums": ["1", "2", "3"]}'
+    write_python(
+        ICEBERG,
+        kept,
+        f"echo '{{\"spark\": \"4.1.1\"}}'; while read job; do echo '{answer}'; done",
+    )
+
+    result = bench_peers(
+        *("--scale", 0.01, "--runs", 1, "--case", UPSERT, "--directory", kept, "--json", report)
+    )
+
+    assert result.exit_code == 1
+    last = " ".join(result.output.splitlines()[-1].split())
+    assert last == (
+        f"Rows differ from the engine's: Iceberg, {UPSERT} (merge-on-read), "
+        f"Iceberg, {UPSERT} (copy-on-write)."
+    )
+    written = json.loads(report.read_text())
+    with_vectors, without = (case["peers"] for case in written["cases"])
+    assert {peer: runs["rows_equal"] for peer, runs in with_vectors.items()} == {"iceberg": False}
+    assert {peer: runs["rows_equal"] for peer, runs in without.items()} == {
+        "iceberg": False,
+        "delta-rs": True,
+    }
+    assert with_vectors["iceberg"]["seconds"] == 2.0
+    assert set(written["geometric_mean_of_ratios"]) == {"iceberg", "delta-rs"}
+    assert written["environment"]["iceberg"]["spark"] == "4.1.1"
+
+
 def test_without_deltalake_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,33 @@ def test_a_benchmark_checks_rows_and_reports(tmp_path: Path) -> None:
     assert left == {"scale-0.01"}
 
 
+@pytest.mark.usefixtures("spark", "generator")
+def test_a_profile_shows_where_the_time_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaweave.bench.data.tables.TARGET_FILES", 2)
+    report = tmp_path / "profile.json"
+
+    result = bench(
+        *("--profile", "--scale", 0.01, "--runs", 1, "--deletion-vectors", "on"),
+        *("--case", UPSERT, "--directory", tmp_path / "kept", "--json", report),
+    )
+
+    assert result.exit_code == 0, result.output
+    (upsert,) = json.loads(report.read_text())["cases"]
+    assert (upsert["name"], upsert["strategy"]) == (UPSERT, "deletion-vectors")
+    assert upsert["times_limit"] > 0
+    assert "upsert" in result.output
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"scale-0.01"}
+
+
+def test_a_profile_has_no_chart(tmp_path: Path) -> None:
+    result = bench("--profile", "--plot", tmp_path / "chart.png", "--directory", tmp_path / "kept")
+
+    assert result.exit_code == 2
+    assert "--profile has none" in only_line(result)
+
+
 def test_the_list_names_every_case() -> None:
     names = bench("--list").output.splitlines()
 
@@ -95,6 +122,76 @@ def test_iceberg_runs_deltas_cases_alone(name: str, tmp_path: Path) -> None:
 
     assert result.exit_code == 2
     assert f"No case is named {name}. Iceberg runs Delta's 16:" in only_line(result)
+
+
+@pytest.mark.usefixtures("spark", "generator")
+def test_delta_rs_runs_without_an_environment_and_its_rows_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaweave.bench.data.tables.TARGET_FILES", 2)
+    kept, report = tmp_path / "kept", tmp_path / "report.json"
+
+    result = bench_peers(
+        *("--peer", "delta-rs", "--scale", 0.01, "--runs", 1, "--case", UPSERT),
+        *("--keys", "integer", "--directory", kept, "--json", report),
+    )
+
+    assert result.exit_code == 0, result.output
+    written = json.loads(report.read_text())
+    (upsert,) = written["cases"]
+    assert (upsert["name"], upsert["mode"]) == (UPSERT, "copy-on-write")
+    measured = upsert["peers"]["delta-rs"]
+    assert measured["rows_equal"] is True
+    assert measured["ratio"] == measured["seconds"] / upsert["engine_seconds"]
+    assert list(upsert["peers"]) == ["delta-rs"]
+    assert written["key_type"] == "integer"
+    assert written["environment"]["delta-rs"]["deltalake"].startswith("1.")
+    assert {path.name for path in kept.iterdir()} == {"scale-0.01"}
+
+
+@pytest.mark.minutes
+@pytest.mark.usefixtures("spark", "generator")
+def test_both_peers_are_measured_and_the_one_whose_rows_differ_is_named(tmp_path: Path) -> None:
+    kept, report = tmp_path / "kept", tmp_path / "report.json"
+    answer = '{"run_seconds": [2.0], "files_before": 28, "checksums": ["1", "2", "3"]}'
+    write_python(
+        ICEBERG,
+        kept,
+        f"echo '{{\"spark\": \"4.1.1\"}}'; while read job; do echo '{answer}'; done",
+    )
+
+    result = bench_peers(
+        *("--scale", 0.01, "--runs", 1, "--case", UPSERT, "--directory", kept, "--json", report)
+    )
+
+    assert result.exit_code == 1
+    last = " ".join(result.output.splitlines()[-1].split())
+    assert last == (
+        f"Rows differ from the engine's: Iceberg, {UPSERT} (merge-on-read), "
+        f"Iceberg, {UPSERT} (copy-on-write)."
+    )
+    written = json.loads(report.read_text())
+    with_vectors, without = (case["peers"] for case in written["cases"])
+    assert {peer: runs["rows_equal"] for peer, runs in with_vectors.items()} == {"iceberg": False}
+    assert {peer: runs["rows_equal"] for peer, runs in without.items()} == {
+        "iceberg": False,
+        "delta-rs": True,
+    }
+    assert with_vectors["iceberg"]["seconds"] == 2.0
+    assert set(written["geometric_mean_of_ratios"]) == {"iceberg", "delta-rs"}
+    assert written["environment"]["iceberg"]["spark"] == "4.1.1"
+
+
+def test_without_deltalake_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaweave.bench.peers.has_delta_rs", lambda: False)
+
+    result = bench_peers("--directory", tmp_path / "kept")
+
+    assert result.exit_code == 2
+    assert "pip install 'deltaweave[bench]'" in only_line(result)
+    assert not (tmp_path / "kept").exists()
 
 
 def test_an_environment_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:

@@ -5,5 +5,5 @@
 - `limits`: the largest merges that the engine must complete or refuse, and their memory.
 - `merge`: cases of MERGE, how they are timed, and the report.
 - `merge_on_read`: reading, ingesting and rematerializing merge-on-read tables.
-- `peers`: Apache Iceberg and Apache Hudi, each in its own environment.
+- `peers`: Apache Iceberg and Apache Hudi, each in its own environment, and delta-rs.
 """

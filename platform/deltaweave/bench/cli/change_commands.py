@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from deltaweave.bench.cli.merge_commands import DIRECTORY, Directory, Json, Runs, Scale, install
+from deltaweave.bench.cli.merge_commands import DIRECTORY, Directory, Json, Runs, Scale
+from deltaweave.bench.cli.peer_commands import install
 from deltaweave.terminal import FAILED, check_outputs, fail, session, writable
 
 of_changes = typer.Typer()

@@ -1,27 +1,25 @@
-"""The commands `deltaweave bench merge` and `deltaweave bench peers`."""
+"""The command `deltaweave bench merge`, and the options that other commands share with it."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from deltaweave.errors import DeltaweaveError
-from deltaweave.terminal import FAILED, MISUSED, check_outputs, fail, session, writable
+from deltaweave.bench.cli.running_cases import (
+    fail_where_rows_differ,
+    failing_in_one_line,
+    with_progress,
+)
+from deltaweave.terminal import MISUSED, check_outputs, fail, session, writable
 
 if TYPE_CHECKING:
     from deltaweave.bench.data import Workspace
     from deltaweave.bench.merge import Case, Report
-    from deltaweave.bench.peers import Peer, PeersReport
-
-T = TypeVar("T")
 
 bench = typer.Typer(no_args_is_help=True, help="Measure the engine on this machine.")
 
@@ -41,6 +39,13 @@ class KeyType(str, Enum):
     integer = "integer"
 
 
+Keys = Annotated[
+    KeyType,
+    typer.Option(
+        help="Type of the source's keys in Delta's cases: double as in Delta's benchmark, "
+        "or the table's own."
+    ),
+]
 Runs = Annotated[int, typer.Option(help="Timed runs of each side.", min=1)]
 Scale = Annotated[float, typer.Option(help="TPC-DS scale factor; 1 is 71,763 rows.", min=0.001)]
 Json = Annotated[Path | None, typer.Option(help="Write all that was measured here.")]
@@ -63,16 +68,16 @@ def bench_merge(
         list[str] | None, typer.Option(help="A case (see --list); repeatable. [default: 16]")
     ] = None,
     runs: Runs = 3,
-    keys: Annotated[
-        KeyType,
-        typer.Option(
-            help="Type of the source's keys in Delta's cases: double as in Delta's benchmark, "
-            "or the table's own."
-        ),
-    ] = KeyType.double,
+    keys: Keys = KeyType.double,
     log_files: Annotated[
         int, typer.Option(help="Files that the log of many_files_log names.", min=2)
     ] = 100_000,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Show where the engine's time goes, instead of a comparison."
+        ),
+    ] = False,
     json: Json = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the ratios here (.png, .svg, .pdf).")
@@ -85,6 +90,9 @@ def bench_merge(
     By default, the cases are those of Delta's own merge benchmark, on TPC-DS web returns from the
     published generator; --case chooses others. Both sides merge into fresh clones of the same table
     and take turns. The first merge of each is not timed.
+
+    With --profile, the engine runs alone: a table shows its time in jobs, planning and the commit,
+    and the time that pyarrow needs to read the keys and write the changed rows.
     """
     from deltaweave.bench.data import Workspace
     from deltaweave.bench.merge import cases
@@ -98,6 +106,8 @@ def bench_merge(
         chosen = cases.chosen(case or [], every)
     except cases.UnknownCaseError as error:
         fail(f"{error} `deltaweave bench merge --list` lists them.", MISUSED)
+    if profile and plot is not None:
+        fail("--plot draws the ratios of a comparison, and --profile has none.", MISUSED)
     check_outputs(json, plot)
     vectors = {"on": [True], "off": [False], "both": [True, False]}[deletion_vectors.value]
     directory = writable(directory)
@@ -106,78 +116,17 @@ def bench_merge(
         workspaces = [
             Workspace(spark, directory, scale, each, keys.value, log_files) for each in vectors
         ]
+        if profile:
+            _profile(console, chosen, workspaces, runs, json)
+            return
         report = _measure(console, chosen, workspaces, runs, json)
     console.print(report.table())
     if plot is not None:
         report.plot(plot)
-    _fail_where_rows_differ(
+    fail_where_rows_differ(
         "built-in MERGE's",
         [result.case.name for result in report.results if result.rows_equal is False],
     )
-
-
-@bench.command("peers")
-def bench_peers(
-    scale: Annotated[
-        float, typer.Option(help="TPC-DS scale factor; 1 is 71,763 rows.", min=0.01)
-    ] = 1,
-    case: Annotated[
-        list[str] | None,
-        typer.Option(help="One of Delta's 16 cases; repeatable. [default: 16]"),
-    ] = None,
-    runs: Runs = 3,
-    json: Json = None,
-    directory: Directory = DIRECTORY,
-) -> None:
-    """Run Delta's 16 cases on the engine and on Apache Iceberg, and compare times and rows.
-
-    Iceberg runs on its own Spark, in an environment that the first call creates in the directory.
-    Its table, of format 3, has the same rows in the same number of files. Its merge-on-read mode is
-    compared with our table with deletion vectors, and its copy-on-write mode with ours without.
-    """
-    from deltaweave.bench.data import Workspace
-    from deltaweave.bench.merge import cases
-    from deltaweave.bench.peers import ICEBERG, MODES, has_deletion_vectors
-
-    try:
-        chosen = cases.chosen(case or [], cases.delta_cases())
-    except cases.UnknownCaseError as error:
-        fail(
-            f"{error} Iceberg runs Delta's 16: the first that `bench merge --list` names.",
-            MISUSED,
-        )
-    check_outputs(json)
-    directory = writable(directory)
-    console = Console(highlight=False)
-    with _failing_in_one_line():
-        install(console, ICEBERG, directory)
-    with session(directory) as spark:
-        workspaces = {
-            mode: Workspace(spark, directory, scale, has_deletion_vectors(mode)) for mode in MODES
-        }
-        report = _measure_peers(console, chosen, workspaces, runs, json)
-    console.print(report.table())
-    _fail_where_rows_differ(
-        "Iceberg's",
-        [f"{result.name} ({result.mode})" for result in report.results if not result.rows_equal],
-    )
-
-
-def install(console: Console, peer: Peer, directory: Path) -> None:
-    """Create the environment of a peer in the directory, unless it exists.
-
-    Raises:
-        PeerError: It cannot be made.
-    """
-    environment = peer.environment(directory)
-    if peer.is_made(environment):
-        return
-    console.print(
-        f"Installing {peer.pyspark} for {peer.title} into {environment} (once; about 450 MB)",
-        soft_wrap=True,
-    )
-    with console.status("Installing"):
-        peer.make(environment)
 
 
 def _measure(
@@ -191,86 +140,29 @@ def _measure(
 
     report = empty_report(workspaces[0], runs)
     todo = [(each, workspace) for workspace in workspaces for each in cases]
-    for turn, (each, workspace) in enumerate(_with_progress(console, todo)):
-        with _failing_in_one_line(each):
+    for turn, (each, workspace) in enumerate(with_progress(console, todo)):
+        with failing_in_one_line(each):
             report = report.with_result(measure(each, workspace, runs=runs, turn=turn))
         if json is not None:  # after each case, so that an interrupted run keeps its results
             report.write_json(json)
     return report
 
 
-def _measure_peers(
+def _profile(
     console: Console,
     cases: Sequence[Case],
-    workspaces: Mapping[str, Workspace],
+    workspaces: Sequence[Workspace],
     runs: int,
     json: Path | None,
-) -> PeersReport:
-    from deltaweave.bench.merge import environment_of
-    from deltaweave.bench.peers import ICEBERG, PeersReport, compare, session_conf
+) -> None:
+    from deltaweave.bench.merge import empty_report, measure_profile, profiles_table, write_profiles
 
-    any_of_them = next(iter(workspaces.values()))
-    directory = any_of_them.directory
-    settings = {"scale": any_of_them.scale, "runs": runs, "key_type": any_of_them.key_type}
-    environment = environment_of(any_of_them.spark)
-    todo = [(each, mode) for mode in workspaces for each in cases]
-    with (
-        tempfile.TemporaryDirectory(dir=directory, prefix=".iceberg-") as tables,
-        _failing_in_one_line(),
-        ICEBERG.started(
-            ICEBERG.environment(directory),
-            session_conf(any_of_them.spark),
-            Path(tables),
-            directory / "iceberg.log",
-        ) as process,
-    ):
-        report = PeersReport(settings, {**environment, "iceberg": process.versions})
-        for each, mode in _with_progress(console, todo):
-            with _failing_in_one_line(each):
-                report = report.with_result(
-                    compare(each, mode, workspaces[mode], process, runs=runs)
-                )
-            if json is not None:
-                report.write_json(json)
-    return report
-
-
-def _with_progress(console: Console, todo: Sequence[tuple[Case, T]]) -> Iterator[tuple[Case, T]]:
-    """Yield each item under a progress bar that names its case."""
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with bar:
-        task = bar.add_task("", total=len(todo))
-        for case, beside in todo:
-            bar.update(task, description=case.label)
-            yield case, beside
-            bar.advance(task)
-
-
-@contextmanager
-def _failing_in_one_line(case: Case | None = None) -> Iterator[None]:
-    from deltaweave.bench.data import GeneratorError
-    from deltaweave.bench.peers import PeerError
-
-    where = "" if case is None else f"{case.name}: "
-    try:
-        yield
-    except GeneratorError as error:
-        lines = str(error).splitlines()  # the last ones of the generator's output
-        fail(" ".join(dict.fromkeys((lines[0], lines[-1]))), FAILED)
-    except (DeltaweaveError, PeerError) as error:
-        fail(f"{where}{error}", FAILED)
-    except OSError as error:
-        fail(f"{where}{error.strerror or error}", FAILED)
-
-
-def _fail_where_rows_differ(whose: str, differing: Sequence[str]) -> None:
-    if differing:
-        fail(f"Rows differ from {whose}: {', '.join(differing)}.", FAILED)
+    empty = empty_report(workspaces[0], runs)
+    todo = [(each, workspace) for workspace in workspaces for each in cases]
+    profiles = []
+    for each, workspace in with_progress(console, todo):
+        with failing_in_one_line(each):
+            profiles.append(measure_profile(each, workspace, runs=runs))
+        if json is not None:
+            write_profiles(profiles, empty.settings, empty.environment, json)
+    console.print(profiles_table(profiles))

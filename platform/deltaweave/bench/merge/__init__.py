@@ -6,6 +6,8 @@
 - `many_files`: a table whose log names many files.
 - `built_in`: runs Delta's own MERGE.
 - `runner`: times the engine and its peers in turn, and compares their rows.
+- `profile`: where the time of a merge goes, by `spark_work`, `jvm_calls` and `parquet_limit`.
+- `profile_report`: profiles on the screen and as JSON.
 - `report`: the results on the screen, as JSON and as a chart.
 """
 
@@ -13,15 +15,20 @@ from __future__ import annotations
 
 from deltaweave.bench.merge.built_in import builtin_merge, measured_builtin_merge
 from deltaweave.bench.merge.case import UPSERT, Case, Merges, Statement
+from deltaweave.bench.merge.profile import Profile, measure_profile
+from deltaweave.bench.merge.profile_report import profiles_table, write_profiles
 from deltaweave.bench.merge.report import Report, empty_report, environment_of
-from deltaweave.bench.merge.runner import ENGINE, checksums, fingerprint, measure
+from deltaweave.bench.merge.runner import ENGINE, Run, Side, checksums, fingerprint, measure
 
 __all__ = [
     "ENGINE",
     "UPSERT",
     "Case",
     "Merges",
+    "Profile",
     "Report",
+    "Run",
+    "Side",
     "Statement",
     "builtin_merge",
     "checksums",
@@ -29,5 +36,8 @@ __all__ = [
     "environment_of",
     "fingerprint",
     "measure",
+    "measure_profile",
     "measured_builtin_merge",
+    "profiles_table",
+    "write_profiles",
 ]

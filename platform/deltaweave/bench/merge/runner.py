@@ -6,10 +6,12 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
@@ -70,7 +72,7 @@ class CaseResult:
         runs: The timed runs of each side, in order.
         files_at_end: How many files each side's table has after the last run.
         fingerprints: The `fingerprint` of each side's table after the last run.
-        rows_equal: Whether both sides' tables hold the same rows after the last run and both report
+        rows_equal: Whether all sides' tables hold the same rows after the last run and all report
             the same numbers of changed rows; None if the engine ran alone.
     """
 
@@ -106,7 +108,14 @@ class CaseResult:
         }
 
 
-def measure(case: Case, workspace: Workspace, *, runs: int, turn: int = 0) -> CaseResult:
+def measure(
+    case: Case,
+    workspace: Workspace,
+    *,
+    runs: int,
+    turn: int = 0,
+    peers: Mapping[str, Side] = MappingProxyType({}),
+) -> CaseResult:
     """Measure one case.
 
     Each side first runs one merge untimed, then all merges `runs` times, each time on a fresh
@@ -117,42 +126,29 @@ def measure(case: Case, workspace: Workspace, *, runs: int, turn: int = 0) -> Ca
         workspace: Where its tables are kept.
         runs: How many timed runs each side has.
         turn: Which side begins the first run; each later run begins with the next side.
+        peers: Further sides that take turns with the engine, by their names.
     """
-    spark = workspace.spark
-    persistent = str(workspace.deletion_vectors).lower()
-    prepared = case.prepare(workspace)
-    with (
-        session_options(
-            spark, {"spark.databricks.delta.merge.deletionVectors.persistent": persistent}
-        ),
-        tempfile.TemporaryDirectory(dir=workspace.directory, prefix=".clones-") as directory,
-    ):
-        clones = Path(directory)
-
-        def run_on_clone(side: Side, merges: Merges, name: str) -> Run:
-            table = clones / name
-            clone(merges.target, table)
-            _files_of(spark, table)  # reads the log, so that each run starts with a cached snapshot
-            return side(spark, merges, table)
-
+    with clones_of(case, workspace) as clones:
+        prepared = clones.prepared
         sides: dict[str, Side] = {ENGINE: _run_engine}
         if case.with_builtin:
             sides[BUILTIN] = _run_builtin
+        sides.update(peers)
         one = replace(prepared, statements=prepared.statements[:1])
-        warm_up = {name: run_on_clone(side, one, f"{name}-0") for name, side in sides.items()}
+        warm_up = {name: clones.run(side, one, f"{name}-0") for name, side in sides.items()}
         if case.with_rewrite:
             sides[REWRITE] = _copying(warm_up[ENGINE].touched)
-            run_on_clone(sides[REWRITE], one, f"{REWRITE}-0")
+            clones.run(sides[REWRITE], one, f"{REWRITE}-0")
         order = list(sides)
         done: dict[str, list[Run]] = {name: [] for name in order}
         for number in range(1, runs + 1):
-            for table in clones.iterdir():
-                shutil.rmtree(table)
+            clones.clear()
             first = (turn + number) % len(order)
             for name in order[first:] + order[:first]:
-                done[name].append(run_on_clone(sides[name], prepared, f"{name}-{number}"))
+                done[name].append(clones.run(sides[name], prepared, f"{name}-{number}"))
         merged = [name for name in order if name != REWRITE]
-        last = {name: clones / f"{name}-{runs}" for name in merged}
+        last = {name: clones.directory / f"{name}-{runs}" for name in merged}
+        spark = workspace.spark
         held = {name: fingerprint(_compared(spark, prepared, last[name])) for name in merged}
         return CaseResult(
             case,
@@ -160,8 +156,52 @@ def measure(case: Case, workspace: Workspace, *, runs: int, turn: int = 0) -> Ca
             done,
             {name: _files_of(spark, table) for name, table in last.items()},
             held,
-            _are_equal(done, held) if case.with_builtin else None,
+            _are_equal(done, held) if len(held) > 1 else None,
         )
+
+
+@dataclass(frozen=True)
+class Clones:
+    """Clones of a case's target.
+
+    Attributes:
+        spark: The session.
+        prepared: The case's tables and statements.
+        directory: Where the clones are.
+    """
+
+    spark: SparkSession
+    prepared: Merges
+    directory: Path
+
+    def run(self, side: Side, merges: Merges, name: str) -> Run:
+        """Run a side on a new clone of this name."""
+        table = self.directory / name
+        clone(self.prepared.target, table)
+        _files_of(
+            self.spark, table
+        )  # reads the log, so that each run starts with a cached snapshot
+        return side(self.spark, merges, table)
+
+    def clear(self) -> None:
+        """Remove the clones that there are."""
+        for table in self.directory.iterdir():
+            shutil.rmtree(table)
+
+
+@contextmanager
+def clones_of(case: Case, workspace: Workspace) -> Iterator[Clones]:
+    """Prepare a case, and make room for clones of its target until the context ends."""
+    prepared = case.prepare(workspace)
+    persistent = str(workspace.deletion_vectors).lower()
+    with (
+        session_options(
+            workspace.spark,
+            {"spark.databricks.delta.merge.deletionVectors.persistent": persistent},
+        ),
+        tempfile.TemporaryDirectory(dir=workspace.directory, prefix=".clones-") as directory,
+    ):
+        yield Clones(workspace.spark, prepared, Path(directory))
 
 
 def _run_engine(spark: SparkSession, merges: Merges, table: Path) -> Run:

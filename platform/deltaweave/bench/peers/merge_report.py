@@ -1,4 +1,4 @@
-"""The report of `deltaweave bench peers`: the engine's times and Apache Iceberg's."""
+"""The report of `deltaweave bench peers`: the times of the engine, Apache Iceberg and delta-rs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,24 @@ from statistics import geometric_mean, median
 from rich import box
 from rich.table import Table
 
-from deltaweave.bench.data import TARGET_FILES, Workspace
-from deltaweave.bench.merge import ENGINE, Case, measure
-from deltaweave.bench.peers import iceberg
-from deltaweave.bench.peers.iceberg import MERGE_ON_READ, MODES
-from deltaweave.bench.peers.peer_process import PeerProcess
+from deltaweave.bench.peers.iceberg import ICEBERG, MERGE_ON_READ, MODES
+
+DELTA_RS = "delta-rs"
+TITLES: Mapping[str, str] = {ICEBERG.name: ICEBERG.title, DELTA_RS: DELTA_RS}
+"""The peers' names in tables, by their names on the command line and in JSON."""
+
+
+@dataclass(frozen=True)
+class PeerRuns:
+    """The timed runs of one peer.
+
+    Attributes:
+        seconds: How long each run took.
+        rows_equal: Whether its table holds the engine's rows after the last run.
+    """
+
+    seconds: Sequence[float]
+    rows_equal: bool
 
 
 @dataclass(frozen=True)
@@ -25,23 +38,30 @@ class PeerResult:
     Attributes:
         name: The case's name in JSON.
         label: The case's name in tables.
-        mode: How Iceberg's table writes; for merge-on-read, ours has deletion vectors.
+        mode: How Iceberg's table writes; for merge-on-read, ours has deletion vectors. delta-rs
+            has copy-on-write alone.
         engine_seconds: How long each timed run of the engine took.
-        iceberg_seconds: How long each timed run of Iceberg took.
-        rows_equal: Whether both tables hold the same rows after the last run.
+        peers: The runs of each peer, by its name.
+        is_deltas: Whether the case is one of Delta's, which the means cover.
     """
 
     name: str
     label: str
     mode: str
     engine_seconds: Sequence[float]
-    iceberg_seconds: Sequence[float]
-    rows_equal: bool
+    peers: Mapping[str, PeerRuns]
+    is_deltas: bool = True
+
+    def ratio(self, peer: str) -> float | None:
+        """A peer's median time divided by the engine's; None if the peer did not run."""
+        if peer not in self.peers:
+            return None
+        return median(self.peers[peer].seconds) / median(self.engine_seconds)
 
     @property
-    def ratio(self) -> float:
-        """The median time of Iceberg divided by the median time of the engine."""
-        return median(self.iceberg_seconds) / median(self.engine_seconds)
+    def differing(self) -> list[str]:
+        """The titles of the peers whose rows are not the engine's."""
+        return [TITLES[peer] for peer, runs in self.peers.items() if not runs.rows_equal]
 
 
 @dataclass(frozen=True)
@@ -50,7 +70,7 @@ class PeersReport:
 
     Attributes:
         settings: The benchmark's settings by name, such as scale and runs.
-        environment: Versions and the machine's size, by name; Iceberg's versions under `iceberg`.
+        environment: Versions and the machine's size, by name; each peer's versions under its name.
         results: A result for each case and mode.
     """
 
@@ -62,12 +82,19 @@ class PeersReport:
         """The report with one more result."""
         return replace(self, results=(*self.results, result))
 
-    def geometric_means(self) -> dict[str, float]:
-        """The geometric means of the ratios, by mode."""
-        ratios = {
-            mode: [result.ratio for result in self.results if result.mode == mode] for mode in MODES
+    def geometric_means(self) -> dict[str, dict[str, float]]:
+        """The geometric means of the ratios in Delta's cases, by peer and mode."""
+        return {
+            peer: {mode: geometric_mean(ratios) for mode, ratios in modes.items()}
+            for peer, modes in self._ratios().items()
         }
-        return {mode: geometric_mean(found) for mode, found in ratios.items() if found}
+
+    def lowest(self) -> dict[str, dict[str, float]]:
+        """The lowest ratios in Delta's cases, by peer and mode."""
+        return {
+            peer: {mode: min(ratios) for mode, ratios in modes.items()}
+            for peer, modes in self._ratios().items()
+        }
 
     def write_json(self, path: Path) -> None:
         """Write all results as JSON."""
@@ -76,22 +103,8 @@ class PeersReport:
             **self.settings,
             "environment": self.environment,
             "geometric_mean_of_ratios": self.geometric_means(),
-            "cases": [
-                {
-                    "name": result.name,
-                    "mode": result.mode,
-                    "deletion_vectors": has_deletion_vectors(result.mode),
-                    "engine_seconds": median(result.engine_seconds),
-                    "iceberg_seconds": median(result.iceberg_seconds),
-                    "ratio": result.ratio,
-                    "run_seconds": {
-                        "engine": list(result.engine_seconds),
-                        "iceberg": list(result.iceberg_seconds),
-                    },
-                    "rows_equal": result.rows_equal,
-                }
-                for result in self.results
-            ],
+            "lowest_ratio": self.lowest(),
+            "cases": [_as_json(result) for result in self.results],
         }
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
@@ -102,23 +115,38 @@ class PeersReport:
         )
         table.add_column("case", vertical="bottom")
         table.add_column("mode", vertical="bottom")
-        for heading in ("deltaweave\nseconds", "Iceberg\nseconds", "ratio", "rows\nequal"):
+        peers = self._peers()
+        headings = [heading for peer in peers for heading in (f"{TITLES[peer]}\nseconds", "ratio")]
+        for heading in ("deltaweave\nseconds", *headings, "rows\nequal"):
             table.add_column(heading, justify="right", vertical="bottom")
         for result in self.results:
-            table.add_row(
-                result.label,
-                result.mode,
-                f"{median(result.engine_seconds):.2f}",
-                f"{median(result.iceberg_seconds):.2f}",
-                f"{result.ratio:.2f}",
-                "yes" if result.rows_equal else "NO",
-            )
+            cells = [cell for peer in peers for cell in _cells(result, peer)]
+            equal = "NO" if result.differing else "yes"
+            seconds = f"{median(result.engine_seconds):.2f}"
+            table.add_row(result.label, result.mode, seconds, *cells, equal)
         return table
 
+    def _peers(self) -> list[str]:
+        return [peer for peer in TITLES if any(peer in result.peers for result in self.results)]
+
+    def _ratios(self) -> dict[str, dict[str, list[float]]]:
+        ratios: dict[str, dict[str, list[float]]] = {}
+        for peer in self._peers():
+            for mode in MODES:
+                found = [each.ratio(peer) for each in self.results if _counts(each, mode)]
+                given = [ratio for ratio in found if ratio is not None]
+                if given:
+                    ratios.setdefault(peer, {})[mode] = given
+        return ratios
+
     def _means_in_words(self) -> str | None:
-        means = self.geometric_means().items()
-        words = [f"{mean:.2f} beside {mode}" for mode, mean in means]
-        return f"Geometric mean of the ratios: {', '.join(words)}" if words else None
+        lowest = self.lowest()
+        words = [
+            f"{mean:.2f} (lowest {lowest[peer][mode]:.2f}) beside {TITLES[peer]}, {mode}"
+            for peer, modes in self.geometric_means().items()
+            for mode, mean in modes.items()
+        ]
+        return f"Geometric mean of the ratios: {'; '.join(words)}" if words else None
 
 
 def has_deletion_vectors(mode: str) -> bool:
@@ -126,33 +154,32 @@ def has_deletion_vectors(mode: str) -> bool:
     return mode == MERGE_ON_READ
 
 
-def compare(
-    case: Case, mode: str, workspace: Workspace, process: PeerProcess, *, runs: int
-) -> PeerResult:
-    """Measure one of Delta's cases on the engine, then on Iceberg.
+def _counts(result: PeerResult, mode: str) -> bool:
+    return result.mode == mode and result.is_deltas
 
-    Both tables have the same rows in the same number of files.
 
-    Args:
-        case: The case.
-        mode: How Iceberg's table writes.
-        workspace: Where our tables are kept; with deletion vectors if the mode needs them.
-        process: The process that runs Iceberg.
-        runs: How many timed runs each side has, after an untimed one.
+def _cells(result: PeerResult, peer: str) -> tuple[str, str]:
+    ratio = result.ratio(peer)
+    if ratio is None:
+        return "-", "-"
+    return f"{median(result.peers[peer].seconds):.2f}", f"{ratio:.2f}"
 
-    Raises:
-        PeerError: Iceberg failed.
-    """
-    ours = measure(replace(case, with_builtin=False), workspace, runs=runs)
-    merges = case.prepare(workspace)
-    job = iceberg.merge_job(workspace.spark, merges, workspace.parts(), mode, runs)
-    theirs = iceberg.measure(process, job)
-    assert theirs.files_before == TARGET_FILES, "a task for each part wrote a file"
-    return PeerResult(
-        case.name,
-        case.label,
-        mode,
-        [run.seconds for run in ours.runs[ENGINE]],
-        theirs.seconds,
-        tuple(map(str, ours.fingerprints[ENGINE])) == theirs.checksums,
-    )
+
+def _as_json(result: PeerResult) -> dict[str, object]:
+    return {
+        "name": result.name,
+        "mode": result.mode,
+        "deletion_vectors": has_deletion_vectors(result.mode),
+        "in_geometric_mean": result.is_deltas,
+        "engine_seconds": median(result.engine_seconds),
+        "run_seconds": list(result.engine_seconds),
+        "peers": {
+            peer: {
+                "seconds": median(runs.seconds),
+                "ratio": result.ratio(peer),
+                "run_seconds": list(runs.seconds),
+                "rows_equal": runs.rows_equal,
+            }
+            for peer, runs in result.peers.items()
+        },
+    }

@@ -1,10 +1,10 @@
 """Runs the MERGE statements of existing code on the engine: `enable` a session, and `disable` it.
 
 `SparkSession.sql` and the `execute` of Delta's merge builder are replaced in the Python process,
-once, when the first session is enabled or when dbt starts (`dbt_deltaweave`). What replaces them
-asks the session's configuration at each MERGE, and hands on all other statements and the sessions
-that are not enabled. A session that Spark clones from an enabled one, as for `foreachBatch`, is
-enabled too; one of `newSession()` is not, unless the setting is in Spark's own configuration.
+once, when the first session is enabled or by `install`. What replaces them asks the session's
+configuration at each MERGE, and hands on all other statements and the sessions that are not
+enabled. A session that Spark clones from an enabled one, as for `foreachBatch`, is enabled too; one
+of `newSession()` is not, unless the setting is in Spark's own configuration.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def run(commands: str, project: Path, environment: Path) -> str:
     variables = {
         **os.environ,
         "PATH": f"{environment}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT / "platform"),
+        "PYTHONPATH": f".{os.pathsep}{ROOT / 'platform'}",
         # Derby waits for no disk: nobody needs the metastore after a crash.
         "SPARK_SUBMIT_OPTS": f"{options} -Dderby.system.durability=test",
         "NO_COLOR": "1",
@@ -94,7 +94,7 @@ def writers(table: deltalake.DeltaTable) -> set[str]:
 
 def test_where_no_project_of_spark_runs_nothing_is_imported() -> None:
     program = "import sys, dbt_deltaweave; assert not {'pyspark', 'deltaweave'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], cwd=EXAMPLE, check=True)
 
 
 @pytest.mark.minutes

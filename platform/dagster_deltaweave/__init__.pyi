@@ -8,6 +8,7 @@ from .checks import build_orphan_changes_check as build_orphan_changes_check
 from .checks import build_pending_changes_check as build_pending_changes_check
 from .checks import build_table_checks as build_table_checks
 from .components import CdcAssetComponent as CdcAssetComponent
+from .components import DeltaTablesComponent as DeltaTablesComponent
 from .components import LandingSensorComponent as LandingSensorComponent
 from .components import MaintenanceComponent as MaintenanceComponent
 from .components import MergeAssetComponent as MergeAssetComponent

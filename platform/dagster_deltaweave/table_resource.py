@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dagster import AssetKey, AssetsDefinition, ConfigurableResource, ResourceDependency
 
 from dagster_deltaweave.io_manager import SparkDeltaIOManager
-from dagster_deltaweave.tables import MergeOnReadDeclaration, table_declaration
+from dagster_deltaweave.tables import MergeOnReadDeclaration, table_place
 from deltaweave.errors import StatementError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class DeltaTableResource(ConfigurableResource["DeltaTableResource"]):
 
         Args:
             asset: The asset, or its key (`sales/orders`). If the asset declares where its table is
-                (`table=…`), give the asset: its key alone does not say so.
+                (`table=…`, `schema` in its metadata), give the asset: its key does not say so.
 
         Raises:
             StatementError: The asset is the view of a merge-on-read table, which has no table.
@@ -39,7 +39,7 @@ class DeltaTableResource(ConfigurableResource["DeltaTableResource"]):
             key = AssetKey.from_user_string(asset) if isinstance(asset, str) else asset
             return self.io_manager.locator.table(key)
         name = asset.key.to_user_string()
-        declaration = table_declaration(asset.metadata_by_key[asset.key], asset=name)
+        declaration = table_place(asset.metadata_by_key[asset.key], asset=name)
         if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "view":
             raise StatementError(
                 "the view of a merge-on-read table has no table of its own.",

@@ -50,19 +50,22 @@ def tables_in(spark: SparkSession, database: str) -> list[str]:
 
 
 def by_asset(spark: SparkSession, folder: Path, settings: dict[str, str]) -> None:
-    """A run of an asset whose table has a name and is created by the run."""
+    """A run of assets that creates their tables, named by `table` and by metadata."""
 
     @merge_asset(keys=["id"], table="gold.returns")
     def returns() -> DataFrame:
         return frame(spark, [(1, "by asset")], SCHEMA)
 
+    @merge_asset(keys=["id"], metadata={"schema": "gold", "catalog": "spark_catalog"})
+    def refunds() -> DataFrame:
+        return frame(spark, [(1, "by schema")], SCHEMA)
+
     resource = SparkResource(spark_config=settings)
     manager = SparkDeltaIOManager(root=str(folder / "tables"), spark=resource)
     with instance_for_test() as instance:
         for _ in range(2):  # it makes the table, then merges into it
-            assert materialize(
-                [returns], resources={"io_manager": manager, "spark": resource}, instance=instance
-            ).success
+            given = {"io_manager": manager, "spark": resource}
+            assert materialize([returns, refunds], resources=given, instance=instance).success
 
 
 def main(folder: Path) -> None:
@@ -90,6 +93,7 @@ def main(folder: Path) -> None:
         "after_text": after_text,
         "after_clauses": after_clauses,
         "by_asset": (rows(Table(spark, "gold.returns")), Table(spark, "gold.returns").version()),
+        "by_schema": (rows(Table(spark, "gold.refunds")), Table(spark, "gold.refunds").version()),
         "tables": {database: tables_in(spark, database) for database in ("bronze", "gold")},
         "provider": spark.sql("DESCRIBE DETAIL gold.returns").head().format,
         "places": [table.location() for table in (bronze, gold, Table(spark, "gold.returns"))],

@@ -37,7 +37,8 @@ def test_tables_of_a_hive_metastore_are_created_and_merged_into_by_name(tmp_path
     assert outcome["after_text"] == [2, by_text, before]
     assert outcome["after_clauses"] == [2, by_text, [[1, "by clauses"], [2, "before"]]]
     assert outcome["by_asset"] == [[[1, "by asset"]], 2]
-    assert outcome["tables"] == {"bronze": ["orders"], "gold": ["orders", "returns"]}
+    assert outcome["by_schema"] == [[[1, "by schema"]], 2]
+    assert outcome["tables"] == {"bronze": ["orders"], "gold": ["orders", "refunds", "returns"]}
     assert outcome["provider"] == "delta"
     assert outcome["places"] == [
         f"file:{tmp_path}/warehouse/{name}"

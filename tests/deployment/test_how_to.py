@@ -15,7 +15,7 @@ from dagster.components.testing.utils import DefsFolderSandbox, create_defs_fold
 from pyspark.sql import SparkSession
 
 import deltaweave
-from dagster_deltaweave import MergeAssetComponent, SparkResource
+from dagster_deltaweave import DeltaTablesComponent, MergeAssetComponent, SparkResource
 from dagster_deltaweave.tables import MergeDeclaration, merge_declaration_in
 from deltaweave import Table
 from deltaweave.session import delta_conf
@@ -88,6 +88,8 @@ def sandbox() -> Iterator[DefsFolderSandbox]:
 def test_the_yaml_and_the_resources_of_the_dg_page_load(sandbox: DefsFolderSandbox) -> None:
     folder = sandbox.scaffold_component(MergeAssetComponent, defs_path="orders")
     (folder / "defs.yaml").write_text(example("dg-and-yaml.md", "yaml"))
+    found = sandbox.scaffold_component(DeltaTablesComponent, defs_path="bronze")
+    (found / "defs.yaml").write_text(example("dg-and-yaml.md", "yaml found"))
     (folder.parent / "resources.py").write_text(example("dg-and-yaml.md", "python resources"))
 
     with sandbox.build_all_defs() as defs:

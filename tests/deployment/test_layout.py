@@ -109,6 +109,7 @@ def test_the_public_names_of_the_dagster_side() -> None:
         "CdcAssetComponent",
         "Changes",
         "DeltaTableResource",
+        "DeltaTablesComponent",
         "LandingSensorComponent",
         "MaintenanceComponent",
         "MergeAssetComponent",

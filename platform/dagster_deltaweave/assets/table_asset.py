@@ -19,7 +19,11 @@ from dagster import (
     asset,
 )
 
-from dagster_deltaweave.tables import TableDeclaration, declaration_metadata
+from dagster_deltaweave.tables import (
+    TableDeclaration,
+    declaration_metadata,
+    table_declaration,
+)
 
 KINDS: Set[str] = frozenset({"spark", "deltalake", "python"})
 
@@ -77,13 +81,19 @@ def table_asset(
         metadata: Further metadata of the definition.
         kinds: Kinds the UI shows.
         pool: The concurrency pool; by default one for each table.
+
+    Raises:
+        StatementError: The metadata names another place than the declaration.
     """
+    key = asset_key(key_prefix, name)
+    metadata = {**(metadata or {}), **declaration_metadata(declaration)}
+    table_declaration(metadata, asset=key.to_user_string())  # refuses what makes no sense
     definition: AssetsDefinition = asset(
         name=name,
         key_prefix=key_prefix,
-        metadata={**(metadata or {}), **declaration_metadata(declaration)},
+        metadata=metadata,
         kinds=set(kinds),
-        pool=pool or "/".join(["merge", *asset_key(key_prefix, name).path]),
+        pool=pool or "/".join(["merge", *key.path]),
         **arguments,
     )(function)
     return definition

@@ -16,7 +16,7 @@ from dagster import (
     DagsterInvalidDefinitionError,
 )
 
-from dagster_deltaweave.tables import run_locator, table_declaration
+from dagster_deltaweave.tables import run_locator, table_place
 
 if TYPE_CHECKING:
     from deltaweave import Table
@@ -80,7 +80,7 @@ def asset_table(
     """The table of an asset, as the IO manager of the run knows it."""
     tables = run_locator(context.op_execution_context.resources, io_manager_key)
     metadata = asset.metadata_by_key[asset.key]
-    return tables.table(asset.key, table_declaration(metadata, asset=asset.key.to_user_string()))
+    return tables.table(asset.key, table_place(metadata, asset=asset.key.to_user_string()))
 
 
 def invalid_checks(key: AssetKey, problem: str) -> DagsterInvalidDefinitionError:

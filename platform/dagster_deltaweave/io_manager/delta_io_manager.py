@@ -40,12 +40,14 @@ from dagster_deltaweave.spark import SparkResource
 from dagster_deltaweave.tables import (
     Changes,
     MergeOnReadDeclaration,
+    Namespace,
     TableDeclaration,
     TableLocator,
     check_parents,
     check_places,
+    full_names,
     open_merge_on_read,
-    problem_of_table_key,
+    table_place,
 )
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.locations import refuse_credentials
@@ -91,6 +93,22 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     root: str = Field(
         description="Path or URI under which the tables lie, each at its asset key: <root>/<key>."
     )
+    # pydantic has a method `schema`; Dagster's own IO managers name the field so, too.
+    schema_: str | None = Field(
+        default=None,
+        alias="schema",
+        description=(
+            "Schema (database) of the tables of assets whose metadata has no `schema`. Each table "
+            "is then <schema>.<last part of the key> and not under the root."
+        ),
+    )
+    catalog: str | None = Field(
+        default=None,
+        description=(
+            "Catalog of the tables of assets whose metadata has no `catalog`. An asset without any "
+            "`schema` then has that of its key's prefix."
+        ),
+    )
     explain: bool = Field(
         default=False,
         description=(
@@ -115,7 +133,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     @property
     def locator(self) -> TableLocator:
         """Finds the tables."""
-        return TableLocator(self.root, self.spark)
+        return TableLocator(self.root, self.spark, Namespace(self.catalog, self.schema_))
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Store what the asset function returned, and record the result."""
@@ -171,8 +189,9 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             StatementError: It is inside another table, around one, or would be created there.
         """
         is_made = table.exists()
-        check_places(context, self.locator.path_or_name, is_made=is_made)
-        if not is_made and declaration.table is None:
+        locator = self.locator
+        check_places(context, locator.path_or_name, full_names(table.spark), is_made=is_made)
+        if not is_made and locator.is_under_root(declaration):
             check_parents(
                 self.root,
                 context.asset_key,
@@ -197,14 +216,28 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         context.log.info("The asset returned None: nothing is written.")
         if isinstance(declared, MergeOnReadDeclaration):
             record_data_version(context, open_merge_on_read(self.locator, declared).newest_batch())
-        elif declared is not None or problem_of_table_key(context.asset_key) is None:
-            table = self.locator.table(context.asset_key, declared)
-            if table.exists():
+        else:
+            table = self._table_if_there(context, declared)
+            if table is not None:
                 record_unchanged(context, table)
         if declared is not None:
             nothing = MetadataValue.text("nothing: the asset returned None")
             context.add_output_metadata({"write/mode": nothing})
             record_listed_partitions(context, output_partition_keys(context))
+
+    def _table_if_there(
+        self, context: OutputContext, declared: TableDeclaration | None
+    ) -> "Table | None":
+        """The table of an asset that returned None, if there is one."""
+        key = context.asset_key
+        try:
+            place = declared or table_place(context.definition_metadata, asset=key.to_user_string())
+            table = self.locator.table(key, place)
+            return table if table.exists() else None
+        except StatementError:
+            if declared is not None:
+                raise
+            return None  # an asset that declares no table needs no place for one
 
     def load_input(self, context: InputContext) -> Any:
         """The upstream asset's table, its partitions, or what changed, as the input asks."""

@@ -31,6 +31,7 @@ from dagster_deltaweave.tables import (
     TableLocator,
     load_merge_on_read,
     table_declaration,
+    table_place,
 )
 from deltaweave.errors import SourceError
 
@@ -44,7 +45,7 @@ def load_input(context: InputContext, tables: TableLocator) -> Any:
     """The upstream asset's table, its partitions, or what changed, as the input asks."""
     upstream = context.upstream_output
     metadata = (upstream.definition_metadata if upstream else None) or {}
-    declaration = declared_table(metadata, context.asset_key)
+    declaration = table_place(metadata, asset=context.asset_key.to_user_string())
     table = tables.table(context.asset_key, declaration)
     name = context.name if context.has_input_name else context.asset_key.to_user_string()
     own = context.definition_metadata or {}

@@ -1,6 +1,7 @@
 """Reads the logs of Delta tables, mostly without Spark.
 
 - `delta_log`: the commits of a table, for sensors.
+- `found_tables`: the tables below a directory, and what their logs say of them.
 - `history`: which commit changed rows last.
 - `changeset_log`: which batches of a merge-on-read table are not merged yet.
 """
@@ -14,14 +15,17 @@ from dagster_deltaweave.logs.changeset_log import (
     pending_changes,
 )
 from dagster_deltaweave.logs.delta_log import Commit, DeltaLog, Position
+from dagster_deltaweave.logs.found_tables import FoundTable, find_tables
 from dagster_deltaweave.logs.history import last_change, version_with_rows_of
 
 __all__ = [
     "Commit",
     "DeltaLog",
+    "FoundTable",
     "PendingChanges",
     "Position",
     "batches_after",
+    "find_tables",
     "last_change",
     "number_metadata",
     "pending_changes",

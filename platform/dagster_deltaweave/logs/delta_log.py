@@ -150,13 +150,16 @@ class DeltaLog:
 
     def _column_names(self) -> dict[str, str]:
         """Physical name to name of the columns, by the newest schema in the log."""
-        metadata = self._newest_metadata()
+        metadata = self.metadata()
         fields = json.loads(metadata["schemaString"])["fields"] if metadata else ()
         physical = "delta.columnMapping.physicalName"
         return {field["metadata"].get(physical, field["name"]): field["name"] for field in fields}
 
-    def _newest_metadata(self) -> Mapping[str, Any] | None:
-        """The newest `metaData` action: in the commits since the checkpoint, else in it."""
+    def metadata(self) -> Mapping[str, Any] | None:
+        """The newest `metaData` action: in the commits since the checkpoint, else in it.
+
+        From a checkpoint, these are its schema and description. None if there is no table.
+        """
         checkpoint, names = self._newest_checkpoint()
         since = [each for each in self._versions() if each > checkpoint]
         with ThreadPoolExecutor(_AT_ONCE) as readers:
@@ -186,7 +189,8 @@ class DeltaLog:
             actions = parquet.ParquetFile(file)
             if "metaData" not in actions.schema_arrow.names:
                 return None
-            column = actions.read(columns=["metaData.schemaString"])["metaData"]
+            fields = ["metaData.schemaString", "metaData.description"]
+            column = actions.read(columns=fields)["metaData"]
             return next((each for each in column.drop_null().to_pylist()), None)
 
     def _from(self, version: int) -> Iterator[Commit]:

@@ -28,7 +28,7 @@ from dagster import (
 )
 
 from dagster_deltaweave.metadata import mark_commits_with_run
-from dagster_deltaweave.tables import MergeOnReadDeclaration, run_locator, table_declaration
+from dagster_deltaweave.tables import MergeOnReadDeclaration, run_locator, table_place
 from deltaweave.errors import DeltaweaveError, StatementError, Transient
 from deltaweave.maintenance import OPERATIONS, Done, UpkeepPolicy
 
@@ -139,7 +139,7 @@ def _upkeep_op(
     table: AssetsDefinition, operation: str, policy: UpkeepPolicy, io_manager_key: str
 ) -> OpDefinition:
     key = table.key
-    declaration = table_declaration(table.metadata_by_key[key], asset=key.to_user_string())
+    declaration = table_place(table.metadata_by_key[key], asset=key.to_user_string())
     if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "view":
         raise StatementError(
             "the view of a merge-on-read table has no table of its own to maintain.",

@@ -21,7 +21,8 @@ from uuid import uuid4
 
 from dagster import AssetKey, MetadataValue, OutputContext, TableColumnDep, TableColumnLineage
 
-from dagster_deltaweave.tables import table_declaration
+from dagster_deltaweave.tables import table_place
+from deltaweave.errors import StatementError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -91,10 +92,14 @@ def upstream_places(context: OutputContext, tables: TableLocator) -> dict[AssetK
     places: dict[AssetKey, str | None] = {}
     for key in assets.get(context.asset_key).parent_keys - {context.asset_key}:
         metadata = assets.get(key).metadata
-        upstream = tables.table(key, table_declaration(metadata, asset=key.to_user_string()))
         uri = metadata.get("dagster/uri")
-        uri = uri.value if isinstance(uri, MetadataValue) else uri
-        places[key] = upstream.location() if upstream.exists() else uri
+        places[key] = uri.value if isinstance(uri, MetadataValue) else uri
+        try:
+            upstream = tables.table(key, table_place(metadata, asset=key.to_user_string()))
+            if upstream.exists():
+                places[key] = upstream.location()
+        except StatementError:
+            continue  # its key is no place for a table, or its name is that of a view
     return places
 
 

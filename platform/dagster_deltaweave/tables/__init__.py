@@ -2,6 +2,7 @@
 
 - `declaration`: what decorators or metadata declare about a table.
 - `metadata_declarations`: reads and writes declarations in the metadata of assets.
+- `catalog_names`: names of tables by catalog and schema.
 - `merge_text`: the SQL text of a declared merge.
 - `locator`: `TableLocator`: finds and opens the table of an asset.
 - `paths`: paths of tables, and the refusal of tables inside one another.
@@ -19,6 +20,7 @@ from dagster_deltaweave.tables.applied_changes import (
     application_id,
     touched_upstreams,
 )
+from dagster_deltaweave.tables.catalog_names import Namespace, full_names
 from dagster_deltaweave.tables.declaration import (
     TYPE_WIDENING,
     ChangesDeclaration,
@@ -43,6 +45,7 @@ from dagster_deltaweave.tables.metadata_declarations import (
     declaration_metadata,
     merge_declaration_in,
     table_declaration,
+    table_place,
 )
 from dagster_deltaweave.tables.paths import (
     check_parents,
@@ -64,6 +67,7 @@ __all__ = [
     "MergeDeclaration",
     "MergeOnReadDeclaration",
     "MergeOnReadLocations",
+    "Namespace",
     "Order",
     "SchemaPolicy",
     "TableDeclaration",
@@ -74,6 +78,7 @@ __all__ = [
     "check_places",
     "declaration_metadata",
     "equal_keys_condition",
+    "full_names",
     "load_merge_on_read",
     "merge_declaration_in",
     "merge_on_read_locations",
@@ -82,5 +87,6 @@ __all__ = [
     "problem_of_table_key",
     "run_locator",
     "table_declaration",
+    "table_place",
     "touched_upstreams",
 ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dagster import AssetKey
 
+from dagster_deltaweave.tables.catalog_names import NO_NAMESPACE, Namespace
 from dagster_deltaweave.tables.merge_text import (
     clause_text,
     not_older,
@@ -42,7 +43,8 @@ class TableDeclaration:
     """The table of an asset, however it is written.
 
     Attributes:
-        table: Path or catalog name of the table; None for the IO manager's root and asset key.
+        table: Path or catalog name of the table; None for the IO manager's place for its key.
+        namespace: Catalog and schema of a table without `table`, by the asset's metadata.
         schema: Schema of a created table; None for that of the changes.
         partition_by: Partition columns of a created table.
         cluster_by: Clustering columns of a created table.
@@ -55,6 +57,7 @@ class TableDeclaration:
     """
 
     table: str | None = None
+    namespace: Namespace = NO_NAMESPACE
     schema: StructType | str | None = None
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
@@ -205,6 +208,11 @@ class MergeOnReadDeclaration(TableDeclaration):
     def _locations(self) -> list[str]:
         given = (self.base_path, self.changes_path, self.checkpoint)
         return [*super()._locations, *(each for each in given if each)]
+
+    def of_part(self, part: Literal["changes", "base"]) -> MergeOnReadDeclaration:
+        """The declaration of the asset with the changes, or of that with the base."""
+        table = self.base_path if part == "base" else self.changes_path
+        return replace(self, part=part, table=table)
 
     @property
     def changes(self) -> AssetKey:

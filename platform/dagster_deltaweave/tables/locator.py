@@ -1,4 +1,4 @@
-"""Finds the tables of assets by their root, and opens them in a session.
+"""Finds the tables of assets by their root or their schema, and opens them in a session.
 
 Code that looks up a table by its asset key takes this value instead of the whole IO manager.
 """
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import deltaweave
+from dagster_deltaweave.tables.catalog_names import NO_NAMESPACE, Namespace
+from dagster_deltaweave.tables.declaration import MergeOnReadDeclaration, TableDeclaration
 from dagster_deltaweave.tables.paths import path_under
 
 if TYPE_CHECKING:
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_deltaweave.spark import SparkResource
-    from dagster_deltaweave.tables.declaration import TableDeclaration
     from deltaweave import Table
 
 
@@ -27,10 +28,12 @@ class TableLocator:
     Attributes:
         root: Path or URI under which the tables are, each at its asset key.
         spark: The resource whose session opens them; it is used only when a table is opened.
+        namespace: The catalog and schema of the tables that have names, by default.
     """
 
     root: str
     spark: SparkResource
+    namespace: Namespace = NO_NAMESPACE
 
     @property
     def session(self) -> SparkSession:
@@ -38,13 +41,32 @@ class TableLocator:
         return self.spark.session
 
     def table(self, key: AssetKey, declaration: TableDeclaration | None = None) -> Table:
-        """The table of an asset: where its declaration says, or under the root at its key."""
+        """The table of an asset: where its declaration says, in its schema, or under the root."""
         return deltaweave.Table(self.session, self.path_or_name(key, declaration))
 
     def path_or_name(self, key: AssetKey, declaration: TableDeclaration | None = None) -> str:
-        """Where the table of an asset is; this needs no session."""
-        declared = declaration.table if declaration else None
-        return declared or path_under(self.root, key)
+        """Where the table of an asset is; this needs no session.
+
+        Raises:
+            StatementError: There can be no table at its key, or of its name.
+        """
+        declared = declaration or TableDeclaration()
+        if declared.table:
+            return declared.table
+        if self.is_under_root(declared):
+            return path_under(self.root, key)
+        return declared.namespace.or_else(self.namespace).name_of(key)
+
+    def is_under_root(self, declaration: TableDeclaration) -> bool:
+        """Whether the table is at its key under the root.
+
+        Those of a merge-on-read table are so in any schema: sensors and checks read their logs
+        without Spark, and so without a catalog.
+        """
+        if declaration.table:
+            return False
+        namespace = declaration.namespace.or_else(self.namespace)
+        return isinstance(declaration, MergeOnReadDeclaration) or not namespace.is_given
 
 
 def run_locator(resources: object, io_manager_key: str) -> TableLocator:

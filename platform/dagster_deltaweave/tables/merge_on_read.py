@@ -40,8 +40,8 @@ def merge_on_read_locations(
     tables: TableLocator, declaration: MergeOnReadDeclaration
 ) -> MergeOnReadLocations:
     """The locations, as declared or under the root at their keys; this needs no session."""
-    base = declaration.base_path or tables.path_or_name(declaration.base)
-    changes = declaration.changes_path or tables.path_or_name(declaration.changes)
+    base = tables.path_or_name(declaration.base, declaration.of_part("base"))
+    changes = tables.path_or_name(declaration.changes, declaration.of_part("changes"))
     # Not in the changeset's directory, because a table is created in an empty directory.
     return MergeOnReadLocations(base, changes, declaration.checkpoint or f"{changes}_checkpoint")
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import replace
+from typing import Any, get_args
 
 from dagster import MetadataValue
 
 from dagster_deltaweave.dagster_private import ObjectMetadataValue
+from dagster_deltaweave.tables.catalog_names import CATALOG, SCHEMA, namespace_in
 from dagster_deltaweave.tables.declaration import (
     IdempotentBy,
     MergeDeclaration,
+    MergeOnReadDeclaration,
     Order,
     SchemaPolicy,
     TableDeclaration,
@@ -18,9 +21,6 @@ from dagster_deltaweave.tables.declaration import (
 )
 from dagster_deltaweave.tables.merge_text import UPSERT_CLAUSES, equal_keys_condition
 from deltaweave.errors import StatementError
-
-if TYPE_CHECKING:
-    pass
 
 DECLARATION = "deltaweave/merge"
 """Metadata key under which an asset's definition holds its declaration."""
@@ -71,14 +71,59 @@ def table_declaration(metadata: Mapping[str, Any], *, asset: str) -> TableDeclar
     `deltaweave/write` (`append`, `overwrite`, `replace_where` or `merge`) and, beside it,
     `partition_expr` and `deltaweave/…` for `keys`, `replace_where`, `table`, `schema`,
     `partition_by`, `cluster_by`, `properties`, `schema_policy`, `idempotent_by` and `retries`; for
-    merges, `order` and `sequence_by` too.
+    merges, `order` and `sequence_by` too. With both, `schema` and `catalog` say which the table is
+    in.
 
     Raises:
         StatementError: An entry is unknown, or excludes another entry.
     """
     declared = _instance_in(metadata)
-    if isinstance(declared, TableDeclaration):
+    if not isinstance(declared, TableDeclaration):
+        declared = _plain_declaration(metadata, asset)
+    return None if declared is None else _in_namespace(declared, metadata, asset)
+
+
+def table_place(metadata: Mapping[str, Any], *, asset: str) -> TableDeclaration:
+    """Where an asset's table is, even if nothing declares how it is written: others may write it.
+
+    Raises:
+        StatementError: As for `table_declaration`.
+    """
+    declared = table_declaration(metadata, asset=asset)
+    if declared is not None:
         return declared
+    table = _plain(metadata.get(f"{_PREFIX}table"))
+    if table is not None and not isinstance(table, str):
+        raise _wrong(asset, f"{_PREFIX}table is {table!r}", {"a path", "a name"})
+    return _in_namespace(TableDeclaration(table=table), metadata, asset)
+
+
+def _in_namespace(
+    declared: TableDeclaration, metadata: Mapping[str, Any], asset: str
+) -> TableDeclaration:
+    """The declaration with the catalog and schema of the metadata, if there are any."""
+    namespace = namespace_in(metadata)
+    if not namespace.is_given:
+        return declared
+    problem = None
+    if isinstance(declared, MergeOnReadDeclaration):
+        problem = "the tables of a merge-on-read asset are at paths"
+    elif declared.table is not None:
+        problem = f"its table is declared to be {declared.table}"
+    if problem is not None:
+        raise StatementError(
+            f"the asset's metadata names a {SCHEMA if namespace.schema else CATALOG}, but "
+            f"{problem}.",
+            table=asset,
+            operation="locating",
+            state="Nothing was read or written.",
+            hint=f"Leave {SCHEMA} and {CATALOG} out of the metadata, or leave out the table.",
+        )
+    return replace(declared, namespace=namespace)
+
+
+def _plain_declaration(metadata: Mapping[str, Any], asset: str) -> TableDeclaration | None:
+    """The declaration that plain entries make; None if they do not say how to write."""
     given = {
         key.removeprefix(_PREFIX): _plain(value)
         for key, value in metadata.items()

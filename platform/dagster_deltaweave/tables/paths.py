@@ -17,10 +17,22 @@ from dagster_deltaweave.dagster_private import AssetGraph, CheckError
 from dagster_deltaweave.storage import local_path
 from dagster_deltaweave.tables.declaration import MergeOnReadDeclaration, TableDeclaration
 from dagster_deltaweave.tables.metadata_declarations import table_declaration
-from deltaweave.errors import StatementError
+from deltaweave.errors import DeltaweaveError, StatementError
 
 PathOf = Callable[[AssetKey, TableDeclaration | None], str]
 """Gives the path or catalog name of an asset's table, by its key and declaration."""
+
+NameOf = Callable[[str], str]
+"""Gives the full name of a table of a catalog, equal for all spellings of its name."""
+
+_ANOTHER_KEY = (
+    "Give one of the two assets another key, or a table of its own elsewhere. VACUUM of the outer "
+    "table deletes the files of the inner one."
+)
+_ANOTHER_SCHEMA = (
+    "Give one of the two assets another schema in its metadata, or another key. If they share the "
+    "table on purpose, declare it for both by table=…."
+)
 
 
 def problem_of_table_key(key: AssetKey) -> str | None:
@@ -67,36 +79,45 @@ def check_parents(root: str, key: AssetKey, is_table: Callable[[str], bool]) -> 
     for number in range(1, len(key.path)):
         parent = path_under(root, AssetKey(key.path[:number]))
         if is_table(parent):
-            raise _misplaced("its table would lie in the one", path_under(root, key), parent)
+            place = path_under(root, key)
+            raise _misplaced("its table would lie in the one", place, parent, _ANOTHER_KEY)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A directory in which an asset keeps data.
+    """A directory, or a table of a catalog, in which an asset keeps data.
 
     Attributes:
         asset: The asset.
-        path: The directory, normalized; it is never a catalog name.
+        path: The directory, normalized, or the table's full name; a name does not say in which
+            directory the table is.
         is_declared: Whether the user declared it: two assets may share a table on purpose, but no
             asset may share the table of a merge-on-read asset.
         is_merged_on_read: Whether the asset is part of a merge-on-read table.
+        is_name: Whether it is the table of a catalog.
     """
 
     asset: AssetKey
     path: str
     is_declared: bool
-    is_merged_on_read: bool
+    is_merged_on_read: bool = False
+    is_name: bool = False
 
 
-def check_places(context: OutputContext, path_of: PathOf, *, is_made: bool) -> None:
+def check_places(
+    context: OutputContext, path_of: PathOf, full_name: NameOf, *, is_made: bool
+) -> None:
     """Refuse a table that is inside another asset's table, around it, or in its place.
 
-    If an earlier release created a table in such a place, or two assets write one table, it is
-    still written, with a warning.
+    If an earlier release created a table in such a place, or two assets write one table at a path,
+    it is still written, with a warning. A table of a schema that is that of another asset, too, is
+    never written: keys with other prefixes give one name there. Where two assets share a table on
+    purpose, both declare it by `table=…`.
 
     Args:
         context: The context of the asset's output.
         path_of: Gives the locations of tables.
+        full_name: Gives the full names of tables.
         is_made: Whether the asset's table already exists.
 
     Raises:
@@ -104,7 +125,7 @@ def check_places(context: OutputContext, path_of: PathOf, *, is_made: bool) -> N
     """
     graph = _graph(context)
     key = context.asset_key
-    places = list(_places(graph, context, path_of))
+    places = list(_places(graph, context, path_of, full_name))
     own = [each for each in places if each.asset == key]
     own += _places_of_base(_declaration(graph.get(key).metadata, key), path_of)
     for other in places:
@@ -117,7 +138,8 @@ def check_places(context: OutputContext, path_of: PathOf, *, is_made: bool) -> N
             if problem is None:
                 continue
             name = other.asset.to_user_string()
-            error = _misplaced(f"{problem} {name},", place.path, other.path)
+            hint = _ANOTHER_SCHEMA if place.is_name else _ANOTHER_KEY
+            error = _misplaced(f"{problem} {name},", place.path, other.path, hint)
             if not is_made or (_is_same(place.path, other.path) and not _is_shared(place, other)):
                 raise error
             context.log.warning(f"{error}\nIts table is there already, so it is written.")
@@ -126,17 +148,11 @@ def check_places(context: OutputContext, path_of: PathOf, *, is_made: bool) -> N
 def _is_shared(place: _Place, other: _Place) -> bool:
     """Whether two assets write rows into one table, and neither is merged on read."""
     is_merged_on_read = place.is_merged_on_read or other.is_merged_on_read
-    return place.path == other.path and not is_merged_on_read
+    return place.path == other.path and not is_merged_on_read and not place.is_name
 
 
-def _misplaced(problem: str, path: str, other: str) -> StatementError:
-    return StatementError(
-        f"{problem} at {other}.",
-        table=path,
-        operation="locating",
-        hint="Give one of the two assets another key, or a table of its own elsewhere. VACUUM of "
-        "the outer table deletes the files of the inner one.",
-    )
+def _misplaced(problem: str, path: str, other: str, hint: str) -> StatementError:
+    return StatementError(f"{problem} at {other}.", table=path, operation="locating", hint=hint)
 
 
 def _problem(place: _Place, other: _Place) -> str | None:
@@ -162,8 +178,10 @@ def _is_same(one: str, other: str) -> bool:
         return False  # one of them does not exist
 
 
-def _places(graph: AssetGraph, context: OutputContext, path_of: PathOf) -> Iterator[_Place]:
-    """The places of assets with the same IO manager, and of assets that declare a path."""
+def _places(
+    graph: AssetGraph, context: OutputContext, path_of: PathOf, full_name: NameOf
+) -> Iterator[_Place]:
+    """The places of assets with the same IO manager, and of assets that declare a table."""
     own_manager = graph.get(context.asset_key).io_manager_key
     for key in graph.materializable_asset_keys:
         node = graph.get(key)
@@ -172,16 +190,21 @@ def _places(graph: AssetGraph, context: OutputContext, path_of: PathOf) -> Itera
             continue
         is_ours = node.io_manager_key == own_manager
         for path, is_declared in _paths(key, declaration, path_of if is_ours else None):
-            # A catalog name does not say where the table is.
             if "/" in path and "`" not in path:
                 is_merged_on_read = isinstance(declaration, MergeOnReadDeclaration)
                 yield _Place(key, _normalized(path), is_declared, is_merged_on_read)
+            else:
+                try:
+                    name = full_name(path)
+                except DeltaweaveError:
+                    continue  # it is no name: that asset's own runs report the error
+                yield _Place(key, name, is_declared, is_name=True)
 
 
 def _places_of_base(declaration: TableDeclaration | None, path_of: PathOf) -> Iterator[_Place]:
     """The place of the base that a run of its changes creates, even if it is not in the graph."""
     if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "changes":
-        path = declaration.base_path or path_of(declaration.base, None)
+        path = path_of(declaration.base, declaration.of_part("base"))
         if "/" in path and "`" not in path:
             yield _Place(declaration.base, _normalized(path), False, True)
 
@@ -194,10 +217,13 @@ def _paths(
         return
     if declaration.table is not None:
         path = declaration.table
-    elif path_of is None or problem_of_table_key(key) is not None:
+    elif path_of is None:
         return
     else:
-        path = path_of(key, declaration)
+        try:
+            path = path_of(key, declaration)
+        except StatementError:
+            return  # that asset's own runs report the error
     yield path, declaration.table is not None and part is None
     if isinstance(declaration, MergeOnReadDeclaration) and part == "changes":
         yield declaration.checkpoint or f"{path}_checkpoint", False

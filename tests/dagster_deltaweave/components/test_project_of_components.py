@@ -337,7 +337,7 @@ def test_the_yaml_of_the_guide_loads(sandbox: DefsFolderSandbox) -> None:
 def test_dg_finds_all_components() -> None:
     found = discover_entry_point_package_objects()
     components = [name for name in dagster_deltaweave.__all__ if name.endswith("Component")]
-    assert len(components) == 6
+    assert len(components) == 7
     for name in components:
         key = EnvRegistryKey(namespace="dagster_deltaweave", name=name)
         assert found[key] is getattr(dagster_deltaweave, name)

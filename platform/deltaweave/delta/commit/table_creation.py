@@ -82,8 +82,11 @@ def create_table(
     """
     from delta.tables import DeltaTable
 
-    name = ".".join(map(quoted, parts))  # which refuses what SQL cannot name afterwards
+    for part in parts:
+        quoted(part)  # which refuses what SQL cannot name afterwards
     place = _place(spark, path, parts)
+    # Delta's builder takes no name of a catalog: it is Spark's own, as `_place` has made sure.
+    name = ".".join(map(quoted, parts[-2:]))
     created = DeltaTable.createIfNotExists(spark).addColumns(wanted.schema)
     created = created.tableName(name) if path is None else created.location(path)
     if wanted.partition_by:

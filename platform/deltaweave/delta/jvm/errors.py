@@ -3,8 +3,7 @@
 pyspark's own translation is not used: it can fail for Delta's error classes ("Cannot find main
 error class"), and it hides the chain of causes.
 
-A second error must not hide the one that is being handled: errors during translation or clean-up
-are logged.
+Errors during translation or clean-up are logged: they must not hide the one that is handled.
 """
 
 from __future__ import annotations
@@ -225,6 +224,8 @@ def _arguments(java_error: JavaObject) -> dict[str, Any]:
             "Correct spark.sql.catalog.<name> of the catalog's name, or add the jars of its "
             "connector (spark.jars.packages), of a release for this Spark."
         )
+    elif arguments["error_class"] == "SCHEMA_NOT_FOUND":
+        arguments["hint"] = "Create the schema first (CREATE SCHEMA …), or name another one."
     return arguments
 
 

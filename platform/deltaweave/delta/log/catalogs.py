@@ -59,8 +59,9 @@ def place_of_new_table(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
     """The location of a table that is created with this name, as a Java URI.
 
     Raises:
-        StatementError: The name means another catalog than Spark's own. Delta registers
-            the tables that it creates in Spark's own catalog, where the name means another table.
+        StatementError: The name means another catalog than Spark's own, or that is not the current
+            one. Delta registers the tables that it creates in Spark's own catalog, where the name
+            means another table, and then looks for them in the current one.
     """
     catalog, identifier = _resolved(spark, parts)
     if not _is_of_session(spark, catalog):
@@ -70,6 +71,16 @@ def place_of_new_table(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
             table=".".join(parts),
             operation="creation",
             hint="Create the table with the catalog's own tools; it can then be used by its name.",
+        )
+    current, _ = _resolved(spark, parts[-1:])
+    if not _is_of_session(spark, current):
+        raise errors.StatementError(
+            "deltaweave creates tables only while spark_catalog is the current catalog: Delta "
+            "would create the table and then look for it in the current one.",
+            table=".".join(parts),
+            operation="creation",
+            state="Nothing was read or written.",
+            hint="Run SET CATALOG spark_catalog first.",
         )
     found = spark._jsparkSession.sessionState().catalog()
     return found.defaultTablePath(_in_session_catalog(spark, parts, identifier))

@@ -110,6 +110,24 @@ def test_no_table_is_created_where_delta_would_take_another_catalog(catalogs: Tw
     assert not Table(session, f"{database}.new").exists()
 
 
+def test_a_table_of_sparks_own_catalog_is_created_by_its_full_name(catalogs: TwoCatalogs) -> None:
+    session, database = catalogs.session, catalogs.name.split(".")[0]
+    assert Table(session, f"spark_catalog.{database}.new").create_if_missing("k INT")
+    assert Table(session, f"{database}.new").exists()
+    assert not Table(session, f"other.{database}.new").exists()
+    session.sql("SET CATALOG other")
+    later = Table(session, f"spark_catalog.{database}.later")
+    with pytest.raises(errors.StatementError, match="only while spark_catalog is the current"):
+        later.create_if_missing("k INT")
+    assert not later.exists()
+
+
+def test_a_table_of_a_schema_that_is_missing_is_refused(catalogs: TwoCatalogs) -> None:
+    with pytest.raises(errors.TableNotFoundError, match="SCHEMA_NOT_FOUND") as refused:
+        Table(catalogs.session, "no_such_schema.t").create_if_missing("k INT")
+    assert "Create the schema first" in str(refused.value.hint)
+
+
 def test_an_unknown_catalog_is_refused_and_no_other_table_is_used(catalogs: TwoCatalogs) -> None:
     table = Table(catalogs.session, f"nowhere.{catalogs.name}")
     for use in (table.exists, table.version, lambda: table.create_if_missing("k INT")):

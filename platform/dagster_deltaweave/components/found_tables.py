@@ -1,0 +1,185 @@
+"""Delta tables that others write, found and declared in YAML: `DeltaTablesComponent`."""
+
+# No `from __future__ import annotations`: Dagster resolves the fields by their annotations.
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from dagster import (
+    AssetKey,
+    AssetSpec,
+    ComponentLoadContext,
+    Definitions,
+    Model,
+    Resolvable,
+    StateBackedComponent,
+    TableColumn,
+    TableColumnConstraints,
+    TableSchema,
+    scaffold_with,
+)
+from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
+from pydantic import Field, field_validator
+
+from dagster_deltaweave.components.table_component import AttributesScaffolder
+from dagster_deltaweave.dagster_private import TableMetadataSet, UriMetadataSet
+from dagster_deltaweave.logs import FoundTable, find_tables
+from dagster_deltaweave.storage import local_path, without_query
+from dagster_deltaweave.tables import problem_of_table_key
+from deltaweave.errors import StatementError
+from deltaweave.identifiers import table_name
+from deltaweave.locations import refuse_credentials
+
+KINDS = frozenset({"delta"})
+
+_logger = logging.getLogger(__name__)
+
+
+class DeltaTablesScaffolder(AttributesScaffolder):
+    """Writes a `defs.yaml` that finds the tables of a lake."""
+
+    attributes: ClassVar[dict[str, Any]] = {"root": "/lake", "key_prefix": ["NAME"]}
+
+
+@scaffold_with(DeltaTablesScaffolder)
+class DeltaTablesComponent(StateBackedComponent, Resolvable, Model):
+    """The Delta tables below a root, as external assets.
+
+    `dg utils refresh-defs-state` finds the tables by their logs, without Spark, and keeps what it
+    found as the state of Dagster; `dg dev` does so when it starts. Definitions load from it alone.
+    An asset's key is the path of its table below the root, after `key_prefix`. It has the table's
+    columns, description and URI, and is an input of other assets without further metadata.
+
+    ```yaml
+    type: dagster_deltaweave.DeltaTablesComponent
+    attributes:
+      root: s3a://lake/bronze
+      key_prefix: [bronze]
+      exclude: ["scratch/*"]
+    ```
+    """
+
+    root: Annotated[str, Field(description="Path or URI of the directory to look in.")]
+    levels: Annotated[
+        int, Field(ge=1, le=10, description="How many directories below the root tables are.")
+    ] = 3
+    key_prefix: Annotated[
+        Sequence[str], Field(description="What the assets' keys begin with.")
+    ] = ()
+    exclude: Annotated[
+        Sequence[str],
+        Field(description="Patterns of paths below the root, such as `scratch/*`, to leave out."),
+    ] = ()
+    defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
+
+    @field_validator("root")
+    @classmethod
+    def _holds_no_credentials(cls, root: str) -> str:
+        refuse_credentials(root, operation="configuration")
+        return root
+
+    @property
+    def defs_state_config(self) -> DefsStateConfig:
+        """Where Dagster keeps what was found."""
+        key = f"DeltaTables[{':'.join([*self.key_prefix, without_query(self.root)])}]"
+        return DefsStateConfig.from_args(self.defs_state, default_key=key)
+
+    def write_state_to_path(self, state_path: Path) -> None:
+        """Look for the tables, and keep what their logs say.
+
+        Raises:
+            SourceError: The root does not exist or cannot be read; the state stays as it was.
+        """
+        tables = [
+            _state_of(table)
+            for table in find_tables(self.root, self.levels)
+            if not self._is_excluded(table)
+        ]
+        state_path.write_text(json.dumps({"tables": tables}, indent=1))
+
+    def build_defs_from_state(
+        self, context: ComponentLoadContext, state_path: Path | None
+    ) -> Definitions:
+        """The assets of the tables that were found; none before the first refresh."""
+        if state_path is None:
+            return Definitions()
+        tables = json.loads(state_path.read_text())["tables"]
+        return Definitions(assets=[_spec(each, self.key_prefix) for each in tables])
+
+    def _is_excluded(self, table: FoundTable) -> bool:
+        path = "/".join(table.path)
+        problem = problem_of_table_key(AssetKey(table.path))
+        if problem is not None:
+            _logger.warning("The table at %s is left out: %s", table.location, problem)
+            return True
+        return any(fnmatchcase(path, pattern) for pattern in self.exclude)
+
+
+def _state_of(table: FoundTable) -> dict[str, Any]:
+    return {
+        "path": list(table.path),
+        "location": table.location,
+        "description": table.description,
+        "columns": _columns(table),
+    }
+
+
+def _columns(table: FoundTable) -> list[dict[str, Any]] | None:
+    """The table's columns; None if a type is not known to this release of Spark."""
+    # Imported here because loading the definitions needs no Spark; this starts none either.
+    from pyspark.sql.types import StructType
+
+    try:
+        schema = StructType.fromJson(json.loads(table.schema))
+    except Exception as error:  # pyspark raises several kinds
+        _logger.warning("The columns of %s are left out: %s", table.location, error)
+        return None
+    return [
+        {
+            "name": field.name,
+            "type": field.dataType.simpleString(),
+            "description": field.metadata.get("comment"),
+            "nullable": field.nullable,
+        }
+        for field in schema
+    ]
+
+
+def _spec(table: Mapping[str, Any], key_prefix: Sequence[str]) -> AssetSpec:
+    location, columns = table["location"], table["columns"]
+    local = local_path(location)
+    metadata: dict[str, Any] = {
+        **TableMetadataSet(
+            column_schema=None if columns is None else TableSchema(list(map(_column, columns))),
+            table_name=_name_in_sql(location),
+            storage_kind="deltalake",
+        ),
+        **UriMetadataSet(uri=location if local is None else f"file:{local}"),
+        "deltaweave/table": location,
+    }
+    return AssetSpec(
+        AssetKey([*key_prefix, *table["path"]]),
+        description=table["description"],
+        metadata=metadata,
+        kinds=set(KINDS),
+    )
+
+
+def _column(column: Mapping[str, Any]) -> TableColumn:
+    return TableColumn(
+        column["name"],
+        type=column["type"],
+        description=column["description"],
+        constraints=TableColumnConstraints(nullable=column["nullable"]),
+    )
+
+
+def _name_in_sql(location: str) -> str | None:
+    try:
+        return table_name(location)
+    except StatementError:
+        return None  # SQL cannot hold it

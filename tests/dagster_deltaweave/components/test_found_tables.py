@@ -1,0 +1,210 @@
+"""DeltaTablesComponent: the tables below a root as external assets, from Dagster's state alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dagster import AssetKey, DagsterInstance, Definitions, asset, materialize
+from dagster.components.core.component_tree import ComponentTreeException
+from dagster.components.testing.utils import DefsFolderSandbox, create_defs_folder_sandbox
+from pyspark.sql import DataFrame, SparkSession
+
+from dagster_deltaweave import DeltaTablesComponent
+from deltaweave import Table
+from deltaweave.errors import SourceError
+from tests.dagster_deltaweave.components.refusals import all_messages
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def sandbox() -> Iterator[DefsFolderSandbox]:
+    with create_defs_folder_sandbox() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+def write_yaml(sandbox: DefsFolderSandbox, **attributes: Any) -> None:
+    document = {"type": "dagster_deltaweave.DeltaTablesComponent", "attributes": attributes}
+    (sandbox.defs_folder_path / "lake").mkdir(exist_ok=True)
+    (sandbox.defs_folder_path / "lake" / "defs.yaml").write_text(yaml.safe_dump(document))
+
+
+def refresh(sandbox: DefsFolderSandbox) -> None:
+    """What `dg utils refresh-defs-state` does."""
+    with sandbox.build_component_tree() as tree:
+        [component] = tree.get_all_components(of_type=DeltaTablesComponent)
+        asyncio.run(component.refresh_state(sandbox.project_root))
+
+
+def keys(sandbox: DefsFolderSandbox) -> set[str]:
+    with sandbox.build_all_defs() as defs:
+        graph = defs.resolve_asset_graph()
+        return {key.to_user_string() for key in graph.external_asset_keys}
+
+
+def test_tables_are_assets_with_their_columns_and_inputs_of_others(
+    spark: SparkSession,
+    sandbox: DefsFolderSandbox,
+    instance: DagsterInstance,
+    resources: dict[str, Any],
+    lake: Path,
+) -> None:
+    place = lake / "bronze" / "orders"
+    table = Table(spark, str(place))
+    columns = "id INT NOT NULL COMMENT 'of the shop', state STRUCT<since: DATE, `a.b`: STRING>"
+    table.create_if_missing(columns, properties={"delta.checkpointInterval": "2"})
+    spark.sql(f"COMMENT ON TABLE delta.`{place}` IS 'Every order once.'")
+    rows = spark.createDataFrame([(1,)], "id INT").selectExpr("id", "NULL AS state")
+    for _ in range(2):  # the second one makes a checkpoint
+        table.write(rows, "append")
+    write_yaml(sandbox, root=str(lake), key_prefix=["lake"])
+    assert keys(sandbox) == set()  # nothing was looked for yet
+    refresh(sandbox)
+
+    key = AssetKey(["lake", "bronze", "orders"])
+    with sandbox.build_all_defs() as defs:
+        spec = defs.resolve_asset_graph().get(key).to_asset_spec()
+    assert list((place / "_delta_log").glob("*.checkpoint.parquet"))
+    assert spec.description == "Every order once."
+    assert spec.kinds == {"delta"}
+    metadata = dict(spec.metadata)
+    found = [
+        (each.name, each.type, each.description, each.constraints.nullable)
+        for each in metadata.pop("dagster/column_schema").columns
+    ]
+    assert found == [
+        ("id", "int", "of the shop", False),
+        ("state", "struct<since:date,a.b:string>", None, True),
+    ]
+    for of_component in ("dagster/code_references", "dagster/component_origin"):
+        metadata.pop(of_component, None)
+    assert {name: getattr(each, "value", each) for name, each in metadata.items()} == {
+        "dagster/table_name": f"delta.`{place}`",
+        "dagster/uri": table.location(),
+        "dagster/storage_kind": "deltalake",
+        "deltaweave/table": str(place),
+    }
+    seen: list[Any] = []
+
+    @asset
+    def report(orders: DataFrame) -> None:
+        seen.append(orders.count())
+
+    renamed = spec.replace_attributes(key=AssetKey("orders"))
+    assert materialize([renamed, report], resources=resources, instance=instance).success
+    assert seen == [2]
+
+
+def test_what_is_found_and_what_is_not(
+    spark: SparkSession, sandbox: DefsFolderSandbox, lake: Path
+) -> None:
+    names = ["orders", "sales.db/a b", "sales.db/day=1", "x/y/z", "scratch/t", "sales.db/a`b"]
+    names += ["too/far/a/way", "_tmp/t", ".trash/t", "orders/inner"]
+    for number, name in enumerate(names):
+        log = lake / name / "_delta_log"
+        log.mkdir(parents=True)
+        schema = r"{\"type\":\"struct\",\"fields\":[]}"
+        (log / f"{number % 2:020}.json").write_text(
+            f'{{"commitInfo":{{}}}}\n{{"metaData":{{"id":"i","schemaString":"{schema}"}}}}\n'
+        )
+    spark.range(1).write.parquet(str(lake / "files"))
+    (lake / "empty" / "_delta_log").mkdir(parents=True)
+    for name, text in {"torn": '{"metaData":{', "odd": '{"metaData":[1]}'}.items():
+        (lake / name / "_delta_log").mkdir(parents=True)
+        (lake / name / "_delta_log" / f"{0:020}.json").write_text(text)
+    (lake / "new_type" / "_delta_log").mkdir(parents=True)
+    of_tomorrow = r"{\"type\":\"struct\",\"fields\":[{\"name\":\"a\",\"type\":\"qubit\"}]}"
+    (lake / "new_type" / "_delta_log" / f"{0:020}.json").write_text(
+        f'{{"metaData":{{"schemaString":"{of_tomorrow}"}}}}'
+    )
+    (lake / "circle").symlink_to(lake)
+    write_yaml(sandbox, root=f"file:{lake}", exclude=["scratch/*", "circle/*"])
+    refresh(sandbox)
+    assert keys(sandbox) == {"orders", "sales.db/a b", "sales.db/day=1", "x/y/z", "new_type"}
+    with sandbox.build_all_defs() as defs:
+        spec = defs.resolve_asset_graph().get(AssetKey("new_type")).to_asset_spec()
+    assert "dagster/column_schema" not in spec.metadata
+
+
+def test_definitions_follow_the_state_and_not_the_lake(
+    spark: SparkSession, sandbox: DefsFolderSandbox, lake: Path
+) -> None:
+    for name in ("a", "b"):
+        Table(spark, str(lake / name)).create_if_missing("id INT")
+    write_yaml(sandbox, root=str(lake))
+    refresh(sandbox)
+    (lake / "b").rename(lake / "c")
+    assert keys(sandbox) == {"a", "b"}
+    refresh(sandbox)
+    assert keys(sandbox) == {"a", "c"}
+    write_yaml(sandbox, root=str(lake), key_prefix=["other"])
+    assert keys(sandbox) == set()  # that component has a state of its own
+    write_yaml(sandbox, root=str(lake))
+    lake.rename(lake.with_name("gone"))
+    with pytest.raises(SourceError, match="cannot be listed"):
+        refresh(sandbox)
+    assert keys(sandbox) == {"a", "c"}  # a root that is gone has no say
+
+
+@pytest.mark.parametrize(
+    ("attributes", "problem"),
+    [
+        ({"root": "s3://KEY:SECRET@bucket/lake"}, "holds credentials"),
+        ({"root": "/lake", "levels": 0}, "greater than or equal to 1"),
+        ({}, "root"),
+    ],
+)
+def test_attributes_that_make_no_sense_are_refused(
+    sandbox: DefsFolderSandbox, attributes: dict[str, Any], problem: str
+) -> None:
+    write_yaml(sandbox, **attributes)
+    with pytest.raises(ComponentTreeException) as refused, sandbox.build_all_defs():
+        pass
+    assert problem in all_messages(refused.value)
+    assert "SECRET" not in all_messages(refused.value)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from dagster_deltaweave import DeltaTablesComponent
+component, state = DeltaTablesComponent(root=sys.argv[1]), Path(sys.argv[2])
+component.write_state_to_path(state)
+defs = component.build_defs_from_state(None, state)
+from pyspark import SparkContext
+print(len(defs.assets), SparkContext._gateway)
+"""
+
+
+def test_neither_a_refresh_nor_a_load_starts_a_jvm(
+    spark: SparkSession, lake: Path, tmp_path: Path
+) -> None:
+    Table(spark, str(lake / "a")).create_if_missing("id INT")
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(lake), str(tmp_path / "state")],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "platform"), "JAVA_HOME": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.split() == ["1", "None"]
+
+
+def test_what_is_scaffolded_loads_without_assets(sandbox: DefsFolderSandbox) -> None:
+    sandbox.scaffold_component(DeltaTablesComponent, defs_path="bronze")
+    with sandbox.build_all_defs() as defs:
+        assert isinstance(defs, Definitions)
+        assert not list(defs.assets or [])

@@ -97,13 +97,16 @@ def test_the_tree_names_folders_that_exist() -> None:
         assert ROOT.joinpath(*parents).exists(), line
 
 
-def test_the_declaration_that_the_docs_show_is_an_asset() -> None:
+def test_the_declarations_that_the_docs_show_are_assets() -> None:
     text = (Path(__file__).parents[2] / "docs" / "assets.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    codes = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     names = {"merge_asset": merge_asset, "AutomationCondition": AutomationCondition}
 
-    exec(code, {**names, "DataFrame": DataFrame}, names)
+    for code in codes:
+        exec(code, {**names, "DataFrame": DataFrame}, names)
 
-    customers = names["customers"]
+    customers, orders = names["customers"], names["orders"]
+    assert isinstance(orders, AssetsDefinition)
+    assert orders.metadata_by_key[orders.key]["schema"] == "sales"
     assert isinstance(customers, AssetsDefinition)
     assert {key.to_user_string() for key in customers.dependency_keys} == {"raw_customers"}

@@ -21,6 +21,7 @@ from deltaweave.delta.commit import (
     create_table,
     is_unwritten_otherwise,
     make_anew,
+    rewritable_partitions,
     write_rows,
 )
 from deltaweave.delta.files import compute_missing_statistics
@@ -28,7 +29,6 @@ from deltaweave.delta.jvm import (
     check_is_classic,
     check_is_data_frame,
     check_is_path_or_name,
-    in_utc,
     translated,
 )
 from deltaweave.delta.log import (
@@ -407,10 +407,13 @@ class Table:
         """Compact small files by Delta's own OPTIMIZE.
 
         It may take long, so it does not hold the lock that commits to a local disk hold: let no
-        other process write this table meanwhile, if it lies there.
+        other process write this table meanwhile, if it lies there. Partitions by TIMESTAMP in the
+        second hour of one wall-clock time are left alone, unless the session's zone has no such
+        hours: Delta would put their rows into the first.
         """
         with translated(self.path_or_name, operation="OPTIMIZE", commits=True):
-            in_utc(self.spark).sql(f"OPTIMIZE {self._name}")
+            where = rewritable_partitions(self.snapshot())
+            self.spark.sql(f"OPTIMIZE {self._name}{where}")
 
     @property
     def _is_path(self) -> bool:

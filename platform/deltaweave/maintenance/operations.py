@@ -10,7 +10,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, TypeAlias
 
 from deltaweave.changes.side_table import side_tables
-from deltaweave.delta.jvm import in_utc, translated
+from deltaweave.delta.commit import rewritable_partitions
+from deltaweave.delta.jvm import translated
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import table_name
 from deltaweave.maintenance.policy import UpkeepPolicy, fraction
@@ -145,8 +146,8 @@ def _rewrite_where(reason: str | None, table: Table, layout: FileLayout, command
     if reason is None:
         return Done(f"Nothing to {operation.lower()}", before)
     with translated(table.path_or_name, operation=operation, commits=True):
-        rewriting = in_utc(table.spark).sql(command.format(table_name(table.path_or_name)))
-        [row] = rewriting.collect()
+        where = rewritable_partitions(table.snapshot())
+        [row] = table.spark.sql(command.format(table_name(table.path_or_name) + where)).collect()
     metrics, vectors = row.metrics, row.metrics.deletionVectorStats
     rewritten = {
         "files_removed": metrics.numFilesRemoved,

@@ -4,7 +4,7 @@
 - `next_transaction`: the transaction that takes the place of one whose commit lost.
 - `merge_operation`: the operation, tags and metrics of a MERGE commit.
 - `written_files`: the files that a write left on storage.
-- `partition_times`: the true values of partitions in the hour that comes twice a year.
+- `partition_times`: the values of partitions in the hour that comes twice a year.
 - `table_write`: appends and overwrites, which need no merge.
 - `table_creation`: creates tables, also when several writers do so at once.
 - `analysis_checks`: checks that the table has not changed since the statement was resolved.
@@ -26,6 +26,7 @@ from deltaweave.delta.commit.next_transaction import (
     is_same_table,
     transaction_after,
 )
+from deltaweave.delta.commit.partition_times import rewritable_partitions
 from deltaweave.delta.commit.table_creation import (
     WantedTable,
     create_table,
@@ -65,6 +66,7 @@ __all__ = [
     "made_unwritten",
     "make_anew",
     "reset_session_pair",
+    "rewritable_partitions",
     "session_pair",
     "transaction_after",
     "transaction_on",

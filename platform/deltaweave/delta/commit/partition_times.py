@@ -1,21 +1,17 @@
-"""Partitions by time, in the hour that comes twice a year: their values, as the written files say.
+"""Partitions by TIMESTAMP in the hour that comes twice a year: their values, and what moves them.
 
-Spark names the directory of a partition by the wall-clock time of the session's zone, and Delta
-takes the partition's value from that name. Of two times with the same name it takes the first, so
-that rows of 01:30 UTC would come back as rows of 00:30 UTC. The files hold the column too (unless
-`delta.writePartitionColumnsToParquet` is off), and each is of one value.
+Delta would take rows of the second such hour for rows of the first (`delta.log.repeated_hours`).
+The files that it writes hold the column too, unless `delta.writePartitionColumnsToParquet` is off,
+and each is of one value.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
-from zoneinfo import ZoneInfo
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
@@ -23,22 +19,28 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.uncommitted_files import OwnFiles, escaped
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.log import actions
+from deltaweave.delta.log import (
+    PartitionTime,
+    RepeatedHours,
+    TableSnapshot,
+    actions,
+    repeated_hours,
+)
 from deltaweave.errors import StatementError
-from deltaweave.identifiers import column
+from deltaweave.identifiers import column, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_WRITTEN = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(Z?)")
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_KINDS = ("AddFile", "AddCDCFile")
 
 
 def with_true_times(rows: DataFrame, own_files: OwnFiles, written: JavaObject) -> JavaObject:
     """The actions of a write, with the partitions' true times in those of its new files.
 
     Costs nothing but a look at the schema where no partition column is a TIMESTAMP or the session's
-    zone has one offset for all times; a job where a time is one that comes twice.
+    zone has one offset for all times; a job where a time is one that comes twice. Delta does not
+    compact after such a commit, since it would take the times for others again.
 
     Args:
         rows: What was written.
@@ -48,68 +50,52 @@ def with_true_times(rows: DataFrame, own_files: OwnFiles, written: JavaObject) -
     Raises:
         StatementError: There is such a time, and the files do not hold the column.
     """
-    columns = _columns_of_times(own_files.transaction)
-    zone = _zone_with_changes(rows) if columns else None
-    if zone is None:
+    spark = rows.sparkSession
+    columns = _columns_of_times(own_files.transaction.metadata())
+    if not columns:
         return written
-    doubtful = {
-        _name(action): (index, action)
-        for index, action in _actions(rows.sparkSession, written)
-        if _name(action).startswith(own_files.prefix)
-        and any(comes_twice(action["partitionValues"].get(name), zone) for name in columns.values())
+    view = jvm_.jvm(spark)
+    new = {kind: written.filter(_is_a(spark, kind)) for kind in _KINDS}
+    firsts = {
+        kind: _firsts(rows, own_files.prefix, each, list(columns.values()))
+        for kind, each in new.items()
     }
-    if not doubtful:
+    if not any(firsts.values()):
         return written
+    hooks = view.org.apache.spark.sql.delta.hooks
+    compaction = jvm_.singleton(hooks, "AutoCompact").getClass()
+    own_files.transaction.unregisterPostCommitHooksWhere(jvm_.instances_of(spark, compaction))
     table = str(own_files.log.dataPath().toString())
-    locations = [_location(table, action) for _, action in doubtful.values()]
-    times = _times(rows.sparkSession, locations, list(columns.values()))
-    view = jvm_.jvm(rows.sparkSession)
-    for name, (index, action) in doubtful.items():
-        before = action["partitionValues"]
-        for shown, stored in columns.items():
-            if before.get(stored) and times[name][stored] is None:
-                raise _refused(table, shown, zone)
-        true = {stored: times[name][stored] for stored in columns.values()}
-        (changed,) = actions.from_json(
-            view, _kind(action), [{**action, "partitionValues": {**before, **true}}]
-        )
-        written = written.updated(index, changed)
-    return written
+    for kind, doubtful in firsts.items():
+        for index, action in _told_apart(spark, table, doubtful, columns).items():
+            (changed,) = actions.from_json(view, f"actions.{kind}", [action])
+            new[kind] = new[kind].updated(index, changed)
+        written = written.filterNot(_is_a(spark, kind))
+    return new["AddFile"].appendedAll(new["AddCDCFile"]).appendedAll(written)
 
 
-def comes_twice(value: str | None, zone: str) -> bool:
-    """Whether another time has the same wall-clock time in a zone; true where this is not known.
+def rewritable_partitions(table: TableSnapshot) -> str:
+    """A WHERE for commands that rewrite files, without the hours whose rows they would move.
 
-    Args:
-        value: A partition value, in UTC (`2026-10-25T01:30:00.000000Z`) or the zone's time.
-        zone: The zone's name.
-
-    >>> comes_twice("2026-10-25T00:30:00.000000Z", "Europe/Berlin")
-    True
-    >>> comes_twice("2026-10-25 01:30:00", "Europe/Berlin")
-    False
+    Empty if there are none. OPTIMIZE and REORG read and name partitions as any write of Delta does.
     """
-    if value is None:
-        return False
-    parts = _WRITTEN.fullmatch(value)
-    if parts is None:
-        return True  # a year of five digits
-    try:
-        of_zone = ZoneInfo(zone)
-        local = datetime(*map(int, parts.groups()[:6]))  # type: ignore[arg-type]
-        if parts[8]:
-            local = local.replace(tzinfo=timezone.utc).astimezone(of_zone)
-        first, second = (
-            local.replace(tzinfo=of_zone, fold=fold).utcoffset() or timedelta() for fold in (0, 1)
-        )
-    except (KeyError, ValueError, OverflowError):
-        return True  # a zone that only Java knows, or a time at the ends of Python's
-    return first != second
+    conditions = []
+    for shown, stored in _columns_of_times(table.snapshot.metadata()).items():
+        value = F.col("partitionValues")[stored].alias("value")
+        # At most as many rows as partitions, which the log lists anyway.
+        values = [row.value for row in table.files.select(value).distinct().collect()]
+        hours = repeated_hours(table.spark, table.spark._jsparkSession, values)
+        times = [time for each in values if (time := PartitionTime.of(each)) is not None]
+        second = [time for time in times if any(each.is_second(time) for each in hours)]
+        if second:
+            micros = (time.seconds * 1_000_000 + time.fraction for time in second)
+            listed = ", ".join(f"timestamp_micros({each})" for each in sorted(micros))
+            conditions.append(f"({quoted(shown)} IS NULL OR {quoted(shown)} NOT IN ({listed}))")
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
-def _columns_of_times(transaction: JavaObject) -> dict[str, str]:
+def _columns_of_times(metadata: JavaObject) -> dict[str, str]:
     """The partition columns of times with a zone: how files and the log call each, by name."""
-    metadata = transaction.metadata()
     shown = json.loads(metadata.partitionSchema().json())["fields"]
     stored = json.loads(metadata.physicalPartitionSchema().json())["fields"]
     return {
@@ -119,68 +105,92 @@ def _columns_of_times(transaction: JavaObject) -> dict[str, str]:
     }
 
 
-def _zone_with_changes(rows: DataFrame) -> str | None:
-    """The zone by whose time directories were named; None if its offset never changes."""
+def _is_a(spark: SparkSession, kind: str) -> JavaObject:
+    # Delta's own class loader finds the class, even if its jars were added to a running JVM.
+    util = jvm_.jvm(spark).org.apache.spark.sql.delta.util
+    loader = jvm_.singleton(util, "JsonUtils").getClass().getClassLoader()
+    return jvm_.instances_of(spark, loader.loadClass(f"org.apache.spark.sql.delta.actions.{kind}"))
+
+
+Doubtful = dict[int, tuple[actions.Action, dict[str, tuple[RepeatedHours, int]]]]
+"""Actions by their place, with the hours and the first time of each of their doubtful values."""
+
+
+def _firsts(rows: DataFrame, prefix: str, added: JavaObject, names: Sequence[str]) -> Doubtful:
+    """The actions of own files whose partition has a time that comes twice."""
+    spark, doubtful = rows.sparkSession, Doubtful()
     # The writer's session is that of the rows' plan, which need not be the one of their DataFrame.
-    zone = str(rows._jdf.sparkSession().sessionState().conf().sessionLocalTimeZone())
-    util = jvm_.jvm(rows.sparkSession).org.apache.spark.sql.catalyst.util
-    of_java = jvm_.singleton(util, "DateTimeUtils").getZoneId(zone)
-    return None if of_java.getRules().isFixedOffset() else zone
+    session = rows._jdf.sparkSession()
+    for begin in range(0, int(added.size()), actions.FEW):
+        piece = actions.to_json(jvm_.jvm(spark), added.slice(begin, begin + actions.FEW))
+        own = {
+            index: action
+            for index, action in enumerate(piece, begin)
+            if _name(action["path"]).startswith(prefix)
+        }
+        values = {action["partitionValues"].get(name) for action in own.values() for name in names}
+        hours = repeated_hours(spark, session, values)
+        for index, action in own.items():
+            firsts = {
+                name: (each, first)
+                for name in names
+                if (time := PartitionTime.of(action["partitionValues"].get(name))) is not None
+                for each in hours
+                if (first := each.first(time)) is not None
+            }
+            if firsts:
+                doubtful[index] = (action, firsts)
+    return doubtful
 
 
-def _actions(spark: SparkSession, written: JavaObject) -> Iterator[tuple[int, actions.Action]]:
-    view = jvm_.jvm(spark)
-    for begin in range(0, int(written.size()), actions.FEW):
-        piece = written.slice(begin, begin + actions.FEW)
-        yield from enumerate(actions.to_json(view, piece), begin)
+def _told_apart(
+    spark: SparkSession, table: str, doubtful: Doubtful, columns: Mapping[str, str]
+) -> dict[int, actions.Action]:
+    """The actions whose files are of the second time, with that time; one job."""
+    if not doubtful:
+        return {}
+    locations = [
+        f"{table.rstrip('/')}/{unquote(action['path'])}" for action, _ in doubtful.values()
+    ]
+    held = _times(spark, locations, list(columns.values()))
+    changed = {}
+    for index, (action, firsts) in doubtful.items():
+        values = dict(action["partitionValues"])
+        for name, (hours, first) in firsts.items():
+            micros = held.get(_name(action["path"]), {}).get(name)
+            if micros is None:
+                shown = next(each for each, stored in columns.items() if stored == name)
+                raise _refused(table, shown)
+            # The file may hold fewer digits than the value.
+            if micros // 1_000_000 >= first + hours.back // 2:
+                time = PartitionTime.of(values[name])
+                assert time is not None
+                values[name] = time.at(first + hours.back)
+        if values != action["partitionValues"]:
+            changed[index] = {**action, "partitionValues": values}
+    return changed
 
 
-def _name(action: actions.Action) -> str:
-    return PurePosixPath(unquote(action.get("path", ""))).name
-
-
-def _location(table: str, action: actions.Action) -> str:
-    return escaped(f"{table.rstrip('/')}/{unquote(action['path'])}")
-
-
-def _kind(action: actions.Action) -> str:
-    return "actions.AddFile" if "modificationTime" in action else "actions.AddCDCFile"
+def _name(path: str) -> str:
+    return PurePosixPath(unquote(path)).name
 
 
 def _times(
-    spark: SparkSession, locations: list[str], names: list[str]
-) -> dict[str, dict[str, str | None]]:
-    """The times in these files by the files' names, as the log has them; one job."""
+    spark: SparkSession, locations: Sequence[str], names: Sequence[str]
+) -> dict[str, dict[str, int | None]]:
+    """The times in these files, in microseconds since 1970, by the files' names."""
     schema = StructType([StructField(name, TimestampType()) for name in names])
-    of_files = spark.read.schema(schema).parquet(*locations)
+    of_files = spark.read.schema(schema).parquet(*map(escaped, locations))
     micros = [F.max(F.unix_micros(column(name))).alias(f"_{at}") for at, name in enumerate(names)]
-    # As many rows as files in the hour that comes twice.
+    # As many rows as files in the hours that come twice.
     found = of_files.groupBy(F.col("_metadata.file_name").alias("file")).agg(*micros).collect()
-    return {
-        row["file"]: {name: _in_log(row[f"_{at}"]) for at, name in enumerate(names)}
-        for row in found
-    }
+    return {row["file"]: {name: row[f"_{at}"] for at, name in enumerate(names)} for row in found}
 
 
-def _in_log(micros: int | None) -> str | None:
-    """A time in microseconds since 1970 as Delta's protocol writes it, in UTC.
-
-    See its section "Partition Value Serialization".
-    """
-    if micros is None:
-        return None
-    try:
-        time = _EPOCH + timedelta(microseconds=micros)
-    except OverflowError:
-        return None  # a year beyond 9999, which is refused
-    return f"{time:%Y-%m-%dT%H:%M:%S.%fZ}"
-
-
-def _refused(table: str, name: str, zone: str) -> StatementError:
+def _refused(table: str, name: str) -> StatementError:
     return StatementError(
-        f"partition column {name!r} has times of an hour that comes twice in {zone}, and Delta "
-        "would take one for the other, because its files do not hold the column or its year is "
-        "beyond 9999.",
+        f"partition column {name!r} has times of an hour that comes twice in the session's zone, "
+        "and Delta would take one for the other: its files do not hold the column.",
         table=table,
         operation="writing",
         state="Nothing was committed.",

@@ -35,6 +35,7 @@ from deltaweave.delta.jvm.gateway import (
     expression_of,
     function,
     function_of_text,
+    instances_of,
     is_a,
     iterate,
     java_list,
@@ -55,7 +56,7 @@ from deltaweave.delta.jvm.gateway import (
     texts,
 )
 from deltaweave.delta.jvm.local_rows import rows_of_numbers
-from deltaweave.delta.jvm.sessions import active, in_utc, is_on
+from deltaweave.delta.jvm.sessions import active, is_on
 from deltaweave.delta.jvm.threads import alongside, started
 
 __all__ = [
@@ -78,7 +79,7 @@ __all__ = [
     "expression_of",
     "function",
     "function_of_text",
-    "in_utc",
+    "instances_of",
     "is_a",
     "is_on",
     "iterate",

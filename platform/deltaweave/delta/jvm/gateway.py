@@ -186,6 +186,16 @@ def function_of_text(
     return _as_function(jvm(spark), owner.getClass(), found.bindTo(owner).bindTo(first))
 
 
+def instances_of(spark: SparkSession, owner: JavaObject) -> JavaObject:
+    """A Scala predicate that is true for the instances of a Java class."""
+    gateway: Any = spark.sparkContext._gateway
+    view = jvm(spark)
+    any_object = gateway.new_array(view.java.lang.Class, 1)
+    any_object[0] = view.java.lang.Class.forName("java.lang.Object")
+    found = _lookup(spark).unreflect(owner.getClass().getMethod("isInstance", any_object))
+    return _as_function(view, owner, found.bindTo(owner))
+
+
 def _lookup(spark: SparkSession) -> JavaObject:
     return jvm(spark).java.lang.invoke.MethodHandles.publicLookup()
 

@@ -39,17 +39,6 @@ def active(spark: SparkSession) -> Iterator[None]:
                 sessions.clearActiveSession()
 
 
-def in_utc(spark: SparkSession) -> SparkSession:
-    """A session with the settings, views and current schema of another, in UTC.
-
-    Delta's commands that rewrite files take a partition by TIMESTAMP from the name of a directory,
-    in the session's zone. In the hour that comes twice a year, two partitions have one name.
-    """
-    session = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
-    session.conf.set("spark.sql.session.timeZone", "UTC")
-    return session
-
-
 def is_on(spark: SparkSession, key: str, *, otherwise: bool) -> bool:
     """Whether a setting of the session is true, spelled as Spark lets it be.
 

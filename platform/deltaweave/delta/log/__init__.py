@@ -12,6 +12,7 @@
 - `statistic_bounds`: what a bound in the log means for each type, and how inexact ones are widened.
 - `num_records`: the number of rows in a file, by its statistics.
 - `arrow_values`: values of Arrow columns in the form in which bounds are compared.
+- `repeated_hours`: the hours that come twice a year in a zone, and partition values in them.
 - `features`: the table features that the engine supports, and the error for the others.
 """
 
@@ -25,6 +26,7 @@ from deltaweave.delta.log.file_layout import FileLayout
 from deltaweave.delta.log.file_list import FileList, decoded, decoded_location, encoder
 from deltaweave.delta.log.file_version import FileVersion, file_versions
 from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
+from deltaweave.delta.log.repeated_hours import PartitionTime, RepeatedHours, repeated_hours
 from deltaweave.delta.log.snapshot import TableSnapshot, data_path
 from deltaweave.delta.log.statistic_bounds import are_bounded
 from deltaweave.delta.log.statistics import are_without_nulls, bounds
@@ -35,6 +37,8 @@ __all__ = [
     "FileLayout",
     "FileList",
     "FileVersion",
+    "PartitionTime",
+    "RepeatedHours",
     "TableLog",
     "TableSnapshot",
     "are_bounded",
@@ -52,6 +56,7 @@ __all__ = [
     "place_of_new_table",
     "python_values",
     "refuse_unsupported",
+    "repeated_hours",
     "scan_of_known_files",
     "scan_with_index",
     "sorted_values",

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from deltaweave import Table, merge
 from deltaweave.delta.jvm import active
+from deltaweave.delta.log import repeated_hours
 from deltaweave.errors import StatementError
 from deltaweave.maintenance.operations import OPERATIONS
 from deltaweave.maintenance.policy import UpkeepPolicy
@@ -102,7 +103,7 @@ def test_files_that_do_not_hold_the_column_are_refused(
 ) -> None:
     table = _table(berlin, tmp_path / "t", "'delta.writePartitionColumnsToParquet' = 'false'")
     table.write(berlin.sql(_rows((1, 10, LATER))), "append")
-    with pytest.raises(StatementError, match="'at' has times of an hour that comes twice in Eur"):
+    with pytest.raises(StatementError, match="'at' has times of an hour that comes twice in the"):
         table.write(berlin.sql(_rows((2, 20, AFTER))), "append")
     assert _found(table) == [(1, 10, 150)]
     files = [file for file in (tmp_path / "t").rglob("*.parquet") if "_delta_log" not in str(file)]
@@ -113,18 +114,83 @@ def test_files_that_do_not_hold_the_column_are_refused(
 
 
 @pytest.mark.parametrize("work", ["compact", "optimize", "purge"])
-def test_rewritten_files_keep_their_partitions(
+def test_upkeep_leaves_the_second_hour_alone(
     berlin: SparkSession, tmp_path: Path, work: str
 ) -> None:
     table = _table(berlin, tmp_path / "t", "'delta.enableDeletionVectors' = 'true'")
     for k in range(4):
-        rows = berlin.sql(_rows((k, k, BEFORE), (k + 10, k, AFTER), (k + 20, k, AFTER)))
-        table.write(rows.coalesce(1), "append")
+        before = [(k, k, BEFORE), (k + 30, k, BEFORE)]
+        after = [(k + 10, k, AFTER), (k + 20, k, AFTER)]
+        table.write(berlin.sql(_rows(*before, *after)).coalesce(1), "append")
     table.delete("k IN (3, 23)")
-    files = table.layout(1).files
-    if work == "compact":
-        table.compact()
-    else:
-        OPERATIONS[work](table, UpkeepPolicy(small_files=2, deleted_row_fraction=0.01))
-    assert table.layout(1).files < files or table.layout(1).deleted_rows == 0
-    assert [minute for _, _, minute in _found(table)] == [30] * 3 + [90] * 7
+
+    def files_of(hour: str) -> set[str]:
+        files = table.files().where(f"partitionValues['at'] = '{hour}'")
+        return {row.path for row in files.select("path").collect()}
+
+    def keep_up() -> None:
+        if work == "compact":
+            table.compact()
+        else:
+            OPERATIONS[work](table, UpkeepPolicy(small_files=2, deleted_row_fraction=0.01))
+
+    first, second = files_of(BEFORE), files_of(AFTER)
+    keep_up()
+    assert not first <= files_of(BEFORE)
+    assert files_of(AFTER) == second
+    assert sorted(minute for _, _, minute in _found(table)) == [30] * 7 + [90] * 7
+    berlin.conf.set("spark.sql.session.timeZone", "UTC")
+    keep_up()
+    assert not second <= files_of(AFTER)
+    assert sorted(minute for _, _, minute in _found(table)) == [30] * 7 + [90] * 7
+
+
+def test_delta_does_not_compact_after_a_write_to_such_an_hour(
+    berlin: SparkSession, tmp_path: Path
+) -> None:
+    berlin.conf.set("spark.databricks.delta.autoCompact.minNumFiles", "2")
+    table = _table(berlin, tmp_path / "t", "'delta.autoOptimize.autoCompact' = 'true'")
+    for k in range(3):
+        table.write(berlin.sql(_rows((k, k, AFTER))), "append")
+        assert table.version() == k + 1
+    table.write(berlin.sql(_rows((10, 10, LATER))), "append")
+    table.write(berlin.sql(_rows((11, 11, LATER))), "append")
+    assert table.version() == 6  # with a compaction of the later hour
+    assert _found(table) == [(0, 0, 90), (1, 1, 90), (2, 2, 90), (10, 10, 150), (11, 11, 150)]
+
+
+def test_times_at_the_ends_of_the_calendar_and_parts_of_a_second_stay(
+    berlin: SparkSession, tmp_path: Path
+) -> None:
+    berlin.conf.set("spark.sql.session.timeZone", "America/New_York")
+    berlin.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS")
+    table = _table(berlin, tmp_path / "t", "'delta.enableDeletionVectors' = 'false'")
+    values = [
+        "0001-01-01T00:00:00Z",
+        "9999-12-31T23:59:59-05:00",
+        "2026-11-01T05:30:00.123456Z",  # 01:30 in New York, and an hour later again
+        "2026-11-01T06:30:00.123456Z",
+    ]
+    rows = _rows(*[(k, k, value) for k, value in enumerate(values)])
+    table.write(berlin.sql(rows), "append")
+    exact = "unix_micros(at)"
+    wanted = berlin.sql(rows).selectExpr("k", exact).collect()
+    assert sorted(table.read().selectExpr("k", exact).collect()) == sorted(wanted)
+
+
+@pytest.mark.parametrize("zone", ["PST", "+02:00", "America/Los_Angeles"])
+def test_zones_are_those_of_java(spark: SparkSession, zone: str) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", zone)
+    values = ["2026-11-01T08:30:00.000000Z", None, "+10000-01-01T00:00:00.000000Z"]
+    hours = repeated_hours(spark, session._jsparkSession, values)
+    assert [hour.back for hour in hours] == ([] if zone == "+02:00" else [3600])
+
+
+def test_values_without_a_zone_are_told_apart_too(berlin: SparkSession, tmp_path: Path) -> None:
+    berlin.conf.set("spark.databricks.delta.write.utcTimestampPartitionValues", "false")
+    table = _table(berlin, tmp_path / "t", "'delta.enableDeletionVectors' = 'false'")
+    table.write(berlin.sql(_rows((1, 10, BEFORE), (2, 20, AFTER), (3, 30, LATER))), "append")
+    assert _found(table) == [(1, 10, 30), (2, 20, 90), (3, 30, 150)]
+    values = {row.v for row in table.files().selectExpr("partitionValues['at'] v").collect()}
+    assert values == {"2026-10-25 02:30:00", AFTER, "2026-10-25 03:30:00"}

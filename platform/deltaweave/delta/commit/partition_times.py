@@ -24,7 +24,7 @@ from deltaweave.delta.log import (
     RepeatedHours,
     TableSnapshot,
     actions,
-    repeated_hours,
+    hours_that_repeat,
 )
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column, quoted
@@ -84,7 +84,7 @@ def rewritable_partitions(table: TableSnapshot) -> str:
         value = F.col("partitionValues")[stored].alias("value")
         # At most as many rows as partitions, which the log lists anyway.
         values = [row.value for row in table.files.select(value).distinct().collect()]
-        hours = repeated_hours(table.spark, table.spark._jsparkSession, values)
+        hours = hours_that_repeat(table.spark, table.spark._jsparkSession, values)
         times = [time for each in values if (time := PartitionTime.of(each)) is not None]
         second = [time for time in times if any(each.is_second(time) for each in hours)]
         if second:
@@ -129,7 +129,7 @@ def _firsts(rows: DataFrame, prefix: str, added: JavaObject, names: Sequence[str
             if _name(action["path"]).startswith(prefix)
         }
         values = {action["partitionValues"].get(name) for action in own.values() for name in names}
-        hours = repeated_hours(spark, session, values)
+        hours = hours_that_repeat(spark, session, values)
         for index, action in own.items():
             firsts = {
                 name: (each, first)

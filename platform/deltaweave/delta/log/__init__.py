@@ -26,7 +26,7 @@ from deltaweave.delta.log.file_layout import FileLayout
 from deltaweave.delta.log.file_list import FileList, decoded, decoded_location, encoder
 from deltaweave.delta.log.file_version import FileVersion, file_versions
 from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
-from deltaweave.delta.log.repeated_hours import PartitionTime, RepeatedHours, repeated_hours
+from deltaweave.delta.log.repeated_hours import PartitionTime, RepeatedHours, hours_that_repeat
 from deltaweave.delta.log.snapshot import TableSnapshot, data_path
 from deltaweave.delta.log.statistic_bounds import are_bounded
 from deltaweave.delta.log.statistics import are_without_nulls, bounds
@@ -50,13 +50,13 @@ __all__ = [
     "decoded_location",
     "encoder",
     "file_versions",
+    "hours_that_repeat",
     "latest",
     "num_physical_rows_column",
     "parsed",
     "place_of_new_table",
     "python_values",
     "refuse_unsupported",
-    "repeated_hours",
     "scan_of_known_files",
     "scan_with_index",
     "sorted_values",

@@ -90,7 +90,7 @@ class PartitionTime:
         return f"{(_EPOCH + timedelta(seconds=seconds)).isoformat()}.{self.fraction:06}Z"
 
 
-def repeated_hours(
+def hours_that_repeat(
     spark: SparkSession, session: JavaObject, values: Iterable[str | None]
 ) -> list[RepeatedHours]:
     """The hours that come twice in the zone of a session, in the years of some partition values.

@@ -80,12 +80,19 @@ def literal(text: str) -> str:
     return "'" + escaped.replace("${", "\\u0024{") + "'"
 
 
+def is_path(path_or_name: str) -> bool:
+    """Whether a table is given by its path, and not by a name of the catalog as SQL spells it.
+
+    >>> is_path("/lake/orders"), is_path("sales.orders"), is_path("delta.`/lake/orders`")
+    (True, False, False)
+    """
+    return "/" in path_or_name and "`" not in path_or_name
+
+
 def table_name(path_or_name: str) -> str:
     """What SQL calls a table given by path or name: a path becomes `` delta.`path` ``.
 
     Raises:
         StatementError: The path holds `${…}` (`quoted`).
     """
-    if "/" not in path_or_name or "`" in path_or_name:
-        return path_or_name
-    return f"delta.{quoted(path_or_name)}"
+    return f"delta.{quoted(path_or_name)}" if is_path(path_or_name) else path_or_name

@@ -35,6 +35,7 @@ from deltaweave.delta.log import (
     FileLayout,
     TableLog,
     TableSnapshot,
+    place_of_new_table,
     version_at,
 )
 from deltaweave.delta.statement import name_parts
@@ -47,7 +48,7 @@ from deltaweave.errors import (
     StatementError,
     TableNotFoundError,
 )
-from deltaweave.identifiers import literal, quoted
+from deltaweave.identifiers import is_path, literal, quoted
 from deltaweave.locations import refuse_credentials
 from deltaweave.merge_builder import MergeBuilder
 from deltaweave.retries import again_after_another_creator
@@ -76,7 +77,7 @@ class Table:
         refuse_credentials(path_or_name)
         self.spark = spark
         self.path_or_name = path_or_name
-        if "/" in path_or_name and "`" not in path_or_name:
+        if is_path(path_or_name):
             self._parts = ["delta", path_or_name]
         else:
             self._parts = name_parts(spark, path_or_name)
@@ -150,6 +151,17 @@ class Table:
     def location(self) -> str:
         """Where its data is, e.g. `file:/lake/orders`."""
         return self._log().data_path
+
+    def planned_location(self) -> str:
+        """Where its data is or, if there is no table, where it would be created now.
+
+        Raises:
+            StatementError: No table can be created there: it is in another catalog, say.
+        """
+        if self._is_path or self.exists():
+            return self.location()
+        with translated(self.path_or_name, operation="creation"):
+            return str(place_of_new_table(self.spark, self._parts).toString())
 
     def version(self) -> int:
         """Its newest version."""

@@ -18,6 +18,7 @@ from dagster_deltaweave.tables import (
 )
 from deltaweave.changes.merge_on_read import Strategy
 from deltaweave.choices import choice_problem
+from deltaweave.identifiers import is_path
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -221,6 +222,6 @@ def _problem(
     if unknown is not None:
         return unknown
     for path in (table, changes_table):
-        if path is not None and ("/" not in path or "`" in path):
+        if path is not None and not is_path(path):
             return f"{path!r} is not a path: sensors and checks find the logs of tables by paths."
     return None

@@ -6,8 +6,10 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
+from uuid import uuid4
 
 from dagster import (
     AssetKey,
@@ -72,7 +74,10 @@ class DeltaTablesComponent(StateBackedComponent, Resolvable, Model):
     ] = ()
     exclude: Annotated[
         Sequence[str],
-        Field(description="Patterns of paths below the root, such as `scratch/*`, to leave out."),
+        Field(
+            description="Patterns of paths below the root to leave out, such as `scratch/*`: of "
+            "tables, or of directories with all that is in them."
+        ),
     ] = ()
     defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
 
@@ -86,6 +91,10 @@ class DeltaTablesComponent(StateBackedComponent, Resolvable, Model):
     def defs_state_config(self) -> DefsStateConfig:
         """Where Dagster keeps what was found."""
         key = f"DeltaTables[{':'.join([*self.key_prefix, without_query(self.root)])}]"
+        # Dagster replaces characters of the key, so that two keys could be one; and what another
+        # component left out is not in its state.
+        exact = json.dumps([list(self.key_prefix), self.root, self.levels, list(self.exclude)])
+        key += f"-{sha256(exact.encode()).hexdigest()[:8]}"
         return DefsStateConfig.from_args(self.defs_state, default_key=key)
 
     def write_state_to_path(self, state_path: Path) -> None:
@@ -94,12 +103,13 @@ class DeltaTablesComponent(StateBackedComponent, Resolvable, Model):
         Raises:
             SourceError: The root does not exist or cannot be read; the state stays as it was.
         """
-        tables = [
-            _state_of(table)
-            for table in find_tables(self.root, self.levels)
-            if not self._is_excluded(table)
-        ]
-        state_path.write_text(json.dumps({"tables": tables}, indent=1))
+        tables = list(map(_state_of, find_tables(self.root, self.levels, self._is_excluded)))
+        written = state_path.with_name(f"{state_path.name}.{uuid4().hex}")
+        try:
+            written.write_text(json.dumps({"tables": tables}, indent=1))
+            written.replace(state_path)  # who reads meanwhile finds the state before
+        finally:
+            written.unlink(missing_ok=True)
 
     def build_defs_from_state(
         self, context: ComponentLoadContext, state_path: Path | None
@@ -110,11 +120,11 @@ class DeltaTablesComponent(StateBackedComponent, Resolvable, Model):
         tables = json.loads(state_path.read_text())["tables"]
         return Definitions(assets=[_spec(each, self.key_prefix) for each in tables])
 
-    def _is_excluded(self, table: FoundTable) -> bool:
-        path = "/".join(table.path)
-        problem = problem_of_table_key(AssetKey(table.path))
+    def _is_excluded(self, names: tuple[str, ...]) -> bool:
+        path = "/".join(names)
+        problem = problem_of_table_key(AssetKey(names))
         if problem is not None:
-            _logger.warning("The table at %s is left out: %s", table.location, problem)
+            _logger.warning("What is below %s/%s is left out: %s", self.root, path, problem)
             return True
         return any(fnmatchcase(path, pattern) for pattern in self.exclude)
 

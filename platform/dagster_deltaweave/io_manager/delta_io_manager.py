@@ -14,17 +14,17 @@ from dagster import (
 )
 from pydantic import Field, field_validator
 
-import deltaweave
 from dagster_deltaweave.io_manager import frames
 from dagster_deltaweave.io_manager.after_commit import (
     AfterCommit,
     metadata_as_recorded,
     record_listed_partitions,
 )
-from dagster_deltaweave.io_manager.loading import declared_table, load_input
+from dagster_deltaweave.io_manager.loading import load_input
 from dagster_deltaweave.io_manager.run_options import RunOptions, with_tags
 from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
 from dagster_deltaweave.io_manager.stored_output import add_output, rebuild_with_output
+from dagster_deltaweave.io_manager.table_location import check_location
 from dagster_deltaweave.metadata import (
     in_order,
     mark_commits_with_run,
@@ -43,13 +43,12 @@ from dagster_deltaweave.tables import (
     Namespace,
     TableDeclaration,
     TableLocator,
-    check_parents,
-    check_places,
-    full_names,
+    TablePlace,
     open_merge_on_read,
+    table_declaration,
     table_place,
 )
-from deltaweave.errors import SourceError, StatementError
+from deltaweave.errors import DeltaweaveError, SourceError, StatementError
 from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
@@ -130,6 +129,13 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         refuse_credentials(root, operation="configuration")
         return root
 
+    @field_validator("schema_", "catalog")
+    @classmethod
+    def _is_a_name(cls, name: str | None) -> str | None:
+        if name is not None and not name.strip():
+            raise ValueError("A name is empty: leave it out, or name one.")
+        return name
+
     @property
     def locator(self) -> TableLocator:
         """Finds the tables."""
@@ -138,7 +144,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Store what the asset function returned, and record the result."""
         if obj is None:
-            if declared_table(context.definition_metadata, context.asset_key) is not None:
+            if _declaration(context) is not None:
                 self._options(context)  # refuses tags that are wrong
             self._store_nothing(context)
             return
@@ -146,7 +152,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         declaration = options.declaration
         changes = self._as_changes(obj, context.asset_key)
         table = self.locator.table(context.asset_key, declaration)
-        self._check_place(context, table, declaration)
+        declaration = check_location(context, self.locator, table, declaration)
         partitions = output_partition_keys(context)
         with (
             retry_run_if_transient(declaration.retries),
@@ -180,31 +186,13 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         tags = context.step_context.dagster_run.tags
         return with_tags(declared, tags, context.asset_key.to_user_string())
 
-    def _check_place(
-        self, context: OutputContext, table: "Table", declaration: TableDeclaration
-    ) -> None:
-        """Refuse a table in a place that holds another table's data.
-
-        Raises:
-            StatementError: It is inside another table, around one, or would be created there.
-        """
-        is_made = table.exists()
-        locator = self.locator
-        check_places(context, locator.path_or_name, full_names(table.spark), is_made=is_made)
-        if not is_made and locator.is_under_root(declaration):
-            check_parents(
-                self.root,
-                context.asset_key,
-                lambda path: deltaweave.Table(table.spark, path).exists(),
-            )
-
     def _store_nothing(self, context: OutputContext) -> None:
         """Record that there was nothing to store, for each of the run's partitions.
 
         Raises:
             StatementError: The run is a full refresh, where None does not mean an empty table.
         """
-        declared = declared_table(context.definition_metadata, context.asset_key)
+        declared = _declaration(context)
         if declared is not None and output_is_full_refresh(context):
             raise StatementError(
                 "the asset returned None, and no table can be rebuilt from None.",
@@ -217,7 +205,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         if isinstance(declared, MergeOnReadDeclaration):
             record_data_version(context, open_merge_on_read(self.locator, declared).newest_batch())
         else:
-            table = self._table_if_there(context, declared)
+            table = self._table_if_there(context)
             if table is not None:
                 record_unchanged(context, table)
         if declared is not None:
@@ -225,17 +213,16 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             context.add_output_metadata({"write/mode": nothing})
             record_listed_partitions(context, output_partition_keys(context))
 
-    def _table_if_there(
-        self, context: OutputContext, declared: TableDeclaration | None
-    ) -> "Table | None":
+    def _table_if_there(self, context: OutputContext) -> "Table | None":
         """The table of an asset that returned None, if there is one."""
         key = context.asset_key
+        place: TablePlace | None = None
         try:
-            place = declared or table_place(context.definition_metadata, asset=key.to_user_string())
-            table = self.locator.table(key, place)
-            return table if table.exists() else None
-        except StatementError:
-            if declared is not None:
+            place = table_place(context.definition_metadata, asset=key.to_user_string())
+            table = self.locator.table(key, place) if self.locator.is_known(place) else None
+            return table if table is not None and table.exists() else None
+        except DeltaweaveError:
+            if isinstance(place, TableDeclaration):
                 raise
             return None  # an asset that declares no table needs no place for one
 
@@ -255,13 +242,18 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         return Changes(rows, changes.applied)
 
 
+def _declaration(context: OutputContext) -> TableDeclaration | None:
+    name = context.asset_key.to_user_string()
+    return table_declaration(context.definition_metadata, asset=name)
+
+
 def _declared(context: OutputContext) -> TableDeclaration:
     """How the asset's table is written.
 
     Raises:
         StatementError: Nothing declares it.
     """
-    declaration = declared_table(context.definition_metadata, context.asset_key)
+    declaration = _declaration(context)
     if declaration is None:
         raise StatementError(
             "its asset declares no merge and no other way to write, so its output cannot be "

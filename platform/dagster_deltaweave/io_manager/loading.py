@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
-    AssetKey,
     AssetsDefinition,
     DagsterInvariantViolationError,
     InputContext,
@@ -27,10 +25,8 @@ from dagster_deltaweave.tables import (
     READ_METADATA_KEY,
     READ_TOUCHED,
     MergeOnReadDeclaration,
-    TableDeclaration,
     TableLocator,
     load_merge_on_read,
-    table_declaration,
     table_place,
 )
 from deltaweave.errors import SourceError
@@ -86,8 +82,8 @@ def _unapplied(
     key = definition.key
     after = None
     if not is_refresh(context.step_context.dagster_run.tags):
-        declaration = declared_table(definition.metadata_by_key[key], key)
-        downstream = tables.table(key, declaration)
+        place = table_place(definition.metadata_by_key[key], asset=key.to_user_string())
+        downstream = tables.table(key, place)
         after = applied_version(context.asset_key, table, key, downstream)
     what = table.touched_rows(after) if read == READ_TOUCHED else table.changed_rows(after)
     context.log.info(
@@ -95,11 +91,6 @@ def _unapplied(
         f"version {after}, and reads its {read} rows up to version {what.until}."
     )
     return what
-
-
-def declared_table(metadata: Mapping[str, Any], key: AssetKey) -> TableDeclaration | None:
-    """How the table of an asset is declared; None if its metadata does not say."""
-    return table_declaration(metadata, asset=key.to_user_string())
 
 
 def _downstream(context: InputContext) -> AssetsDefinition | None:

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructField, StructType
 
-from dagster_deltaweave.tables import TYPE_WIDENING, MergeDeclaration, TableDeclaration
+from dagster_deltaweave.tables import (
+    TYPE_WIDENING,
+    MergeDeclaration,
+    TableDeclaration,
+    check_owner,
+)
 from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import StatementError
@@ -53,6 +58,8 @@ def prepare_table(
         for_a_write=True,
         description=description,
     )
+    if not created:
+        check_owner(table, declaration)  # another asset may have created it just now
     if declaration.schema_policy == "strict":
         # A MERGE text itself says which columns of its source it uses.
         if not (isinstance(declaration, MergeDeclaration) and declaration.merge_text):

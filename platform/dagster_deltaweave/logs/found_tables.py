@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,9 @@ class FoundTable:
     description: str | None
 
 
-def find_tables(root: str, levels: int) -> list[FoundTable]:
+def find_tables(
+    root: str, levels: int, is_excluded: Callable[[tuple[str, ...]], bool]
+) -> list[FoundTable]:
     """The tables below a root, in the order of their paths.
 
     Directories inside of a table are not looked at, nor are those whose name begins with `.` or
@@ -45,6 +47,7 @@ def find_tables(root: str, levels: int) -> list[FoundTable]:
     Args:
         root: A path or a URI.
         levels: How many directories a table is away from the root, at most.
+        is_excluded: Whether a directory is not looked at, by the names from the root to it.
 
     Raises:
         SourceError: The root does not exist, or the storage cannot be read. A part of the tables is
@@ -58,7 +61,7 @@ def find_tables(root: str, levels: int) -> list[FoundTable]:
     try:
         return [
             table
-            for place, path in _below(store, base, start, (), levels)
+            for place, path in _below(store, base, start, (), levels, is_excluded)
             if (table := _described(place, path, query)) is not None
         ]
     except OSError as error:
@@ -72,20 +75,27 @@ def find_tables(root: str, levels: int) -> list[FoundTable]:
 
 
 def _below(
-    store: FileSystem, directory: str, location: str, path: tuple[str, ...], levels: int
+    store: FileSystem,
+    directory: str,
+    location: str,
+    path: tuple[str, ...],
+    levels: int,
+    is_excluded: Callable[[tuple[str, ...]], bool],
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The locations and paths of directories with a log."""
     from pyarrow.fs import FileSelector, FileType
 
-    infos = store.get_file_info(FileSelector(directory))
+    # A directory that another process removes meanwhile holds no tables; the root has to be there.
+    infos = store.get_file_info(FileSelector(directory, allow_not_found=bool(path)))
     names = sorted(info.base_name for info in infos if info.type == FileType.Directory)
     if _LOG in names:
         yield location, path
     elif len(path) < levels:
         for name in names:
-            if not name.startswith((".", "_")):
+            inner = (*path, name)
+            if not name.startswith((".", "_")) and not is_excluded(inner):
                 place = f"{location.rstrip('/')}/{name}"
-                yield from _below(store, f"{directory}/{name}", place, (*path, name), levels)
+                yield from _below(store, f"{directory}/{name}", place, inner, levels, is_excluded)
 
 
 def _described(location: str, path: tuple[str, ...], query: str) -> FoundTable | None:
@@ -95,7 +105,11 @@ def _described(location: str, path: tuple[str, ...], query: str) -> FoundTable |
     try:
         metadata = DeltaLog(location + query).metadata() or {}
         schema, description = metadata.get("schemaString"), metadata.get("description")
-    except (ValueError, AttributeError, TypeError) as error:
+    except FileNotFoundError:
+        return None  # it was removed meanwhile
+    except OSError:
+        raise
+    except Exception as error:  # Arrow and logs of other writers raise many kinds
         _logger.warning("The log of %s is left out: %s", location, redacted(error))
         return None
     if not isinstance(schema, str):

@@ -22,7 +22,7 @@ from uuid import uuid4
 from dagster import AssetKey, MetadataValue, OutputContext, TableColumnDep, TableColumnLineage
 
 from dagster_deltaweave.tables import table_place
-from deltaweave.errors import StatementError
+from deltaweave.errors import DeltaweaveError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -95,11 +95,14 @@ def upstream_places(context: OutputContext, tables: TableLocator) -> dict[AssetK
         uri = metadata.get("dagster/uri")
         places[key] = uri.value if isinstance(uri, MetadataValue) else uri
         try:
-            upstream = tables.table(key, table_place(metadata, asset=key.to_user_string()))
+            place = table_place(metadata, asset=key.to_user_string())
+            if not tables.is_known(place):
+                continue
+            upstream = tables.table(key, place)
             if upstream.exists():
                 places[key] = upstream.location()
-        except StatementError:
-            continue  # its key is no place for a table, or its name is that of a view
+        except DeltaweaveError:
+            continue  # its key is no place for a table, its name is that of a view, …
     return places
 
 

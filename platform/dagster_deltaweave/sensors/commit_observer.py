@@ -30,8 +30,9 @@ from dagster_deltaweave.sensors.recorded_commits import (
     position_metadata,
 )
 from dagster_deltaweave.storage import redacted
-from dagster_deltaweave.tables import table_declaration
+from dagster_deltaweave.tables import table_place
 from deltaweave.errors import DeltaweaveError
+from deltaweave.identifiers import is_path
 
 URI = "dagster/uri"
 
@@ -184,11 +185,8 @@ def _location(newest: AssetMaterialization | None, table: AssetsDefinition) -> s
     uri = newest.metadata.get(URI) if newest else None
     if uri is not None:
         return str(uri.value)
-    declaration = table_declaration(
-        table.metadata_by_key[table.key], asset=table.key.to_user_string()
-    )
-    declared = declaration.table if declaration else None
-    return declared if declared and "/" in declared and "`" not in declared else None
+    place = table_place(table.metadata_by_key[table.key], asset=table.key.to_user_string())
+    return place.table if place.table and is_path(place.table) else None
 
 
 def _is_of_others(event: AssetEvent) -> bool:

@@ -3,6 +3,7 @@
 - `declaration`: what decorators or metadata declare about a table.
 - `metadata_declarations`: reads and writes declarations in the metadata of assets.
 - `catalog_names`: names of tables by catalog and schema.
+- `owner`: which asset created a table of a schema.
 - `merge_text`: the SQL text of a declared merge.
 - `locator`: `TableLocator`: finds and opens the table of an asset.
 - `paths`: paths of tables, and the refusal of tables inside one another.
@@ -30,6 +31,7 @@ from dagster_deltaweave.tables.declaration import (
     Order,
     SchemaPolicy,
     TableDeclaration,
+    TablePlace,
     WriteDeclaration,
 )
 from dagster_deltaweave.tables.locator import TableLocator, run_locator
@@ -47,8 +49,10 @@ from dagster_deltaweave.tables.metadata_declarations import (
     table_declaration,
     table_place,
 )
+from dagster_deltaweave.tables.owner import check_owner, with_owner
 from dagster_deltaweave.tables.paths import (
     check_parents,
+    check_parents_of_name,
     check_places,
     path_under,
     problem_of_table_key,
@@ -72,9 +76,12 @@ __all__ = [
     "SchemaPolicy",
     "TableDeclaration",
     "TableLocator",
+    "TablePlace",
     "WriteDeclaration",
     "application_id",
+    "check_owner",
     "check_parents",
+    "check_parents_of_name",
     "check_places",
     "declaration_metadata",
     "equal_keys_condition",
@@ -89,4 +96,5 @@ __all__ = [
     "table_declaration",
     "table_place",
     "touched_upstreams",
+    "with_owner",
 ]

@@ -83,13 +83,26 @@ class Namespace:
 NO_NAMESPACE = Namespace()
 
 
-def namespace_in(metadata: Mapping[str, Any]) -> Namespace:
+def namespace_in(metadata: Mapping[str, Any], asset: str) -> Namespace:
     """What the metadata of an asset says; only texts are names.
 
     Before Dagster had `dagster/column_schema`, `schema` was a common key for a table's columns: a
     `TableSchema` under it is no name.
+
+    Raises:
+        StatementError: A name is empty.
     """
-    return Namespace(_text(metadata.get(CATALOG)), _text(metadata.get(SCHEMA)))
+    names = {word: _text(metadata.get(word)) for word in (CATALOG, SCHEMA)}
+    for word, name in names.items():
+        if name is not None and not name.strip():
+            raise StatementError(
+                f"the {word} in the asset's metadata is empty.",
+                table=asset,
+                operation="locating",
+                state="Nothing was read or written.",
+                hint=f"Name a {word}, or leave it out of the metadata.",
+            )
+    return Namespace(names[CATALOG], names[SCHEMA])
 
 
 def full_names(spark: SparkSession) -> Callable[[str], str]:
@@ -116,7 +129,7 @@ def _spelled(name: str) -> str:
 
 def _text(value: Any) -> str | None:
     value = getattr(value, "value", value)  # of a MetadataValue
-    return value if isinstance(value, str) and value else None
+    return value if isinstance(value, str) else None
 
 
 def _without_place(key: AssetKey, problem: str, hint: str) -> StatementError:

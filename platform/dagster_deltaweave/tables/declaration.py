@@ -39,12 +39,37 @@ WriteMode = Literal["append", "overwrite", "replace_where"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableDeclaration:
-    """The table of an asset, however it is written.
+class TablePlace:
+    """What is declared of where an asset's table is; the IO manager says the rest.
 
     Attributes:
         table: Path or catalog name of the table; None for the IO manager's place for its key.
         namespace: Catalog and schema of a table without `table`, by the asset's metadata.
+    """
+
+    table: str | None = None
+    namespace: Namespace = NO_NAMESPACE
+
+    def __post_init__(self) -> None:
+        """Refuse locations that hold credentials, when the definitions are loaded."""
+        for text in self._locations:
+            refuse_credentials(text, operation="declaration")
+
+    @property
+    def _locations(self) -> list[str]:
+        return [self.table] if self.table else []
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything is declared of it."""
+        return bool(self.table) or self.namespace.is_given
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableDeclaration(TablePlace):
+    """The table of an asset, however it is written.
+
+    Attributes:
         schema: Schema of a created table; None for that of the changes.
         partition_by: Partition columns of a created table.
         cluster_by: Clustering columns of a created table.
@@ -56,8 +81,6 @@ class TableDeclaration:
         retries: How often a run tries again after a transient error, such as a conflict.
     """
 
-    table: str | None = None
-    namespace: Namespace = NO_NAMESPACE
     schema: StructType | str | None = None
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
@@ -66,15 +89,6 @@ class TableDeclaration:
     partition_expr: str | Mapping[str, str] | None = None
     idempotent_by: IdempotentBy | None = None
     retries: int = 3
-
-    def __post_init__(self) -> None:
-        """Refuse locations that hold credentials, when the definitions are loaded."""
-        for text in self._locations:
-            refuse_credentials(text, operation="declaration")
-
-    @property
-    def _locations(self) -> list[str]:
-        return [self.table] if self.table else []
 
     @property
     def created_properties(self) -> dict[str, str]:

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 
 import deltaweave
 from dagster_deltaweave.tables.catalog_names import NO_NAMESPACE, Namespace
-from dagster_deltaweave.tables.declaration import MergeOnReadDeclaration, TableDeclaration
+from dagster_deltaweave.tables.declaration import (
+    MergeOnReadDeclaration,
+    TableDeclaration,
+    TablePlace,
+)
 from dagster_deltaweave.tables.paths import path_under
 
 if TYPE_CHECKING:
@@ -40,33 +44,41 @@ class TableLocator:
         """The session that opens the tables; started or found on first use."""
         return self.spark.session
 
-    def table(self, key: AssetKey, declaration: TableDeclaration | None = None) -> Table:
-        """The table of an asset: where its declaration says, in its schema, or under the root."""
-        return deltaweave.Table(self.session, self.path_or_name(key, declaration))
+    def table(self, key: AssetKey, place: TablePlace | None = None) -> Table:
+        """The table of an asset: where it is declared, in its schema, or under the root."""
+        return deltaweave.Table(self.session, self.path_or_name(key, place))
 
-    def path_or_name(self, key: AssetKey, declaration: TableDeclaration | None = None) -> str:
+    def path_or_name(self, key: AssetKey, place: TablePlace | None = None) -> str:
         """Where the table of an asset is; this needs no session.
 
         Raises:
             StatementError: There can be no table at its key, or of its name.
         """
-        declared = declaration or TableDeclaration()
+        declared = place or TablePlace()
         if declared.table:
             return declared.table
         if self.is_under_root(declared):
             return path_under(self.root, key)
         return declared.namespace.or_else(self.namespace).name_of(key)
 
-    def is_under_root(self, declaration: TableDeclaration) -> bool:
+    def is_known(self, place: TablePlace) -> bool:
+        """Whether the table is the asset's own, and not one that the default schema gives it.
+
+        An asset that declares neither a table nor how it is written may have none; keys of other
+        assets may give the same name.
+        """
+        return isinstance(place, TableDeclaration) or place.is_given or self.is_under_root(place)
+
+    def is_under_root(self, place: TablePlace) -> bool:
         """Whether the table is at its key under the root.
 
         Those of a merge-on-read table are so in any schema: sensors and checks read their logs
         without Spark, and so without a catalog.
         """
-        if declaration.table:
+        if place.table:
             return False
-        namespace = declaration.namespace.or_else(self.namespace)
-        return isinstance(declaration, MergeOnReadDeclaration) or not namespace.is_given
+        namespace = place.namespace.or_else(self.namespace)
+        return isinstance(place, MergeOnReadDeclaration) or not namespace.is_given
 
 
 def run_locator(resources: object, io_manager_key: str) -> TableLocator:

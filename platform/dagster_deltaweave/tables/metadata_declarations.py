@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from dagster import MetadataValue
 
@@ -17,6 +17,7 @@ from dagster_deltaweave.tables.declaration import (
     Order,
     SchemaPolicy,
     TableDeclaration,
+    TablePlace,
     WriteDeclaration,
 )
 from dagster_deltaweave.tables.merge_text import UPSERT_CLAUSES, equal_keys_condition
@@ -32,6 +33,7 @@ PARTITION_EXPR = "partition_expr"
 """Dagster's own metadata key of the expression that gives the partition of a table's row."""
 
 _PREFIX = "deltaweave/"
+_Place = TypeVar("_Place", bound=TablePlace)
 _MODES = frozenset({"append", "overwrite", "replace_where", "merge"})
 _ENTRIES = frozenset(
     {
@@ -83,8 +85,10 @@ def table_declaration(metadata: Mapping[str, Any], *, asset: str) -> TableDeclar
     return None if declared is None else _in_namespace(declared, metadata, asset)
 
 
-def table_place(metadata: Mapping[str, Any], *, asset: str) -> TableDeclaration:
+def table_place(metadata: Mapping[str, Any], *, asset: str) -> TablePlace:
     """Where an asset's table is, even if nothing declares how it is written: others may write it.
+
+    If its metadata declares that too, this is the whole declaration.
 
     Raises:
         StatementError: As for `table_declaration`.
@@ -95,14 +99,12 @@ def table_place(metadata: Mapping[str, Any], *, asset: str) -> TableDeclaration:
     table = _plain(metadata.get(f"{_PREFIX}table"))
     if table is not None and not isinstance(table, str):
         raise _wrong(asset, f"{_PREFIX}table is {table!r}", {"a path", "a name"})
-    return _in_namespace(TableDeclaration(table=table), metadata, asset)
+    return _in_namespace(TablePlace(table=table), metadata, asset)
 
 
-def _in_namespace(
-    declared: TableDeclaration, metadata: Mapping[str, Any], asset: str
-) -> TableDeclaration:
-    """The declaration with the catalog and schema of the metadata, if there are any."""
-    namespace = namespace_in(metadata)
+def _in_namespace(declared: _Place, metadata: Mapping[str, Any], asset: str) -> _Place:
+    """What is declared, with the catalog and schema of the metadata, if there are any."""
+    namespace = namespace_in(metadata, asset)
     if not namespace.is_given:
         return declared
     problem = None

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dagster import AssetKey, OutputContext
 
 from dagster_deltaweave.dagster_private import AssetGraph, CheckError
 from dagster_deltaweave.storage import local_path
-from dagster_deltaweave.tables.declaration import MergeOnReadDeclaration, TableDeclaration
+from dagster_deltaweave.tables.declaration import (
+    MergeOnReadDeclaration,
+    TableDeclaration,
+    TablePlace,
+)
 from dagster_deltaweave.tables.metadata_declarations import table_declaration
 from deltaweave.errors import DeltaweaveError, StatementError
+from deltaweave.identifiers import is_path
 
-PathOf = Callable[[AssetKey, TableDeclaration | None], str]
+PathOf = Callable[[AssetKey, TablePlace | None], str]
 """Gives the path or catalog name of an asset's table, by its key and declaration."""
 
 NameOf = Callable[[str], str]
@@ -83,6 +88,25 @@ def check_parents(root: str, key: AssetKey, is_table: Callable[[str], bool]) -> 
             raise _misplaced("its table would lie in the one", place, parent, _ANOTHER_KEY)
 
 
+def check_parents_of_name(name: str, location: str, is_table: Callable[[str], bool]) -> None:
+    """Refuse to create a table whose name gives it a location inside an existing table.
+
+    Args:
+        name: The table's name.
+        location: Where it will be created.
+        is_table: Whether there is a table at a path.
+
+    Raises:
+        StatementError: A directory above it is a table.
+    """
+    start, slash, path = location.rpartition("://")
+    names = path.split("/")
+    for number in range(len(names) - 1, 1, -1):
+        parent = start + slash + "/".join(names[:number])
+        if is_table(parent):
+            raise _misplaced("its table would lie in the one", name, parent, _ANOTHER_SCHEMA)
+
+
 @dataclass(frozen=True)
 class _Place:
     """A directory, or a table of a catalog, in which an asset keeps data.
@@ -105,7 +129,7 @@ class _Place:
 
 
 def check_places(
-    context: OutputContext, path_of: PathOf, full_name: NameOf, *, is_made: bool
+    context: OutputContext, path_of: PathOf, full_name: NameOf, location: str, *, is_made: bool
 ) -> None:
     """Refuse a table that is inside another asset's table, around it, or in its place.
 
@@ -118,6 +142,7 @@ def check_places(
         context: The context of the asset's output.
         path_of: Gives the locations of tables.
         full_name: Gives the full names of tables.
+        location: Where the asset's table is, or will be created.
         is_made: Whether the asset's table already exists.
 
     Raises:
@@ -127,6 +152,9 @@ def check_places(
     key = context.asset_key
     places = list(_places(graph, context, path_of, full_name))
     own = [each for each in places if each.asset == key]
+    own += [
+        replace(place, path=_normalized(location), is_name=False) for place in own if place.is_name
+    ]
     own += _places_of_base(_declaration(graph.get(key).metadata, key), path_of)
     for other in places:
         if other.asset == key:
@@ -190,7 +218,7 @@ def _places(
             continue
         is_ours = node.io_manager_key == own_manager
         for path, is_declared in _paths(key, declaration, path_of if is_ours else None):
-            if "/" in path and "`" not in path:
+            if is_path(path):
                 is_merged_on_read = isinstance(declaration, MergeOnReadDeclaration)
                 yield _Place(key, _normalized(path), is_declared, is_merged_on_read)
             else:
@@ -205,7 +233,7 @@ def _places_of_base(declaration: TableDeclaration | None, path_of: PathOf) -> It
     """The place of the base that a run of its changes creates, even if it is not in the graph."""
     if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "changes":
         path = path_of(declaration.base, declaration.of_part("base"))
-        if "/" in path and "`" not in path:
+        if is_path(path):
             yield _Place(declaration.base, _normalized(path), False, True)
 
 
@@ -217,16 +245,21 @@ def _paths(
         return
     if declaration.table is not None:
         path = declaration.table
-    elif path_of is None:
-        return
+    elif path_of is None and not declaration.namespace.schema:
+        return  # only its IO manager knows
     else:
         try:
-            path = path_of(key, declaration)
+            path = (path_of or _by_metadata)(key, declaration)
         except StatementError:
             return  # that asset's own runs report the error
     yield path, declaration.table is not None and part is None
     if isinstance(declaration, MergeOnReadDeclaration) and part == "changes":
         yield declaration.checkpoint or f"{path}_checkpoint", False
+
+
+def _by_metadata(key: AssetKey, place: TablePlace | None) -> str:
+    assert place is not None
+    return place.namespace.name_of(key)
 
 
 def _declaration(metadata: Mapping[str, Any], key: AssetKey) -> TableDeclaration | None:

@@ -159,6 +159,41 @@ def test_definitions_follow_the_state_and_not_the_lake(
     assert keys(sandbox) == {"a", "c"}  # a root that is gone has no say
 
 
+def test_components_that_look_differently_keep_states_of_their_own() -> None:
+    looks: list[dict[str, Any]] = [
+        {"root": "/lake"},
+        {"root": "/lake", "exclude": ["a"]},
+        {"root": "/lake", "levels": 2},
+        {"root": "/la:ke"},
+        {"root": "/la_ke"},
+        {"root": "/ke", "key_prefix": ["la"]},
+        {"root": "/la/ke"},
+    ]
+    keys = {DeltaTablesComponent(**each).defs_state_config.key for each in looks}
+    assert len(keys) == len(looks)
+
+
+def test_what_is_left_out_is_not_even_looked_at(
+    spark: SparkSession, sandbox: DefsFolderSandbox, lake: Path
+) -> None:
+    Table(spark, str(lake / "a")).create_if_missing("id INT")
+    for name in ("secret/deep", "private"):
+        # It cannot be read: a refresh that looks at it fails, and leaves the state as it is.
+        (lake / name / "_delta_log" / f"{0:020}.json").mkdir(parents=True)
+    # A checkpoint of nobody, which no reader understands, and one whose Parquet is torn.
+    for name, text in {"odd": '{"metaData":{"schemaString":7}}', "torn": "PAR1"}.items():
+        log = lake / name / "_delta_log"
+        log.mkdir(parents=True)
+        (log / f"{0:020}.json").write_text('{"commitInfo":{}}\n')
+        (log / f"{0:020}.checkpoint.parquet").write_text(text)
+    write_yaml(sandbox, root=str(lake))
+    with pytest.raises(SourceError, match="cannot be listed"):
+        refresh(sandbox)
+    write_yaml(sandbox, root=str(lake), exclude=["secret", "private"])
+    refresh(sandbox)
+    assert keys(sandbox) == {"a"}
+
+
 @pytest.mark.parametrize(
     ("attributes", "problem"),
     [

@@ -167,7 +167,7 @@ def test_a_name_that_is_more_than_a_name_is_refused(
     assert tables_in(spark, schemas[0]) == []
 
 
-@pytest.mark.parametrize("schema", ["sales`.`orders", "a.b", "x; DROP SCHEMA y", "/etc", " "])
+@pytest.mark.parametrize("schema", ["sales`.`orders", "a.b", "x; DROP SCHEMA y", "/etc"])
 def test_a_schema_that_is_more_than_a_name_names_no_other_schema(
     spark: SparkSession, run: Materialize, schema: str
 ) -> None:
@@ -198,6 +198,117 @@ def test_assets_whose_keys_give_one_name_are_refused(
     assert Table(spark, f"{sales}.orders").version() == 0
     shared = [one_row(spark, name, table=f"{sales}.orders") for name in ("one", "two")]
     assert run(*shared, of={}).success  # on purpose
+
+
+def test_a_table_in_a_schema_belongs_to_the_asset_that_created_it(
+    spark: SparkSession, run: Materialize, schemas: list[str]
+) -> None:
+    sales, of = schemas[0], {"schema": schemas[0]}
+    run(one_row(spark, "raw", "orders"), of=of)
+    other = one_row(spark, "clean", "orders", value="other")  # of another code location, say
+    with pytest.raises(StatementError, match="the table of the asset raw/orders") as refused:
+        run(other, of=of)
+    assert rows(Table(spark, f"{sales}.orders")) == [(1, "new")]
+    [statement] = [each for each in str(refused.value.hint).split("so: ") if "ALTER" in each]
+    spark.sql(statement.rstrip(".").replace("…", f"{sales}.orders"))
+    run(other, of=of)  # it is the same asset, under another key
+    with pytest.raises(StatementError, match="the table of the asset clean/orders"):
+        run(one_row(spark, "raw", "orders"), of=of)
+    assert run(one_row(spark, "any", table=f"{sales}.orders"), of=of).success  # on purpose
+    spark.sql(f"CREATE TABLE {sales}.returns ({COLUMNS}) USING delta")  # by nobody's asset
+    assert run(one_row(spark, "raw", "returns"), of=of).success
+
+
+def test_assets_of_two_io_managers_whose_metadata_give_one_name_are_refused(
+    spark: SparkSession, run: Materialize, schemas: list[str], resources: dict[str, Any]
+) -> None:
+    metadata = {"schema": schemas[0]}
+    assets = [
+        one_row(spark, "raw", "orders", metadata=metadata),
+        one_row(spark, "clean", "orders", metadata=metadata, io_manager_key="lake"),
+    ]
+    lake = SparkDeltaIOManager(root="/lake", spark=resources["spark"])
+    resources["lake"] = lake
+    with pytest.raises(StatementError, match="lie where there is that of"):
+        run(*assets, of={})
+    assert tables_in(spark, schemas[0]) == []
+
+
+def test_an_asset_that_gets_a_schema_does_not_begin_anew(
+    spark: SparkSession, run: Materialize, schemas: list[str], tmp_path: Path
+) -> None:
+    sales = schemas[0]
+    run(one_row(spark, "orders", value="before"), of={})
+    moved = one_row(spark, "orders", value="after")
+    with pytest.raises(StatementError, match="the asset has one at") as refused:
+        run(moved, of={"schema": sales})
+    assert tables_in(spark, sales) == []
+    hint = str(refused.value.hint)
+    spark.sql(hint[hint.index("CREATE") : hint.rindex(". Or")])
+    run(moved, of={"schema": sales})
+    there = Table(spark, str(tmp_path / "tables" / "orders"))
+    assert (rows(there), there.version()) == ([(1, "after")], 2)
+
+
+@pytest.mark.parametrize("below", ["/orders", "", "/orders/inner"])
+def test_a_table_in_a_schema_is_compared_with_tables_at_paths_too(
+    spark: SparkSession, run: Materialize, schemas: list[str], below: str
+) -> None:
+    place = spark.sql(f"DESCRIBE SCHEMA {schemas[0]}").where("info_name = 'Location'").head()[1]
+    orders = one_row(spark, "orders")
+    at_path = one_row(spark, "at_path", table=f"{place}{below}")
+    with pytest.raises(StatementError, match=r"its table would lie .* that of at_path"):
+        run(orders, at_path, of={"schema": schemas[0]})
+    assert tables_in(spark, schemas[0]) == []
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_a_table_in_a_schema_is_not_created_inside_of_another_table(
+    spark: SparkSession, run: Materialize, tmp_path: Path, declared: bool
+) -> None:
+    schema, outer = f"inner_{uuid.uuid4().hex[:8]}", tmp_path / "outer"
+    Table(spark, str(outer)).create_if_missing(COLUMNS)
+    spark.sql(f"CREATE SCHEMA {schema} LOCATION '{outer}/deep'")
+    try:
+        orders = one_row(spark, "orders", **({"table": f"{schema}.orders"} if declared else {}))
+        with pytest.raises(StatementError, match="would lie in the one at"):
+            run(orders, of={} if declared else {"schema": schema})
+        assert tables_in(spark, schema) == []
+    finally:
+        spark.sql(f"DROP SCHEMA {schema} CASCADE")
+
+
+def test_an_asset_that_declares_no_table_has_none_of_another_assets(
+    spark: SparkSession, run: Materialize, schemas: list[str]
+) -> None:
+    of = {"schema": schemas[0]}
+    run(one_row(spark, "orders"), of=of)
+
+    @asset(key_prefix="other", name="orders")
+    def writes_elsewhere() -> None: ...
+
+    @merge_asset(keys=["id"], deps=[writes_elsewhere])
+    def copied() -> DataFrame:
+        return spark.table(f"{schemas[0]}.orders").select("id")
+
+    result = run(writes_elsewhere, copied, of=of)
+    recorded = {
+        event.asset_key.to_user_string(): event.materialization
+        for event in result.get_asset_materialization_events()
+    }
+    assert "dagster/uri" not in recorded["other/orders"].metadata
+    assert "dagster/row_count" not in recorded["other/orders"].metadata
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_an_empty_name_is_refused(
+    spark: SparkSession, run: Materialize, resources: dict[str, Any], name: str
+) -> None:
+    for word in ("schema", "catalog"):
+        with pytest.raises(StatementError, match=f"the {word} in the asset's metadata is empty"):
+            one_row(spark, "orders", metadata={word: name})
+        with pytest.raises(Exception, match="A name is empty"):
+            run(one_row(spark, "orders"), of={word: name})
 
 
 def test_a_table_of_another_catalog_is_merged_into_and_none_is_made_there(

@@ -79,6 +79,8 @@ def why_not_writable(transaction: Transaction) -> str | None:
         return "the merge changes the table's schema"
     if constraints.getAll(metadata, merge.spark._jsparkSession).nonEmpty():
         return "the table has constraints"
+    if transaction.partition_columns and _stores_partition_columns(transaction):
+        return "the table stores its partition columns in the files too"
     if any("delta.generationExpression" in field.metadata for field in columns):
         return "the table has generated columns"
     mapping = metadata.configuration().get(MAPPING_MODE)
@@ -95,6 +97,12 @@ def why_not_writable(transaction: Transaction) -> str | None:
     if not transaction.data_path.startswith("file:"):
         return "the table is not on a file system that Python opens"
     return None
+
+
+def _stores_partition_columns(transaction: Transaction) -> bool:
+    """Whether files hold them (Delta protocol, section "Materialize Partition Columns")."""
+    features = transaction.snapshot.protocol().writerFeatureNames()
+    return bool(features.contains("materializePartitionColumns"))
 
 
 def file_mode(transaction: Transaction) -> int:

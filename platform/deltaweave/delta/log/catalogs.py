@@ -72,15 +72,16 @@ def place_of_new_table(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
             operation="creation",
             hint="Create the table with the catalog's own tools; it can then be used by its name.",
         )
-    current, _ = _resolved(spark, parts[-1:])
+    # Delta gets the name without its catalog, and looks for it as SQL does.
+    current, _ = _resolved(spark, parts[-2:])
     if not _is_of_session(spark, current):
         raise errors.StatementError(
-            "deltaweave creates tables only while spark_catalog is the current catalog: Delta "
-            "would create the table and then look for it in the current one.",
+            "deltaweave creates tables only where their name without a catalog means "
+            "spark_catalog: Delta would create the table there and then look for it elsewhere.",
             table=".".join(parts),
             operation="creation",
             state="Nothing was read or written.",
-            hint="Run SET CATALOG spark_catalog first.",
+            hint="Run SET CATALOG spark_catalog first, or name the schema other than a catalog.",
         )
     found = spark._jsparkSession.sessionState().catalog()
     return found.defaultTablePath(_in_session_catalog(spark, parts, identifier))

@@ -18,8 +18,9 @@ from deltaweave.delta.jvm import JavaObject
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Delta writes years beyond 9999 with a sign. They are left as Delta writes them.
-_VALUE = re.compile(r"((\d{4})-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?(Z?)")
+# Delta writes years beyond 9999 with a sign; east of Greenwich, the year 1 begins in the year 0.
+# Python has no such years: they are left as Delta writes them.
+_VALUE = re.compile(r"((?!0000)(\d{4})-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?(Z?)")
 _EPOCH = datetime(1970, 1, 1)
 _DAY = 86_400
 
@@ -69,7 +70,7 @@ class PartitionTime:
 
     @classmethod
     def of(cls, value: str | None) -> PartitionTime | None:
-        """A value as the log has it; None for NULL and for years beyond 9999.
+        """A value as the log has it; None for NULL and for years that Python lacks.
 
         >>> PartitionTime.of("1970-01-01T00:01:00.5Z")
         PartitionTime(year=1970, seconds=60, fraction=500000, is_utc=True)

@@ -176,6 +176,8 @@ def test_times_at_the_ends_of_the_calendar_and_parts_of_a_second_stay(
     exact = "unix_micros(at)"
     wanted = berlin.sql(rows).selectExpr("k", exact).collect()
     assert sorted(table.read().selectExpr("k", exact).collect()) == sorted(wanted)
+    table.compact()
+    assert sorted(table.read().selectExpr("k", exact).collect()) == sorted(wanted)
 
 
 @pytest.mark.parametrize("zone", ["PST", "+02:00", "America/Los_Angeles"])
@@ -183,6 +185,7 @@ def test_zones_are_those_of_java(spark: SparkSession, zone: str) -> None:
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", zone)
     values = ["2026-11-01T08:30:00.000000Z", None, "+10000-01-01T00:00:00.000000Z"]
+    values += ["0000-12-31T23:06:32.000000Z", "0001-01-01T00:00:00.000000Z"]
     hours = hours_that_repeat(spark, session._jsparkSession, values)
     assert [hour.back for hour in hours] == ([] if zone == "+02:00" else [3600])
 

@@ -117,7 +117,7 @@ def test_a_table_of_sparks_own_catalog_is_created_by_its_full_name(catalogs: Two
     assert not Table(session, f"other.{database}.new").exists()
     session.sql("SET CATALOG other")
     later = Table(session, f"spark_catalog.{database}.later")
-    with pytest.raises(errors.StatementError, match="only while spark_catalog is the current"):
+    with pytest.raises(errors.StatementError, match="only where their name without a catalog"):
         later.create_if_missing("k INT")
     assert not later.exists()
 

@@ -463,6 +463,35 @@ def test_a_shallow_clone_leaves_the_directory_of_its_source_alone(
     assert sorted(map(tuple, rows)) == [(1, 6), (2, 6), (3, 5)]
 
 
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_partition_columns_that_files_have_to_hold_are_in_the_new_ones(
+    spark: SparkSession, tmp_path: Path, vectors: str
+) -> None:
+    path = str(tmp_path / "table")
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (k INT, v INT, p INT) USING delta PARTITIONED BY (p) "
+        f"TBLPROPERTIES ('delta.enableDeletionVectors' = '{vectors}', "
+        "'delta.feature.materializePartitionColumns' = 'supported')"
+    )
+    rows = frame(spark, [(k, 0, k % 2) for k in range(40)], "k INT, v INT, p INT")
+    rows.repartition(1).write.format("delta").mode("append").save(path)
+    source = frame(spark, [(k, 1, k % 2) for k in range(2, 42)], "k INT, v INT, p INT")
+    result = (
+        Table(spark, path)
+        .merge(source, on="t.k = s.k AND t.p = s.p")
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+        .execute()
+    )
+    assert result.metrics["numTargetRowsUpdated"] == 38
+    for file in map(Path, deltalake.DeltaTable(path).file_uris() if vectors == "false" else []):
+        assert pq.ParquetFile(file).schema_arrow.names == ["k", "v", "p"]
+    log = sorted(Path(path, "_delta_log").glob("*.json"))[-1].read_text().splitlines()
+    added = [json.loads(line)["add"] for line in log if '"add"' in line]
+    for add in added:
+        assert pq.ParquetFile(Path(path, add["path"])).schema_arrow.names == ["k", "v", "p"]
+
+
 def test_files_that_may_be_encrypted_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     write_table(spark, path, [(1, 0), (2, 0)], "k INT, v INT")

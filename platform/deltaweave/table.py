@@ -153,7 +153,7 @@ class Table:
         return self._log().data_path
 
     def planned_location(self) -> str:
-        """Where its data is or, if there is no table, where it would be created now.
+        """Where its data is or, if there is no table, where it would be created now; not escaped.
 
         Raises:
             StatementError: No table can be created there: it is in another catalog, say.

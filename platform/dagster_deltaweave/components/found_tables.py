@@ -91,9 +91,8 @@ class DeltaTablesComponent(StateBackedComponent, Resolvable, Model):
     def defs_state_config(self) -> DefsStateConfig:
         """Where Dagster keeps what was found."""
         key = f"DeltaTables[{':'.join([*self.key_prefix, without_query(self.root)])}]"
-        # Dagster replaces characters of the key, so that two keys could be one; and what another
-        # component left out is not in its state.
-        exact = json.dumps([list(self.key_prefix), self.root, self.levels, list(self.exclude)])
+        # Dagster replaces characters of the key, so that two keys could be one.
+        exact = json.dumps([list(self.key_prefix), self.root])
         key += f"-{sha256(exact.encode()).hexdigest()[:8]}"
         return DefsStateConfig.from_args(self.defs_state, default_key=key)
 
@@ -118,7 +117,9 @@ class DeltaTablesComponent(StateBackedComponent, Resolvable, Model):
         if state_path is None:
             return Definitions()
         tables = json.loads(state_path.read_text())["tables"]
-        return Definitions(assets=[_spec(each, self.key_prefix) for each in tables])
+        # The state may be older than what is excluded.
+        shown = [each for each in tables if not self._is_excluded(tuple(each["path"]))]
+        return Definitions(assets=[_spec(each, self.key_prefix) for each in shown])
 
     def _is_excluded(self, names: tuple[str, ...]) -> bool:
         path = "/".join(names)
@@ -126,7 +127,8 @@ class DeltaTablesComponent(StateBackedComponent, Resolvable, Model):
         if problem is not None:
             _logger.warning("What is below %s/%s is left out: %s", self.root, path, problem)
             return True
-        return any(fnmatchcase(path, pattern) for pattern in self.exclude)
+        above = ("/".join(names[:number]) for number in range(1, len(names) + 1))
+        return any(fnmatchcase(path, pattern) for path in above for pattern in self.exclude)
 
 
 def _state_of(table: FoundTable) -> dict[str, Any]:

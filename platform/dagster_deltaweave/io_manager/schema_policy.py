@@ -58,8 +58,7 @@ def prepare_table(
         for_a_write=True,
         description=description,
     )
-    if not created:
-        check_owner(table, declaration)  # another asset may have created it just now
+    check_owner(table, declaration)  # another asset may have created it just now
     if declaration.schema_policy == "strict":
         # A MERGE text itself says which columns of its source it uses.
         if not (isinstance(declaration, MergeDeclaration) and declaration.merge_text):

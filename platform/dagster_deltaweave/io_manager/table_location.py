@@ -5,25 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import deltaweave
+from dagster_deltaweave.storage import local_path
 from dagster_deltaweave.tables import (
     TableDeclaration,
     TableLocator,
     check_owner,
     check_parents,
-    check_parents_of_name,
     check_places,
     full_names,
     path_under,
     with_owner,
 )
 from deltaweave.errors import DeltaweaveError, StatementError
-from deltaweave.identifiers import is_path, literal
+from deltaweave.identifiers import literal
 
 if TYPE_CHECKING:
     from dagster import OutputContext
     from pyspark.sql import SparkSession
 
     from deltaweave import Table
+
+_DENIED = ("AccessDenied", "AccessControl", "Forbidden", "Permission denied")
 
 
 def check_location(
@@ -38,18 +40,14 @@ def check_location(
         StatementError: It is inside another table, around one, would be created in its place, or
             another asset created it. Or it has a name now, and the asset has a table at its key.
     """
-    key, spark = context.asset_key, table.spark
+    spark = table.spark
     is_made, location = table.exists(), table.planned_location()
     check_places(context, locator.path_or_name, full_names(spark), location, is_made=is_made)
-    if locator.is_under_root(declaration):
-        if not is_made:
-            check_parents(locator.root, key, lambda path: deltaweave.Table(spark, path).exists())
+    if not is_made:
+        check_parents(table.path_or_name, location, lambda path: _is_table(spark, path))
+    if declaration.table is not None or locator.is_under_root(declaration):
         return declaration
-    if not is_made and not is_path(table.path_or_name):
-        check_parents_of_name(table.path_or_name, location, lambda path: _is_table(spark, path))
-    if declaration.table is not None:
-        return declaration
-    declaration = with_owner(declaration, key)
+    declaration = with_owner(declaration, context.asset_key)
     if is_made:
         check_owner(table, declaration)
     else:
@@ -63,7 +61,7 @@ def _refuse_to_begin_anew(locator: TableLocator, context: OutputContext, table: 
         before = path_under(locator.root, context.asset_key)
     except StatementError:
         return  # there can be none
-    if not _is_table(table.spark, before):
+    if not deltaweave.Table(table.spark, before).exists():
         return
     raise StatementError(
         f"there is no such table, but the asset has one at {before}, whose rows it would lack.",
@@ -76,7 +74,13 @@ def _refuse_to_begin_anew(locator: TableLocator, context: OutputContext, table: 
 
 
 def _is_table(spark: SparkSession, path: str) -> bool:
+    """Whether there is a table in a directory above a new one."""
+    local = local_path(path)
+    if local is not None and not (local / "_delta_log").is_dir():
+        return False  # as nearly always, without asking the JVM
     try:
         return deltaweave.Table(spark, path).exists()
-    except DeltaweaveError:
-        return False  # directories that may not be read are above those of this lake
+    except DeltaweaveError as error:
+        if any(word in str(error) for word in _DENIED):
+            return False  # above what this deployment may read, there are tables of others alone
+        raise

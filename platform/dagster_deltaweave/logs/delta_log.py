@@ -183,15 +183,18 @@ class DeltaLog:
         if checkpoint.endswith(".json"):
             text = self._read(checkpoint)
             return None if text is None else _metadata(text)
-        from pyarrow import parquet
+        import pyarrow as pa
 
         with self._store.open_input_file(f"{self._directory}/{checkpoint}") as file:
-            actions = parquet.ParquetFile(file)
-            if "metaData" not in actions.schema_arrow.names:
-                return None
-            fields = ["metaData.schemaString", "metaData.description"]
-            column = actions.read(columns=fields)["metaData"]
-            return next((each for each in column.drop_null().to_pylist()), None)
+            try:
+                return _metadata_of_checkpoint(file)
+            except OSError:  # of the storage, or Arrow's for damaged pages
+                file.seek(0)
+                whole = pa.BufferReader(file.read())
+        try:
+            return _metadata_of_checkpoint(whole)
+        except OSError as error:
+            raise ValueError(f"{checkpoint} is damaged ({error})") from None
 
     def _from(self, version: int) -> Iterator[Commit]:
         """The commits from a version on, several read at a time."""
@@ -246,6 +249,16 @@ def _renamed(commit: Commit, names: Mapping[str, str]) -> Commit:
         for values in commit.partitions
     )
     return replace(commit, partitions=frozenset(renamed))
+
+
+def _metadata_of_checkpoint(file: Any) -> Mapping[str, Any] | None:
+    from pyarrow import parquet
+
+    actions = parquet.ParquetFile(file)
+    if "metaData" not in actions.schema_arrow.names:
+        return None
+    column = actions.read(columns=["metaData.schemaString", "metaData.description"])["metaData"]
+    return next((each for each in column.drop_null().to_pylist()), None)
 
 
 def _metadata(text: bytes) -> Mapping[str, Any] | None:

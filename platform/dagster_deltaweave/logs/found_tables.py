@@ -50,8 +50,8 @@ def find_tables(
         is_excluded: Whether a directory is not looked at, by the names from the root to it.
 
     Raises:
-        SourceError: The root does not exist, or the storage cannot be read. A part of the tables is
-            never taken for all of them.
+        SourceError: The root does not exist, or the storage or a log cannot be read, also because
+            it was removed meanwhile. A part of the tables is never taken for all of them.
         StatementError: The root is a URI that holds credentials.
     """
     store, base = file_system(root)
@@ -85,8 +85,7 @@ def _below(
     """The locations and paths of directories with a log."""
     from pyarrow.fs import FileSelector, FileType
 
-    # A directory that another process removes meanwhile holds no tables; the root has to be there.
-    infos = store.get_file_info(FileSelector(directory, allow_not_found=bool(path)))
+    infos = store.get_file_info(FileSelector(directory))
     names = sorted(info.base_name for info in infos if info.type == FileType.Directory)
     if _LOG in names:
         yield location, path
@@ -105,8 +104,6 @@ def _described(location: str, path: tuple[str, ...], query: str) -> FoundTable |
     try:
         metadata = DeltaLog(location + query).metadata() or {}
         schema, description = metadata.get("schemaString"), metadata.get("description")
-    except FileNotFoundError:
-        return None  # it was removed meanwhile
     except OSError:
         raise
     except Exception as error:  # Arrow and logs of other writers raise many kinds

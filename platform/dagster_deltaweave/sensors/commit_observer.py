@@ -31,7 +31,7 @@ from dagster_deltaweave.sensors.recorded_commits import (
 )
 from dagster_deltaweave.storage import redacted
 from dagster_deltaweave.tables import table_place
-from deltaweave.errors import DeltaweaveError
+from deltaweave.errors import DeltaweaveError, StatementError
 from deltaweave.identifiers import is_path
 
 URI = "dagster/uri"
@@ -128,7 +128,11 @@ def _look_at_asset(
     name = table.key.to_user_string()
     newest = _newest_materialization(context.instance, table.key)
     before = followed.get(name)
-    location = _location(newest, table) or (before.location if before else None)
+    try:
+        location = _location(newest, table) or (before.location if before else None)
+    except StatementError as error:
+        context.log.warning(f"The table of {name} is not looked at: {redacted(error)}")
+        return [], f"the metadata of {name} is not valid"
     if location is None:
         return [], f"no run has said where the table of {name} is"
     if limit <= 0:

@@ -52,7 +52,6 @@ from dagster_deltaweave.tables.metadata_declarations import (
 from dagster_deltaweave.tables.owner import check_owner, with_owner
 from dagster_deltaweave.tables.paths import (
     check_parents,
-    check_parents_of_name,
     check_places,
     path_under,
     problem_of_table_key,
@@ -81,7 +80,6 @@ __all__ = [
     "application_id",
     "check_owner",
     "check_parents",
-    "check_parents_of_name",
     "check_places",
     "declaration_metadata",
     "equal_keys_condition",

@@ -15,6 +15,7 @@ from dagster_deltaweave.tables.declaration import (
     TableDeclaration,
     TablePlace,
 )
+from dagster_deltaweave.tables.owner import check_is_of
 from dagster_deltaweave.tables.paths import path_under
 
 if TYPE_CHECKING:
@@ -45,8 +46,16 @@ class TableLocator:
         return self.spark.session
 
     def table(self, key: AssetKey, place: TablePlace | None = None) -> Table:
-        """The table of an asset: where it is declared, in its schema, or under the root."""
-        return deltaweave.Table(self.session, self.path_or_name(key, place))
+        """The table of an asset: where it is declared, in its schema, or under the root.
+
+        Raises:
+            StatementError: There can be no table at its key or of its name. Or nothing is declared
+                of it, and the table that it would have in the default schema is another asset's.
+        """
+        table = deltaweave.Table(self.session, self.path_or_name(key, place))
+        if not self.is_known(place or TablePlace()) and table.exists():
+            check_is_of(table, key.to_user_string())
+        return table
 
     def path_or_name(self, key: AssetKey, place: TablePlace | None = None) -> str:
         """Where the table of an asset is; this needs no session.

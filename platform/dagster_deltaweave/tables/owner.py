@@ -40,14 +40,28 @@ def check_owner(table: Table, declaration: TableDeclaration) -> None:
         StatementError: It is another asset's.
     """
     own = (declaration.properties or {}).get(OWNER)
-    owner = None if own is None else table.setting(OWNER)
-    if own is None or owner in (None, own):
+    if own is not None:
+        check_is_of(table, own)
+
+
+def check_is_of(table: Table, own: str) -> None:
+    """Refuse a table that another asset than this one created.
+
+    Args:
+        table: The table, which exists.
+        own: The asset's key, as Dagster spells it.
+
+    Raises:
+        StatementError: It is another asset's.
+    """
+    owner = table.setting(OWNER)
+    if owner in (None, own):
         return
     raise StatementError(
         f"it is the table of the asset {owner}, and not that of {own}: their keys give one name.",
         table=table.path_or_name,
         operation="locating",
-        state="Nothing was written.",
+        state="Nothing was read or written.",
         hint="Give one of the two assets another schema in its metadata, or another key. If they "
         "share the table on purpose, declare it for both by table=…. If the asset has a new key, "
         f"say so: ALTER TABLE … SET TBLPROPERTIES ('{OWNER}' = {literal(own)}).",

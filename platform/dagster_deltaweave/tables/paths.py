@@ -70,41 +70,34 @@ def path_under(root: str, key: AssetKey) -> str:
     return "/".join([root.rstrip("/"), *key.path])
 
 
-def check_parents(root: str, key: AssetKey, is_table: Callable[[str], bool]) -> None:
+def check_parents(path_or_name: str, location: str, is_table: Callable[[str], bool]) -> None:
     """Refuse to create a table inside an existing table, whoever owns it.
 
     Args:
-        root: The root.
-        key: The asset's key, at which its table will be created.
-        is_table: Whether there is a table at a path.
-
-    Raises:
-        StatementError: A parent directory is a table.
-    """
-    for number in range(1, len(key.path)):
-        parent = path_under(root, AssetKey(key.path[:number]))
-        if is_table(parent):
-            place = path_under(root, key)
-            raise _misplaced("its table would lie in the one", place, parent, _ANOTHER_KEY)
-
-
-def check_parents_of_name(name: str, location: str, is_table: Callable[[str], bool]) -> None:
-    """Refuse to create a table whose name gives it a location inside an existing table.
-
-    Args:
-        name: The table's name.
+        path_or_name: The table.
         location: Where it will be created.
         is_table: Whether there is a table at a path.
 
     Raises:
         StatementError: A directory above it is a table.
     """
-    start, slash, path = location.rpartition("://")
-    names = path.split("/")
-    for number in range(len(names) - 1, 1, -1):
-        parent = start + slash + "/".join(names[:number])
+    hint = _ANOTHER_KEY if is_path(path_or_name) else _ANOTHER_SCHEMA
+    for parent in parents(location):
         if is_table(parent):
-            raise _misplaced("its table would lie in the one", name, parent, _ANOTHER_SCHEMA)
+            raise _misplaced("its table would lie in the one", path_or_name, parent, hint)
+
+
+def parents(location: str) -> Iterator[str]:
+    """The directories above a location, from the nearest to the bucket or to one below `/`.
+
+    >>> list(parents("s3a://bucket/sales/orders")), list(parents("file:/lake/orders"))
+    (['s3a://bucket/sales', 's3a://bucket'], ['file:/lake'])
+    """
+    start, slash, path = location.rstrip("/").rpartition("://")
+    names = path.split("/")
+    highest = 1 if slash and names[0] else 2
+    for number in range(len(names) - 1, highest - 1, -1):
+        yield start + slash + "/".join(names[:number])
 
 
 @dataclass(frozen=True)
@@ -245,7 +238,7 @@ def _paths(
         return
     if declaration.table is not None:
         path = declaration.table
-    elif path_of is None and not declaration.namespace.schema:
+    elif path_of is None and not (declaration.namespace.schema and declaration.namespace.catalog):
         return  # only its IO manager knows
     else:
         try:

@@ -162,8 +162,6 @@ def test_definitions_follow_the_state_and_not_the_lake(
 def test_components_that_look_differently_keep_states_of_their_own() -> None:
     looks: list[dict[str, Any]] = [
         {"root": "/lake"},
-        {"root": "/lake", "exclude": ["a"]},
-        {"root": "/lake", "levels": 2},
         {"root": "/la:ke"},
         {"root": "/la_ke"},
         {"root": "/ke", "key_prefix": ["la"]},
@@ -191,6 +189,38 @@ def test_what_is_left_out_is_not_even_looked_at(
         refresh(sandbox)
     write_yaml(sandbox, root=str(lake), exclude=["secret", "private"])
     refresh(sandbox)
+    assert keys(sandbox) == {"a"}
+
+
+def test_a_checkpoint_with_damaged_pages_leaves_out_its_table_alone(
+    spark: SparkSession, sandbox: DefsFolderSandbox, lake: Path
+) -> None:
+    for name in ("a", "b"):
+        table = Table(spark, str(lake / name))
+        table.create_if_missing("id INT", properties={"delta.checkpointInterval": "1"})
+        table.write(spark.range(1).selectExpr("CAST(id AS INT) id"), "append")
+    log = lake / "b" / "_delta_log"
+    for commit in log.glob("*.json"):
+        commit.unlink()
+    [checkpoint] = log.glob("*.checkpoint.parquet")
+    bytes_ = bytearray(checkpoint.read_bytes())
+    for place in range(4, len(bytes_) // 2):  # the pages, and not the footer
+        bytes_[place] ^= 0xFF
+    checkpoint.write_bytes(bytes_)
+    write_yaml(sandbox, root=str(lake))
+    refresh(sandbox)
+    assert keys(sandbox) == {"a"}
+
+
+def test_what_is_excluded_later_is_gone_before_the_next_refresh(
+    spark: SparkSession, sandbox: DefsFolderSandbox, lake: Path
+) -> None:
+    for name in ("a", "deep/b"):
+        Table(spark, str(lake / name)).create_if_missing("id INT")
+    where = {"management_type": "LOCAL_FILESYSTEM", "refresh_if_dev": False}
+    write_yaml(sandbox, root=str(lake), defs_state=where)
+    refresh(sandbox)
+    write_yaml(sandbox, root=str(lake), defs_state=where, exclude=["deep"])
     assert keys(sandbox) == {"a"}
 
 

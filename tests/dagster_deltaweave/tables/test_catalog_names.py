@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from dagster import (
+    AssetIn,
     AssetKey,
     AssetOut,
     AssetsDefinition,
@@ -222,16 +224,20 @@ def test_a_table_in_a_schema_belongs_to_the_asset_that_created_it(
 def test_assets_of_two_io_managers_whose_metadata_give_one_name_are_refused(
     spark: SparkSession, run: Materialize, schemas: list[str], resources: dict[str, Any]
 ) -> None:
-    metadata = {"schema": schemas[0]}
-    assets = [
-        one_row(spark, "raw", "orders", metadata=metadata),
-        one_row(spark, "clean", "orders", metadata=metadata, io_manager_key="lake"),
-    ]
     lake = SparkDeltaIOManager(root="/lake", spark=resources["spark"])
     resources["lake"] = lake
+
+    def both(**metadata: str) -> list[AssetsDefinition]:
+        raw = one_row(spark, "raw", "orders", metadata=metadata)
+        return [raw, one_row(spark, "c", "orders", metadata=metadata, io_manager_key="lake")]
+
     with pytest.raises(StatementError, match="lie where there is that of"):
-        run(*assets, of={})
+        run(*both(schema=schemas[0], catalog="spark_catalog"), of={})
     assert tables_in(spark, schemas[0]) == []
+    # Without a catalog, the other's table may be in another one: the table itself says whose it is.
+    with pytest.raises(StatementError, match="the table of the asset"):
+        run(*both(schema=schemas[0]), of={})
+    assert len(rows(Table(spark, f"{schemas[0]}.orders"))) == 1
 
 
 def test_an_asset_that_gets_a_schema_does_not_begin_anew(
@@ -263,10 +269,11 @@ def test_a_table_in_a_schema_is_compared_with_tables_at_paths_too(
 
 
 @pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("name", ["outer", "my outer 100% [a]#1"])
 def test_a_table_in_a_schema_is_not_created_inside_of_another_table(
-    spark: SparkSession, run: Materialize, tmp_path: Path, declared: bool
+    spark: SparkSession, run: Materialize, tmp_path: Path, declared: bool, name: str
 ) -> None:
-    schema, outer = f"inner_{uuid.uuid4().hex[:8]}", tmp_path / "outer"
+    schema, outer = f"inner_{uuid.uuid4().hex[:8]}", tmp_path / name
     Table(spark, str(outer)).create_if_missing(COLUMNS)
     spark.sql(f"CREATE SCHEMA {schema} LOCATION '{outer}/deep'")
     try:
@@ -276,6 +283,49 @@ def test_a_table_in_a_schema_is_not_created_inside_of_another_table(
         assert tables_in(spark, schema) == []
     finally:
         spark.sql(f"DROP SCHEMA {schema} CASCADE")
+
+
+def test_a_table_at_a_path_is_not_created_inside_of_one_in_a_schema(
+    spark: SparkSession, run: Materialize, schemas: list[str]
+) -> None:
+    run(one_row(spark, "orders"), of={"schema": schemas[0]})
+    inner = Path(Table(spark, f"{schemas[0]}.orders").location().removeprefix("file:")) / "inner"
+    with pytest.raises(StatementError, match="would lie in the one at"):
+        run(one_row(spark, "at_path", table=str(inner)), of={})
+    assert not inner.exists()
+
+
+def test_a_table_that_another_asset_created_is_no_input_by_the_default_schema(
+    spark: SparkSession, run: Materialize, schemas: list[str]
+) -> None:
+    of = {"schema": schemas[0]}
+    run(one_row(spark, "raw", "orders"), of=of)
+
+    @asset(ins={"orders": AssetIn(key=["crm", "orders"])})
+    def report(orders: DataFrame) -> None: ...
+
+    with pytest.raises(StatementError, match="the table of the asset raw/orders"):
+        run(AssetSpec(["crm", "orders"]), report, of=of)
+    declared = AssetSpec(["crm", "orders"], metadata={"schema": schemas[0]})
+    assert run(declared, report, of=of).success  # it says so
+
+
+def test_what_cannot_be_read_is_not_taken_for_no_table(
+    spark: SparkSession, run: Materialize, schemas: list[str], tmp_path: Path
+) -> None:
+    """An asset whose table at its key has a feature of a later Delta does not begin anew."""
+    log = tmp_path / "tables" / "orders" / "_delta_log"
+    log.mkdir(parents=True)
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7}
+    features = {"readerFeatures": ["ofTomorrow"], "writerFeatures": ["ofTomorrow"]}
+    schema = json.dumps({"type": "struct", "fields": []})
+    metadata = {"id": "i", "format": {"provider": "parquet", "options": {}}}
+    metadata |= {"schemaString": schema, "partitionColumns": [], "configuration": {}}
+    lines = [{"protocol": {**protocol, **features}}, {"metaData": metadata}]
+    (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(DeltaweaveError):
+        run(one_row(spark, "orders"), of={"schema": schemas[0]})
+    assert tables_in(spark, schemas[0]) == []
 
 
 def test_an_asset_that_declares_no_table_has_none_of_another_assets(

@@ -103,8 +103,9 @@ def create_table(
 
 def _place(spark: SparkSession, path: str | None, parts: Sequence[str]) -> JavaObject:
     """The directory in which Spark creates the table, as Hadoop's Path."""
-    paths = jvm_.jvm(spark).org.apache.hadoop.fs.Path
-    return paths(place_of_new_table(spark, parts) if path is None else path)
+    if path is None:
+        return place_of_new_table(spark, parts)
+    return jvm_.jvm(spark).org.apache.hadoop.fs.Path(path)
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def _refuse_temporary_view(spark: SparkSession, parts: Sequence[str]) -> None:
 
 
 def place_of_new_table(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
-    """The location of a table that is created with this name, as a Java URI.
+    """The location of a table that is created with this name, as Hadoop's Path.
 
     Raises:
         StatementError: The name means another catalog than Spark's own, or that is not the current
@@ -84,7 +84,9 @@ def place_of_new_table(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
             hint="Run SET CATALOG spark_catalog first, or name the schema other than a catalog.",
         )
     found = spark._jsparkSession.sessionState().catalog()
-    return found.defaultTablePath(_in_session_catalog(spark, parts, identifier))
+    location = found.defaultTablePath(_in_session_catalog(spark, parts, identifier))
+    # Not the text of the URI, which has escapes.
+    return jvm_.jvm(spark).org.apache.hadoop.fs.Path(location)
 
 
 def _resolved(spark: SparkSession, parts: Sequence[str]) -> tuple[JavaObject, JavaObject]:

@@ -41,7 +41,8 @@ def check_location(
             another asset created it. Or it has a name now, and the asset has a table at its key.
     """
     spark = table.spark
-    is_made, location = table.exists(), table.planned_location()
+    is_made = table.exists()
+    location = table.location() if is_made else table.planned_location()
     check_places(context, locator.path_or_name, full_names(spark), location, is_made=is_made)
     if not is_made:
         check_parents(table.path_or_name, location, lambda path: _is_table(spark, path))

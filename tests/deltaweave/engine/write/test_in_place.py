@@ -7,6 +7,7 @@ import venv
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -56,11 +57,15 @@ def rows_in_files(path: str, folder: Path) -> dict[str, list[int]]:
     return {file: pq.read_table(file.removeprefix("file://"))["k"].to_pylist() for file in files}
 
 
+def added_files(path: str) -> list[dict[str, Any]]:
+    """The files that the newest commit added."""
+    log = sorted(Path(path, "_delta_log").glob("*.json"))[-1].read_text().splitlines()
+    return [json.loads(line)["add"] for line in log if '"add"' in line]
+
+
 def added_statistics(path: str) -> list[dict[str, object]]:
     """The statistics of the files that the newest commit added."""
-    log = sorted(Path(path, "_delta_log").glob("*.json"))[-1].read_text().splitlines()
-    adds = [json.loads(line)["add"] for line in log if '"add"' in line]
-    return [json.loads(add["stats"]) for add in adds]
+    return [json.loads(add["stats"]) for add in added_files(path)]
 
 
 def test_one_source_column_may_give_two_columns(spark: SparkSession, tmp_path: Path) -> None:
@@ -486,9 +491,7 @@ def test_partition_columns_that_files_have_to_hold_are_in_the_new_ones(
     assert result.metrics["numTargetRowsUpdated"] == 38
     for file in map(Path, deltalake.DeltaTable(path).file_uris() if vectors == "false" else []):
         assert pq.ParquetFile(file).schema_arrow.names == ["k", "v", "p"]
-    log = sorted(Path(path, "_delta_log").glob("*.json"))[-1].read_text().splitlines()
-    added = [json.loads(line)["add"] for line in log if '"add"' in line]
-    for add in added:
+    for add in added_files(path):
         assert pq.ParquetFile(Path(path, add["path"])).schema_arrow.names == ["k", "v", "p"]
 
 

@@ -154,13 +154,13 @@ def test_pairs_on_executors_give_what_built_in_merge_gives(
 
 
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, id=c.name, marks=_beside(c, IN_PLACE)) for c in WITH_AN_OUTCOME],
+    ("case", "layout"),
+    runs(WITH_AN_OUTCOME, [COPY_ON_WRITE, Layout(feed=True)], further=IN_PLACE),
 )
 def test_rewriting_in_place_gives_what_built_in_merge_gives(
-    case: MergeCase, run_with_oracle: Run, spark: SparkSession
+    case: MergeCase, layout: Layout, run_with_oracle: Run, spark: SparkSession
 ) -> None:
-    stage, theirs = run_with_oracle(case, COPY_ON_WRITE)
+    stage, theirs = run_with_oracle(case, layout)
     with configured(spark, {REWRITE_IN_PLACE: "true"}):
         assert_outcome(case, stage.by_sql(), theirs)
 

@@ -31,6 +31,10 @@ NUMBER = f"{RESERVED_PREFIX}number"
 """File and row index of a target row as one number."""
 VALUES = f"{RESERVED_PREFIX}values"
 """The values that a clause gives a row, as one struct."""
+IS_DELETED = f"{RESERVED_PREFIX}is_deleted"
+"""Whether a clause deletes the row."""
+BREAKS_CONSTRAINT = f"{RESERVED_PREFIX}breaks_constraint"
+"""Whether the new values of a row break a constraint of the table."""
 
 NO_CLAUSE = -1
 """`CLAUSE` of a row that no clause takes."""

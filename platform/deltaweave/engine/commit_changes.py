@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-from deltaweave.delta.commit import Committed, Transaction
+from deltaweave.delta.commit import Committed, Transaction, alone_on_local_disk
 from deltaweave.delta.jvm import letting_go
 from deltaweave.delta.log import FileList
 from deltaweave.engine.follow_rivals import Followed, followed
@@ -55,23 +56,29 @@ def commit_changes(
     if not has_changes and not terms.marks and not transaction.changes_metadata:
         logger.info("%s: nothing changed, nothing committed", transaction.merge.table)
         return Commit(transaction, changes, metrics, Committed(None))
-    tried: Followed | None = Followed(transaction, changes)
-    while True:
-        assert tried is not None
-        attempts.made += 1
-        try:
-            done = _committed(tried, metrics, terms)
-            return Commit(tried.transaction, tried.changes, metrics, done)
-        except CommitConflictError:
-            with letting_go("files that were written again"):
-                transaction.own_files.delete(written_by_one(tried.changes, changes))
-            is_left = attempts.made < attempts.limit
-            tried = followed(transaction, source, changes, terms) if is_left else None
-            if tried is None:
-                attempts.lost(transaction, terms, len(changes.touched))
-                raise
-        attempts.files_redone += tried.files_redone
-        metrics = merge_metrics(transaction, source, tried.changes, phases)
+    tried = Followed(transaction, changes)
+    with ExitStack() as lock:
+        held: ExitStack | None = None
+        while True:
+            attempts.made += 1
+            try:
+                done = _committed(tried, metrics, terms, held)
+                return Commit(tried.transaction, tried.changes, metrics, done)
+            except CommitConflictError:
+                with letting_go("files that were written again"):
+                    transaction.own_files.delete(written_by_one(tried.changes, changes))
+                again = None
+                if attempts.may_commit:
+                    # Until that commit ends: no other merge comes between it and this look.
+                    held = lock
+                    held.enter_context(alone_on_local_disk(transaction.data_path))
+                    again = followed(transaction, source, changes, terms)
+                if again is None:
+                    attempts.lost(transaction, terms, len(changes.touched))
+                    raise
+            tried = again
+            attempts.files_redone += tried.files_redone
+            metrics = merge_metrics(transaction, source, tried.changes, phases)
 
 
 def written_by_one(one: Changes, other: Changes) -> FileList:
@@ -82,7 +89,9 @@ def written_by_one(one: Changes, other: Changes) -> FileList:
     return one.written.files.but_for(kept)
 
 
-def _committed(tried: Followed, metrics: MergeMetrics, terms: Terms) -> Committed:
+def _committed(
+    tried: Followed, metrics: MergeMetrics, terms: Terms, held: ExitStack | None
+) -> Committed:
     changes = tried.changes
     return tried.transaction.commit(
         removed=changes.removed,
@@ -90,4 +99,5 @@ def _committed(tried: Followed, metrics: MergeMetrics, terms: Terms) -> Committe
         written=changes.written,
         metrics=metrics,
         marks=terms.marks,
+        held=held,
     )

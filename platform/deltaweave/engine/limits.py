@@ -120,9 +120,12 @@ MAX_THREADS_ON_DRIVER = 4
 
 # Commit.
 
-# Commits that a merge tries. Each lost one means that another writer has committed, and the waits
-# between them are some 20 s in all.
-DEFAULT_COMMIT_ATTEMPTS = 10
+# Commits that a merge tries. Each lost one means that another writer has committed. On an object
+# store, of several writers that commit the same output again, one wins each time.
+DEFAULT_COMMIT_ATTEMPTS = 100
+
+# Times that a merge is done from its source. The waits between them are some 20 s in all.
+MAX_RUNS = 10
 
 # Scanned files in which other commits marked rows meanwhile: reading and uniting their deletion
 # vectors takes some ten calls of the JVM each, and of more files the merge is rather done again.

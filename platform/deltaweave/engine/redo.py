@@ -23,7 +23,10 @@ from deltaweave.engine.terms import Terms
 logger = logging.getLogger(__name__)
 
 MAX_COMMIT_ATTEMPTS = "spark.deltaweave.merge.maxCommitAttempts"
-"""How often a merge tries to commit before it gives up; 1 never does it again."""
+"""How often a merge tries to commit before it gives up; 1 never does it again.
+
+Most of these commits are of the same output: a merge is done `limits.MAX_RUNS` times at most.
+"""
 
 
 @dataclass
@@ -33,18 +36,27 @@ class CommitAttempts:
     Attributes:
         limit: The most attempts.
         made: Calls of Delta's commit.
+        runs: Runs whose commit lost.
         files_redone: Touched files of the runs whose commit lost and that were done again.
         may_redo: Whether the last commit lost and the merge may be done again.
     """
 
     limit: int
     made: int = 0
+    runs: int = 0
     files_redone: int = 0
     may_redo: bool = False
 
+    @property
+    def may_commit(self) -> bool:
+        """Whether the same output may be committed again, if it is still right."""
+        return self.made < self.limit
+
     def lost(self, transaction: Transaction, terms: Terms, num_touched: int) -> None:
         """Note that the last commit lost, and decide whether the merge may be done again."""
-        self.may_redo = self.made < self.limit and _may_redo(transaction, terms)
+        self.runs += 1
+        is_left = self.may_commit and self.runs < limits.MAX_RUNS
+        self.may_redo = is_left and _may_redo(transaction, terms)
         if self.may_redo:
             self.files_redone += num_touched
 

@@ -19,10 +19,11 @@ from pyspark.sql import SparkSession
 
 from deltaweave import MergeResult, Table, errors
 from deltaweave.delta.commit.transaction import Transaction
-from deltaweave.engine import run
+from deltaweave.engine import commit_changes, run
 from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import Rows, frame, write_table
+from tests.locks import is_free
 from tests.oracles import actions, all_files, configured, newest_version, rows_as_text
 
 SCHEMA = "k INT, v INT"
@@ -228,6 +229,14 @@ CASES = {
         False,
         properties=VECTORS,
         redone=1,
+    ),
+    "a_compaction_of_copied_files_that_wrote_the_change_feed": Case(
+        ("OPTIMIZE {t}",),
+        [(1, 100), (11, 0), (5, 50)],
+        [(1, 100), *FIRST[1:], (5, 50), (11, 0), *LAST[1:]],
+        True,
+        settings={REWRITE_IN_PLACE: "true"},
+        properties={"delta.enableChangeDataFeed": "true"},
     ),
     "a_compaction_of_copied_files": Case(
         ("OPTIMIZE {t}",),
@@ -552,4 +561,79 @@ def test_writers_at_once_lose_nothing_and_insert_no_key_twice(
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(count, range(3)))
     expected = [(0, 4), (1, 4), (2, 4), (3, 0), (9, 6), (10, 6)]
+    assert rows_as_text(table.read().collect()) == rows_as_text(expected)
+
+
+def test_on_a_local_disk_no_other_merge_comes_between_a_look_at_the_winner_and_the_next_commit(
+    spark: SparkSession,
+    tmp_path: Path,
+    overtaken: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "table"
+    write_table(spark, str(path), [*FIRST, *LAST], SCHEMA, files=2)
+    table, locked = Table(spark, str(path)), []
+    look, tried = commit_changes.followed, commit_changes._committed
+
+    def looked(*arguments: Any) -> Any:
+        locked.append(("looks", not is_free(path)))
+        return look(*arguments)
+
+    def commits(*arguments: Any) -> Any:
+        locked.append(("commits", not is_free(path)))
+        return tried(*arguments)
+
+    monkeypatch.setattr(commit_changes, "followed", looked)
+    monkeypatch.setattr(commit_changes, "_committed", commits)
+    # Delta's own statements do not take the lock: the second of them wins all the same.
+    update = f"UPDATE delta.`{path}` SET v = v + 1 WHERE k = 14"
+    overtaken(*[lambda: spark.sql(update)] * 2)
+    assert upsert(table, NEW).commit_attempts == 3
+    assert locked == [
+        ("commits", False),  # where it takes the lock itself
+        ("looks", True),
+        ("commits", True),
+        ("looks", True),  # which took it anew
+        ("commits", True),
+    ]
+    assert is_free(path)
+
+
+@pytest.mark.parametrize("where", ["followed", "merge_metrics"])
+def test_what_fails_between_two_commits_releases_the_lock(
+    spark: SparkSession,
+    tmp_path: Path,
+    overtaken: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+) -> None:
+    path = tmp_path / "table"
+    write_table(spark, str(path), [*FIRST, *LAST], SCHEMA, files=2)
+
+    def interrupted(*arguments: Any) -> Any:
+        assert not is_free(path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commit_changes, where, interrupted)
+    overtaken(lambda: spark.sql(f"UPDATE delta.`{path}` SET v = 141 WHERE k = 14"))
+    with pytest.raises(KeyboardInterrupt):
+        upsert(Table(spark, str(path)), NEW)
+    assert is_free(path)
+    assert newest_version(str(path)) == 1
+
+
+def test_a_merge_that_has_to_be_done_again_does_not_keep_the_lock(
+    spark: SparkSession, tmp_path: Path, runs: list[int], overtaken: Callable[..., None]
+) -> None:
+    path = tmp_path / "table"
+    write_table(spark, str(path), [*FIRST, *LAST], SCHEMA, files=2)
+    table = Table(spark, str(path))
+    # The other merge takes the lock when this one is about to commit its second run.
+    overtaken(
+        lambda: spark.sql(f"UPDATE delta.`{path}` SET v = 1000 WHERE k = 1"),
+        lambda: upsert(table, [(14, 0)]),
+    )
+    result = upsert(table, NEW)
+    assert (runs[:2], result.version) == ([0, 1], 3)
+    expected = [(1, 100), *FIRST[1:], (5, 50), *LAST[:3], (14, 0)]
     assert rows_as_text(table.read().collect()) == rows_as_text(expected)

@@ -9,9 +9,10 @@ from pyspark.sql import SparkSession
 
 from deltaweave import Table
 from deltaweave.engine.write.mark_or_rewrite import MAX_MARKED_FRACTION
+from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import frame
 from tests.merge_cases.case import MergeCase, by_source_update, delete, insert_all, update_all
-from tests.oracles import Outcome, Stage, commit_info, rows_as_text
+from tests.oracles import Outcome, Stage, commit_info, configured, rows_as_text
 
 pytestmark = pytest.mark.minutes
 
@@ -25,6 +26,7 @@ TABLES = {
     "vectors_and_feed": TRACKED
     | {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"},
 }
+IN_PLACE = {"in_place": TABLES["copy_on_write"], "feed_in_place": TABLES["feed"]}
 
 
 def ids_and_versions(spark: SparkSession, outcome: Outcome) -> dict[int, tuple[int, int]]:
@@ -34,7 +36,7 @@ def ids_and_versions(spark: SparkSession, outcome: Outcome) -> dict[int, tuple[i
     return {row[0]: (row[1], row[2]) for row in rows.collect()}
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", TABLES | IN_PLACE)
 def test_ids_and_commit_versions_are_those_of_built_in_merge(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
@@ -43,8 +45,11 @@ def test_ids_and_commit_versions_are_those_of_built_in_merge(
         target=[(1, 10), (2, 20), (3, 30), (4, 40), (5, 50), (6, 60)],
         source=[(1, 100), (3, 300), (5, 0), (7, 700), (8, 800)],
         files=2,
-        properties=TABLES[kind],
-        conf={MAX_MARKED_FRACTION: "0" if kind == "vectors_but_rewritten" else "1"},
+        properties=(TABLES | IN_PLACE)[kind],
+        conf={
+            MAX_MARKED_FRACTION: "0" if kind == "vectors_but_rewritten" else "1",
+            REWRITE_IN_PLACE: str(kind in IN_PLACE).lower(),
+        },
         # Row 6 is moved by an earlier commit, so that its id is one that the file stores.
         setup=("UPDATE {target} SET v = 61 WHERE k = 6",),
         clauses=(
@@ -83,12 +88,16 @@ def test_ids_and_commit_versions_are_those_of_built_in_merge(
     assert tags["delta.rowTracking.preserved"] == "true"
 
 
-def test_rows_moved_twice_keep_their_ids(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_place", ["false", "true"])
+def test_rows_moved_twice_keep_their_ids(
+    spark: SparkSession, tmp_path: Path, in_place: str
+) -> None:
     case = MergeCase(
         name="tracked_rows_moved_again",
         target=[(1, 10), (2, 20), (3, 30)],
         source=[(1, 100)],
         properties=TABLES["copy_on_write"],
+        conf={REWRITE_IN_PLACE: in_place},
         clauses=(update_all(),),
         expected=[(1, 100), (2, 20), (3, 30)],
     )
@@ -97,7 +106,9 @@ def test_rows_moved_twice_keep_their_ids(spark: SparkSession, tmp_path: Path) ->
     before = ids_and_versions(spark, first)
     source = frame(spark, [(2, 200)], "k INT, v INT")
     merge = Table(spark, first.path).merge(source, on="t.k = s.k")
-    merge.when_matched_update_all().execute()
+    with configured(spark, {REWRITE_IN_PLACE: in_place}):
+        result = merge.when_matched_update_all().execute()
+    assert result.strategy == ("copy-in-place" if in_place == "true" else "copy-on-write")
     after = ids_and_versions(spark, first)
     assert {k: row_id for k, (row_id, _) in after.items()} == {
         k: row_id for k, (row_id, _) in before.items()

@@ -46,6 +46,7 @@ def committed(
     *,
     table: str,
     operation: str = "MERGE",
+    held: ExitStack | None = None,
 ) -> Committed:
     """Commit, and find out whether it succeeded, whatever happens.
 
@@ -59,6 +60,7 @@ def committed(
         commit: Calls the transaction's commit, and returns the version or None.
         table: What messages call the table.
         operation: What messages call the operation.
+        held: Holds the table's lock already, and is emptied: the commit's end releases the lock.
 
     Raises:
         CommitConflictError: Another commit changed what the transaction read.
@@ -66,10 +68,11 @@ def committed(
         DeltaweaveError: Anything else that kept it from being committed.
     """
     permit: SimpleQueue[bool] = SimpleQueue()
-    lock, future = ExitStack(), None
+    lock, future = ExitStack() if held is None else held.pop_all(), None
     try:
-        # An interrupt ends the wait for the lock: nothing is committed yet.
-        lock.enter_context(alone_on_local_disk(data_path(log)))
+        if held is None:
+            # An interrupt ends the wait for the lock: nothing is committed yet.
+            lock.enter_context(alone_on_local_disk(data_path(log)))
         _, future = started(spark, lambda: commit() if permit.get() else None)
         # By the commit's thread: this one may be interrupted before the commit ends.
         future.add_done_callback(lambda _: lock.close())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -208,6 +208,7 @@ class Transaction:
         written: WrittenFiles | None,
         metrics: Mapping[str, int],
         marks: Mapping[str, int],
+        held: ExitStack | None = None,
     ) -> Committed:
         """Commit as one `MERGE` operation, with its metrics for the history.
 
@@ -217,6 +218,7 @@ class Transaction:
             written: New files.
             metrics: Delta's metrics by name.
             marks: Application ids and versions for the same commit.
+            held: As `committed` takes it.
 
         Returns:
             The version, or None where Delta found nothing to commit.
@@ -248,7 +250,7 @@ class Transaction:
             return int(version.get()) if version.isDefined() else None
 
         return committed(
-            self.merge.spark, self.log, self.transaction, commit, table=self.merge.table
+            self.merge.spark, self.log, self.transaction, commit, table=self.merge.table, held=held
         )
 
     def recache(self) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit.written_files import CHANGE_FEED
 from deltaweave.delta.jvm import JavaObject, letting_go
 from deltaweave.delta.log import FileList
 from deltaweave.errors import CommitConflictError
@@ -27,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 # Delta's writer reads it from the local properties of its task, as any Spark setting.
 _PREFIX = "spark.databricks.delta.testOnly.dataFileNamePrefix"
-_CHANGE_FEED = "_change_data"
 
 
 @dataclass
@@ -62,6 +62,13 @@ class OwnFiles:
         finally:
             with letting_go("the prefix of file names"):
                 context.setLocalProperty(_PREFIX, before)  # type: ignore[arg-type]
+
+    def change_feed(self) -> str:
+        """The directory for files of the change feed in a table on a local disk, which it makes."""
+        root = self.log.dataPath()
+        directory = root.suffix(f"/{CHANGE_FEED}")
+        root.getFileSystem(self.log.newDeltaHadoopConf()).mkdirs(directory)
+        return str(directory.toUri().getPath())
 
     @contextmanager
     def deleted_unless_committed(self) -> Iterator[None]:
@@ -98,7 +105,7 @@ class OwnFiles:
         # Files that the engine itself writes may also lie in the table's directory.
         depths = {0, self._depth()}
         deleted = 0
-        for directory in (root, f"{root}/{_CHANGE_FEED}"):
+        for directory in (root, f"{root}/{CHANGE_FEED}"):
             for below in ("*/" * depth for depth in depths):
                 named = path(f"{escaped(directory)}/{below}{self.prefix}*")
                 for file in files.globStatus(named) or ():

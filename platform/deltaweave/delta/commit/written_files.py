@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ from deltaweave.delta.log import FileList, actions, encoder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+CHANGE_FEED = "_change_data"
+"""The directory of a table's change data feed (Delta protocol, section "Change Data Files")."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,34 @@ class WrittenFiles:
             self.files.and_also(other.files),
             self.num_change_files + other.num_change_files,
             self.change_file_bytes + other.change_file_bytes,
+        )
+
+    def with_changes(self, old: FileList, changes: Mapping[str, tuple[str, int]]) -> WrittenFiles:
+        """These files and files of the change feed.
+
+        Args:
+            old: Touched files.
+            changes: Name and size in bytes of the file with the changes of a touched file, by the
+                touched file's path.
+        """
+        if not changes:
+            return self
+        added = [
+            {
+                "path": f"{CHANGE_FEED}/{changes[row['path']][0]}",
+                "partitionValues": json.loads(row["partition"]),
+                "size": changes[row["path"]][1],
+            }
+            for row in old.rows.to_pylist()
+            if row["path"] in changes
+        ]
+        view = jvm_.jvm(old.spark)
+        files = jvm_.seq_of(view, actions.from_json(view, "actions.AddCDCFile", added))
+        return WrittenFiles(
+            self.actions.appendedAll(files),
+            self.files,
+            self.num_change_files + len(added),
+            self.change_file_bytes + sum(size for _, size in changes.values()),
         )
 
     def without(self, paths: Collection[str]) -> WrittenFiles:

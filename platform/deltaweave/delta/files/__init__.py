@@ -1,5 +1,6 @@
 """Files that the engine writes itself instead of through Delta's writer.
 
+- `constraints`: the conditions that new rows must satisfy.
 - `data_files`: which tables' data files the engine can write, and the AddFile actions for them.
 - `deletion_vectors`: writes deletion vectors, on the driver or in a Spark job.
 - `united_vectors`: marks a merge's rows in files that others have marked since.
@@ -8,6 +9,7 @@
 
 from __future__ import annotations
 
+from deltaweave.delta.files.constraints import conditions_of_rows
 from deltaweave.delta.files.data_files import (
     NewFile,
     additions,
@@ -39,6 +41,7 @@ __all__ = [
     "assumes_new_calendar",
     "codec",
     "compute_missing_statistics",
+    "conditions_of_rows",
     "data_columns",
     "file_mode",
     "mark_here",

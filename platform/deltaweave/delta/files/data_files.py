@@ -68,17 +68,14 @@ _CALENDARS_OF_READS = (
 def why_not_writable(transaction: Transaction) -> str | None:
     """Why Spark must write this table's files; None if the engine can.
 
-    Only Spark's writer checks constraints, fills generated columns and writes some types.
+    Only Spark's writer fills generated columns and writes some types. It also checks constraints:
+    see `conditions_of_rows`.
     """
     merge = transaction.merge
-    view = jvm_.jvm(merge.spark)
     metadata = transaction.transaction.metadata()
-    constraints = jvm_.singleton(view.org.apache.spark.sql.delta.constraints, "Constraints")
     columns = data_columns(transaction)
     if transaction.changes_metadata:
         return "the merge changes the table's schema"
-    if constraints.getAll(metadata, merge.spark._jsparkSession).nonEmpty():
-        return "the table has constraints"
     if transaction.partition_columns and _stores_partition_columns(transaction):
         return "the table stores its partition columns in the files too"
     if any("delta.generationExpression" in field.metadata for field in columns):

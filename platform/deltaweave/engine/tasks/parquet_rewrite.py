@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from deltaweave.engine.tasks.change_file import ChangeFile, change_file
 from deltaweave.engine.tasks.file_statistics import Statistics
 from deltaweave.engine.tasks.table_format import (
     NotRewritableError,
@@ -24,15 +27,36 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
 
-REWRITTEN_SCHEMA = "file string, name string, size bigint, stats string, refused string"
+REWRITTEN_SCHEMA = (
+    "file string, name string, size bigint, stats string, "
+    "change_file string, change_file_size bigint, refused string"
+)
+
+
+FirstRow = tuple[int, int]
+"""The row id of a file's first row, and the commit version of the rows that store none."""
 
 
 class RewriteFailedError(Exception):
     """The file could not be read, or the new one could not be written; the message names it."""
 
 
+@dataclass(frozen=True)
+class Rewritten:
+    """What became of a file.
+
+    Attributes:
+        file: The new file's name, its size in bytes and its statistics as JSON; None if no row is
+            left.
+        change_file: Name and size in bytes of its file of the change feed, if there is one.
+    """
+
+    file: tuple[str, int, str] | None
+    change_file: tuple[str, int] | None = None
+
+
 def rewriter(
-    table: TableFormat, with_vectors: frozenset[str]
+    table: TableFormat, with_vectors: frozenset[str], first_rows: Mapping[str, FirstRow]
 ) -> Callable[[tuple[Any, ...], pyarrow.Table], pyarrow.Table]:
     """The function for `applyInArrow`: the changed rows of one file in, one row about it out.
 
@@ -41,29 +65,31 @@ def rewriter(
     Args:
         table: How to write.
         with_vectors: Paths of files in which rows are marked as deleted, which Spark rewrites.
+        first_rows: Those of the files by their paths, if the table tracks rows.
     """
 
     def rewrite(key: tuple[Any, ...], changes: pyarrow.Table) -> pyarrow.Table:
         import pyarrow as pa
 
         file = key[0].as_py()
-        name, size, stats, refused = None, None, None, None
+        done, refused = Rewritten(None), None
         try:
             path = local_path(file)
             if path in with_vectors:
                 raise NotRewritableError("rows in it are marked deleted")
-            written = rewrite_file(path, changes.remove_column(0), table)
-            if written is not None:
-                name, size, stats = written
+            if table.tracking is not None and path not in first_rows:
+                raise NotRewritableError("its rows have no ids yet")
+            done = rewrite_file(path, changes.remove_column(0), table, first_rows.get(path))
         except NotRewritableError as error:
             refused = str(error)
         except Exception as error:  # of pyarrow, or of the file system
             raise RewriteFailedError(f"{file} could not be rewritten: {error}") from error
-        columns = [[file], [name], [size], [stats], [refused]]
-        types = [pa.string(), pa.string(), pa.int64(), pa.string(), pa.string()]
+        values = [file, *(done.file or [None] * 3), *(done.change_file or [None] * 2), refused]
+        text, number = pa.string(), pa.int64()
+        types = [text, text, number, text, text, number, text]
         return pa.table(
-            [pa.array(c, t) for c, t in zip(columns, types, strict=True)],
-            names=["file", "name", "size", "stats", "refused"],
+            [pa.array([value], kind) for value, kind in zip(values, types, strict=True)],
+            names=[each.split()[0] for each in REWRITTEN_SCHEMA.split(", ")],
         )
 
     return rewrite
@@ -78,19 +104,18 @@ def local_path(file: str) -> str:
 
 
 def rewrite_file(
-    path: str, changes: pyarrow.Table, table: TableFormat
-) -> tuple[str, int, str] | None:
+    path: str, changes: pyarrow.Table, table: TableFormat, first_row: FirstRow | None = None
+) -> Rewritten:
     """Write the new file into the directory of the old one.
 
     Args:
         path: The file.
         changes: A row per change: its place in the file (int64), whether it is deleted (boolean),
-            and its new values in the order of the table's columns (struct). A row that several
-            source rows delete may occur more than once.
+            whether its new values break a constraint (boolean), and these values in the order of
+            the table's columns (struct). A row that several source rows delete may occur more than
+            once.
         table: How to write.
-
-    Returns:
-        The new file's name, its size in bytes and its statistics as JSON; None if no row is left.
+        first_row: That of the file, if the table tracks rows.
 
     Raises:
         NotRewritableError: Spark must rewrite the file.
@@ -99,9 +124,12 @@ def rewrite_file(
     import pyarrow as pa
 
     indexes, first = np.unique(changes.column(0).to_numpy(), return_index=True)
-    _, is_deleted, values = changes.take(pa.array(first)).columns
+    _, is_deleted, breaks, values = changes.take(pa.array(first)).columns
+    if breaks.to_numpy().any():
+        raise NotRewritableError("a new row breaks a constraint")  # which Delta's writer tells
     new_rows = as_stored(values, table.schema)
-    return rewrite_rows(path, indexes, is_deleted.to_numpy().astype(bool), new_rows, table)
+    deleted = is_deleted.to_numpy().astype(bool)
+    return rewrite_rows(path, indexes, deleted, new_rows, table, first_row)
 
 
 def as_stored(values: pyarrow.ChunkedArray, schema: pyarrow.Schema) -> pyarrow.Table:
@@ -113,8 +141,13 @@ def as_stored(values: pyarrow.ChunkedArray, schema: pyarrow.Schema) -> pyarrow.T
 
 
 def rewrite_rows(
-    path: str, indexes: Any, deleted: Any, new_rows: pyarrow.Table, table: TableFormat
-) -> tuple[str, int, str] | None:
+    path: str,
+    indexes: Any,
+    deleted: Any,
+    new_rows: pyarrow.Table,
+    table: TableFormat,
+    first_row: FirstRow | None = None,
+) -> Rewritten:
     """The same as `rewrite_file`, of changes as arrays.
 
     Args:
@@ -123,41 +156,93 @@ def rewrite_rows(
         deleted: For each of them, whether its row is deleted (boolean).
         new_rows: A row for each of them; any row where it is deleted.
         table: How to write.
+        first_row: That of the file, if the table tracks rows.
     """
     name = table.new_name()
     target = os.path.join(os.path.dirname(path), name)
     try:
-        statistics = _write(path, target, indexes, deleted, new_rows, table)
+        with change_file(table) as feed:
+            changes = _Changes(indexes, deleted, new_rows, first_row, feed)
+            statistics = _write(path, target, changes, table)
     except BaseException:
-        if os.path.exists(target):
+        with suppress(FileNotFoundError):
             os.remove(target)
         raise
+    recorded = None
+    if feed is not None and feed.name is not None and feed.size is not None:
+        recorded = feed.name, feed.size
     if not statistics.num_records:
         os.remove(target)
-        return None
-    return name, os.path.getsize(target), statistics.to_json()
+        return Rewritten(None, recorded)
+    return Rewritten((name, os.path.getsize(target), statistics.to_json()), recorded)
 
 
-def _write(
-    path: str, target: str, indexes: Any, deleted: Any, new_rows: pyarrow.Table, table: TableFormat
-) -> Statistics:
+@dataclass(frozen=True)
+class _Changes:
+    """The changes of a file: what `rewrite_rows` takes, and the file for the change feed."""
+
+    indexes: Any
+    deleted: Any
+    new_rows: pyarrow.Table
+    first_row: FirstRow | None
+    feed: ChangeFile | None
+
+
+def _write(path: str, target: str, changes: _Changes, table: TableFormat) -> Statistics:
     """Write the new file, row group by row group, and return its statistics."""
     import numpy as np
+    import pyarrow as pa
 
     statistics = Statistics(json.loads(table.statistics), table.string_prefix)
     with opened(path) as old:
-        check_copyable(old, table.schema, new_calendar=table.new_calendar)
+        check_copyable(old, table.file_schema, new_calendar=table.new_calendar)
         with table.writer(target, _with_dictionary(old)) as writer:
             start = 0
-            for part in _row_groups(old, table.schema):
-                low, high = np.searchsorted(indexes, (start, start + part.num_rows))
-                here = slice(low, high)
-                after = _changed(part, new_rows[low:high], indexes[here] - start, deleted[here])
+            for part in _row_groups(old, table.file_schema):
+                here = slice(*np.searchsorted(changes.indexes, (start, start + part.num_rows)))
+                places, deleted = changes.indexes[here] - start, changes.deleted[here]
+                new_rows = changes.new_rows[here]
+                if changes.first_row is not None:
+                    part = _with_ids(part, start, changes.first_row)
+                    new_rows = _with_ids_of(new_rows, part.take(pa.array(places)))
+                if changes.feed is not None:
+                    changes.feed.add(part.take(pa.array(places)), new_rows, deleted)
+                after = _changed(part, new_rows, places, deleted)
                 if after.num_rows:
                     writer.write_table(after, row_group_size=after.num_rows)
                     statistics.add(after)
                 start += part.num_rows
     return statistics
+
+
+def _with_ids(rows: pyarrow.Table, start: int, first_row: FirstRow) -> pyarrow.Table:
+    """Rows with their row ids and commit versions (Delta protocol, "Reading Row Tracking").
+
+    Args:
+        rows: Rows of a file, whose last two columns are what it stores of them.
+        start: The place of the first of them in the file.
+        first_row: That of the file.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    row_id, version = first_row
+    by_place = pa.array(np.arange(row_id + start, row_id + start + rows.num_rows))
+    of_ids, of_versions = rows.num_columns - 2, rows.num_columns - 1
+    ids = pc.coalesce(rows[of_ids], by_place)
+    versions = pc.coalesce(rows[of_versions], pa.scalar(version, pa.int64()))
+    rows = rows.set_column(of_ids, rows.schema.field(of_ids), ids)
+    return rows.set_column(of_versions, rows.schema.field(of_versions), versions)
+
+
+def _with_ids_of(new_rows: pyarrow.Table, old_rows: pyarrow.Table) -> pyarrow.Table:
+    """New rows with the ids of those that they replace; their version is that of the commit."""
+    import pyarrow as pa
+
+    of_ids, of_versions = old_rows.schema.field(-2), old_rows.schema.field(-1)
+    new_rows = new_rows.append_column(of_ids, old_rows[of_ids.name])
+    return new_rows.append_column(of_versions, pa.nulls(new_rows.num_rows, pa.int64()))
 
 
 def _changed(

@@ -54,6 +54,9 @@ class TableFormat:
             calendar.
         mode: Their permissions, as `chmod` takes them.
         file_prefix: What file names begin with.
+        change_feed: The directory for the files of the change data feed, if the table keeps one.
+        tracking: The names of the columns that keep row ids and commit versions of rows that came
+            from other files, if the table tracks rows.
     """
 
     schema: pyarrow.Schema
@@ -65,20 +68,32 @@ class TableFormat:
     new_calendar: bool
     mode: int
     file_prefix: str = ""
+    change_feed: str | None = None
+    tracking: tuple[str, str] | None = None
 
-    def new_name(self) -> str:
+    @property
+    def file_schema(self) -> pyarrow.Schema:
+        """All columns of a file whose rows came from another one."""
+        import pyarrow as pa
+
+        names = self.tracking or ()
+        return pa.schema([*self.schema, *[pa.field(name, pa.int64()) for name in names]])
+
+    def new_name(self, *, of_change_feed: bool = False) -> str:
         """A name that no other file has."""
-        return f"{self.file_prefix}part-00000-{uuid.uuid4()}.c000{self.extension}"
+        kind = "cdc" if of_change_feed else "part"
+        return f"{self.file_prefix}{kind}-00000-{uuid.uuid4()}.c000{self.extension}"
 
     @contextmanager
     def writer(
-        self, path: str, dictionaries: Sequence[str] | bool
+        self, path: str, dictionaries: Sequence[str] | bool, schema: pyarrow.Schema | None = None
     ) -> Iterator[pyarrow.parquet.ParquetWriter]:
         """A writer of a new file.
 
         Args:
             path: The file, which must not be there.
             dictionaries: The columns with a dictionary, or whether all have one.
+            schema: Its columns, if they are not those of the table.
         """
         import pyarrow.parquet as pq
 
@@ -87,7 +102,7 @@ class TableFormat:
             os.fchmod(file.fileno(), self.mode)
         with pq.ParquetWriter(
             path,
-            self.schema,
+            self.file_schema if schema is None else schema,
             compression=self.codec,
             use_dictionary=dictionaries,
             store_decimal_as_integer=True,

@@ -63,10 +63,12 @@ def _changed_and_remaining(
 ) -> list[DataFrame] | None:
     """Changed rows from the source alone, and unmodified rows from the target alone.
 
-    None if a changed row needs values of both.
+    None if a changed row, or its entry in the change feed, needs values of both.
     """
     import numpy as np
 
+    if transaction.keeps_change_feed:
+        return None
     parts = rows_from_source_alone(transaction, source, scan)
     if parts is None:
         return None

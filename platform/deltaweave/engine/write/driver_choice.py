@@ -19,7 +19,12 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.files import data_columns, vectors_writable, why_not_writable
+from deltaweave.delta.files import (
+    conditions_of_rows,
+    data_columns,
+    vectors_writable,
+    why_not_writable,
+)
 from deltaweave.delta.log import FileList
 from deltaweave.delta.scan import estimated_bytes, tracked_columns
 from deltaweave.delta.statement import Equality, equalities_alone
@@ -121,6 +126,8 @@ def _of_table(transaction: Transaction) -> str | None:
     setting = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto")
     if setting == "false" and not vectors_writable(transaction):
         return f"{REWRITE_IN_PLACE} is false"
+    if conditions_of_rows(transaction) != []:
+        return "the table has constraints"
     return why_not_writable(transaction)
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import compress
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
@@ -18,13 +20,22 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from deltaweave.delta.commit import Transaction, WrittenFiles
-from deltaweave.delta.files import additions, are_own, data_columns
+from deltaweave.delta.files import additions, are_own, conditions_of_rows, data_columns
 from deltaweave.delta.jvm import alongside, is_on, translated
-from deltaweave.delta.log import FileList, decoded_location
+from deltaweave.delta.log import FileList, decoded_location, file_versions
 from deltaweave.delta.scan import target_plan
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
-from deltaweave.engine.columns import CLAUSE, FILE, NO_CLAUSE, SOURCE_ROW, TARGET_ROW_ID
+from deltaweave.engine.columns import (
+    BREAKS_CONSTRAINT,
+    CLAUSE,
+    FILE,
+    IS_DELETED,
+    NO_CLAUSE,
+    SOURCE_ROW,
+    TARGET_ROW_ID,
+    VALUES,
+)
 from deltaweave.engine.executor_python import found_without_pyarrow
 from deltaweave.engine.find import TouchedFilesScan
 from deltaweave.engine.source import PreparedSource
@@ -103,7 +114,12 @@ def rewrite_without_inserts(
         for path, row in done.items()
         if row["name"] is not None
     }
-    written = WrittenFiles.of(additions(files, new))
+    changes = {
+        path: (row["change_file"], row["change_file_size"])
+        for path, row in done.items()
+        if row["change_file"] is not None
+    }
+    written = WrittenFiles.of(additions(files, new)).with_changes(files, changes)
     replaced = [path for path in files.paths if path in new]
     replacements = dict(zip(replaced, written.files.paths, strict=True))
     return RewrittenInPlace(written, replacements, scan.touched.but_for(in_place))
@@ -116,7 +132,7 @@ def _results_of_tasks(
     with_vectors = frozenset(
         row["location"].removeprefix("file:") for row in files.rows.to_pylist() if row["has_vector"]
     )
-    task = rewriter(table_format(transaction), with_vectors)
+    task = rewriter(table_format(transaction), with_vectors, _first_rows(files))
     rewritten = (
         changes.repartition(max(1, min(len(files), limits.MAX_TASKS_IN_PLACE)), FILE)
         .groupBy(FILE)
@@ -130,6 +146,17 @@ def _results_of_tasks(
             raise
         return None
     return rows
+
+
+def _first_rows(files: FileList) -> dict[str, tuple[int, int]]:
+    """Row id of the first row and commit version, by path, of files of a table that tracks rows."""
+    versions = zip(files.rows["location"].to_pylist(), file_versions(files), strict=True)
+    row_ids = {location: each.row_ids.split("|") for location, each in versions}
+    return {
+        location.removeprefix("file:"): (int(texts[0]), int(texts[1]))
+        for location, texts in row_ids.items()
+        if all(texts)
+    }
 
 
 def most_rows_change(transaction: Transaction, scan: TouchedFilesScan) -> bool:
@@ -159,29 +186,54 @@ def _few_rows_change(scan: TouchedFilesScan) -> numpy.ndarray:
 def _changes(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
 ) -> DataFrame:
-    """A row per change: file, row index, whether it is deleted, and the new row as a struct."""
+    """A row per change: its file, and what `tasks.rewrite_file` takes."""
     import numpy as np
 
-    merge = transaction.merge
+    merge, conditions = transaction.merge, conditions_of_rows(transaction)
+    assert conditions is not None, "choose_strategy"
     in_files = {column.name for column in data_columns(transaction)}
     stored = np.array([name in in_files for name in merge.evolved_schema.names])
-    updates = updates_from_source(transaction, scan)
+    # Constraints may name partition columns, which files do not store.
+    kept = np.ones(len(stored), dtype=bool) if conditions else stored
+    updates = updates_from_source(transaction, scan, with_row_ids=False)
     if updates is not None:
         rows = scan.changed_pairs(FILE, TARGET_ROW_ID, SOURCE_ROW, CLAUSE, files=files)
         identity = scan.source_identity
         if updates and identity is not None:
             # The source is the left side, whose attribute ids Spark keeps.
             rows = source.for_join().join(rows, identity == F.col(SOURCE_ROW), "right")
-        after = _new_row(merge, scan, updates, stored)
+        after = _new_row(merge, scan, updates, kept)
     else:
         target = target_plan(transaction, files, file_column=FILE, row_index_column=TARGET_ROW_ID)
         outer = merge.of_kind("not_matched_by_source")
         rows = target.join(source.for_join(), merge.condition, "left" if outer else "inner")
         rows = rows.withColumn(CLAUSE, clause_taken(merge)).filter(F.col(CLAUSE) != NO_CLAUSE)
-        after = _struct(updated(merge, columns_before(merge)), stored)
+        after = _struct(updated(merge, columns_before(merge)), kept)
     deletes = [i for i, clause in enumerate(merge.clauses) if clause.action == "delete"]
-    is_deleted = F.col(CLAUSE).isin(deletes).alias("is_deleted")
-    return rows.select(FILE, TARGET_ROW_ID, is_deleted, after.alias("row"))
+    is_deleted = F.col(CLAUSE).isin(deletes).alias(IS_DELETED)
+    changes = rows.select(FILE, TARGET_ROW_ID, is_deleted, after.alias(VALUES))
+    return _checked(changes, merge, conditions, stored)
+
+
+def _checked(
+    changes: DataFrame, merge: ResolvedMerge, conditions: Sequence[str], stored: numpy.ndarray
+) -> DataFrame:
+    """The changes, with whether a new row breaks a constraint, and with stored columns alone."""
+    place = [FILE, TARGET_ROW_ID, IS_DELETED]
+    if not conditions:
+        return changes.select(*place, F.lit(False).alias(BREAKS_CONSTRAINT), VALUES)
+    # Conditions name the table's columns.
+    named = [
+        F.col(f"{VALUES}.v{i}").alias(name) for i, name in enumerate(merge.evolved_schema.names)
+    ]
+    holds = [F.coalesce(F.expr(condition), F.lit(False)) for condition in conditions]
+    breaks = ~F.col(IS_DELETED) & ~reduce(and_, holds)
+    rows = changes.select(*place, VALUES, *named)
+    rows = rows.select(*place, breaks.alias(BREAKS_CONSTRAINT), VALUES)
+    if stored.all():
+        return rows
+    of_files = F.struct(*[f"{VALUES}.v{i}" for i, is_stored in enumerate(stored) if is_stored])
+    return rows.withColumn(VALUES, of_files)
 
 
 def _new_row(

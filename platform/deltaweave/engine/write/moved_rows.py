@@ -35,7 +35,7 @@ def why_not_moved(transaction: Transaction, changes: Changes, gone: Collection[s
     if scan.num_repeated:
         return "several source rows delete one row"
     if changes.strategy is Strategy.COPY_IN_PLACE:
-        return None
+        return "it wrote the change feed" if transaction.keeps_change_feed else None
     if changes.strategy is not Strategy.DELETION_VECTORS:
         return "its new files hold rows of several files"
     if transaction.keeps_change_feed or updates_from_source(transaction, scan) is None:

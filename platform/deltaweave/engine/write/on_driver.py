@@ -278,4 +278,5 @@ def _rewrite(
     padded = pa.concat_tables([new_rows, values.nulls(1)])
     order = np.full(len(places), new_rows.num_rows)
     order[has_new_row] = np.arange(new_rows.num_rows)
-    return rewrite_rows(path, places, ~has_new_row, padded.take(pa.array(order)), found.table)
+    new = padded.take(pa.array(order))
+    return rewrite_rows(path, places, ~has_new_row, new, found.table).file

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.files import vectors_writable, why_not_writable
-from deltaweave.delta.scan import tracked_columns
+from deltaweave.delta.files import conditions_of_rows, vectors_writable, why_not_writable
 from deltaweave.delta.statement import keeps_columns
 from deltaweave.engine import limits
 from deltaweave.engine.executor_python import WITHOUT_PYARROW, lacks_pyarrow
@@ -85,12 +84,10 @@ def _why_not_in_place(transaction: Transaction, source: PreparedSource) -> str |
         return WITHOUT_PYARROW
     if setting == "auto" and transaction.size_in_bytes < limits.MIN_BYTES_IN_PLACE:
         return "the table is small"
-    if transaction.keeps_change_feed:
-        return "the table keeps a change feed"
-    if tracked_columns(transaction) is not None:
-        return "the table tracks its rows"
     merge, partitioned_by = transaction.merge, transaction.partition_columns
     updates = [clause for clause in merge.clauses if clause.action == "update"]
     if partitioned_by and not all(keeps_columns(merge, each, partitioned_by) for each in updates):
         return "an update may move rows to another partition"
+    if conditions_of_rows(transaction) is None:
+        return "only Delta's writer checks some of the table's constraints"
     return why_not_writable(transaction)

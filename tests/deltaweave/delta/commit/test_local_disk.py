@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import subprocess
 import sys
 import threading
@@ -20,6 +18,7 @@ from deltaweave import Table, errors
 from deltaweave.delta.commit import local_disk
 from deltaweave.delta.commit.local_disk import alone_on_local_disk
 from tests.builders import frame, write_table
+from tests.locks import is_free
 from tests.oracles import newest_version
 
 HOLDER = """
@@ -70,17 +69,6 @@ def waits(caplog: pytest.LogCaptureFixture) -> Iterator[Waits]:
         logger.addHandler(handler)
         yield handler
         logger.removeHandler(handler)
-
-
-def is_free(directory: Path) -> bool:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 def begun(waits: Waits, pool: ThreadPoolExecutor, work: object) -> Future[object]:

@@ -23,7 +23,15 @@ from deltaweave.engine.tasks import parquet_rewrite
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import frame, write_table
 from tests.footers import SPARK_VERSION, rewritten_footer
-from tests.oracles import configured
+from tests.oracles import (
+    actions,
+    change_feed,
+    commit_info,
+    configured,
+    error_classes,
+    newest_version,
+    rows_as_text,
+)
 
 # A row of every type that the engine writes by itself; the second holds the awkward values.
 EVERY_TYPE = """
@@ -43,6 +51,12 @@ EVERY_TYPE = """
       CAST(NULL AS INT) AS nothing
     FROM range({first}, {last})
 """
+COUNTS_OF_ROWS = (
+    "numTargetRowsUpdated",
+    "numTargetRowsDeleted",
+    "numTargetRowsInserted",
+    "numTargetRowsCopied",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -258,13 +272,11 @@ def test_a_sorted_table_is_still_sorted_after_twenty_merges(
 @pytest.mark.parametrize(
     ("properties", "setting", "reason"),
     [
-        ({"delta.enableChangeDataFeed": "true"}, "true", "the table keeps a change feed"),
-        ({"delta.enableRowTracking": "true"}, "true", "the table tracks its rows"),
         ({"delta.columnMapping.mode": "id"}, "true", "finds columns in its files by id"),
         ({}, "false", "is false"),
         ({}, "auto", "the table is small"),
     ],
-    ids=["feed", "row_tracking", "id_mapping", "switched_off", "small"],
+    ids=["id_mapping", "switched_off", "small"],
 )
 def test_explain_says_why_spark_rewrites_files(
     spark: SparkSession, tmp_path: Path, properties: dict[str, str], setting: str, reason: str
@@ -278,6 +290,126 @@ def test_explain_says_why_spark_rewrites_files(
         plan = deltaweave.explain(spark, statement)
         assert (plan.strategy, reason in plan.reason) == ("copy-on-write", True)
         assert deltaweave.merge(spark, statement).strategy == "copy-on-write"
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [{}, {"partition_by": ["p"]}, {"properties": {"delta.columnMapping.mode": "name"}}],
+    ids=["plain", "partitioned", "column_mapping"],
+)
+def test_files_rewritten_in_place_record_their_changes_in_the_feed(
+    spark: SparkSession, tmp_path: Path, layout: dict[str, Any]
+) -> None:
+    rows = [(k, k * 10, p) for p in ("a", "b", None) for k in range(ord(p or "c"), 130)]
+    schema = "k INT, v BIGINT, p STRING"
+    statement = (
+        "MERGE INTO delta.`{path}` t USING s ON t.k = s.k "
+        "WHEN MATCHED AND t.p = 'b' THEN DELETE "  # all rows of a file
+        "WHEN MATCHED AND s.v = 0 THEN DELETE "
+        "WHEN MATCHED THEN UPDATE SET v = t.v + s.v "
+        "WHEN NOT MATCHED THEN INSERT *"
+    )
+    source = [(k, k % 5, "c") for k in range(98, 132)]
+    outcomes = []
+    for merge in (lambda text: spark.sql(text), lambda text: deltaweave.merge(spark, text)):
+        path = str(tmp_path / str(len(outcomes)))
+        write_table(
+            spark,
+            path,
+            [],
+            schema,
+            ddl=schema,
+            partition_by=layout.get("partition_by", ()),
+            properties={"delta.enableChangeDataFeed": "true", **layout.get("properties", {})},
+        )
+        for p in ("a", "b", None):
+            of_file = frame(spark, [row for row in rows if row[2] == p], schema)
+            of_file.write.format("delta").mode("append").save(path)
+        frame(spark, source, schema).createOrReplaceTempView("s")
+        result = merge(statement.format(path=path))
+        version = newest_version(path)
+        metrics = commit_info(path, version)["operationMetrics"]
+        outcomes.append(
+            (
+                rows_as_text(Table(spark, path).read().collect()),
+                change_feed(spark, path, version),
+                {name: metrics[name] for name in COUNTS_OF_ROWS},
+            )
+        )
+    assert result.strategy == "copy-in-place"
+    assert outcomes[1] == outcomes[0]
+    in_log = [each["cdc"] for each in actions(path, version) if "cdc" in each]
+    assert len(in_log) == int(metrics["numTargetChangeFilesAdded"]) > 3
+    sizes = [Path(path, each["path"]).stat().st_size for each in in_log]
+    assert sizes == [each["size"] for each in in_log]
+    assert sum(sizes) == result.metrics.num_target_change_file_bytes
+
+
+CONSTRAINED = "k INT NOT NULL, v INT, p STRING NOT NULL, row STRING"
+CHECKS = (
+    "ALTER TABLE {target} ADD CONSTRAINT of_p CHECK (p <> 'a' OR v < 100)",
+    "ALTER TABLE {target} ADD CONSTRAINT of_row CHECK (row IS NULL OR length(row) < 5)",
+)
+
+
+@pytest.mark.parametrize("partition_by", [(), ("p",)], ids=["plain", "partitioned"])
+@pytest.mark.parametrize(
+    ("source", "breaks"),
+    [
+        ([(1, 99, "a", "four"), (2, 200, "b", None), (3, 0, "c", None)], False),
+        ([(1, 100, "a", None)], True),
+        ([(1, None, "a", None)], True),  # neither true nor false
+        ([(2, 5, "b", "five!")], True),
+        ([(2, 5, "b", "gone!")], False),  # its row is deleted
+        ([(3, 5, "c", "five!")], True),  # inserted
+    ],
+)
+def test_constraints_are_checked_of_new_rows(
+    spark: SparkSession,
+    tmp_path: Path,
+    partition_by: Sequence[str],
+    source: Sequence[tuple[Any, ...]],
+    breaks: bool,
+) -> None:
+    rows = [(1, 10, "a", None), (2, 20, "b", "old"), (9, 90, "a", "")]
+    frame(spark, source, "k INT, v INT, p STRING, row STRING").createOrReplaceTempView("s")
+    found = []
+    for merge in (lambda text: spark.sql(text), lambda text: deltaweave.merge(spark, text)):
+        path = str(tmp_path / str(len(found)))
+        write_table(
+            spark, path, rows, CONSTRAINED, ddl=CONSTRAINED, setup=CHECKS, partition_by=partition_by
+        )
+        statement = (
+            f"MERGE INTO delta.`{path}` t USING s ON t.k = s.k AND t.p = s.p "
+            "WHEN MATCHED AND s.row = 'gone!' THEN DELETE "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+        classes: tuple[str, ...] = ()
+        try:
+            result = merge(statement)
+        except Exception as error:
+            classes = error_classes(error)
+        found.append((rows_as_text(Table(spark, path).read().collect()), classes))
+    assert found[1] == found[0]
+    assert bool(classes) is breaks
+    assert breaks or result.strategy == "copy-in-place"
+
+
+def test_constraints_that_only_delta_checks_leave_the_files_to_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    ddl = "k INT, v STRUCT<x: INT NOT NULL> NOT NULL"
+    spark.sql(f"CREATE TABLE delta.`{path}` ({ddl}) USING delta")
+    spark.sql(f"INSERT INTO delta.`{path}` SELECT 1, named_struct('x', 1)")
+    statement = (
+        f"MERGE INTO delta.`{path}` t USING (SELECT 1 AS k) s ON t.k = s.k "
+        "WHEN MATCHED THEN UPDATE SET v.x = 2"
+    )
+    plan = deltaweave.explain(spark, statement)
+    assert plan.strategy == "copy-on-write"
+    assert "only Delta's writer checks some of the table's constraints" in plan.reason
+    assert deltaweave.merge(spark, statement).strategy == "copy-on-write"
 
 
 def test_a_file_of_the_old_calendar_is_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
@@ -370,13 +502,14 @@ def test_a_directory_that_takes_no_new_file_is_an_error_that_names_the_file(
             "file": ["x"],
             "index": pa.array([0], pa.int64()),
             "is_deleted": [False],
+            "breaks": [False],
             "row": pa.StructArray.from_arrays([pa.array([7], pa.int32())], ["v0"]),
         }
     )
     with (tmp_path / "old.parquet").open("rb") as opened:
         path = f"/dev/fd/{opened.fileno()}"  # a directory in which nobody can make a file
         with pytest.raises(parquet_rewrite.RewriteFailedError, match=rf"^{path} could not be"):
-            parquet_rewrite.rewriter(written, frozenset())((pa.scalar(path),), changes)
+            parquet_rewrite.rewriter(written, frozenset(), {})((pa.scalar(path),), changes)
 
 
 @pytest.mark.parametrize(

@@ -26,17 +26,22 @@ from deltaweave.engine.statement import first_insert, insert_places
 logger = logging.getLogger(__name__)
 
 
-def updates_from_source(transaction: Transaction, scan: TouchedFilesScan) -> list[int] | None:
+def updates_from_source(
+    transaction: Transaction, scan: TouchedFilesScan, *, with_row_ids: bool = True
+) -> list[int] | None:
     """The places of the update clauses that took rows, if none of them needs the target's rows.
 
-    None if one needs them for a value or for a row id, or if nothing identifies source rows.
+    None if one needs them for a value or, unless the caller has them, for a row id; or if nothing
+    identifies source rows.
     """
     merge = transaction.merge
     took_rows = [i for i, count in scan.rows_by_clause.items() if count]
     updates = [i for i in took_rows if merge.clauses[i].action == "update"]
     if not updates:
         return updates
-    if scan.source_identity is None or tracked_columns(transaction) is not None:
+    if scan.source_identity is None:
+        return None
+    if with_row_ids and tracked_columns(transaction) is not None:
         return None
     clauses = [merge.clauses[i] for i in updates]
     # WHEN NOT MATCHED BY SOURCE updates rows that are not in the source, even to constants.

@@ -1,0 +1,40 @@
+"""The constraints of a table as conditions that Spark evaluates for new rows.
+
+Delta's writer checks constraints of all rows that it writes. Who writes files without it checks the
+new ones by these conditions. Copied rows were checked when they were written.
+"""
+
+from __future__ import annotations
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit import Transaction
+from deltaweave.identifiers import quoted
+
+CHECK_PREFIX = "delta.constraints."
+
+
+def conditions_of_rows(transaction: Transaction) -> list[str] | None:
+    """SQL conditions over the table's columns that hold for each row; none without constraints.
+
+    Returns:
+        The conditions, or None if the table has constraints that only Delta's writer checks: of
+        nested columns, of texts of limited length, and column invariants of old tables.
+    """
+    merge, metadata = transaction.merge, transaction.transaction.metadata()
+    delta = jvm_.jvm(merge.spark).org.apache.spark.sql.delta
+    constraints = jvm_.singleton(delta.constraints, "Constraints")
+    all_of_them = constraints.getAll(metadata, merge.spark._jsparkSession)
+    if all_of_them.isEmpty():
+        return []
+    checks = [
+        str(setting._2())
+        for setting in jvm_.iterate(metadata.configuration())
+        if str(setting._1()).lower().startswith(CHECK_PREFIX)
+    ]
+    not_null = [
+        f"{quoted(str(field.name()))} IS NOT NULL"
+        for field in metadata.schema().fields()
+        if not field.nullable()
+    ]
+    conditions = [*checks, *not_null]
+    return conditions if len(conditions) == int(all_of_them.size()) else None

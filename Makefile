@@ -56,7 +56,7 @@ test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark
 # Many of these tests start JVMs that end before the optimizing compiler pays off. Without it, the
 # JVM would keep less room for compiled code than Spark needs.
 test-slow: export SPARK_SUBMIT_OPTS += -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m
-test-slow: java $(INSTALLED) ## run the tests that take minutes: a browser, a cluster, Kafka, kills, rivals, drawn merges
+test-slow: java $(INSTALLED) ## run the tests that take longer: a browser, a cluster, Kafka, kills, rivals, several runs, drawn merges
 	@$(PYTEST) --numprocesses $(WORKERS) -m 'minutes and not full_matrix and not torture'
 
 test-all: java $(INSTALLED) ## run the tests beside Delta's own MERGE, and every merge case in every layout (hours)

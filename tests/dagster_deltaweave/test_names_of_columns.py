@@ -5,6 +5,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from dagster_deltaweave import build_orphan_changes_check, build_table_checks, merge_asset
@@ -16,6 +17,7 @@ NAMES = ["k.1", "se`lect", "ü's"]
 SCHEMA = ", ".join(f"{quoted(name)} INT" for name in NAMES)
 
 
+@pytest.mark.minutes
 def test_a_run_a_full_refresh_and_checks(
     spark: SparkSession, run: Run, table: Callable[[str], Table]
 ) -> None:

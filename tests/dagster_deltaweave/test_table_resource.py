@@ -21,6 +21,7 @@ from dagster_deltaweave import (
 from deltaweave.errors import StatementError
 
 
+@pytest.mark.minutes
 def test_an_asset_reads_the_history_of_another_ones_table(
     spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_benchmark_checks_rows_and_reports(tmp_path: Path) -> None:
     assert left == {"scale-0.01"}
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("spark", "generator")
 def test_a_profile_shows_where_the_time_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -124,6 +125,7 @@ def test_iceberg_runs_deltas_cases_alone(name: str, tmp_path: Path) -> None:
     assert f"No case is named {name}. Iceberg runs Delta's 16:" in only_line(result)
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("spark", "generator")
 def test_delta_rs_runs_without_an_environment_and_its_rows_are_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

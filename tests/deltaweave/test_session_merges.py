@@ -252,6 +252,7 @@ def test_existing_code_catches_the_errors_of_built_in_merge(
     assert newest_version(path) == 0
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("changes", "is_on_engine"),
     [
@@ -300,6 +301,7 @@ def test_what_is_wrong_with_a_merge_with_parameters_is_said(enabled: SparkSessio
     assert "TABLE_OR_VIEW_NOT_FOUND" in error_classes(caught.value)
 
 
+@pytest.mark.minutes
 def test_a_session_is_asked_for_its_own_settings_whichever_is_active(
     enabled: SparkSession, plain: SparkSession, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -452,6 +454,7 @@ def test_a_method_that_another_library_wrapped_is_replaced_too(
     assert "SELECT 1" in traced
 
 
+@pytest.mark.minutes
 def test_each_of_several_threads_enables_and_merges(
     spark: SparkSession, on_engine: list[str], tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_log_without_a_version_is_of_no_table(spark: SparkSession, tmp_path: P
         assert table.exists()
 
 
+@pytest.mark.minutes
 def test_deletes_that_another_process_remembered_are_not_passed_over(
     spark: SparkSession, tmp_path: Path
 ) -> None:

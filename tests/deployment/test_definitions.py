@@ -29,6 +29,7 @@ def defs() -> Definitions:
     return defs
 
 
+@pytest.mark.minutes
 def test_loading_starts_no_jvm_imports_nothing_heavy_and_is_quick() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", LOADED], capture_output=True, text=True, check=False

@@ -96,6 +96,7 @@ def test_the_store_says_at_once_that_a_client_may_send_what_it_puts(
             assert client.recv(100).startswith(b"HTTP/1.1 100 ")
 
 
+@pytest.mark.minutes
 def test_a_place_ends_with_the_command_whose_exit_code_is_told(tmp_path: Path) -> None:
     code = "import os, sys; print(os.environ['DELTAWEAVE_DEMO_ON']); sys.exit(7)"
     ran = subprocess.run(

@@ -105,6 +105,7 @@ def test_a_stream_is_appended_once_and_read_with_its_base_before_and_after_it_is
     assert values(base, "orders_base")["dagster/row_count"] == 2
 
 
+@pytest.mark.minutes
 def test_a_stream_that_is_kept_running_tells_of_each_batch_and_is_stopped_with_its_run(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -194,6 +195,7 @@ def test_a_run_that_is_tried_again_appends_nothing_twice_and_a_new_run_appends(
     assert table("orders_changes").row_count() == 2
 
 
+@pytest.mark.minutes
 def test_a_batch_that_is_no_better_than_nothing_makes_no_table(
     spark: SparkSession, run: Run, table: Callable[[str], Table]
 ) -> None:
@@ -219,6 +221,7 @@ def test_bad_events_fail_the_run_and_a_stream_says_why(
         )
 
 
+@pytest.mark.minutes
 def test_a_rematerialization_that_meets_a_conflict_is_tried_again(
     spark: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +242,7 @@ def test_a_rematerialization_that_meets_a_conflict_is_tried_again(
     assert values(result, "orders_base")["dagster/row_count"] == 1
 
 
+@pytest.mark.minutes
 def test_an_input_is_the_rows_of_some_keys_or_the_base_or_the_events(
     spark: SparkSession, run: Run
 ) -> None:
@@ -267,6 +271,7 @@ def test_an_input_is_the_rows_of_some_keys_or_the_base_or_the_events(
     assert "Read its changes: orders_changes is an asset too." in failure_messages(result)
 
 
+@pytest.mark.minutes
 def test_what_is_pending_is_checked_and_observed_and_a_merge_makes_nothing_downstream_stale(
     spark: SparkSession, run: Run, instance: DagsterInstance
 ) -> None:

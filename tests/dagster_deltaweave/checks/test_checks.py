@@ -153,6 +153,7 @@ def test_a_failing_blocking_check_keeps_downstream_assets_from_running(
     assert lost["check/sample"].splitlines()[-1] == "| 3 | deleted, but there |"
 
 
+@pytest.mark.minutes
 def test_nulls_are_looked_for_only_in_files_added_since_the_check_last_passed(
     spark: SparkSession, customers: Customers, table: Callable[[str], Table]
 ) -> None:
@@ -212,6 +213,7 @@ def test_unique_key_and_nulls_share_a_pass_over_the_table(
     assert twice["unique_key"][2]["check/rows_repeated"] == 3
 
 
+@pytest.mark.minutes
 def test_nulls_are_not_looked_for_in_a_column_that_is_no_longer_there(
     spark: SparkSession, customers: Customers, table: Callable[[str], Table]
 ) -> None:

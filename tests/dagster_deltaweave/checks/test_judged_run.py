@@ -116,6 +116,7 @@ def found(result: ExecuteInProcessResult) -> dict[str, tuple[bool, dict[str, Any
     }
 
 
+@pytest.mark.minutes
 def test_checks_judge_the_merge_of_their_own_run_while_others_merge(
     deployment: Deployment,
 ) -> None:
@@ -156,6 +157,7 @@ def test_checks_judge_the_merge_of_their_own_run_while_others_merge(
     assert (of_rows["check/rows_before"], of_rows["check/rows"]) == (3, 6)
 
 
+@pytest.mark.minutes
 def test_a_check_that_runs_alone_says_which_run_it_judges(deployment: Deployment) -> None:
     checks = (
         build_merge_checks(deployment.customers, source_rows=True),
@@ -190,6 +192,7 @@ def test_a_run_executed_again_judges_what_the_run_before_it_materialized(
     assert evaluation.metadata["check/judged_run"].value == first.run_id
 
 
+@pytest.mark.minutes
 def test_all_partitions_of_a_run_are_judged(deployment: Deployment) -> None:
     orphans = build_orphan_changes_check(deployment.customers, changes=delivered, keys=["id"])
     merges = build_merge_checks(deployment.customers, source_rows=True, every_row=True)
@@ -231,6 +234,7 @@ def test_the_row_count_of_a_table_made_anew_is_compared_with_none_of_the_old_one
     assert evaluation.description == "No run before recorded a row count of this table."
 
 
+@pytest.mark.minutes
 def test_a_lost_row_fails_a_blocking_check_where_clauses_have_conditions(
     spark: SparkSession,
     resources: dict[str, Any],
@@ -278,6 +282,7 @@ def test_a_lost_row_fails_a_blocking_check_where_clauses_have_conditions(
     )
 
 
+@pytest.mark.minutes
 def test_samples_of_keys_are_shown_unless_they_are_turned_off(
     spark: SparkSession, run: Callable[..., ExecuteInProcessResult]
 ) -> None:

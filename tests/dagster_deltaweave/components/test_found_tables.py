@@ -254,6 +254,7 @@ print(len(defs.assets), SparkContext._gateway)
 """
 
 
+@pytest.mark.minutes
 def test_neither_a_refresh_nor_a_load_starts_a_jvm(
     spark: SparkSession, lake: Path, tmp_path: Path
 ) -> None:

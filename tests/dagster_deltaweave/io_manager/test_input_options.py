@@ -20,6 +20,7 @@ def asked_of(metadata: dict[str, Any]) -> AssetIn:
     return AssetIn(key="orders", metadata=metadata)
 
 
+@pytest.mark.minutes
 def test_an_input_has_the_columns_and_the_version_that_its_metadata_names(
     spark: SparkSession, run: Run
 ) -> None:

@@ -57,6 +57,7 @@ def test_the_first_run_creates_the_table_and_the_next_ones_merge(
     assert rows(table("customers")) == [(1, "a"), (2, "B"), (3, "c")]
 
 
+@pytest.mark.minutes
 def test_updates_that_change_nothing_are_skipped_where_the_asset_says_so(
     spark: SparkSession, run: Run, table: AssetTable, batches: list[Any]
 ) -> None:
@@ -347,6 +348,7 @@ def test_several_upstream_merges_are_applied_together(counted: Counts, table: As
     assert {grp: n for grp, n in rows(table("counts")) if n} == expected
 
 
+@pytest.mark.minutes
 def test_a_run_executed_again_applies_nothing_twice(counted: Counts, table: AssetTable) -> None:
     counted.change((1, "a"), (2, "b"))
     counted.count()
@@ -398,6 +400,7 @@ def test_touched_rows_must_be_handed_back(counted: Counts, run: Run) -> None:
         run(counted.customers, counts, selection=[counts])
 
 
+@pytest.mark.minutes
 def test_an_error_that_may_pass_is_tried_again_and_others_are_not(
     run: Run, monkeypatch: pytest.MonkeyPatch, counted: Counts, table: AssetTable
 ) -> None:

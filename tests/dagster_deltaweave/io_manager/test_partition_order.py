@@ -151,6 +151,7 @@ def test_a_full_refresh_is_newer_than_all_its_partitions(
     assert rows(table("prices")) == [("tea", "a")]
 
 
+@pytest.mark.minutes
 def test_a_newer_partition_is_refused_while_the_run_of_an_older_one_has_failed(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -169,6 +170,7 @@ def test_a_newer_partition_is_refused_while_the_run_of_an_older_one_has_failed(
     assert rows(table("prices")) == [("tea", SECOND)]
 
 
+@pytest.mark.minutes
 def test_of_two_that_commit_at_once_the_older_one_is_tried_again_and_refused(
     spark: SparkSession, run: Run, table: AssetTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +193,7 @@ def test_of_two_that_commit_at_once_the_older_one_is_tried_again_and_refused(
 ONE_SLOT = {"concurrency": {"pools": {"default_limit": 1, "granularity": "op"}}}
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("settings", [{}, ONE_SLOT], ids=["no_limit", "one_slot_in_the_pool"])
 def test_a_run_waits_for_the_run_of_an_older_partition(
     spark: SparkSession, resources: dict[str, Any], table: AssetTable, settings: dict[str, Any]

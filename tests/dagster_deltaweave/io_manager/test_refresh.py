@@ -102,6 +102,7 @@ def test_partitions_merge_and_a_full_refresh_of_all_rebuilds_the_table_in_one_co
     assert metadata["write/rows"].value == 3
 
 
+@pytest.mark.minutes
 def test_a_full_refresh_of_some_partitions_replaces_their_rows_alone(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -148,6 +149,7 @@ def counts_of(spark: SparkSession, **arguments: Any) -> AssetsDefinition:
     return counts
 
 
+@pytest.mark.minutes
 def test_a_partition_that_counts_up_is_applied_once_also_after_a_full_refresh(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -312,6 +314,7 @@ def test_a_full_refresh_is_refused_where_it_cannot_be_told(
     assert rows(table("customers")) == [(1,)]
 
 
+@pytest.mark.minutes
 def test_touched_rows_are_not_refreshed_for_some_partitions_alone(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:

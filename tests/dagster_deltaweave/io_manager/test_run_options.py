@@ -79,6 +79,7 @@ def test_a_tag_that_makes_no_sense_is_refused(
     assert refused.value.hint is not None
 
 
+@pytest.mark.minutes
 def test_a_run_with_a_tag_adds_columns_and_the_next_without_it_does_not(
     spark: SparkSession, run: Run, table: Callable[[str], Table], instance: DagsterInstance
 ) -> None:

@@ -30,6 +30,7 @@ OVERWRITE = {"deltaweave/write": "overwrite"}
 APPEND = {"deltaweave/write": "append"}
 
 
+@pytest.mark.minutes
 def test_tables_go_in_and_out_as_the_annotated_type(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -84,6 +85,7 @@ def test_tables_go_in_and_out_as_the_annotated_type(
         run(numbers, strange, selection=[strange])
 
 
+@pytest.mark.minutes
 def test_partitions_of_a_table_are_loaded_and_overwritten_by_themselves(
     spark: SparkSession,
     run: Run,
@@ -161,6 +163,7 @@ def test_a_write_without_a_sound_predicate_changes_nothing(
     assert target.version() == 0
 
 
+@pytest.mark.minutes
 def test_appends_add_rows_and_a_predicate_names_those_replaced(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -188,6 +191,7 @@ def test_appends_add_rows_and_a_predicate_names_those_replaced(
     assert rows(table("where")) == [(1, "kept"), (2, "b"), (3, "c")]
 
 
+@pytest.mark.minutes
 def test_created_tables_have_deletion_vectors_and_clustering_unless_told_otherwise(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -210,6 +214,7 @@ def test_created_tables_have_deletion_vectors_and_clustering_unless_told_otherwi
     assert detail["without"].properties["delta.enableDeletionVectors"] == "false"
 
 
+@pytest.mark.minutes
 def test_columns_that_the_table_lacks_are_refused_added_or_widened_by_policy(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:

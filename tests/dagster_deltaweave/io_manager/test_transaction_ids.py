@@ -102,6 +102,7 @@ def test_rows_of_an_upstream_table_made_anew_are_neither_skipped_nor_added_to_th
     assert rows(table("counts")) == [("a", 1), ("c", 2)]
 
 
+@pytest.mark.minutes
 def test_marks_of_earlier_releases_count_where_the_table_is_older_than_they_are(
     spark: SparkSession, upstream: Upstream, table: AssetTable
 ) -> None:
@@ -119,6 +120,7 @@ def test_marks_of_earlier_releases_count_where_the_table_is_older_than_they_are(
     assert counts.last_applied("customers→counts") == mark["customers→counts"]
 
 
+@pytest.mark.minutes
 def test_marks_of_earlier_releases_do_not_count_for_a_table_made_anew(
     spark: SparkSession, upstream: Upstream, table: AssetTable
 ) -> None:
@@ -220,6 +222,7 @@ def landing(spark: SparkSession, run: Run, instance: DagsterInstance, tmp_path: 
     return Landing(spark, run, instance, tmp_path / "landing")
 
 
+@pytest.mark.minutes
 def test_a_delivery_replaced_before_its_run_reads_it_is_counted_once(
     landing: Landing, table: AssetTable
 ) -> None:
@@ -283,6 +286,7 @@ def test_a_run_that_an_earlier_release_tagged_without_its_files_is_merged(
     assert rows(table("counts")) == [("x", 1)]
 
 
+@pytest.mark.minutes
 def test_files_that_change_between_the_looks_at_a_delivery_fail_its_run(
     spark: SparkSession, landing: Landing, table: AssetTable
 ) -> None:

@@ -133,6 +133,7 @@ def without_statistics(table: Table) -> None:
     jvm(table.spark).org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
+@pytest.mark.minutes
 def test_files_of_other_writers_get_statistics_and_their_keys_are_indexed(
     table: Table, resources: dict[str, Any], instance: DagsterInstance
 ) -> None:
@@ -253,6 +254,7 @@ def test_the_policy_says_how_often_a_table_is_vacuumed(
     assert (UpkeepPolicy().vacuuming(last, now) is not None) == vacuums
 
 
+@pytest.mark.minutes
 def test_a_clustered_table_is_clustered_and_small_files_count_by_partition(
     spark: SparkSession, tmp_path: Path
 ) -> None:

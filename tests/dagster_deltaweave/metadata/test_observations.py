@@ -287,6 +287,7 @@ def test_sizes_are_in_units_that_people_read(size: int, said: str) -> None:
     assert readable(size) == said
 
 
+@pytest.mark.minutes
 def test_the_data_version_is_that_of_the_last_change_of_rows(
     spark: SparkSession,
     run: Run,

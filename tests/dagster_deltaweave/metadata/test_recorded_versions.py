@@ -224,6 +224,7 @@ def test_a_dropped_column_that_is_added_again_is_looked_at_in_all_files(
     assert (before.passed, after.passed) == (True, False)
 
 
+@pytest.mark.minutes
 def test_rematerializing_a_base_leaves_its_view_fresh(
     spark: SparkSession, run: Run, instance: DagsterInstance
 ) -> None:

@@ -186,6 +186,7 @@ def test_other_types_are_compared_with_the_keys(spark: SparkSession) -> None:
     assert chosen(spark, days, ["20240502"], "INT", ["20240501", "20240502"]) == ["20240502"]
 
 
+@pytest.mark.minutes
 def test_an_hour_that_comes_twice_is_replaced_by_itself(
     spark: SparkSession, run: Run, table: AssetTable, session_zone: Callable[[str], None]
 ) -> None:
@@ -225,6 +226,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.minutes
 def test_keys_are_text_whatever_they_hold(
     spark: SparkSession, run: Run, table: AssetTable, instance: DagsterInstance
 ) -> None:
@@ -250,6 +252,7 @@ def test_keys_are_text_whatever_they_hold(
     assert dict(rows(table("people"))) == {key: 1 if key in HOSTILE[:3] else 10 for key in HOSTILE}
 
 
+@pytest.mark.minutes
 def test_multi_partitions_with_a_dynamic_dimension_are_replaced_one_by_one_and_in_ranges(
     spark: SparkSession, run: Run, table: AssetTable, instance: DagsterInstance
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from dagster import (
     AssetKey,
     AssetMaterialization,
@@ -48,6 +49,7 @@ def report(instance: DagsterInstance, data: SensorExecutionData) -> None:
         instance.report_runless_asset_event(event)
 
 
+@pytest.mark.minutes
 def test_commits_of_others_are_observed_and_reach_downstream_and_those_of_runs_are_not(
     spark: SparkSession, run: Run, table: Callable[[str], Table], instance: DagsterInstance
 ) -> None:

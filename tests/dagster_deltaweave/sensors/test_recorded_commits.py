@@ -84,6 +84,7 @@ def user_metadata(spark: SparkSession) -> Iterator[str]:
     spark.conf.unset(USER_METADATA)
 
 
+@pytest.mark.minutes
 def test_appends_of_runs_with_metadata_of_the_user_are_not_of_others(
     spark: SparkSession,
     run: Run,

@@ -55,6 +55,7 @@ def append(orders: MergeOnReadTable, *events: tuple[int, int, int]) -> None:
     orders.append(orders.spark.createDataFrame(events, SCHEMA))
 
 
+@pytest.mark.minutes
 def test_what_is_pending_is_read_without_spark_as_spark_reads_it(orders: MergeOnReadTable) -> None:
     at = MergeOnReadLocations(orders.base.path_or_name, orders.changes.path_or_name, "")
 
@@ -226,6 +227,7 @@ def test_an_error_of_a_log_that_cannot_be_read_holds_no_secret(
     assert "hush" not in raised.value.problem
 
 
+@pytest.mark.minutes
 def test_what_is_pending_is_read_where_columns_are_mapped(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def tables_in(spark: SparkSession, schema: str) -> list[str]:
     return sorted(row.tableName for row in listed if not row.isTemporary)
 
 
+@pytest.mark.minutes
 def test_the_metadata_decides_before_the_io_managers_schema(
     spark: SparkSession, run: Materialize, schemas: list[str], tmp_path: Path
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_schema_called_delta_needs_its_catalog(spark: SparkSession, run: Mater
         run(one_row(spark, "orders"), of={"schema": "delta"})
 
 
+@pytest.mark.minutes
 def test_assets_whose_keys_give_one_name_are_refused(
     spark: SparkSession, run: Materialize, schemas: list[str]
 ) -> None:
@@ -240,6 +242,7 @@ def test_assets_of_two_io_managers_whose_metadata_give_one_name_are_refused(
     assert len(rows(Table(spark, f"{schemas[0]}.orders"))) == 1
 
 
+@pytest.mark.minutes
 def test_an_asset_that_gets_a_schema_does_not_begin_anew(
     spark: SparkSession, run: Materialize, schemas: list[str], tmp_path: Path
 ) -> None:
@@ -361,6 +364,7 @@ def test_an_empty_name_is_refused(
             run(one_row(spark, "orders"), of={word: name})
 
 
+@pytest.mark.minutes
 def test_a_table_of_another_catalog_is_merged_into_and_none_is_made_there(
     spark: SparkSession, run: Materialize, schemas: list[str], tmp_path: Path
 ) -> None:

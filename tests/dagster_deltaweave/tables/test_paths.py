@@ -55,6 +55,7 @@ def test_a_key_that_leaves_the_root_is_refused_before_anything_is_written(
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.minutes
 def test_a_table_is_not_made_in_another_assets_or_around_it(
     spark: SparkSession, run: Run, table: AssetTable, tmp_path: Path
 ) -> None:
@@ -101,6 +102,7 @@ def test_side_tables_are_no_other_assets_tables(
     assert not (tmp_path / "mor").exists()
 
 
+@pytest.mark.minutes
 def test_names_that_differ_in_case_alone_are_refused_where_they_are_one_directory(
     spark: SparkSession, run: Run, table: AssetTable, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 import deltaweave
@@ -23,6 +24,7 @@ BATCHES = [
 SCHEMA = "a INT, b INT, at INT, op STRING"
 
 
+@pytest.mark.minutes
 def test_they_have_histories(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     for batch in BATCHES:
@@ -35,6 +37,7 @@ def test_they_have_histories(spark: SparkSession, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.minutes
 def test_they_are_merged_on_read(spark: SparkSession, tmp_path: Path) -> None:
     links = MergeOnReadTable(spark, str(tmp_path / "base"), **ARGUMENTS)
     for batch in BATCHES:

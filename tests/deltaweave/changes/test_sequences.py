@@ -65,6 +65,7 @@ def test_the_last_event_that_empties_is_known_exactly(spark: SparkSession, of: s
     assert found == (1, 1)
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("berlin")
 def test_an_emptied_table_loses_what_is_older_also_in_the_hour_that_comes_twice(
     spark: SparkSession, tmp_path: Path

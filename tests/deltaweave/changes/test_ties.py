@@ -131,6 +131,7 @@ def test_of_tied_events_with_nulls_the_same_one_wins_in_any_order(
     assert found[0] in ([(7, None)], [(None, 7)])
 
 
+@pytest.mark.minutes
 def test_a_source_of_narrower_columns_than_the_table_of_histories_ties_as_the_table_does(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ def printed(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
+@pytest.mark.minutes
 def test_change_events_in_files_keep_a_table_in_any_order(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def test_rows_that_move_keep_their_ids(spark: SparkSession, tmp_path: Path) -> N
     assert after[5] not in before.values()
 
 
+@pytest.mark.minutes
 def test_files_get_statistics_and_filters_of_their_keys(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_write_undoes_no_commit_after_the_version_it_was_computed_from(
     assert rows_as_text(table.read().collect()) == expected
 
 
+@pytest.mark.minutes
 def test_a_write_that_was_computed_from_the_newest_version_is_made(table: Table) -> None:
     expected = {
         "an append": ["(1, 10, 'a')", "(1, 110, 'a')", "(2, 20, 'b')"],

@@ -61,6 +61,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_merge_that_lost_is_done_again_after_the_winner(
     table: Table, overtaken: Callable[..., None], other: str
@@ -91,6 +92,7 @@ def test_a_merge_is_not_done_again_on_another_schema(
     assert table.read().where("v = 100").isEmpty()
 
 
+@pytest.mark.minutes
 def test_a_merge_is_not_done_again_where_the_caller_wants_a_version_or_no_further_attempt(
     table: Table, overtaken: Callable[..., None]
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_merge_is_not_done_again_where_the_caller_wants_a_version_or_no_furthe
     assert rows_as_text(table.read().where("k = 1").collect()) == ["(1, 12, 'a')"]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("is_cached", [False, True])
 def test_a_source_that_reads_the_target_reads_the_winner_too(
     table: Table, overtaken: Callable[..., None], is_cached: bool
@@ -178,6 +181,7 @@ def test_of_two_commits_of_one_application_id_one_is_applied_whatever_they_touch
     assert newest_version(table.path_or_name) == 1
 
 
+@pytest.mark.minutes
 def test_a_merge_conflicts_with_a_commit_that_takes_its_lease_whatever_it_touches(
     table: Table, overtaken: Callable[..., None]
 ) -> None:
@@ -290,6 +294,7 @@ def made_anew(spark: SparkSession, path: str) -> None:
     write_table(spark, path, [(1, 7, 8), (2, 7, 8)], "k INT, a INT, b INT")
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("change", [widened, in_another_order, made_anew])
 def test_a_statement_is_not_run_on_columns_or_a_table_that_it_was_not_resolved_against(
     change: Callable[[SparkSession, str], None], spark: SparkSession, tmp_path: Path
@@ -315,6 +320,7 @@ def test_a_statement_is_not_run_on_columns_or_a_table_that_it_was_not_resolved_a
     ]
 
 
+@pytest.mark.minutes
 def test_a_key_added_meanwhile_to_a_file_that_was_ruled_out_is_found(
     spark: SparkSession, tmp_path: Path, overtaken: Callable[..., None]
 ) -> None:

@@ -223,6 +223,7 @@ def test_statistics_of_written_files_count_every_row_and_bound_every_key(table: 
 
 # The files by which versions differ are found in the versions' checksums, or by a query. A file of
 # which rows were marked as deleted is another one.
+@pytest.mark.minutes
 @pytest.mark.parametrize(("in_checksum", "vectors"), [("true", "true"), ("false", "false")])
 def test_touched_rows_give_the_change_of_a_sum_over_several_merges(
     table: Table, in_checksum: str, vectors: str

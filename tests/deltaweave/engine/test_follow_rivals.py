@@ -445,6 +445,7 @@ def test_a_merge_follows_commits_that_change_nothing_that_it_needs_and_is_done_a
     assert {name for name in all_files(path) if name.endswith(".parquet")} <= known
 
 
+@pytest.mark.minutes
 def test_united_vectors_keep_row_ids_and_the_change_feed(
     spark: SparkSession, tmp_path: Path, runs: list[int], overtaken: Callable[..., None]
 ) -> None:
@@ -482,6 +483,7 @@ def test_united_vectors_keep_row_ids_and_the_change_feed(
     ]
 
 
+@pytest.mark.minutes
 def test_identity_values_are_not_given_out_twice_after_a_lost_commit(
     spark: SparkSession, tmp_path: Path, runs: list[int], overtaken: Callable[..., None]
 ) -> None:

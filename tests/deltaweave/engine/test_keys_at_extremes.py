@@ -71,6 +71,7 @@ LONG_DECIMALS = [
 ]
 
 
+@pytest.mark.minutes
 def test_a_decimal_key_of_17_digits_finds_its_file(
     spark: SparkSession, tmp_path: Path, bounds_are_read: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_text_of_the_highest_characters_finds_its_file(
     assert upsert(table, [keys[1]], "STRING") == (1, 0)
 
 
+@pytest.mark.minutes
 def test_keys_find_files_that_were_written_before_their_type_was_widened(
     spark: SparkSession, tmp_path: Path, bounds_are_read: None
 ) -> None:

@@ -58,6 +58,7 @@ def test_the_fallback_runs_deltas_own_merge_and_says_so(
     assert rows_as_text(rows) == ["(1, 10)", "(2, 200)", "(3, 300)"]
 
 
+@pytest.mark.minutes
 def test_the_fallback_takes_no_other_merge_for_its_own(
     spark: SparkSession, refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

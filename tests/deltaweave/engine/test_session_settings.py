@@ -114,6 +114,7 @@ def test_in_commit_timestamps_rise_with_the_versions(spark: SparkSession, tmp_pa
     assert stamps == sorted(set(stamps))
 
 
+@pytest.mark.minutes
 def test_a_checkpoint_is_written_when_one_is_due(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "checkpointed")
     often = {"delta.checkpointInterval": "2"}

@@ -65,6 +65,7 @@ def test_rows_metrics_and_change_feed_are_those_of_built_in_merge(
     assert_outcome(case, stage.by_sql(), stage.by_oracle())
 
 
+@pytest.mark.minutes
 def test_inserts_beside_repeated_deletes_are_all_kept(spark: SparkSession, tmp_path: Path) -> None:
     # With a change feed and without vectors, built-in MERGE 4.4 drops inserted rows here: it tells
     # duplicates of deleted rows by numbers that rows of the source can have too.

@@ -33,6 +33,7 @@ def upsert(workspace: Workspace) -> Merges:
     return Merges(target, (statement, Statement("never run", "t.id = s.id", UPSERT)))
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("vectors", [True, False])
 def test_a_profile_says_what_a_merge_did_and_its_parts_add_up(
     spark: SparkSession, tmp_path: Path, vectors: bool

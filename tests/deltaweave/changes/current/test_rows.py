@@ -134,6 +134,7 @@ def test_late_events_and_deletes(apply: Callable[..., set[Row]]) -> None:
     }
 
 
+@pytest.mark.minutes
 def test_an_emptied_table_loses_what_is_older_also_where_it_comes_later(
     apply: Callable[..., set[Row]],
 ) -> None:
@@ -143,6 +144,7 @@ def test_an_emptied_table_loses_what_is_older_also_where_it_comes_later(
     assert rows == {(1, 40, None), (2, 50, None)}
 
 
+@pytest.mark.minutes
 def test_a_tie_of_upserts_falls_the_same_way_in_any_order(apply: Callable[..., set[Row]]) -> None:
     one, two, three = ((1, "a"), (2, "b"), (None, None))
     orders = {1: (one, two, three), 2: (three, two, one), 3: (two, three, one)}
@@ -153,6 +155,7 @@ def test_a_tie_of_upserts_falls_the_same_way_in_any_order(apply: Callable[..., s
     assert len({(v, w) for _, v, w in found}) == 1
 
 
+@pytest.mark.minutes
 def test_a_null_that_is_meant_differs_from_a_column_that_is_missing(
     apply: Callable[..., set[Row]],
 ) -> None:
@@ -165,6 +168,7 @@ def test_a_null_that_is_meant_differs_from_a_column_that_is_missing(
     assert rows == {(1, 10, "b"), (2, None, "a"), (3, None, "b")}
 
 
+@pytest.mark.minutes
 def test_two_streams_fill_a_row_each_by_a_sequence_of_its_own(
     apply: Callable[..., set[Row]],
 ) -> None:
@@ -199,6 +203,7 @@ def test_batches_applied_at_once_are_all_applied(
     assert apply(table=path) == {(0, 40, None), (1, 50, None)}
 
 
+@pytest.mark.minutes
 def test_nulls_of_updates_can_be_ignored(apply: Callable[..., set[Row]]) -> None:
     batches = [[Event(1, 1, 10, None)], [Event(1, 3, 30, None)], [Event(1, 2, 20, "b")]]
     # At 3 nothing was said of w, so that of 2 holds, though it came last.
@@ -247,6 +252,7 @@ def test_arguments_that_do_not_fit_are_refused(
     assert not Table(spark, str(tmp_path / "t")).exists()
 
 
+@pytest.mark.minutes
 def test_columns_that_the_table_lacks_are_refused_by_name(
     apply: Callable[..., set[Row]], tmp_path: Path
 ) -> None:
@@ -257,6 +263,7 @@ def test_columns_that_the_table_lacks_are_refused_by_name(
     assert "ADD COLUMNS (op string)" in str(failed.value)
 
 
+@pytest.mark.minutes
 def test_a_table_that_was_there_before_takes_events_over_its_rows(
     apply: Callable[..., set[Row]], spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -269,6 +276,7 @@ def test_a_table_that_was_there_before_takes_events_over_its_rows(
     assert apply([Event(1, 1, 10), delete(2, 1)], table=path) == {(1, 10, None), (3, 0, "a")}
 
 
+@pytest.mark.minutes
 def test_deletes_are_forgotten_when_no_older_event_can_come(
     apply: Callable[..., set[Row]],
     spark: SparkSession,
@@ -285,6 +293,7 @@ def test_deletes_are_forgotten_when_no_older_event_can_come(
     assert apply([Event(1, 4, 40), Event(3, 4, 40)], **soon) == {(1, 40, None)}
 
 
+@pytest.mark.minutes
 def test_a_batch_that_changes_nothing_commits_nothing(
     apply: Callable[..., set[Row]], spark: SparkSession, tmp_path: Path
 ) -> None:

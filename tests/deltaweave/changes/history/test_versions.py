@@ -46,6 +46,7 @@ def rows(spark: SparkSession, tmp_path: Path) -> set[tuple[Any, ...]]:
     return {tuple(row) for row in read.select(*columns).collect()}
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("kind", [1, 2])
 def test_the_first_batch_that_remembers_anything_commits_one_version(
     apply: Apply, spark: SparkSession, tmp_path: Path, kind: int

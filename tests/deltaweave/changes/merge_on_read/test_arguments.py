@@ -183,6 +183,7 @@ def test_partitions_of_any_type_are_replaced_and_no_others(
     assert table.base.read().where(f"p <=> CAST({one} AS {data_type})").count() == 1
 
 
+@pytest.mark.minutes
 def test_a_delete_in_the_partition_of_nulls_leaves_the_others(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def test_others_are_compared_row_by_row(
     assert scans(orders.read()) > 3, why
 
 
+@pytest.mark.minutes
 def test_a_late_change_among_newer_ones_does_not_undo_a_row(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -125,6 +126,7 @@ def test_a_late_change_among_newer_ones_does_not_undo_a_row(
     assert found(fresh.read("anti_join")) == {(1, "x", 10)}
 
 
+@pytest.mark.minutes
 def test_events_that_leave_columns_out_are_compared(spark: SparkSession, tmp_path: Path) -> None:
     orders = table(spark, tmp_path / "base", ignore_null_updates=True)
     orders.append(events(spark, [(1, "x", 10, "1", "")], "INT"))

@@ -118,6 +118,7 @@ def test_so_do_events_that_speak_of_some_columns(
             assert rows(table.read(method)) == current_rows(seen), method
 
 
+@pytest.mark.minutes
 def test_inserts_that_say_so_are_read_without_a_look_into_the_base(
     spark: SparkSession, make: Make
 ) -> None:
@@ -132,6 +133,7 @@ def test_inserts_that_say_so_are_read_without_a_look_into_the_base(
     assert [scans_of_base(each) for each in (read, table.read("left_join_anti_join"))] == [1, 2]
 
 
+@pytest.mark.minutes
 def test_an_event_empties_the_table_until_newer_ones_fill_it(
     spark: SparkSession, make: Make
 ) -> None:
@@ -188,6 +190,7 @@ def test_a_name_for_sql_shows_the_newest_whatever_is_merged_and_purged(
     assert found == [{(1, 10, None), (2, 20, None)}, after, after, after, {*after, (3, 30, None)}]
 
 
+@pytest.mark.minutes
 def test_batches_are_purged_by_the_log_alone_once_they_were_in_the_base_for_long_enough(
     spark: SparkSession, make: Make
 ) -> None:
@@ -210,6 +213,7 @@ def test_batches_are_purged_by_the_log_alone_once_they_were_in_the_base_for_long
     assert (table.pending().batches, rows(table.read())) == (1, {(1, 30, None)})
 
 
+@pytest.mark.minutes
 def test_what_is_pending_is_told_by_the_log(spark: SparkSession, make: Make) -> None:
     table = make()
     for number in range(3):
@@ -222,6 +226,7 @@ def test_what_is_pending_is_told_by_the_log(spark: SparkSession, make: Make) -> 
     assert (table.pending().batches, table.pending().rows, table.pending().oldest) == (0, 0, None)
 
 
+@pytest.mark.minutes
 def test_conditions_of_keys_reach_both_sides_and_no_others_do(
     spark: SparkSession, make: Make
 ) -> None:
@@ -279,6 +284,7 @@ def test_a_stream_that_met_another_writer_may_be_tried_again(
         query.awaitTermination()
 
 
+@pytest.mark.minutes
 def test_partitions_in_which_nothing_changes_are_not_written(
     spark: SparkSession, make: Make
 ) -> None:
@@ -297,6 +303,7 @@ def test_partitions_in_which_nothing_changes_are_not_written(
     }
 
 
+@pytest.mark.minutes
 def test_the_strategy_is_chosen_by_how_much_changes(spark: SparkSession, make: Make) -> None:
     table = make()
     table.append(frame(spark, [Event(k, 1, k) for k in range(100)]))
@@ -313,6 +320,7 @@ def test_the_strategy_is_chosen_by_how_much_changes(spark: SparkSession, make: M
     assert table.rematerialize() is None
 
 
+@pytest.mark.minutes
 def test_changes_too_big_to_be_sent_to_every_task_are_joined_with_a_shuffle(
     spark: SparkSession, make: Make
 ) -> None:

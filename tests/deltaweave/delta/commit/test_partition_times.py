@@ -55,6 +55,7 @@ def _found(table: Table) -> list[tuple[int, int, str]]:
     return sorted(map(tuple, table.read().selectExpr("k", "v", minutes).collect()))
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("properties", LAYOUTS.values(), ids=LAYOUTS)
 def test_rows_of_both_hours_keep_their_partitions(
     berlin: SparkSession, tmp_path: Path, properties: str
@@ -113,6 +114,7 @@ def test_files_that_do_not_hold_the_column_are_refused(
     assert _found(table) == [(1, 10, 150), (2, 20, 90)]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("work", ["compact", "optimize", "purge"])
 def test_upkeep_leaves_the_second_hour_alone(
     berlin: SparkSession, tmp_path: Path, work: str
@@ -145,6 +147,7 @@ def test_upkeep_leaves_the_second_hour_alone(
     assert sorted(minute for _, _, minute in _found(table)) == [30] * 7 + [90] * 7
 
 
+@pytest.mark.minutes
 def test_delta_does_not_compact_after_a_write_to_such_an_hour(
     berlin: SparkSession, tmp_path: Path
 ) -> None:

@@ -109,6 +109,7 @@ def test_files_that_the_index_does_not_know_are_read(spark: SparkSession, tmp_pa
     assert values(table)[key(50)] == -3
 
 
+@pytest.mark.minutes
 def test_merges_index_the_files_of_other_writers_now_and_then(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +133,7 @@ def test_merges_index_the_files_of_other_writers_now_and_then(
     assert (read_for(0), read_for(50), read_for(200)) == (1, 1, 0)
 
 
+@pytest.mark.minutes
 def test_rows_that_a_restore_brings_back_are_found(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "table"
     table = table_of_random_keys(spark, path, VECTORS)
@@ -211,6 +213,7 @@ def test_a_merge_stands_where_its_index_cannot_be_written(
     assert values(table)[key(1)] == -1
 
 
+@pytest.mark.minutes
 def test_filters_of_files_that_left_go_in_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +277,7 @@ def test_other_keys_are_denied_but_for_a_few() -> None:
     assert wrong < 12  # 1.3 are expected: one in 15,000
 
 
+@pytest.mark.minutes
 def test_without_pyarrow_on_the_executors_no_file_is_ruled_out(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

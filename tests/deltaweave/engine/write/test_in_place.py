@@ -224,6 +224,7 @@ def test_files_of_which_many_rows_change_are_left_to_spark(
     assert metrics["numTargetRowsCopied"] == touched - len(changed)
 
 
+@pytest.mark.minutes
 def test_files_with_marked_rows_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     rows = [(k, 0) for k in range(6)]
@@ -422,6 +423,7 @@ def test_a_file_of_the_old_calendar_is_left_to_spark(spark: SparkSession, tmp_pa
     assert str(Table(spark, path).read().collect()[0].day) == "1000-01-02"
 
 
+@pytest.mark.minutes
 def test_without_pyarrow_on_the_executors_spark_rewrites_the_files(
     spark: SparkSession,
     tmp_path: Path,
@@ -512,6 +514,7 @@ def test_a_directory_that_takes_no_new_file_is_an_error_that_names_the_file(
             parquet_rewrite.rewriter(written, frozenset(), {})((pa.scalar(path),), changes)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("metadata", "settings", "is_copied"),
     [
@@ -545,6 +548,7 @@ def test_dates_of_files_in_another_calendar_stay(
     assert sorted(after) == sorted(before)
 
 
+@pytest.mark.minutes
 def test_times_that_a_setting_shifts_stay(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "table"
     path.mkdir()
@@ -567,6 +571,7 @@ def test_times_that_a_setting_shifts_stay(spark: SparkSession, tmp_path: Path) -
     assert sorted(after) == sorted(before)
 
 
+@pytest.mark.minutes
 def test_new_files_name_their_writer_so_that_readers_know_the_calendar(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -583,6 +588,7 @@ def test_new_files_name_their_writer_so_that_readers_know_the_calendar(
         assert row.day == "0001-01-02"
 
 
+@pytest.mark.minutes
 def test_a_shallow_clone_leaves_the_directory_of_its_source_alone(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -445,6 +445,7 @@ def test_new_files_have_the_statistics_that_delta_gives(
     assert added(path) == added(by_delta)
 
 
+@pytest.mark.minutes
 @ONE_LAYOUT
 def test_the_source_is_evaluated_by_one_job_and_no_other_runs(
     spark: SparkSession, tmp_path: Path, properties: dict[str, str], on_driver: list[Any]

@@ -5,6 +5,8 @@ Use it only around a function that reads everything again and may be applied twi
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -51,6 +53,12 @@ def attempts_at_a_merge(
         before_sleep=before_sleep,
         reraise=True,
     )
+
+
+def wait_after_losses(losses: int) -> None:
+    """Wait before the same output is committed again: not after two losses, then up to 2 s."""
+    if losses > 2:
+        time.sleep(random.uniform(0, min(2, 0.05 * 2**losses)))
 
 
 def again_after_another_creator(function: Callable[P, R]) -> Callable[P, R]:

@@ -197,6 +197,7 @@ def test_writers_at_once_lose_nothing_and_apply_nothing_twice(
             assert not tally.landed["never"], f"{tally}, seed {seed}"
         if who == "ours" and (least := scenario.at_least.get(layout)):
             redone = tally.landed["done again"]
+            assert not tally.given_up, f"{tally}, seed {seed}"
             assert redone <= (1 - least) * merges * WRITERS, f"{tally}, seed {seed}"
     record_property(f"{name}, {layout} ({WRITERS} writers, seed {seed})", "; ".join(told))
 

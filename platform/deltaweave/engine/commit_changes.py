@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
 from dataclasses import dataclass
 
-from deltaweave.delta.commit import Committed, Transaction, alone_on_local_disk
+from deltaweave.delta.commit import Committed, TableLock, Transaction
 from deltaweave.delta.jvm import letting_go
 from deltaweave.delta.log import FileList
 from deltaweave.engine.follow_rivals import Followed, followed
@@ -17,6 +16,7 @@ from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.terms import Terms
 from deltaweave.engine.write import Changes
 from deltaweave.errors import CommitConflictError
+from deltaweave.retries import wait_after_losses
 
 logger = logging.getLogger(__name__)
 
@@ -57,22 +57,19 @@ def commit_changes(
         logger.info("%s: nothing changed, nothing committed", transaction.merge.table)
         return Commit(transaction, changes, metrics, Committed(None))
     tried = Followed(transaction, changes)
-    with ExitStack() as lock:
-        held: ExitStack | None = None
+    with TableLock(transaction.data_path) as lock:
         while True:
             attempts.made += 1
             try:
-                done = _committed(tried, metrics, terms, held)
+                done = _committed(tried, metrics, terms, lock)
                 return Commit(tried.transaction, tried.changes, metrics, done)
             except CommitConflictError:
                 with letting_go("files that were written again"):
                     transaction.own_files.delete(written_by_one(tried.changes, changes))
                 again = None
                 if attempts.may_commit:
-                    # Until that commit ends: no other merge comes between it and this look.
-                    held = lock
-                    held.enter_context(alone_on_local_disk(transaction.data_path))
-                    again = followed(transaction, source, changes, terms)
+                    wait_after_losses(attempts.made)
+                    again = followed(transaction, source, changes, terms, lock)
                 if again is None:
                     attempts.lost(transaction, terms, len(changes.touched))
                     raise
@@ -89,9 +86,7 @@ def written_by_one(one: Changes, other: Changes) -> FileList:
     return one.written.files.but_for(kept)
 
 
-def _committed(
-    tried: Followed, metrics: MergeMetrics, terms: Terms, held: ExitStack | None
-) -> Committed:
+def _committed(tried: Followed, metrics: MergeMetrics, terms: Terms, lock: TableLock) -> Committed:
     changes = tried.changes
     return tried.transaction.commit(
         removed=changes.removed,
@@ -99,5 +94,5 @@ def _committed(
         written=changes.written,
         metrics=metrics,
         marks=terms.marks,
-        held=held,
+        held=lock,
     )

@@ -23,6 +23,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from deltaweave.delta.commit import (
+    TableLock,
     Transaction,
     has_same_domains,
     is_same_table,
@@ -31,7 +32,7 @@ from deltaweave.delta.commit import (
 from deltaweave.delta.files import MarkedSince
 from deltaweave.delta.jvm import said_by
 from deltaweave.delta.log import FileList, FileVersion, file_versions
-from deltaweave.delta.scan import may_read_target
+from deltaweave.delta.scan import estimated_bytes, may_read_target
 from deltaweave.engine import limits
 from deltaweave.engine.find import files_by_conditions, hold_match, moved_matches
 from deltaweave.engine.source import PreparedSource
@@ -61,7 +62,7 @@ class _MustRedoError(Exception):
 
 
 def followed(
-    lost: Transaction, source: PreparedSource, changes: Changes, terms: Terms
+    lost: Transaction, source: PreparedSource, changes: Changes, terms: Terms, lock: TableLock
 ) -> Followed | None:
     """The output for the newest version; None if the merge has to be done again.
 
@@ -70,17 +71,22 @@ def followed(
         source: The source.
         changes: What it wrote.
         terms: What must hold at the commit.
+        lock: The table's lock. It is taken, so that no other merge comes between this look at the
+            newest version and the next commit, unless the look takes long.
     """
     table = lost.merge.table
     try:
         _check_statement(lost, source, terms)
+        lock.take()
         newer = transaction_after(lost)
         _check_table(lost, newer, terms)
-        found = _changes_after(newer, source, changes)
+        found = _changes_after(newer, source, changes, lock)
     except _MustRedoError as reason:
+        lock.release()
         logger.info("%s: the merge cannot follow version %d: %s", table, lost.version, reason)
         return None
     except Exception as error:
+        lock.release()
         logger.warning("%s: cannot tell what other commits changed: %s", table, said_by(error))
         return None
     logger.info(
@@ -123,7 +129,9 @@ def _check_table(lost: Transaction, newer: Transaction, terms: Terms) -> None:
             raise _MustRedoError(f"another commit has the id {application_id}")
 
 
-def _changes_after(newer: Transaction, source: PreparedSource, changes: Changes) -> Followed:
+def _changes_after(
+    newer: Transaction, source: PreparedSource, changes: Changes, lock: TableLock
+) -> Followed:
     """The changes, with united deletion vectors where others marked rows of the same files."""
     import numpy as np
 
@@ -141,6 +149,8 @@ def _changes_after(newer: Transaction, source: PreparedSource, changes: Changes)
     marked = files.where(is_marked)
     gone = set(changes.matched.paths) - as_read - set(marked.paths)
     files_redone = 0
+    if len(came) and not _is_quick(source, came):
+        lock.release()  # other writers would wait for it too long
     if gone:
         changes, files_redone = _after_moves(newer, source, changes, gone, came)
     elif hold_match(newer, source, changes.found.keys, came):
@@ -148,6 +158,13 @@ def _changes_after(newer: Transaction, source: PreparedSource, changes: Changes)
     if len(marked):
         changes = _united(newer, changes, marked)
     return Followed(newer, changes, files_redone)
+
+
+def _is_quick(source: PreparedSource, came: FileList) -> bool:
+    """Whether files that came are read and joined with the source in a moment."""
+    size = source.size_in_bytes
+    of_source = estimated_bytes(source.rows) if size is None else size
+    return of_source + came.size_in_bytes <= limits.MAX_BYTES_UNDER_LOCK
 
 
 def _after_moves(

@@ -122,10 +122,15 @@ MAX_THREADS_ON_DRIVER = 4
 
 # Commits that a merge tries. Each lost one means that another writer has committed. On an object
 # store, of several writers that commit the same output again, one wins each time.
-DEFAULT_COMMIT_ATTEMPTS = 100
+DEFAULT_COMMIT_ATTEMPTS = 50
 
-# Times that a merge is done from its source. The waits between them are some 20 s in all.
-MAX_RUNS = 10
+# Of these, those of a merge that was done from its source. The waits between them are some 20 s in
+# all. It holds where no number of attempts is set.
+DEFAULT_RUNS = 10
+
+# Bytes of the source and of the files that other commits brought, which a merge may read while it
+# holds the lock of a table on a local disk: a job of a second.
+MAX_BYTES_UNDER_LOCK = 16 * 1024 * 1024
 
 # Scanned files in which other commits marked rows meanwhile: reading and uniting their deletion
 # vectors takes some ten calls of the JVM each, and of more files the merge is rather done again.

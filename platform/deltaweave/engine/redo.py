@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 MAX_COMMIT_ATTEMPTS = "spark.deltaweave.merge.maxCommitAttempts"
 """How often a merge tries to commit before it gives up; 1 never does it again.
 
-Most of these commits are of the same output: a merge is done `limits.MAX_RUNS` times at most.
+Where it is not set, a merge is done `limits.DEFAULT_RUNS` times at most, and what it wrote then is
+committed again more often.
 """
 
 
@@ -35,6 +36,7 @@ class CommitAttempts:
 
     Attributes:
         limit: The most attempts.
+        max_runs: The most runs.
         made: Calls of Delta's commit.
         runs: Runs whose commit lost.
         files_redone: Touched files of the runs whose commit lost and that were done again.
@@ -42,6 +44,7 @@ class CommitAttempts:
     """
 
     limit: int
+    max_runs: int
     made: int = 0
     runs: int = 0
     files_redone: int = 0
@@ -55,7 +58,7 @@ class CommitAttempts:
     def lost(self, transaction: Transaction, terms: Terms, num_touched: int) -> None:
         """Note that the last commit lost, and decide whether the merge may be done again."""
         self.runs += 1
-        is_left = self.may_commit and self.runs < limits.MAX_RUNS
+        is_left = self.may_commit and self.runs < self.max_runs
         self.may_redo = is_left and _may_redo(transaction, terms)
         if self.may_redo:
             self.files_redone += num_touched
@@ -64,7 +67,9 @@ class CommitAttempts:
 def commit_attempts(merge: ResolvedMerge) -> CommitAttempts:
     """None made yet, with the limit that the session sets."""
     setting = merge.spark.conf.get(MAX_COMMIT_ATTEMPTS, None)
-    return CommitAttempts(limits.DEFAULT_COMMIT_ATTEMPTS if setting is None else int(setting))
+    if setting is None:
+        return CommitAttempts(limits.DEFAULT_COMMIT_ATTEMPTS, limits.DEFAULT_RUNS)
+    return CommitAttempts(int(setting), int(setting))
 
 
 def _may_redo(lost: Transaction, terms: Terms) -> bool:

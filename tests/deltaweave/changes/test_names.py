@@ -12,8 +12,11 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
+from deltaweave.engine.write.driver_choice import ON_DRIVER
+from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column, quoted, table_name
+from tests.oracles import configured
 
 pytestmark = pytest.mark.minutes
 
@@ -179,15 +182,19 @@ def test_a_name_that_spark_would_replace_by_a_secret_is_refused_before_any_write
     assert not Table(spark, path).exists()
 
 
+@pytest.mark.parametrize("nullable", [True, False])
 def test_a_merge_of_all_columns_takes_such_a_name_as_it_is(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, nullable: bool
 ) -> None:
-    schema = StructType().add("k", IntegerType()).add(REPLACED, IntegerType())
+    schema = StructType().add("k", IntegerType()).add(REPLACED, IntegerType(), nullable)
     table = Table(spark, str(tmp_path / "t"))
     table.create_if_missing(schema, properties={"delta.columnMapping.mode": "name"})
     merge = table.merge(spark.createDataFrame([(1, 2)], schema), on="t.k = s.k")
 
-    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    merge = merge.when_matched_update_all().when_not_matched_insert_all()
+    with configured(spark, {REWRITE_IN_PLACE: "true", ON_DRIVER: "auto"}):
+        merge.execute()
+        merge.execute()
 
     assert found(table.read(), "k", REPLACED) == {(1, 2)}
 

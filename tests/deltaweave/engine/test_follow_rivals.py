@@ -18,12 +18,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave import MergeResult, Table, errors
+from deltaweave.delta.commit import transaction as transaction_module
+from deltaweave.delta.commit.commit_call import committed
 from deltaweave.delta.commit.transaction import Transaction
-from deltaweave.engine import commit_changes, run
+from deltaweave.engine import commit_changes, follow_rivals, limits, run
 from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import Rows, frame, write_table
-from tests.locks import is_free
+from tests.locks import is_free, waits_for_locks
 from tests.oracles import actions, all_files, configured, newest_version, rows_as_text
 
 SCHEMA = "k INT, v INT"
@@ -574,34 +576,57 @@ def test_on_a_local_disk_no_other_merge_comes_between_a_look_at_the_winner_and_t
 ) -> None:
     path = tmp_path / "table"
     write_table(spark, str(path), [*FIRST, *LAST], SCHEMA, files=2)
-    table, locked = Table(spark, str(path)), []
-    look, tried = commit_changes.followed, commit_changes._committed
+    table, versions = Table(spark, str(path)), []
+    look = follow_rivals.transaction_after
 
-    def looked(*arguments: Any) -> Any:
-        locked.append(("looks", not is_free(path)))
-        return look(*arguments)
+    with ThreadPoolExecutor(1) as thread:
+        others = []
 
-    def commits(*arguments: Any) -> Any:
-        locked.append(("commits", not is_free(path)))
-        return tried(*arguments)
+        def looks(lost: Transaction) -> Transaction:
+            newer = look(lost)
+            # Another merge is ready to commit now, and has to wait.
+            others.append(thread.submit(upsert, table, [(14, 0)]))
+            while not waits.began.wait(0.1):
+                assert not others[0].done()
+            versions.append(newest_version(str(path)))
+            return newer
 
-    monkeypatch.setattr(commit_changes, "followed", looked)
-    monkeypatch.setattr(commit_changes, "_committed", commits)
-    # Delta's own statements do not take the lock: the second of them wins all the same.
-    update = f"UPDATE delta.`{path}` SET v = v + 1 WHERE k = 14"
-    overtaken(*[lambda: spark.sql(update)] * 2)
-    assert upsert(table, NEW).commit_attempts == 3
-    assert locked == [
-        ("commits", False),  # where it takes the lock itself
-        ("looks", True),
-        ("commits", True),
-        ("looks", True),  # which took it anew
-        ("commits", True),
-    ]
+        monkeypatch.setattr(follow_rivals, "transaction_after", looks)
+        overtaken(lambda: spark.sql(f"UPDATE delta.`{path}` SET v = v + 1 WHERE k = 13"))
+        with waits_for_locks() as waits:
+            result = upsert(table, NEW)
+            monkeypatch.setattr(follow_rivals, "transaction_after", look)
+            assert others[0].result().version == 3
+    assert (versions, result.commit_attempts, result.version) == ([1], 2, 2)
+    expected = [(1, 100), *FIRST[1:], (5, 50), *LAST[:2], (13, 131), (14, 0)]
+    assert rows_as_text(table.read().collect()) == rows_as_text(expected)
     assert is_free(path)
 
 
-@pytest.mark.parametrize("where", ["followed", "merge_metrics"])
+def test_a_look_that_takes_long_does_not_keep_the_lock(
+    spark: SparkSession,
+    tmp_path: Path,
+    overtaken: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "table"
+    write_table(spark, str(path), [*FIRST, *LAST], SCHEMA, files=2)
+    monkeypatch.setattr(limits, "MAX_BYTES_UNDER_LOCK", 0)
+    free = []
+    hold_match = follow_rivals.hold_match
+
+    def reads(*arguments: Any) -> bool:
+        free.append(is_free(path))
+        return hold_match(*arguments)
+
+    monkeypatch.setattr(follow_rivals, "hold_match", reads)
+    overtaken(lambda: spark.sql(f"UPDATE delta.`{path}` SET v = v + 1 WHERE k = 14"))
+    assert upsert(Table(spark, str(path)), NEW).commit_attempts == 2
+    assert free == [True]
+    assert is_free(path)
+
+
+@pytest.mark.parametrize("where", ["transaction_after", "hold_match", "merge_metrics", "committed"])
 def test_what_fails_between_two_commits_releases_the_lock(
     spark: SparkSession,
     tmp_path: Path,
@@ -611,12 +636,16 @@ def test_what_fails_between_two_commits_releases_the_lock(
 ) -> None:
     path = tmp_path / "table"
     write_table(spark, str(path), [*FIRST, *LAST], SCHEMA, files=2)
+    rest = [committed] if where == "committed" else []
 
-    def interrupted(*arguments: Any) -> Any:
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        if rest:
+            return rest.pop()(*arguments, **named)
         assert not is_free(path)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commit_changes, where, interrupted)
+    homes = {"merge_metrics": commit_changes, "committed": transaction_module}
+    monkeypatch.setattr(homes.get(where, follow_rivals), where, interrupted)
     overtaken(lambda: spark.sql(f"UPDATE delta.`{path}` SET v = 141 WHERE k = 14"))
     with pytest.raises(KeyboardInterrupt):
         upsert(Table(spark, str(path)), NEW)
@@ -639,3 +668,23 @@ def test_a_merge_that_has_to_be_done_again_does_not_keep_the_lock(
     assert (runs[:2], result.version) == ([0, 1], 3)
     expected = [(1, 100), *FIRST[1:], (5, 50), *LAST[:3], (14, 0)]
     assert rows_as_text(table.read().collect()) == rows_as_text(expected)
+
+
+@pytest.mark.parametrize(("attempts", "times"), [(None, limits.DEFAULT_RUNS), ("3", 3)])
+def test_a_merge_that_loses_each_time_is_done_so_often(
+    spark: SparkSession,
+    tmp_path: Path,
+    runs: list[int],
+    overtaken: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    attempts: str | None,
+    times: int,
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, FIRST, SCHEMA)
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)
+    overtaken(*[lambda: spark.sql(f"UPDATE delta.`{path}` SET v = v + 1 WHERE k = 1")] * 12)
+    setting = {} if attempts is None else {MAX_COMMIT_ATTEMPTS: attempts}
+    with configured(spark, setting), pytest.raises(errors.CommitConflictError):
+        upsert(Table(spark, path), NEW)
+    assert len(runs) == times

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave import Table
+from deltaweave.engine import limits
 from deltaweave.engine.write.mark_or_rewrite import MAX_MARKED_FRACTION
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import frame
@@ -86,6 +87,31 @@ def test_ids_and_commit_versions_are_those_of_built_in_merge(
     tags = commit_info(ours.path, ours.version)["tags"]
     assert tags == commit_info(theirs.path, theirs.version)["tags"]
     assert tags["delta.rowTracking.preserved"] == "true"
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_rows_that_stay_beside_many_deleted_ones_keep_their_ids(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool
+) -> None:
+    """They are written apart from the inserted rows, which have no ids yet."""
+    monkeypatch.setattr(limits, "MIN_BYTES_IN_PLACE", 0)
+    case = MergeCase(
+        name="most_tracked_rows_deleted",
+        target=[(k, k * 10) for k in range(1, 7)],
+        source=[(1, 0), (2, 0), (3, 0), (9, 90)],
+        properties=TABLES["vectors" if vectors else "copy_on_write"],
+        conf={MAX_MARKED_FRACTION: "0"},
+        clauses=(delete("s.v = 0"), insert_all()),
+        expected=[(4, 40), (5, 50), (6, 60), (9, 90)],
+    )
+    stage = Stage(spark, case, tmp_path)
+    theirs, ours = stage.by_oracle(), stage.by_sql()
+    if ours.error is not None:
+        raise ours.error
+    assert ours.rows == theirs.rows == rows_as_text(case.expected or ())
+    told, by_us = ids_and_versions(spark, theirs), ids_and_versions(spark, ours)
+    assert [by_us[k] for k in (4, 5, 6)] == [told[k] for k in (4, 5, 6)]
+    assert by_us[9][0] > max(by_us[k][0] for k in (4, 5, 6))
 
 
 @pytest.mark.parametrize("in_place", ["false", "true"])

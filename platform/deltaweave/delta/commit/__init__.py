@@ -20,7 +20,7 @@ from __future__ import annotations
 from deltaweave.delta.commit.after_commit import AfterCommit
 from deltaweave.delta.commit.analysis_checks import check_since_analysis
 from deltaweave.delta.commit.commit_call import Committed, committed
-from deltaweave.delta.commit.local_disk import alone_on_local_disk
+from deltaweave.delta.commit.local_disk import TableLock, alone_on_local_disk
 from deltaweave.delta.commit.next_transaction import (
     has_same_domains,
     is_same_table,
@@ -49,6 +49,7 @@ __all__ = [
     "AfterCommit",
     "Committed",
     "Lease",
+    "TableLock",
     "Transaction",
     "WantedTable",
     "Write",

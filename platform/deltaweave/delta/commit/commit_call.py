@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from deltaweave.delta.commit.local_disk import alone_on_local_disk
+from deltaweave.delta.commit.local_disk import TableLock
 from deltaweave.delta.jvm import JavaObject, said_by, started, translated
 from deltaweave.delta.log import data_path
 from deltaweave.errors import CommitStateUnknownError
@@ -46,7 +45,7 @@ def committed(
     *,
     table: str,
     operation: str = "MERGE",
-    held: ExitStack | None = None,
+    held: TableLock | None = None,
 ) -> Committed:
     """Commit, and find out whether it succeeded, whatever happens.
 
@@ -60,7 +59,7 @@ def committed(
         commit: Calls the transaction's commit, and returns the version or None.
         table: What messages call the table.
         operation: What messages call the operation.
-        held: Holds the table's lock already, and is emptied: the commit's end releases the lock.
+        held: The table's lock, if the caller may hold it: the commit's end releases it.
 
     Raises:
         CommitConflictError: Another commit changed what the transaction read.
@@ -68,22 +67,22 @@ def committed(
         DeltaweaveError: Anything else that kept it from being committed.
     """
     permit: SimpleQueue[bool] = SimpleQueue()
-    lock, future = ExitStack() if held is None else held.pop_all(), None
+    lock = TableLock(data_path(log)) if held is None else held.handed_over()
+    future = None
     try:
-        if held is None:
-            # An interrupt ends the wait for the lock: nothing is committed yet.
-            lock.enter_context(alone_on_local_disk(data_path(log)))
+        # An interrupt ends the wait for the lock: nothing is committed yet.
+        lock.take()
         _, future = started(spark, lambda: commit() if permit.get() else None)
         # By the commit's thread: this one may be interrupted before the commit ends.
-        future.add_done_callback(lambda _: lock.close())
+        future.add_done_callback(lambda _: lock.release())
         permit.put(True)
         error = future.exception()  # which waits for it
     except BaseException:
         permit.put(False)  # A commit that has not begun does not begin any more.
         if future is None:
-            lock.close()
+            lock.release()
             raise
-        future.add_done_callback(lambda _: lock.close())
+        future.add_done_callback(lambda _: lock.release())
         try:
             future.exception()
         finally:

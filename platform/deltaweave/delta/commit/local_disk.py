@@ -5,7 +5,8 @@ On a local disk, a rename replaces a file that came in between, so two processes
 that they wrote the version, and one commit would be lost. Other storage refuses the second file.
 
 The lock is `flock` on the table's directory: no file is left, and the system releases the lock of a
-process that is killed. Only deltaweave takes it. It is not reentrant: code that holds it must not
+process that is killed, once the processes that it forked meanwhile have ended too. Only deltaweave
+takes it. It is not reentrant: code that holds it must not
 commit to the same table in another call.
 """
 
@@ -15,7 +16,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -59,6 +60,45 @@ def alone_on_local_disk(
             # enough.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
+
+
+class TableLock:
+    """The lock of a table, which is taken and released in turn; the block's end releases it.
+
+    On other storage than a local disk, there is none to take.
+
+    Attributes:
+        location: The directory of the table, as `local_directory` takes it.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self._held: ExitStack | None = None
+
+    def __enter__(self) -> TableLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def take(self) -> None:
+        """Take it, unless it is taken."""
+        if self._held is None:
+            with ExitStack() as taken:
+                taken.enter_context(alone_on_local_disk(self.location))
+                self._held = taken.pop_all()
+
+    def release(self) -> None:
+        """Release it, if it is taken."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            held.close()
+
+    def handed_over(self) -> TableLock:
+        """Another lock of the table, taken if this one is, which then is not any more."""
+        other = TableLock(self.location)
+        other._held, self._held = self._held, None
+        return other
 
 
 def _locked(directory: Path, make_directory: Callable[[], object] | None) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.commit_call import Committed, committed
+from deltaweave.delta.commit.local_disk import TableLock
 from deltaweave.delta.commit.merge_operation import merge_operation, sql_metrics, tags_of_merge
 from deltaweave.delta.commit.partition_times import with_true_times
 from deltaweave.delta.commit.transaction_ids import transaction_id
@@ -208,7 +209,7 @@ class Transaction:
         written: WrittenFiles | None,
         metrics: Mapping[str, int],
         marks: Mapping[str, int],
-        held: ExitStack | None = None,
+        held: TableLock | None = None,
     ) -> Committed:
         """Commit as one `MERGE` operation, with its metrics for the history.
 

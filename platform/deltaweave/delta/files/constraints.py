@@ -6,19 +6,23 @@ new ones by these conditions. Copied rows were checked when they were written.
 
 from __future__ import annotations
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit import Transaction
-from deltaweave.identifiers import quoted
+from deltaweave.identifiers import column
 
 CHECK_PREFIX = "delta.constraints."
 
 
-def conditions_of_rows(transaction: Transaction) -> list[str] | None:
-    """SQL conditions over the table's columns that hold for each row; none without constraints.
+def conditions_of_rows(transaction: Transaction) -> list[Column] | None:
+    """Conditions over the table's columns, by name, that hold for each row.
 
     Returns:
         The conditions, or None if the table has constraints that only Delta's writer checks: of
-        nested columns, of texts of limited length, and column invariants of old tables.
+        nested columns, of texts of limited length, and column invariants of old tables. Also if
+        the session tells names by their case, which Delta does not where it checks.
     """
     merge, metadata = transaction.merge, transaction.transaction.metadata()
     delta = jvm_.jvm(merge.spark).org.apache.spark.sql.delta
@@ -26,13 +30,15 @@ def conditions_of_rows(transaction: Transaction) -> list[str] | None:
     all_of_them = constraints.getAll(metadata, merge.spark._jsparkSession)
     if all_of_them.isEmpty():
         return []
+    if jvm_.is_on(merge.spark, "spark.sql.caseSensitive", otherwise=False):
+        return None
     checks = [
-        str(setting._2())
+        F.expr(str(setting._2()))
         for setting in jvm_.iterate(metadata.configuration())
         if str(setting._1()).lower().startswith(CHECK_PREFIX)
     ]
     not_null = [
-        f"{quoted(str(field.name()))} IS NOT NULL"
+        column(str(field.name())).isNotNull()
         for field in metadata.schema().fields()
         if not field.nullable()
     ]

@@ -78,7 +78,7 @@ def why_not_writable(transaction: Transaction) -> str | None:
         return "the merge changes the table's schema"
     if transaction.partition_columns and _stores_partition_columns(transaction):
         return "the table stores its partition columns in the files too"
-    if any("delta.generationExpression" in field.metadata for field in columns):
+    if "delta.generationExpression" in str(metadata.schemaString()):  # also partition columns
         return "the table has generated columns"
     mapping = metadata.configuration().get(MAPPING_MODE)
     if mapping.isDefined() and mapping.get() == "id":

@@ -75,5 +75,5 @@ def _changed_and_remaining(
     changed = np.array(scan.changed_by_file)
     with_rows_left = scan.touched.where(changed != scan.touched.row_counts)
     if len(with_rows_left):
-        parts.append(remaining_rows(transaction, scan, with_rows_left))
+        parts = [remaining_rows(transaction, scan, with_rows_left), *parts]
     return parts

@@ -49,7 +49,7 @@ def mark_changed_rows(
     ):
         parts = _updated_and_inserted(transaction, source, scan)
         if fates.num_copied:
-            parts.append(remaining_rows(transaction, scan, fates.copied))
+            parts = [remaining_rows(transaction, scan, fates.copied), *parts]
         written = transaction.write(together(parts)) if parts else None
         marked = marking.result()
     return MarkedFiles(fates, written, marked)

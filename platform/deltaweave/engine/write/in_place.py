@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from deltaweave.delta.commit import Transaction, WrittenFiles
+from deltaweave.delta.commit import Transaction, WrittenFiles, written_without_spark
 from deltaweave.delta.files import additions, are_own, conditions_of_rows, data_columns
 from deltaweave.delta.jvm import alongside, is_on, translated
 from deltaweave.delta.log import FileList, decoded_location, file_versions
@@ -119,7 +119,8 @@ def rewrite_without_inserts(
         for path, row in done.items()
         if row["change_file"] is not None
     }
-    written = WrittenFiles.of(additions(files, new)).with_changes(files, changes)
+    added = additions(files, new)
+    written = written_without_spark(transaction.transaction, added).with_changes(files, changes)
     replaced = [path for path in files.paths if path in new]
     replacements = dict(zip(replaced, written.files.paths, strict=True))
     return RewrittenInPlace(written, replacements, scan.touched.but_for(in_place))
@@ -132,7 +133,9 @@ def _results_of_tasks(
     with_vectors = frozenset(
         row["location"].removeprefix("file:") for row in files.rows.to_pylist() if row["has_vector"]
     )
-    task = rewriter(table_format(transaction), with_vectors, _first_rows(files))
+    written = table_format(transaction)
+    first_rows = {} if written.tracking is None else _first_rows(files)
+    task = rewriter(written, with_vectors, first_rows)
     rewritten = (
         changes.repartition(max(1, min(len(files), limits.MAX_TASKS_IN_PLACE)), FILE)
         .groupBy(FILE)
@@ -216,7 +219,7 @@ def _changes(
 
 
 def _checked(
-    changes: DataFrame, merge: ResolvedMerge, conditions: Sequence[str], stored: numpy.ndarray
+    changes: DataFrame, merge: ResolvedMerge, conditions: Sequence[Column], stored: numpy.ndarray
 ) -> DataFrame:
     """The changes, with whether a new row breaks a constraint, and with stored columns alone."""
     place = [FILE, TARGET_ROW_ID, IS_DELETED]
@@ -226,7 +229,7 @@ def _checked(
     named = [
         F.col(f"{VALUES}.v{i}").alias(name) for i, name in enumerate(merge.evolved_schema.names)
     ]
-    holds = [F.coalesce(F.expr(condition), F.lit(False)) for condition in conditions]
+    holds = [F.coalesce(condition, F.lit(False)) for condition in conditions]
     breaks = ~F.col(IS_DELETED) & ~reduce(and_, holds)
     rows = changes.select(*place, VALUES, *named)
     rows = rows.select(*place, breaks.alias(BREAKS_CONSTRAINT), VALUES)

@@ -16,7 +16,7 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from deltaweave import Table, errors
-from deltaweave.delta.commit import commit_call
+from deltaweave.delta.commit import TableLock, commit_call
 from deltaweave.delta.commit.commit_call import committed
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.delta.jvm import gateway
@@ -191,8 +191,17 @@ def test_an_interrupt_waits_for_the_commit_and_the_log_says_what_became_of_it(
     assert table.spark.range(3).count() == 3  # the session still works
 
 
+@pytest.fixture(params=[False, True], ids=["free", "held"])
+def held(table: Table, request: pytest.FixtureRequest) -> TableLock:
+    """The table's lock, which the caller of the commit may hold already."""
+    lock = TableLock(table.location())
+    if request.param:
+        lock.take()
+    return lock
+
+
 def test_an_interrupt_before_the_commit_begins_ends_it_and_releases_the_lock(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, held: TableLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, transaction, commit = commit_of(table)
     threads = []
@@ -204,7 +213,7 @@ def test_an_interrupt_before_the_commit_begins_ends_it_and_releases_the_lock(
     started = commit_call.started
     monkeypatch.setattr(commit_call, "started", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        committed(table.spark, log, transaction, commit, table="t")
+        committed(table.spark, log, transaction, commit, table="t", held=held)
     monkeypatch.setattr(commit_call, "started", started)
     assert threads[0].result(timeout=60) is None
     assert newest_version(table.path_or_name) == 0
@@ -212,7 +221,7 @@ def test_an_interrupt_before_the_commit_begins_ends_it_and_releases_the_lock(
 
 
 def test_a_thread_that_fails_before_the_commit_begins_is_an_error_and_releases_the_lock(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, held: TableLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, transaction, commit = commit_of(table)
 
@@ -222,7 +231,7 @@ def test_a_thread_that_fails_before_the_commit_begins_is_an_error_and_releases_t
     with monkeypatch.context() as patch:
         patch.setattr(InheritableThread, "run", no_socket)
         with pytest.raises(OSError, match="Too many open files"):
-            committed(table.spark, log, transaction, commit, table="t")
+            committed(table.spark, log, transaction, commit, table="t", held=held)
     assert newest_version(table.path_or_name) == 0
     assert committed(table.spark, log, transaction, commit, table="t").version == 1
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +16,7 @@ from deltaweave import Table, errors
 from deltaweave.delta.commit import local_disk
 from deltaweave.delta.commit.local_disk import alone_on_local_disk
 from tests.builders import frame, write_table
-from tests.locks import is_free
+from tests.locks import Waits, is_free, waits_for_locks
 from tests.oracles import newest_version
 
 HOLDER = """
@@ -47,28 +45,10 @@ def held_by_another_process(directory: Path) -> Iterator[subprocess.Popen[str]]:
             holder.kill()
 
 
-class Waits(logging.Handler):
-    """Tells when a commit begins to wait for the lock, and for which directory."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.began = threading.Event()
-        self.waited_for: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "waits for a commit" in record.msg:
-            self.waited_for.append(str(record.args[0]) if record.args else "")
-            self.began.set()
-
-
 @pytest.fixture
-def waits(caplog: pytest.LogCaptureFixture) -> Iterator[Waits]:
-    handler = Waits()
-    logger = logging.getLogger(local_disk.__name__)
-    with caplog.at_level(logging.INFO, local_disk.__name__):
-        logger.addHandler(handler)
+def waits() -> Iterator[Waits]:
+    with waits_for_locks() as handler:
         yield handler
-        logger.removeHandler(handler)
 
 
 def begun(waits: Waits, pool: ThreadPoolExecutor, work: object) -> Future[object]:

@@ -396,6 +396,67 @@ def test_constraints_are_checked_of_new_rows(
     assert breaks or result.strategy == "copy-in-place"
 
 
+def test_names_in_constraints_are_told_by_their_case_as_delta_tells_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    check = "ALTER TABLE {target} ADD CONSTRAINT c CHECK (V > 0)"
+    write_table(spark, path, [(1, 10)], "k INT, v INT", setup=[check])
+    with configured(spark, {"spark.sql.caseSensitive": "true"}):
+        source = frame(spark, [(1, 20)], "k INT, v INT")
+        merge = Table(spark, path).merge(source, on="t.k = s.k").when_matched_update_all()
+        assert merge.execute().strategy == "copy-on-write"
+    assert rows_as_text(Table(spark, path).read().collect()) == ["(1, 20)"]
+
+
+def test_a_generated_partition_column_is_checked(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    ddl = "k INT, v INT, tens INT GENERATED ALWAYS AS (CAST(v / 10 AS INT))"
+    write_table(spark, path, [(1, 10, 1)], "k INT, v INT, tens INT", ddl=ddl, partition_by=["tens"])
+    source = frame(spark, [(1, 99, 1)], "k INT, v INT, tens INT")
+    merge = Table(spark, path).merge(source, on="t.k = s.k AND t.tens = s.tens")
+    with pytest.raises(errors.ConstraintViolationError):
+        merge.when_matched_update_all().execute()
+
+
+@pytest.mark.parametrize("setup", [(), ("ALTER TABLE {target} SET TBLPROPERTIES (%s)",)])
+def test_row_ids_of_a_table_that_does_not_track_its_rows_are_not_kept(
+    spark: SparkSession, tmp_path: Path, setup: Sequence[str]
+) -> None:
+    path = str(tmp_path / "table")
+    properties = {"delta.feature.rowTracking": "supported"}
+    if setup:
+        properties = {"delta.enableRowTracking": "true"}
+    rows = [(1, None, 7), (2, 5, None), (3, None, None)]
+    write_table(
+        spark,
+        path,
+        rows,
+        "k BIGINT, a BIGINT, b BIGINT",
+        properties=properties,
+        setup=[each % "'delta.enableRowTracking' = 'false'" for each in setup],
+    )
+    source = frame(spark, [(2, 6, None)], "k BIGINT, a BIGINT, b BIGINT")
+    merge = Table(spark, path).merge(source, on="t.k = s.k").when_matched_update_all()
+    assert merge.execute().strategy == "copy-in-place"
+    found = rows_as_text(Table(spark, path).read().collect())
+    assert found == rows_as_text([(1, None, 7), (2, 6, None), (3, None, None)])
+
+
+def test_delta_compacts_the_table_afterwards_if_it_asks_for_that(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    properties = {"delta.autoOptimize.autoCompact": "true"}
+    rows = [(k, 0) for k in range(4)]
+    write_table(spark, path, rows, "k INT, v INT", files=4, properties=properties)
+    source = frame(spark, [(1, 10)], "k INT, v INT")
+    merge = Table(spark, path).merge(source, on="t.k = s.k").when_matched_update_all()
+    with configured(spark, {"spark.databricks.delta.autoCompact.minNumFiles": "2"}):
+        assert merge.execute().strategy == "copy-in-place"
+    assert commit_info(path, newest_version(path))["operation"] == "OPTIMIZE"
+
+
 def test_constraints_that_only_delta_checks_leave_the_files_to_spark(
     spark: SparkSession, tmp_path: Path
 ) -> None:

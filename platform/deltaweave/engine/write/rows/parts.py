@@ -40,5 +40,9 @@ def inserted_rows(
 
 
 def together(parts: list[DataFrame]) -> DataFrame:
-    """The parts as one write job. Inserted rows have no row id or commit version yet."""
+    """The parts as one write job.
+
+    Inserted rows have no row id or commit version yet: parts that have them come first, since the
+    columns are known by their metadata there.
+    """
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)

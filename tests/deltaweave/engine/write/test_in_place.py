@@ -447,9 +447,9 @@ def test_delta_compacts_the_table_afterwards_if_it_asks_for_that(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "table")
-    properties = {"delta.autoOptimize.autoCompact": "true"}
+    setup = ("ALTER TABLE {target} SET TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')",)
     rows = [(k, 0) for k in range(4)]
-    write_table(spark, path, rows, "k INT, v INT", files=4, properties=properties)
+    write_table(spark, path, rows, "k INT, v INT", files=4, setup=setup)
     source = frame(spark, [(1, 10)], "k INT, v INT")
     merge = Table(spark, path).merge(source, on="t.k = s.k").when_matched_update_all()
     with configured(spark, {"spark.databricks.delta.autoCompact.minNumFiles": "2"}):

@@ -166,15 +166,20 @@ def test_rewriting_in_place_gives_what_built_in_merge_gives(
 
 
 def runs_on_driver() -> Iterator[Any]:
-    """Each case with and without vectors; in `make test` a few of those that qualify, by turns."""
+    """Each case in four layouts; in `make test` a few of those that qualify, in two of them.
+
+    Without vectors and feed, and with both, outcomes are recorded; rows do not depend on the feed.
+    """
+    layouts = [
+        (COPY_ON_WRITE, COPY_ON_WRITE),
+        (VECTORS_AND_FEED, VECTORS_AND_FEED),
+        (Layout(vectors=True), VECTORS_AND_FEED),
+        (Layout(feed=True), Layout(feed=True)),
+    ]
     for case in WITH_AN_OUTCOME:
-        for vectors in (False, True):
-            layout, recorded = (
-                Layout(vectors=vectors),
-                VECTORS_AND_FEED if vectors else COPY_ON_WRITE,
-            )
+        for number, (layout, recorded) in enumerate(layouts):
             place = ON_DRIVER.index(case.name) if case.name in ON_DRIVER else -1
-            marks = () if place % 2 == vectors and place >= 0 else [pytest.mark.full_matrix]
+            marks = () if place >= 0 and place % 2 == number else [pytest.mark.full_matrix]
             if not layout.refused_by(case) and not recorded.refused_by(case):
                 yield pytest.param(case, layout, recorded, id=f"{case.name}-{layout}", marks=marks)
 
@@ -188,7 +193,6 @@ def test_merges_on_the_driver_give_what_built_in_merge_gives(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Vectors are recorded beside a change feed, with which no merge is done on the driver.
     theirs = oracle(
         case, recorded, lambda: Stage(spark, case, tmp_path / "theirs", recorded).by_oracle()
     )
@@ -199,6 +203,8 @@ def test_merges_on_the_driver_give_what_built_in_merge_gives(
     assert_same_rows(case, ours, theirs)
     if case.error is None:
         assert_same_files(ours, theirs)
+        if layout.feed and ours.version is not None and theirs.version is not None:
+            assert ours.changes == theirs.changes
 
 
 @pytest.mark.parametrize(

@@ -64,11 +64,8 @@ class OwnFiles:
                 context.setLocalProperty(_PREFIX, before)  # type: ignore[arg-type]
 
     def change_feed(self) -> str:
-        """The directory for files of the change feed in a table on a local disk, which it makes."""
-        root = self.log.dataPath()
-        directory = root.suffix(f"/{CHANGE_FEED}")
-        root.getFileSystem(self.log.newDeltaHadoopConf()).mkdirs(directory)
-        return str(directory.toUri().getPath())
+        """The directory for files of the change feed in a table on a local disk."""
+        return str(self.log.dataPath().suffix(f"/{CHANGE_FEED}").toUri().getPath())
 
     @contextmanager
     def deleted_unless_committed(self) -> Iterator[None]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,9 @@ if TYPE_CHECKING:
 
 CHANGE_FEED = "_change_data"
 """The directory of a table's change data feed (Delta protocol, section "Change Data Files")."""
+
+ChangeFileOf = tuple[str, int, Mapping[str, str | None]]
+"""A file of the change data feed: its name, its size in bytes and its partition values."""
 
 
 @dataclass(frozen=True)
@@ -53,32 +55,21 @@ class WrittenFiles:
             self.change_file_bytes + other.change_file_bytes,
         )
 
-    def with_changes(self, old: FileList, changes: Mapping[str, tuple[str, int]]) -> WrittenFiles:
-        """These files and files of the change feed.
-
-        Args:
-            old: Touched files.
-            changes: Name and size in bytes of the file with the changes of a touched file, by the
-                touched file's path.
-        """
+    def with_changes(self, changes: Sequence[ChangeFileOf]) -> WrittenFiles:
+        """These files and files of the change feed, each in the directory of the feed."""
         if not changes:
             return self
         added = [
-            {
-                "path": f"{CHANGE_FEED}/{changes[row['path']][0]}",
-                "partitionValues": json.loads(row["partition"]),
-                "size": changes[row["path"]][1],
-            }
-            for row in old.rows.to_pylist()
-            if row["path"] in changes
+            {"path": f"{CHANGE_FEED}/{name}", "partitionValues": partition, "size": size}
+            for name, size, partition in changes
         ]
-        view = jvm_.jvm(old.spark)
+        view = jvm_.jvm(self.files.spark)
         files = jvm_.seq_of(view, actions.from_json(view, "actions.AddCDCFile", added))
         return WrittenFiles(
             self.actions.appendedAll(files),
             self.files,
             self.num_change_files + len(added),
-            self.change_file_bytes + sum(size for _, size in changes.values()),
+            self.change_file_bytes + sum(size for _, size, _ in changes),
         )
 
     def without(self, paths: Collection[str]) -> WrittenFiles:

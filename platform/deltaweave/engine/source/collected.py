@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
@@ -19,10 +21,17 @@ from deltaweave.delta.jvm import translated
 from deltaweave.delta.scan import estimated_bytes, first_of_partitions
 from deltaweave.delta.statement import Equality, ResolvedMerge
 from deltaweave.engine import limits
-from deltaweave.engine.columns import CLAUSE, INSERT_CLAUSE, NO_CLAUSE, VALUES
+from deltaweave.engine.columns import (
+    BREAKS_CONSTRAINT,
+    CLAUSE,
+    INSERT_CLAUSE,
+    KEY,
+    NO_CLAUSE,
+    VALUES,
+)
 from deltaweave.engine.source.keys import SourceKeys, collected_keys
 from deltaweave.engine.source.prepared import PreparedSource
-from deltaweave.engine.statement import first_insert, first_match
+from deltaweave.engine.statement import first_insert, first_match, with_broken
 from deltaweave.errors import DeltaweaveError, SessionEndedError, SourceError, SourceLostError
 
 if TYPE_CHECKING:
@@ -61,12 +70,21 @@ class CollectedSource:
 
 
 def collect_source(
-    merge: ResolvedMerge, source: PreparedSource, conjuncts: Sequence[Equality]
+    merge: ResolvedMerge,
+    source: PreparedSource,
+    conjuncts: Sequence[Equality],
+    conditions: Sequence[Column],
 ) -> CollectedSource | None:
-    """Collect the source; None if it is too big, or if the query fails.
+    """Collect the source; None if it is too big, the query fails, or a row breaks a condition.
 
     Values and conditions are computed also for rows that the merge may not need them for. Whether
     their failure is one of the merge, only the usual way can tell.
+
+    Args:
+        merge: The merge.
+        source: The source.
+        conjuncts: The equalities of the ON condition.
+        conditions: What new rows must satisfy, over the table's columns by name.
 
     Raises:
         SourceLostError: The executors lost the materialized rows.
@@ -77,7 +95,8 @@ def collect_source(
     values_of = _values_of(merge)
     try:
         with translated(merge.table, otherwise=SourceError):
-            table = _query(merge, source, conjuncts, values_of)
+            rows = _collected(merge, source, conjuncts, values_of)
+            table = _checked(rows, merge, values_of, conditions).toArrow()
     except pa.ArrowException as error:
         logger.info("%s: the source is not collected: %s", merge.table, error)
         return None
@@ -90,6 +109,12 @@ def collect_source(
         return None
     if table.num_rows > limits.MAX_ROWS_ON_DRIVER:
         return None
+    if conditions:
+        *_, broken = table.columns
+        if broken.to_numpy().any():
+            logger.info("%s: a new row breaks a constraint", merge.table)
+            return None
+        table = table.select(range(table.num_columns - 1))
     _remember_counts(source, table)
     keys = collected_keys(conjuncts, table.select(range(len(conjuncts))))
     if table.nbytes > limits.MAX_BYTES_ON_DRIVER:
@@ -107,12 +132,12 @@ def _values_of(merge: ResolvedMerge) -> dict[int, str]:
     return columns
 
 
-def _query(
+def _collected(
     merge: ResolvedMerge,
     source: PreparedSource,
     conjuncts: Sequence[Equality],
     values_of: dict[int, str],
-) -> pyarrow.Table:
+) -> DataFrame:
     """A row for each source row: keys, clauses, values."""
     rows = _bounded(source)
     taken = {CLAUSE: first_match(merge), INSERT_CLAUSE: first_insert(merge)}
@@ -129,16 +154,25 @@ def _query(
             is_taken = F.expr(f"{CLAUSE} IN ({listed}) OR {INSERT_CLAUSE} IN ({listed})")
             row = merge.clauses[i].row().cast(StructType(fields))
             values[name] = F.when(is_taken, row).alias(name)
-    return (
-        rows.withColumns(taken)
-        .select(
-            *[equality.source.alias(f"key_{i}") for i, equality in enumerate(conjuncts)],
-            CLAUSE,
-            INSERT_CLAUSE,
-            *values.values(),
-        )
-        .toArrow()
-    )
+    keys = [equality.source.alias(f"{KEY}{i}") for i, equality in enumerate(conjuncts)]
+    return rows.withColumns(taken).select(*keys, CLAUSE, INSERT_CLAUSE, *values.values())
+
+
+def _checked(
+    rows: DataFrame,
+    merge: ResolvedMerge,
+    values_of: dict[int, str],
+    conditions: Sequence[Column],
+) -> DataFrame:
+    """The rows and, if there are conditions, whether a clause that takes one breaks any."""
+    if not conditions:
+        return rows
+    kept, breaks, names = rows.columns, [F.lit(False)], merge.evolved_schema.names
+    for i, values in enumerate(dict.fromkeys(values_of.values())):
+        broken = f"{BREAKS_CONSTRAINT}{i}"
+        rows = with_broken(rows, values, names, conditions, broken)
+        breaks.append(F.col(values).isNotNull() & F.col(broken))
+    return rows.select(*kept, reduce(or_, breaks).alias(BREAKS_CONSTRAINT))
 
 
 def _bounded(source: PreparedSource) -> DataFrame:

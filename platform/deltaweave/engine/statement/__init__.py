@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deltaweave.engine.statement.broken_constraints import with_broken
 from deltaweave.engine.statement.clause_expressions import (
     clause_taken,
     first_insert,
@@ -21,4 +22,5 @@ __all__ = [
     "insert_places",
     "insertable",
     "updated",
+    "with_broken",
 ]

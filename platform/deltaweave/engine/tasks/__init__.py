@@ -16,12 +16,14 @@ from deltaweave.engine.tasks.bloom_filters import (
     filters_of,
     holders_of,
 )
+from deltaweave.engine.tasks.change_feed import change_file
 from deltaweave.engine.tasks.parquet_rewrite import (
     REWRITTEN_SCHEMA,
     as_stored,
     rewrite_rows,
     rewriter,
 )
+from deltaweave.engine.tasks.stored_rows import rows_at
 from deltaweave.engine.tasks.table_format import (
     NotRewritableError,
     TableFormat,
@@ -38,6 +40,7 @@ __all__ = [
     "NotRewritableError",
     "TableFormat",
     "as_stored",
+    "change_file",
     "check_copyable",
     "estimated_bytes",
     "filters_of",
@@ -45,6 +48,7 @@ __all__ = [
     "opened",
     "rewrite_rows",
     "rewriter",
+    "rows_at",
     "write_file",
 ]
 

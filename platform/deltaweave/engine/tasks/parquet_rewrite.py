@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from deltaweave.engine.tasks.change_file import ChangeFile, change_file
+from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
 from deltaweave.engine.tasks.file_statistics import Statistics
+from deltaweave.engine.tasks.stored_rows import FirstRow, row_groups, with_ids, with_ids_of
 from deltaweave.engine.tasks.table_format import (
     NotRewritableError,
     TableFormat,
@@ -31,10 +32,6 @@ REWRITTEN_SCHEMA = (
     "file string, name string, size bigint, stats string, "
     "change_file string, change_file_size bigint, refused string"
 )
-
-
-FirstRow = tuple[int, int]
-"""The row id of a file's first row, and the commit version of the rows that store none."""
 
 
 class RewriteFailedError(Exception):
@@ -168,9 +165,7 @@ def rewrite_rows(
         with suppress(FileNotFoundError):
             os.remove(target)
         raise
-    recorded = None
-    if feed is not None and feed.name is not None and feed.size is not None:
-        recorded = feed.name, feed.size
+    recorded = None if feed is None else feed.written
     if not statistics.num_records:
         os.remove(target)
         return Rewritten(None, recorded)
@@ -198,51 +193,22 @@ def _write(path: str, target: str, changes: _Changes, table: TableFormat) -> Sta
         check_copyable(old, table.file_schema, new_calendar=table.new_calendar)
         with table.writer(target, _with_dictionary(old)) as writer:
             start = 0
-            for part in _row_groups(old, table.file_schema):
+            for part in row_groups(old, table.file_schema):
                 here = slice(*np.searchsorted(changes.indexes, (start, start + part.num_rows)))
                 places, deleted = changes.indexes[here] - start, changes.deleted[here]
                 new_rows = changes.new_rows[here]
                 if changes.first_row is not None:
-                    part = _with_ids(part, start, changes.first_row)
-                    new_rows = _with_ids_of(new_rows, part.take(pa.array(places)))
+                    part = with_ids(part, start, changes.first_row)
+                    new_rows = with_ids_of(new_rows, part.take(pa.array(places)))
                 if changes.feed is not None:
-                    changes.feed.add(part.take(pa.array(places)), new_rows, deleted)
+                    before = part.take(pa.array(places))
+                    changes.feed.add(images(before, new_rows, deleted))
                 after = _changed(part, new_rows, places, deleted)
                 if after.num_rows:
                     writer.write_table(after, row_group_size=after.num_rows)
                     statistics.add(after)
                 start += part.num_rows
     return statistics
-
-
-def _with_ids(rows: pyarrow.Table, start: int, first_row: FirstRow) -> pyarrow.Table:
-    """Rows with their row ids and commit versions (Delta protocol, "Reading Row Tracking").
-
-    Args:
-        rows: Rows of a file, whose last two columns are what it stores of them.
-        start: The place of the first of them in the file.
-        first_row: That of the file.
-    """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    row_id, version = first_row
-    by_place = pa.array(np.arange(row_id + start, row_id + start + rows.num_rows))
-    of_ids, of_versions = rows.num_columns - 2, rows.num_columns - 1
-    ids = pc.coalesce(rows[of_ids], by_place)
-    versions = pc.coalesce(rows[of_versions], pa.scalar(version, pa.int64()))
-    rows = rows.set_column(of_ids, rows.schema.field(of_ids), ids)
-    return rows.set_column(of_versions, rows.schema.field(of_versions), versions)
-
-
-def _with_ids_of(new_rows: pyarrow.Table, old_rows: pyarrow.Table) -> pyarrow.Table:
-    """New rows with the ids of those that they replace; their version is that of the commit."""
-    import pyarrow as pa
-
-    of_ids, of_versions = old_rows.schema.field(-2), old_rows.schema.field(-1)
-    new_rows = new_rows.append_column(of_ids, old_rows[of_ids.name])
-    return new_rows.append_column(of_versions, pa.nulls(new_rows.num_rows, pa.int64()))
 
 
 def _changed(
@@ -258,25 +224,6 @@ def _changed(
     order[places] = rows.num_rows + np.arange(len(places))
     order = np.delete(order, places[deleted])
     return pa.concat_tables([rows, new_rows]).combine_chunks().take(pa.array(order))
-
-
-def _row_groups(
-    old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema
-) -> Iterator[pyarrow.Table]:
-    """The file's row groups with the table's columns, in the file's order."""
-    import pyarrow as pa
-
-    stored = set(old.schema_arrow.names)
-    columns = [name for name in schema.names if name in stored]
-    for group in range(old.num_row_groups):
-        rows = old.read_row_group(group, columns=columns, use_threads=False)
-        arrays = [
-            rows[wanted.name].cast(wanted.type)
-            if wanted.name in stored
-            else pa.nulls(rows.num_rows, wanted.type)
-            for wanted in schema
-        ]
-        yield pa.table(arrays, schema=schema)
 
 
 def _with_dictionary(old: pyarrow.parquet.ParquetFile) -> list[str]:

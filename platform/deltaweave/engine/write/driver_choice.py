@@ -29,8 +29,18 @@ from deltaweave.delta.log import FileList
 from deltaweave.delta.scan import estimated_bytes, tracked_columns
 from deltaweave.delta.statement import Equality, equalities_alone
 from deltaweave.engine import limits
+from deltaweave.engine.find import local_paths
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from deltaweave.engine.tasks import (
+    NotRewritableError,
+    TableFormat,
+    check_copyable,
+    opened,
+)
+from deltaweave.engine.tasks import (
+    estimated_bytes as bytes_in_memory,
+)
+from deltaweave.engine.write.strategy import ONLY_DELTA_CHECKS, REWRITE_IN_PLACE
 
 ON_DRIVER = "spark.deltaweave.merge.onDriver"
 """Whether small merges run without Spark jobs but one: `auto`, the default (if their source is
@@ -87,6 +97,17 @@ def why_not_these_files(candidates: FileList) -> str | None:
     return None
 
 
+def check_copied(files: FileList, table: TableFormat) -> None:
+    """Raise NotRewritableError for a file that Arrow may not copy, or if there is too much."""
+    size = 0
+    for path in local_paths(files):
+        with opened(path) as file:
+            check_copyable(file, table.schema, new_calendar=table.new_calendar)
+            size += bytes_in_memory(file)
+    if size > limits.MAX_COPIED_BYTES_ON_DRIVER:
+        raise NotRewritableError(f"the files to rewrite have about {size:,} bytes in memory")
+
+
 def _of_statement(transaction: Transaction, source: PreparedSource) -> str | None:
     merge = transaction.merge
     if not source.gives_same_rows:
@@ -117,8 +138,6 @@ def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> str | None
 def _of_table(transaction: Transaction) -> str | None:
     if transaction.partition_columns:
         return "the table is partitioned"
-    if transaction.keeps_change_feed:
-        return "the table keeps a change feed"
     if tracked_columns(transaction) is not None:
         return "the table tracks its rows"
     if any(key.startswith(_IDENTITY) for c in data_columns(transaction) for key in c.metadata):
@@ -126,8 +145,8 @@ def _of_table(transaction: Transaction) -> str | None:
     setting = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto")
     if setting == "false" and not vectors_writable(transaction):
         return f"{REWRITE_IN_PLACE} is false"
-    if conditions_of_rows(transaction) != []:
-        return "the table has constraints"
+    if conditions_of_rows(transaction) is None:
+        return ONLY_DELTA_CHECKS
     return why_not_writable(transaction)
 
 

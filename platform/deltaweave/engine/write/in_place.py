@@ -7,12 +7,11 @@ with its rows in the same order. Unmodified rows are not shuffled, and a sorted 
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import compress
-from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
@@ -39,7 +38,7 @@ from deltaweave.engine.columns import (
 from deltaweave.engine.executor_python import found_without_pyarrow
 from deltaweave.engine.find import TouchedFilesScan
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.statement import clause_taken, columns_before, updated
+from deltaweave.engine.statement import clause_taken, columns_before, updated, with_broken
 from deltaweave.engine.tasks import REWRITTEN_SCHEMA, rewriter
 from deltaweave.engine.write.files_format import table_format
 from deltaweave.engine.write.rows import inserted_rows, together, updates_from_source
@@ -114,13 +113,14 @@ def rewrite_without_inserts(
         for path, row in done.items()
         if row["name"] is not None
     }
-    changes = {
-        path: (row["change_file"], row["change_file_size"])
+    partitions = dict(zip(files.paths, files.rows["partition"].to_pylist(), strict=True))
+    changes = [
+        (row["change_file"], row["change_file_size"], json.loads(partitions[path]))
         for path, row in done.items()
         if row["change_file"] is not None
-    }
+    ]
     added = additions(files, new)
-    written = written_without_spark(transaction.transaction, added).with_changes(files, changes)
+    written = written_without_spark(transaction.transaction, added).with_changes(changes)
     replaced = [path for path in files.paths if path in new]
     replacements = dict(zip(replaced, written.files.paths, strict=True))
     return RewrittenInPlace(written, replacements, scan.touched.but_for(in_place))
@@ -225,13 +225,9 @@ def _checked(
     place = [FILE, TARGET_ROW_ID, IS_DELETED]
     if not conditions:
         return changes.select(*place, F.lit(False).alias(BREAKS_CONSTRAINT), VALUES)
-    # Conditions name the table's columns.
-    named = [
-        F.col(f"{VALUES}.v{i}").alias(name) for i, name in enumerate(merge.evolved_schema.names)
-    ]
-    holds = [F.coalesce(condition, F.lit(False)) for condition in conditions]
-    breaks = ~F.col(IS_DELETED) & ~reduce(and_, holds)
-    rows = changes.select(*place, VALUES, *named)
+    names = merge.evolved_schema.names
+    rows = with_broken(changes, VALUES, names, conditions, BREAKS_CONSTRAINT)
+    breaks = F.col(BREAKS_CONSTRAINT) & ~F.col(IS_DELETED)
     rows = rows.select(*place, breaks.alias(BREAKS_CONSTRAINT), VALUES)
     if stored.all():
         return rows

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from deltaweave.delta.commit import Transaction, written_without_spark
-from deltaweave.delta.files import NewFile, additions, mark_here
+from deltaweave.delta.commit import Transaction, WrittenFiles, written_without_spark
+from deltaweave.delta.files import NewFile, additions, conditions_of_rows, mark_here
 from deltaweave.delta.statement import Equality
 from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, FILE, NO_CLAUSE, SOURCE_ROW, TARGET_ROW_ID
@@ -35,13 +35,11 @@ from deltaweave.engine.source import CollectedSource, PreparedSource, collect_so
 from deltaweave.engine.tasks import (
     NotRewritableError,
     TableFormat,
-    check_copyable,
-    estimated_bytes,
-    opened,
     rewrite_rows,
     write_file,
 )
-from deltaweave.engine.write.driver_choice import why_not_these_files
+from deltaweave.engine.write.driver_choice import check_copied, why_not_these_files
+from deltaweave.engine.write.driver_feed import record_changes
 from deltaweave.engine.write.driver_rows import SourceValues
 from deltaweave.engine.write.files_format import table_format
 from deltaweave.engine.write.mark_or_rewrite import (
@@ -114,7 +112,9 @@ def find_on_driver(
     """
     import pyarrow as pa
 
-    collected = collect_source(transaction.merge, source, conjuncts)
+    conditions = conditions_of_rows(transaction)
+    assert conditions is not None, "choose_driver"
+    collected = collect_source(transaction.merge, source, conjuncts, conditions)
     if collected is None:
         return Tried()
     files = files_by_conditions(transaction)
@@ -160,7 +160,8 @@ def _found(
     else:
         fates = all_rewritten(scan)
     table = table_format(transaction)
-    _check_copied(fates, table)
+    # The change feed has the changed rows as they were.
+    check_copied(fates.copied if table.change_feed is None else scan.touched, table)
     _check_new_rows(collected, pairs)
     is_inserted = ~pairs.is_matched & (collected.insert_clauses != NO_CLAUSE)
     return Found(
@@ -172,17 +173,6 @@ def _found(
         np.asarray(is_inserted),
         table,
     )
-
-
-def _check_copied(fates: TouchedFileFates, table: TableFormat) -> None:
-    """Raise NotRewritableError for a file that Arrow may not copy, or if there is too much."""
-    size = 0
-    for path in local_paths(fates.copied):
-        with opened(path) as file:
-            check_copyable(file, table.schema, new_calendar=table.new_calendar)
-            size += estimated_bytes(file)
-    if size > limits.MAX_COPIED_BYTES_ON_DRIVER:
-        raise NotRewritableError(f"the files to rewrite have about {size:,} bytes in memory")
 
 
 def _check_new_rows(collected: CollectedSource, pairs: DriverPairs) -> None:
@@ -209,6 +199,7 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
     values = SourceValues(found.source, found.table.schema)
     try:
         replaced, others = _write_files(transaction, found, values, changes, marks=marks)
+        recorded = _recorded(found, values, changes)
     except Exception as error:  # of pyarrow, the file system, or a thread that cannot begin
         transaction.own_files.delete_all()
         raise NotRewritableError(f"the driver could not write a file: {error}") from error
@@ -217,6 +208,9 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
         written = written_without_spark(
             transaction.transaction, additions(found.fates.copied, replaced, others)
         )
+    if recorded is not None:
+        written = written or WrittenFiles.of(found.scan.touched.none())
+        written = written.with_changes([(*recorded, {})])
     to_mark = found.scan.changed_on_driver(found.fates.stay)
     assert to_mark is not None, "the pairs are on the driver"
     vectors = mark_here(transaction, to_mark[FILE], to_mark[TARGET_ROW_ID], found.fates.stay)
@@ -279,4 +273,15 @@ def _rewrite(
     order = np.full(len(places), new_rows.num_rows)
     order[has_new_row] = np.arange(new_rows.num_rows)
     new = padded.take(pa.array(order))
-    return rewrite_rows(path, places, ~has_new_row, new, found.table).file
+    table = replace(found.table, change_feed=None)  # `_recorded` writes it
+    return rewrite_rows(path, places, ~has_new_row, new, table).file
+
+
+def _recorded(found: Found, values: SourceValues, changes: pyarrow.Table) -> tuple[str, int] | None:
+    """The file of the change feed, if there is one."""
+    import numpy as np
+
+    inserted = np.flatnonzero(found.is_inserted)
+    new_rows = values.rows(inserted, found.source.insert_clauses[inserted])
+    touched = local_paths(found.scan.touched)
+    return record_changes(found.table, values, changes, touched, new_rows)

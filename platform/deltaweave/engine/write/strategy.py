@@ -21,6 +21,8 @@ from deltaweave.engine.write.mark_or_rewrite import max_marked_fraction
 REWRITE_IN_PLACE = "spark.deltaweave.merge.rewriteInPlace"
 """Whether files are rewritten in place: `auto` (if there is enough to copy), `true` or `false`."""
 
+ONLY_DELTA_CHECKS = "only Delta's writer checks some of the table's constraints"
+
 
 class Strategy(Enum):
     """How the changes of a merge were written; the values are those of `MergeResult.strategy`."""
@@ -89,5 +91,5 @@ def _why_not_in_place(transaction: Transaction, source: PreparedSource) -> str |
     if partitioned_by and not all(keeps_columns(merge, each, partitioned_by) for each in updates):
         return "an update may move rows to another partition"
     if conditions_of_rows(transaction) is None:
-        return "only Delta's writer checks some of the table's constraints"
+        return ONLY_DELTA_CHECKS
     return why_not_writable(transaction)

@@ -28,11 +28,12 @@ from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import Rows, frame, write_table
 from tests.footers import SPARK_VERSION, rewritten_footer
 from tests.on_driver import written_on_driver
-from tests.oracles import all_files, commit_info, configured, newest_version
+from tests.oracles import actions, all_files, commit_info, configured, newest_version
 from tests.spark_jobs import jobs_of
 
 SCHEMA = "k INT, v INT"
 VECTORS = {"delta.enableDeletionVectors": "true"}
+FEED = {"delta.enableChangeDataFeed": "true"}
 FULL = pytest.mark.full_matrix
 LAYOUTS = ["copy_on_write", "vectors"]
 # In `make test`, one of the layouts.
@@ -154,9 +155,8 @@ def test_what_statements_and_settings_qualify(
 
 TABLES: dict[str, tuple[dict[str, Any], str]] = {
     "partitioned": ({"partition_by": ["v"]}, "the table is partitioned"),
-    "feed": ({"properties": {"delta.enableChangeDataFeed": "true"}}, "keeps a change feed"),
     "row ids": ({"properties": {"delta.enableRowTracking": "true"}}, "tracks its rows"),
-    "constraint": ({"ddl": "k INT NOT NULL, v INT"}, "has constraints"),
+    "text of limited length": ({"ddl": "k INT, v INT, w VARCHAR(3)"}, "only Delta's writer checks"),
     "identity": (
         {"ddl": "k INT, v INT, id BIGINT GENERATED ALWAYS AS IDENTITY"},
         "has identity columns",
@@ -176,6 +176,47 @@ def test_what_tables_do_not_qualify(spark: SparkSession, tmp_path: Path, name: s
     clause = "WHEN MATCHED THEN DELETE"
     statement = f"MERGE INTO delta.`{path}` t USING qualifying s ON t.k = s.k {clause}"
     assert why_not in deltaweave.explain(spark, statement).why_not_on_driver
+
+
+@pytest.mark.parametrize("properties", [VECTORS, pytest.param({}, marks=FULL)], ids=["v", "c"])
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ([(1, 11), (3, 30)], None),
+        ([(1, 0)], "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"),
+        ([(1, None)], "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"),  # neither true nor false
+        ([(3, -1)], "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"),  # inserted
+        ([(None, 5)], "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"),
+        ([(2, -7)], None),  # its row is deleted
+    ],
+)
+def test_constraints_are_checked_of_new_rows(
+    spark: SparkSession,
+    tmp_path: Path,
+    on_driver: list[Any],
+    properties: dict[str, str],
+    source: Rows,
+    error: str | None,
+) -> None:
+    path = str(tmp_path / "table")
+    ddl = "k INT NOT NULL, v INT"
+    check = "ALTER TABLE {target} ADD CONSTRAINT c CHECK (v > 0)"
+    write_table(spark, path, [(1, 10), (2, 20)], ddl, ddl=ddl, properties=properties, setup=[check])
+    before, version = rows_of(Table(spark, path)), newest_version(path)
+    merge = Table(spark, path).merge(frame(spark, source, SCHEMA), on="t.k = s.k")
+    merge = merge.when_matched_delete(condition="s.v = -7").when_matched_update_all()
+    merge = merge.when_not_matched_insert_all()
+    if error is None:
+        merge.execute()
+        assert on_driver
+        kept = {row[0]: row for row in before} | {row[0]: row for row in source}
+        assert rows_of(Table(spark, path)) == sorted(row for row in kept.values() if row[1] != -7)
+        return
+    with pytest.raises(errors.ConstraintViolationError) as raised:
+        merge.execute()
+    assert error in (raised.value.error_class or "")
+    assert not on_driver
+    assert (rows_of(Table(spark, path)), newest_version(path)) == (before, version)
 
 
 # Two values of each type, as near to each other as statistics and careless readers confuse.
@@ -641,32 +682,39 @@ MAPPED = {"delta.columnMapping.mode": "name"}
 
 
 @pytest.mark.parametrize(
-    "properties",
-    [pytest.param({}, marks=FULL), MAPPED | VECTORS],
-    ids=["copy_on_write", "mapped_with_vectors"],
+    ("properties", "where"),
+    [
+        pytest.param({}, "_write_files", marks=FULL),
+        (MAPPED | VECTORS, "_write_files"),
+        (FEED, "record_changes"),
+    ],
+    ids=["copy_on_write", "mapped_with_vectors", "feed"],
 )
 def test_spark_does_the_merge_where_a_write_fails_and_no_file_is_left(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     properties: dict[str, str],
+    where: str,
 ) -> None:
     path = str(tmp_path / "table")
     write_table(spark, path, [(k, 0) for k in range(4)], SCHEMA, files=2, properties=properties)
     before = {file for file in all_files(path) if file.endswith(".parquet")}
-    write = on_driver_module._write_files
+    write = getattr(on_driver_module, where)
 
     def fails(*arguments: Any, **options: Any) -> Any:
         write(*arguments, **options)
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(on_driver_module, "_write_files", fails)
+    monkeypatch.setattr(on_driver_module, where, fails)
     upsert(Table(spark, path), [(0, 1), (9, 1)])
     assert rows_of(Table(spark, path)) == [(0, 1), (1, 0), (2, 0), (3, 0), (9, 1)]
     there = {file for file in all_files(path) if file.endswith(".parquet")}
     files = deltalake.DeltaTable(path).file_uris()
     of_table = {file.removeprefix(f"{path}/").removeprefix(f"file://{path}/") for file in files}
-    assert there == before | of_table
+    of_feed = {each["cdc"]["path"] for each in actions(path, 1) if "cdc" in each}
+    assert bool(of_feed) is (properties == FEED)
+    assert there == before | of_table | of_feed
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,117 @@
+"""Write rows of the change data feed as a file (Delta protocol, section "Change Data Files").
+
+Tasks on executors and the driver use it. It needs only pyarrow.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from deltaweave.engine.tasks.table_format import TableFormat
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.parquet
+
+_CHANGE_TYPE = "_change_type"
+
+
+class ChangeFile:
+    """A file of the feed, begun with its first rows.
+
+    Attributes:
+        written: Its name and its size in bytes, once it is complete; None if it has no rows.
+    """
+
+    def __init__(self, table: TableFormat, directory: str) -> None:
+        self._table = table
+        self._path = os.path.join(directory, table.new_name(of_change_feed=True))
+        self._stack = ExitStack()
+        self._writer: pyarrow.parquet.ParquetWriter | None = None
+        self.written: tuple[str, int] | None = None
+
+    def add(self, parts: Sequence[tuple[pyarrow.Table, str]]) -> None:
+        """Add rows, each with what happened to it.
+
+        Args:
+            parts: Rows of a file of the table, and their `_change_type`.
+        """
+        import pyarrow as pa
+
+        rows = pa.concat_tables([_typed(part, what) for part, what in parts])
+        if rows.num_rows:
+            self._open(rows.schema).write_table(rows)
+
+    def complete(self) -> None:
+        """Write what is left of it."""
+        self._stack.close()
+        if self._writer is not None:
+            self.written = os.path.basename(self._path), os.path.getsize(self._path)
+
+    def delete(self) -> None:
+        """Delete it, whatever is written of it."""
+        try:
+            self._stack.close()
+        finally:
+            if os.path.exists(self._path):
+                os.remove(self._path)
+
+    def _open(self, schema: pyarrow.Schema) -> pyarrow.parquet.ParquetWriter:
+        if self._writer is None:
+            _make(os.path.dirname(self._path), self._table.mode)
+            writing = self._table.writer(self._path, True, schema)
+            self._writer = self._stack.enter_context(writing)
+        return self._writer
+
+
+@contextmanager
+def change_file(table: TableFormat) -> Iterator[ChangeFile | None]:
+    """A file of the feed, complete after the block and gone if it fails; None without a feed."""
+    if table.change_feed is None:
+        yield None
+        return
+    file = ChangeFile(table, table.change_feed)
+    try:
+        yield file
+        file.complete()
+    except BaseException:
+        file.delete()
+        raise
+
+
+def images(
+    before: pyarrow.Table, after: pyarrow.Table, deleted: Any
+) -> list[tuple[pyarrow.Table, str]]:
+    """The entries of the change feed for some rows, by what happened to them.
+
+    Args:
+        before: The rows as they were.
+        after: As they are now; any row where it is deleted.
+        deleted: For each of them, whether it is deleted (numpy array of booleans).
+    """
+    import pyarrow as pa
+
+    kept = pa.array(~deleted)
+    return [
+        (before.filter(kept), "update_preimage"),
+        (after.filter(kept), "update_postimage"),
+        (before.filter(pa.array(deleted)), "delete"),
+    ]
+
+
+def _typed(rows: pyarrow.Table, what: str) -> pyarrow.Table:
+    import pyarrow as pa
+
+    return rows.append_column(_CHANGE_TYPE, pa.repeat(pa.scalar(what), rows.num_rows))
+
+
+def _make(directory: str, file_mode: int) -> None:
+    """Make the directory, if it is not there, for those who may read and write such files."""
+    try:
+        os.mkdir(directory)
+    except FileExistsError:
+        return
+    os.chmod(directory, file_mode | (file_mode & 0o444) >> 2)

@@ -31,6 +31,7 @@ def customers_from(
     return customers
 
 
+@pytest.mark.minutes
 def test_runs_apply_events_in_whatever_order_they_come(
     spark: SparkSession, run: Run, table: Callable[[str], Table]
 ) -> None:

@@ -169,6 +169,7 @@ def test_a_partition_that_counts_up_is_applied_once_also_after_a_full_refresh(
     assert rows(table("counts")) == [("x", 3)]
 
 
+@pytest.mark.minutes
 def test_a_delivery_is_applied_once_and_a_later_one_again(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:

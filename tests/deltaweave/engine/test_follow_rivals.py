@@ -506,6 +506,7 @@ def test_identity_values_are_not_given_out_twice_after_a_lost_commit(
     assert len({row.id for row in rows}) == len(rows) == 6
 
 
+@pytest.mark.minutes
 def test_a_merge_follows_one_commit_after_another_up_to_the_limit(
     spark: SparkSession, tmp_path: Path, runs: list[int], overtaken: Callable[..., None]
 ) -> None:
@@ -653,6 +654,7 @@ def test_what_fails_between_two_commits_releases_the_lock(
     assert newest_version(str(path)) == 1
 
 
+@pytest.mark.minutes
 def test_a_merge_that_has_to_be_done_again_does_not_keep_the_lock(
     spark: SparkSession, tmp_path: Path, runs: list[int], overtaken: Callable[..., None]
 ) -> None:
@@ -670,6 +672,7 @@ def test_a_merge_that_has_to_be_done_again_does_not_keep_the_lock(
     assert rows_as_text(table.read().collect()) == rows_as_text(expected)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(("attempts", "times"), [(None, limits.DEFAULT_RUNS), ("3", 3)])
 def test_a_merge_that_loses_each_time_is_done_so_often(
     spark: SparkSession,

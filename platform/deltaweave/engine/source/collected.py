@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
@@ -47,7 +45,8 @@ class CollectedSource:
 
     Attributes:
         keys: The values that they have for the equalities of the ON condition.
-        rows: `CLAUSE` and `INSERT_CLAUSE` of each row, and its values.
+        rows: `CLAUSE` and `INSERT_CLAUSE` of each row, its values and, if the table has
+            constraints, whether values break any.
         values_of: By the place of an update or insert clause, the column of `rows` (struct) with
             the values that it gives; null in rows that it does not take.
     """
@@ -68,6 +67,20 @@ class CollectedSource:
         clauses: numpy.ndarray = self.rows[INSERT_CLAUSE].to_numpy()
         return clauses
 
+    def breaks_constraint(self, rows: numpy.ndarray, clauses: numpy.ndarray) -> bool:
+        """Whether values break a constraint that clauses give to source rows.
+
+        Args:
+            rows: The numbers of the source rows.
+            clauses: For each of them, the place of a clause that takes it.
+        """
+        broken = {i: f"{BREAKS_CONSTRAINT}{values}" for i, values in self.values_of.items()}
+        return any(
+            self.rows[column].to_numpy()[rows[clauses == i]].any()
+            for i, column in broken.items()
+            if column in self.rows.column_names
+        )
+
 
 def collect_source(
     merge: ResolvedMerge,
@@ -75,7 +88,7 @@ def collect_source(
     conjuncts: Sequence[Equality],
     conditions: Sequence[Column],
 ) -> CollectedSource | None:
-    """Collect the source; None if it is too big, the query fails, or a row breaks a condition.
+    """Collect the source; None if it is too big, or if the query fails.
 
     Values and conditions are computed also for rows that the merge may not need them for. Whether
     their failure is one of the merge, only the usual way can tell.
@@ -96,7 +109,9 @@ def collect_source(
     try:
         with translated(merge.table, otherwise=SourceError):
             rows = _collected(merge, source, conjuncts, values_of)
-            table = _checked(rows, merge, values_of, conditions).toArrow()
+            if conditions:
+                rows = _with_broken(rows, merge, values_of, conditions)
+            table = rows.toArrow()
     except pa.ArrowException as error:
         logger.info("%s: the source is not collected: %s", merge.table, error)
         return None
@@ -109,12 +124,6 @@ def collect_source(
         return None
     if table.num_rows > limits.MAX_ROWS_ON_DRIVER:
         return None
-    if conditions:
-        *_, broken = table.columns
-        if broken.to_numpy().any():
-            logger.info("%s: a new row breaks a constraint", merge.table)
-            return None
-        table = table.select(range(table.num_columns - 1))
     _remember_counts(source, table)
     keys = collected_keys(conjuncts, table.select(range(len(conjuncts))))
     if table.nbytes > limits.MAX_BYTES_ON_DRIVER:
@@ -158,21 +167,17 @@ def _collected(
     return rows.withColumns(taken).select(*keys, CLAUSE, INSERT_CLAUSE, *values.values())
 
 
-def _checked(
+def _with_broken(
     rows: DataFrame,
     merge: ResolvedMerge,
     values_of: dict[int, str],
     conditions: Sequence[Column],
 ) -> DataFrame:
-    """The rows and, if there are conditions, whether a clause that takes one breaks any."""
-    if not conditions:
-        return rows
-    kept, breaks, names = rows.columns, [F.lit(False)], merge.evolved_schema.names
-    for i, values in enumerate(dict.fromkeys(values_of.values())):
-        broken = f"{BREAKS_CONSTRAINT}{i}"
-        rows = with_broken(rows, values, names, conditions, broken)
-        breaks.append(F.col(values).isNotNull() & F.col(broken))
-    return rows.select(*kept, reduce(or_, breaks).alias(BREAKS_CONSTRAINT))
+    """The rows and, for each column of values, whether they break a condition."""
+    names = merge.evolved_schema.names
+    for values in dict.fromkeys(values_of.values()):
+        rows = with_broken(rows, values, names, conditions, f"{BREAKS_CONSTRAINT}{values}")
+    return rows
 
 
 def _bounded(source: PreparedSource) -> DataFrame:

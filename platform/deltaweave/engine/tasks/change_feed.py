@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from deltaweave.engine.tasks.table_format import TableFormat
@@ -114,4 +114,6 @@ def _make(directory: str, file_mode: int) -> None:
         os.mkdir(directory)
     except FileExistsError:
         return
-    os.chmod(directory, file_mode | (file_mode & 0o444) >> 2)
+    inherited = os.stat(directory).st_mode & 0o7000  # such as the group's bit
+    with suppress(OSError):
+        os.chmod(directory, inherited | file_mode | (file_mode & 0o444) >> 2)

@@ -8,11 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from deltaweave.engine.tasks.table_format import TableFormat, check_copyable, opened
+from deltaweave.engine.tasks.table_format import (
+    NotRewritableError,
+    TableFormat,
+    check_copyable,
+    opened,
+)
 
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
+
+_ROWS_AT_ONCE = 1_024
 
 FirstRow = tuple[int, int]
 """The row id of a file's first row, and the commit version of the rows that store none."""
@@ -26,11 +33,20 @@ def row_groups(old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> Iter
 def _row_group(
     old: pyarrow.parquet.ParquetFile, group: int, schema: pyarrow.Schema
 ) -> pyarrow.Table:
+    names = _stored_names(old, schema)
+    return _as_of_table(old.read_row_group(group, columns=names, use_threads=False), schema)
+
+
+def _stored_names(old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> list[str]:
+    stored = set(old.schema_arrow.names)
+    return [name for name in schema.names if name in stored]
+
+
+def _as_of_table(rows: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
+    """The rows with all columns of the table; those that are not stored are null."""
     import pyarrow as pa
 
-    stored = set(old.schema_arrow.names)
-    columns = [name for name in schema.names if name in stored]
-    rows = old.read_row_group(group, columns=columns, use_threads=False)
+    stored = set(rows.column_names)
     arrays = [
         rows[wanted.name].cast(wanted.type)
         if wanted.name in stored
@@ -40,20 +56,42 @@ def _row_group(
     return pa.table(arrays, schema=schema)
 
 
-def rows_at(path: str, places: Any, table: TableFormat) -> pyarrow.Table:
-    """The rows of a file at some places (int64, ascending)."""
+def rows_at(path: str, places: Any, table: TableFormat, max_bytes: int) -> pyarrow.Table:
+    """The rows of a file at some places.
+
+    Args:
+        path: The file.
+        places: Their numbers in the file (int64, ascending).
+        table: What files of the table look like.
+        max_bytes: The most bytes that they may have in memory.
+
+    Raises:
+        NotRewritableError: Arrow may not read the file, or the rows are too big.
+    """
     import numpy as np
     import pyarrow as pa
 
-    parts, start = [], 0
+    parts, start, size = [], 0, 0
     with opened(path) as old:
         check_copyable(old, table.schema, new_calendar=table.new_calendar)
-        for group in range(old.num_row_groups):
-            num_rows = old.metadata.row_group(group).num_rows
-            here = places[slice(*np.searchsorted(places, (start, start + num_rows)))] - start
-            if len(here):
-                parts.append(_row_group(old, group, table.schema).take(pa.array(here)))
-            start += num_rows
+        names = _stored_names(old, table.schema)
+        first = np.cumsum(
+            [0] + [old.metadata.row_group(i).num_rows for i in range(old.num_row_groups)]
+        )
+        for group in np.unique(np.searchsorted(first, places, side="right") - 1).tolist():
+            start = int(first[group])
+            # Few rows at once, since a value that a file stores once is in memory for each row.
+            for batch in old.iter_batches(_ROWS_AT_ONCE, [group], columns=names, use_threads=False):
+                here = slice(*np.searchsorted(places, (start, start + batch.num_rows)))
+                if len(places[here]):
+                    rows = _as_of_table(pa.Table.from_batches([batch]), table.schema)
+                    parts.append(rows.take(pa.array(places[here] - start)))
+                    size += parts[-1].nbytes
+                    if size > max_bytes:
+                        raise NotRewritableError(
+                            f"the changed rows have more than {max_bytes:,} bytes"
+                        )
+                start += batch.num_rows
     return pa.concat_tables([table.schema.empty_table(), *parts])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, FILE, SOURCE_ROW, TARGET_ROW_ID
 from deltaweave.engine.find import name_of
 from deltaweave.engine.tasks import TableFormat, change_file, rows_at
@@ -57,7 +58,7 @@ def _images(
     places, first = np.unique(changes[TARGET_ROW_ID].to_numpy(), return_index=True)
     clauses, rows = changes[CLAUSE].to_numpy()[first], changes[SOURCE_ROW].to_numpy()[first]
     is_updated = np.isin(clauses, list(values.source.values_of))
-    before = rows_at(path, places, table)
+    before = rows_at(path, places, table, limits.MAX_NEW_BYTES_ON_DRIVER)
     updated = pa.array(is_updated)
     return [
         (before.filter(updated), "update_preimage"),

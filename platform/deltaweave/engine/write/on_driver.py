@@ -160,10 +160,9 @@ def _found(
     else:
         fates = all_rewritten(scan)
     table = table_format(transaction)
-    # The change feed has the changed rows as they were.
-    check_copied(fates.copied if table.change_feed is None else scan.touched, table)
-    _check_new_rows(collected, pairs)
+    check_copied(fates.copied, table)
     is_inserted = ~pairs.is_matched & (collected.insert_clauses != NO_CLAUSE)
+    _check_new_rows(collected, pairs, scan, np.flatnonzero(is_inserted))
     return Found(
         candidates,
         collected,
@@ -175,8 +174,13 @@ def _found(
     )
 
 
-def _check_new_rows(collected: CollectedSource, pairs: DriverPairs) -> None:
-    """Raise NotRewritableError if the new rows may be too big."""
+def _check_new_rows(
+    collected: CollectedSource,
+    pairs: DriverPairs,
+    scan: TouchedFilesScan,
+    inserted: numpy.ndarray,
+) -> None:
+    """Raise NotRewritableError if the new rows may be too big, or if one breaks a constraint."""
     import numpy as np
 
     assert pairs.pairs.on_driver is not None
@@ -184,6 +188,12 @@ def _check_new_rows(collected: CollectedSource, pairs: DriverPairs) -> None:
     at_most = collected.rows.nbytes * int(of_source_row.max(initial=1))
     if at_most > limits.MAX_NEW_BYTES_ON_DRIVER:
         raise NotRewritableError(f"the new rows may have {at_most:,} bytes")
+    changes = scan.changed_on_driver(scan.touched)
+    assert changes is not None, "the pairs are on the driver"
+    if collected.breaks_constraint(
+        changes[SOURCE_ROW].to_numpy(), changes[CLAUSE].to_numpy()
+    ) or collected.breaks_constraint(inserted, collected.insert_clauses[inserted]):
+        raise NotRewritableError("a new row breaks a constraint")  # which Delta's writer tells
 
 
 def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) -> MarkedFiles:
@@ -198,8 +208,8 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
     assert changes is not None, "the pairs are on the driver"
     values = SourceValues(found.source, found.table.schema)
     try:
+        recorded = _recorded(found, values, changes)  # first, since files may not be readable
         replaced, others = _write_files(transaction, found, values, changes, marks=marks)
-        recorded = _recorded(found, values, changes)
     except Exception as error:  # of pyarrow, the file system, or a thread that cannot begin
         transaction.own_files.delete_all()
         raise NotRewritableError(f"the driver could not write a file: {error}") from error

@@ -97,6 +97,7 @@ def current_rows(events: Sequence[Event]) -> set[Row]:
     return rows
 
 
+@pytest.mark.minutes
 @DRAWN
 @given(batches=batches_of(UPSERTS, UPSERTS, DELETES, TRUNCATES), names=NAMES)
 def test_any_order_batches_and_repeats_give_the_same_rows(

@@ -92,6 +92,7 @@ def test_only_files_that_may_hold_a_key_are_read_also_after_merges(
     assert upserted(table, [7], -5).metrics["numTargetFilesAfterSkipping"] <= most
 
 
+@pytest.mark.minutes
 def test_files_that_the_index_does_not_know_are_read(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "table"
     table = table_of_random_keys(spark, path)

@@ -295,7 +295,13 @@ def test_explain_says_why_spark_rewrites_files(
 
 @pytest.mark.parametrize(
     "layout",
-    [{}, {"partition_by": ["p"]}, {"properties": {"delta.columnMapping.mode": "name"}}],
+    [
+        {},
+        {"partition_by": ["p"]},
+        pytest.param(
+            {"properties": {"delta.columnMapping.mode": "name"}}, marks=pytest.mark.minutes
+        ),
+    ],
     ids=["plain", "partitioned", "column_mapping"],
 )
 def test_files_rewritten_in_place_record_their_changes_in_the_feed(
@@ -353,7 +359,11 @@ CHECKS = (
 )
 
 
-@pytest.mark.parametrize("partition_by", [(), ("p",)], ids=["plain", "partitioned"])
+@pytest.mark.parametrize(
+    "partition_by",
+    [(), pytest.param(("p",), marks=pytest.mark.minutes)],
+    ids=["plain", "partitioned"],
+)
 @pytest.mark.parametrize(
     ("source", "breaks"),
     [

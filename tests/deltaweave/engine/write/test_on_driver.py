@@ -187,7 +187,7 @@ def test_what_tables_do_not_qualify(spark: SparkSession, tmp_path: Path, name: s
         ([(1, None)], "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"),  # neither true nor false
         ([(3, -1)], "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"),  # inserted
         ([(None, 5)], "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"),
-        ([(2, -7)], None),  # its row is deleted
+        ([(2, -7)], None),  # its row is deleted, though it would be inserted if it were not there
     ],
 )
 def test_constraints_are_checked_of_new_rows(

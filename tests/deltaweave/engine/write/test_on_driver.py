@@ -178,45 +178,36 @@ def test_what_tables_do_not_qualify(spark: SparkSession, tmp_path: Path, name: s
     assert why_not in deltaweave.explain(spark, statement).why_not_on_driver
 
 
-@pytest.mark.parametrize("properties", [VECTORS, pytest.param({}, marks=FULL)], ids=["v", "c"])
-@pytest.mark.parametrize(
-    ("source", "error"),
-    [
-        ([(1, 11), (3, 30)], None),
-        ([(1, 0)], "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"),
-        ([(1, None)], "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"),  # neither true nor false
-        ([(3, -1)], "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"),  # inserted
-        ([(None, 5)], "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"),
-        ([(2, -7)], None),  # its row is deleted, though it would be inserted if it were not there
-    ],
-)
+@ONE_LAYOUT
 def test_constraints_are_checked_of_new_rows(
-    spark: SparkSession,
-    tmp_path: Path,
-    on_driver: list[Any],
-    properties: dict[str, str],
-    source: Rows,
-    error: str | None,
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
 ) -> None:
     path = str(tmp_path / "table")
     ddl = "k INT NOT NULL, v INT"
     check = "ALTER TABLE {target} ADD CONSTRAINT c CHECK (v > 0)"
     write_table(spark, path, [(1, 10), (2, 20)], ddl, ddl=ddl, properties=properties, setup=[check])
-    before, version = rows_of(Table(spark, path)), newest_version(path)
-    merge = Table(spark, path).merge(frame(spark, source, SCHEMA), on="t.k = s.k")
-    merge = merge.when_matched_delete(condition="s.v = -7").when_matched_update_all()
-    merge = merge.when_not_matched_insert_all()
-    if error is None:
-        merge.execute()
-        assert on_driver
-        kept = {row[0]: row for row in before} | {row[0]: row for row in source}
-        assert rows_of(Table(spark, path)) == sorted(row for row in kept.values() if row[1] != -7)
-        return
-    with pytest.raises(errors.ConstraintViolationError) as raised:
-        merge.execute()
-    assert error in (raised.value.error_class or "")
-    assert not on_driver
-    assert (rows_of(Table(spark, path)), newest_version(path)) == (before, version)
+    table, there = Table(spark, path), {1: 10, 2: 20}
+    sources: list[tuple[Rows, str | None]] = [
+        ([(1, 11), (3, 30)], None),
+        ([(1, 0)], "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"),
+        ([(1, None)], "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"),  # neither true nor false
+        ([(4, -1)], "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"),  # inserted
+        ([(None, 5)], "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"),
+        ([(2, -7)], None),  # its row is deleted, though it would be inserted if it were not there
+    ]
+    for source, error in sources:
+        merge = table.merge(frame(spark, source, SCHEMA), on="t.k = s.k")
+        merge = merge.when_matched_delete(condition="s.v = -7").when_matched_update_all()
+        merge = merge.when_not_matched_insert_all()
+        on_driver.clear()
+        if error is None:
+            merge.execute()
+            there = {k: v for k, v in (there | dict(source)).items() if v != -7}
+        else:
+            with pytest.raises(errors.ConstraintViolationError, match=error):
+                merge.execute()
+        assert bool(on_driver) is (error is None), source
+        assert rows_of(table) == sorted(there.items()), source
 
 
 # Two values of each type, as near to each other as statistics and careless readers confuse.

@@ -58,7 +58,7 @@ def attempts_at_a_merge(
 def wait_after_losses(losses: int) -> None:
     """Wait before the same output is committed again: not after two losses, then up to 2 s."""
     if losses > 2:
-        time.sleep(random.uniform(0, min(2, 0.05 * 2**losses)))
+        time.sleep(random.uniform(0, min(2, 0.05 * 2 ** min(losses, 6))))
 
 
 def again_after_another_creator(function: Callable[P, R]) -> Callable[P, R]:

@@ -1,0 +1,20 @@
+"""How long lost commits wait."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from deltaweave import retries
+
+
+def test_waits_between_commits_of_one_output_begin_after_two_losses_and_end_at_two_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    monkeypatch.setattr(retries.random, "uniform", lambda low, high: high)
+    for losses in (1, 2, 3, 4, 6, 50, 5_000):
+        retries.wait_after_losses(losses)
+    assert waits == [0.4, 0.8, 2, 2, 2]

@@ -569,14 +569,20 @@ def test_writers_at_once_lose_nothing_and_insert_no_key_twice(
     assert rows_as_text(table.read().collect()) == rows_as_text(expected)
 
 
+@pytest.fixture
+def path(spark: SparkSession, tmp_path: Path) -> Path:
+    """A table without deletion vectors, with `FIRST` and `LAST` in a file each."""
+    path = tmp_path / "table"
+    write_table(spark, str(path), [*FIRST, *LAST], SCHEMA, files=2)
+    return path
+
+
 def test_on_a_local_disk_no_other_merge_comes_between_a_look_at_the_winner_and_the_next_commit(
     spark: SparkSession,
-    tmp_path: Path,
+    path: Path,
     overtaken: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path = tmp_path / "table"
-    write_table(spark, str(path), [*FIRST, *LAST], SCHEMA, files=2)
     table, versions = Table(spark, str(path)), []
     look = follow_rivals.transaction_after
 
@@ -606,12 +612,10 @@ def test_on_a_local_disk_no_other_merge_comes_between_a_look_at_the_winner_and_t
 
 def test_a_look_that_takes_long_does_not_keep_the_lock(
     spark: SparkSession,
-    tmp_path: Path,
+    path: Path,
     overtaken: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path = tmp_path / "table"
-    write_table(spark, str(path), [*FIRST, *LAST], SCHEMA, files=2)
     monkeypatch.setattr(limits, "MAX_BYTES_UNDER_LOCK", 0)
     free = []
     hold_match = follow_rivals.hold_match
@@ -630,13 +634,11 @@ def test_a_look_that_takes_long_does_not_keep_the_lock(
 @pytest.mark.parametrize("where", ["transaction_after", "hold_match", "merge_metrics", "committed"])
 def test_what_fails_between_two_commits_releases_the_lock(
     spark: SparkSession,
-    tmp_path: Path,
+    path: Path,
     overtaken: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     where: str,
 ) -> None:
-    path = tmp_path / "table"
-    write_table(spark, str(path), [*FIRST, *LAST], SCHEMA, files=2)
     rest = [committed] if where == "committed" else []
 
     def interrupted(*arguments: Any, **named: Any) -> Any:
@@ -656,10 +658,8 @@ def test_what_fails_between_two_commits_releases_the_lock(
 
 @pytest.mark.minutes
 def test_a_merge_that_has_to_be_done_again_does_not_keep_the_lock(
-    spark: SparkSession, tmp_path: Path, runs: list[int], overtaken: Callable[..., None]
+    spark: SparkSession, path: Path, runs: list[int], overtaken: Callable[..., None]
 ) -> None:
-    path = tmp_path / "table"
-    write_table(spark, str(path), [*FIRST, *LAST], SCHEMA, files=2)
     table = Table(spark, str(path))
     # The other merge takes the lock when this one is about to commit its second run.
     overtaken(

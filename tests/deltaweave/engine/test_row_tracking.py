@@ -37,6 +37,16 @@ def ids_and_versions(spark: SparkSession, outcome: Outcome) -> dict[int, tuple[i
     return {row[0]: (row[1], row[2]) for row in rows.collect()}
 
 
+def outcomes(spark: SparkSession, case: MergeCase, folder: Path) -> tuple[Outcome, Outcome]:
+    """What built-in MERGE and the engine did; both left the rows that the case expects."""
+    stage = Stage(spark, case, folder)
+    theirs, ours = stage.by_oracle(), stage.by_sql()
+    if ours.error is not None:
+        raise ours.error
+    assert ours.rows == theirs.rows == rows_as_text(case.expected or ())
+    return theirs, ours
+
+
 @pytest.mark.parametrize("kind", TABLES | IN_PLACE)
 def test_ids_and_commit_versions_are_those_of_built_in_merge(
     spark: SparkSession, tmp_path: Path, kind: str
@@ -69,11 +79,7 @@ def test_ids_and_commit_versions_are_those_of_built_in_merge(
             (8, 800),  # inserted
         ],
     )
-    stage = Stage(spark, case, tmp_path)
-    theirs, ours = stage.by_oracle(), stage.by_sql()
-    if ours.error is not None:
-        raise ours.error
-    assert ours.rows == theirs.rows == rows_as_text(case.expected or ())
+    theirs, ours = outcomes(spark, case, tmp_path)
 
     told, by_us = ids_and_versions(spark, theirs), ids_and_versions(spark, ours)
     old = [1, 2, 3, 4, 6]
@@ -104,11 +110,7 @@ def test_rows_that_stay_beside_many_deleted_ones_keep_their_ids(
         clauses=(delete("s.v = 0"), insert_all()),
         expected=[(4, 40), (5, 50), (6, 60), (9, 90)],
     )
-    stage = Stage(spark, case, tmp_path)
-    theirs, ours = stage.by_oracle(), stage.by_sql()
-    if ours.error is not None:
-        raise ours.error
-    assert ours.rows == theirs.rows == rows_as_text(case.expected or ())
+    theirs, ours = outcomes(spark, case, tmp_path)
     told, by_us = ids_and_versions(spark, theirs), ids_and_versions(spark, ours)
     assert [by_us[k] for k in (4, 5, 6)] == [told[k] for k in (4, 5, 6)]
     assert by_us[9][0] > max(by_us[k][0] for k in (4, 5, 6))

@@ -6,8 +6,7 @@ that they wrote the version, and one commit would be lost. Other storage refuses
 
 The lock is `flock` on the table's directory: no file is left, and the system releases the lock of a
 process that is killed, once the processes that it forked meanwhile have ended too. Only deltaweave
-takes it. It is not reentrant: code that holds it must not
-commit to the same table in another call.
+takes it. It is not reentrant: code that holds it must not commit to the same table in another call.
 """
 
 from __future__ import annotations

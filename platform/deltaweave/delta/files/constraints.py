@@ -13,7 +13,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit import Transaction
 from deltaweave.identifiers import column
 
-CHECK_PREFIX = "delta.constraints."
+_CHECK_PREFIX = "delta.constraints."
 
 
 def conditions_of_rows(transaction: Transaction) -> list[Column] | None:
@@ -35,7 +35,7 @@ def conditions_of_rows(transaction: Transaction) -> list[Column] | None:
     checks = [
         F.expr(str(setting._2()))
         for setting in jvm_.iterate(metadata.configuration())
-        if str(setting._1()).lower().startswith(CHECK_PREFIX)
+        if str(setting._1()).lower().startswith(_CHECK_PREFIX)
     ]
     not_null = [
         column(str(field.name())).isNotNull()

@@ -16,7 +16,7 @@ from deltaweave.engine.tasks.bloom_filters import (
     filters_of,
     holders_of,
 )
-from deltaweave.engine.tasks.change_feed import change_file
+from deltaweave.engine.tasks.change_feed import change_file, images
 from deltaweave.engine.tasks.parquet_rewrite import (
     REWRITTEN_SCHEMA,
     as_stored,
@@ -45,6 +45,7 @@ __all__ = [
     "estimated_bytes",
     "filters_of",
     "holders_of",
+    "images",
     "opened",
     "rewrite_rows",
     "rewriter",

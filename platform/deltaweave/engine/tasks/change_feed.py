@@ -89,15 +89,14 @@ def images(
 
     Args:
         before: The rows as they were.
-        after: As they are now; any row where it is deleted.
+        after: Those of them that are not deleted, as they are now.
         deleted: For each of them, whether it is deleted (numpy array of booleans).
     """
     import pyarrow as pa
 
-    kept = pa.array(~deleted)
     return [
-        (before.filter(kept), "update_preimage"),
-        (after.filter(kept), "update_postimage"),
+        (before.filter(pa.array(~deleted)), "update_preimage"),
+        (after, "update_postimage"),
         (before.filter(pa.array(deleted)), "delete"),
     ]
 

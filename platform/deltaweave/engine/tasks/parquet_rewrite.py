@@ -199,10 +199,11 @@ def _write(path: str, target: str, changes: _Changes, table: TableFormat) -> Sta
                 new_rows = changes.new_rows[here]
                 if changes.first_row is not None:
                     part = with_ids(part, start, changes.first_row)
-                    new_rows = with_ids_of(new_rows, part.take(pa.array(places)))
+                    new_rows = with_ids_of(new_rows, part, places)
                 if changes.feed is not None:
                     before = part.take(pa.array(places))
-                    changes.feed.add(images(before, new_rows, deleted))
+                    after = new_rows.filter(pa.array(~deleted))
+                    changes.feed.add(images(before, after, deleted))
                 after = _changed(part, new_rows, places, deleted)
                 if after.num_rows:
                     writer.write_table(after, row_group_size=after.num_rows)

@@ -116,10 +116,16 @@ def with_ids(rows: pyarrow.Table, start: int, first_row: FirstRow) -> pyarrow.Ta
     return rows.set_column(of_versions, rows.schema.field(of_versions), versions)
 
 
-def with_ids_of(new_rows: pyarrow.Table, old_rows: pyarrow.Table) -> pyarrow.Table:
-    """New rows with the ids of those that they replace; their version is that of the commit."""
+def with_ids_of(new_rows: pyarrow.Table, old_rows: pyarrow.Table, places: Any) -> pyarrow.Table:
+    """New rows with the ids of those that they replace; their version is that of the commit.
+
+    Args:
+        new_rows: The new rows.
+        old_rows: What `with_ids` gave.
+        places: For each of the new rows, the place among the old ones (int64).
+    """
     import pyarrow as pa
 
     of_ids, of_versions = old_rows.schema.field(-2), old_rows.schema.field(-1)
-    new_rows = new_rows.append_column(of_ids, old_rows[of_ids.name])
+    new_rows = new_rows.append_column(of_ids, old_rows[of_ids.name].take(pa.array(places)))
     return new_rows.append_column(of_versions, pa.nulls(new_rows.num_rows, pa.int64()))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, FILE, SOURCE_ROW, TARGET_ROW_ID
 from deltaweave.engine.find import name_of
-from deltaweave.engine.tasks import TableFormat, change_file, rows_at
+from deltaweave.engine.tasks import TableFormat, change_file, images, rows_at
 from deltaweave.engine.write.driver_rows import SourceValues
 
 if TYPE_CHECKING:
@@ -52,16 +52,11 @@ def _images(
 ) -> list[tuple[pyarrow.Table, str]]:
     """The entries of the changed rows of one file."""
     import numpy as np
-    import pyarrow as pa
 
     # A row that several source rows delete has several pairs.
     places, first = np.unique(changes[TARGET_ROW_ID].to_numpy(), return_index=True)
     clauses, rows = changes[CLAUSE].to_numpy()[first], changes[SOURCE_ROW].to_numpy()[first]
     is_updated = np.isin(clauses, list(values.source.values_of))
     before = rows_at(path, places, table, limits.MAX_NEW_BYTES_ON_DRIVER)
-    updated = pa.array(is_updated)
-    return [
-        (before.filter(updated), "update_preimage"),
-        (values.rows(rows[is_updated], clauses[is_updated]), "update_postimage"),
-        (before.filter(pa.array(~is_updated)), "delete"),
-    ]
+    after = values.rows(rows[is_updated], clauses[is_updated])
+    return images(before, after, ~is_updated)

@@ -67,7 +67,7 @@ class Found:
         pairs: The pairs.
         scan: What they say of the files.
         fates: What becomes of the touched files.
-        is_inserted: For each source row, whether it is inserted.
+        inserted: The numbers of the source rows that are inserted.
         table: What new files look like.
     """
 
@@ -76,7 +76,7 @@ class Found:
     pairs: DriverPairs
     scan: TouchedFilesScan
     fates: TouchedFileFates
-    is_inserted: numpy.ndarray
+    inserted: numpy.ndarray
     table: TableFormat
 
 
@@ -162,14 +162,15 @@ def _found(
     table = table_format(transaction)
     check_copied(fates.copied, table)
     is_inserted = ~pairs.is_matched & (collected.insert_clauses != NO_CLAUSE)
-    _check_new_rows(collected, pairs, scan, np.flatnonzero(is_inserted))
+    inserted = np.flatnonzero(is_inserted)
+    _check_new_rows(collected, pairs, scan, inserted)
     return Found(
         candidates,
         collected,
         pairs,
         scan,
         fates,
-        np.asarray(is_inserted),
+        inserted,
         table,
     )
 
@@ -241,8 +242,7 @@ def _write_files(
     """
     import numpy as np
 
-    inserted = np.flatnonzero(found.is_inserted)
-    rows, clauses = inserted, found.source.insert_clauses[inserted]
+    rows, clauses = found.inserted, found.source.insert_clauses[found.inserted]
     if marks:
         rows = np.concatenate([rows, changes[SOURCE_ROW].to_numpy()])
         clauses = np.concatenate([clauses, changes[CLAUSE].to_numpy()])
@@ -289,9 +289,6 @@ def _rewrite(
 
 def _recorded(found: Found, values: SourceValues, changes: pyarrow.Table) -> tuple[str, int] | None:
     """The file of the change feed, if there is one."""
-    import numpy as np
-
-    inserted = np.flatnonzero(found.is_inserted)
-    new_rows = values.rows(inserted, found.source.insert_clauses[inserted])
+    new_rows = values.rows(found.inserted, found.source.insert_clauses[found.inserted])
     touched = local_paths(found.scan.touched)
     return record_changes(found.table, values, changes, touched, new_rows)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deltaweave.cli.options import (
+    Catalog,
     Conf,
     Json,
     TableName,
@@ -65,6 +66,7 @@ def apply_changes(
         typer.Option(help="An option of Spark's reader; repeatable.", metavar="KEY=VALUE"),
     ] = [],  # noqa: B006  # as above
     conf: Conf = [],  # noqa: B006  # as above
+    catalog: Catalog = None,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -80,7 +82,7 @@ def apply_changes(
             refuse_credentials(location, operation="reading the events")
     except DeltaweaveError as error:
         fail(str(error), FAILED)
-    with working("Applying changes", conf, verbose=verbose) as spark:
+    with working("Applying changes", conf, catalog, verbose=verbose) as spark:
         _check_place(spark, table)
         result = deltaweave.apply_changes(
             spark,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from deltaweave.errors import CommitStateUnknownError, DeltaweaveError
+from deltaweave.errors import CommitStateUnknownError, DeltaweaveError, TableNotFoundError
 from deltaweave.terminal import FAILED, UNKNOWN, quiet_session
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ Conf = Annotated[
     list[str],
     typer.Option(help="A Spark setting as key=value; repeatable.", metavar="KEY=VALUE"),
 ]
+Catalog = Annotated[
+    str | None,
+    typer.Option(help="The catalog of names that name none.", show_default=False, metavar="NAME"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show Spark's own lines, too.")]
 TableName = Annotated[str, typer.Argument(help="A table's path (with a slash) or name.")]
@@ -33,24 +37,51 @@ Plot = Annotated[
 
 
 @contextmanager
-def working(what: str, conf: list[str], *, verbose: bool) -> Iterator[SparkSession]:
+def working(
+    what: str, conf: list[str], catalog: str | None, *, verbose: bool
+) -> Iterator[SparkSession]:
     """A session; a terminal shows what is going on, and an error ends the command.
 
     Args:
         what: What is done, e.g. "Merging".
         conf: As `quiet_session` takes it.
+        catalog: The session's current catalog; None leaves it as it is.
         verbose: Whether Spark's own lines are shown.
     """
     status = Console(stderr=True).status("Starting Spark")
     with status, quiet_session(conf, verbose=verbose) as spark:
         status.update(what)
         try:
-            yield spark
+            with _current(spark, catalog):
+                yield spark
         except DeltaweaveError as error:
             status.stop()
             typer.echo(error, err=True)
             code = UNKNOWN if isinstance(error, CommitStateUnknownError) else FAILED
             raise typer.Exit(code) from error
+
+
+@contextmanager
+def _current(spark: SparkSession, catalog: str | None) -> Iterator[None]:
+    """Make a catalog the current one; a session that was there before gets its own back.
+
+    Raises:
+        TableNotFoundError: The session has no such catalog, or cannot start it.
+    """
+    if catalog is None:
+        yield
+        return
+    from deltaweave.delta.jvm import translated
+
+    before = spark.catalog.currentCatalog(), spark.catalog.currentDatabase()
+    with translated(catalog, operation="looking for the catalog", otherwise=TableNotFoundError):
+        spark.catalog.setCurrentCatalog(catalog)
+    try:
+        yield
+    finally:
+        spark.catalog.setCurrentCatalog(before[0])
+        if spark.catalog.currentDatabase() != before[1]:
+            spark.catalog.setCurrentDatabase(before[1])
 
 
 def print_result(result: MergeResult, *, json: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from deltaweave.cli.options import (
+    Catalog,
     Conf,
     Json,
     Verbose,
@@ -37,6 +38,7 @@ def run_merge(
         ),
     ] = False,
     conf: Conf = [],  # noqa: B006  # typer reads it and hands on a list of its own
+    catalog: Catalog = None,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -44,7 +46,7 @@ def run_merge(
     import deltaweave
 
     text = _text(statement, file)
-    with working("Merging", conf, verbose=verbose) as spark:
+    with working("Merging", conf, catalog, verbose=verbose) as spark:
         result = deltaweave.merge(spark, text, fallback="builtin" if builtin else None)
     print_result(result, json=json)
 
@@ -53,6 +55,7 @@ def explain_merge(
     statement: Statement = None,
     file: File = None,
     conf: Conf = [],  # noqa: B006  # as above
+    catalog: Catalog = None,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -60,7 +63,7 @@ def explain_merge(
     import deltaweave
 
     text = _text(statement, file)
-    with working("Planning", conf, verbose=verbose) as spark:
+    with working("Planning", conf, catalog, verbose=verbose) as spark:
         plan = deltaweave.explain(spark, text)
     if json:
         print_json(asdict(plan))

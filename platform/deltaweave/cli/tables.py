@@ -12,6 +12,7 @@ from rich.table import Table as Shown
 
 from deltaweave.cli.charts import plot_files, plot_merges
 from deltaweave.cli.options import (
+    Catalog,
     Conf,
     Json,
     Plot,
@@ -45,6 +46,7 @@ def history(
     limit: Annotated[int, typer.Option(help="How many of the newest merges.", min=1)] = 20,
     plot: Plot = None,
     conf: Conf = [],  # noqa: B006  # typer reads it and hands on a list of its own
+    catalog: Catalog = None,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -52,7 +54,7 @@ def history(
     from deltaweave import Table
 
     check_outputs(None, plot)
-    with working("Reading the log", conf, verbose=verbose) as spark:
+    with working("Reading the log", conf, catalog, verbose=verbose) as spark:
         merges = Table(spark, table).history().where("operation = 'MERGE'").limit(limit).collect()
     if plot is not None:
         plot_merges([_as_json(merge) for merge in merges], table, plot)
@@ -76,6 +78,7 @@ def inspect(
     ] = 16,
     plot: Plot = None,
     conf: Conf = [],  # noqa: B006  # as above
+    catalog: Catalog = None,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -84,7 +87,7 @@ def inspect(
 
     check_outputs(None, plot)
     small_bytes = int(small * _MEBIBYTE)
-    with working("Reading the log", conf, verbose=verbose) as spark:
+    with working("Reading the log", conf, catalog, verbose=verbose) as spark:
         target = Table(spark, table)
         snapshot = target.snapshot()
         layout = snapshot.layout(small_bytes)

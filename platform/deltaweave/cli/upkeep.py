@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from deltaweave.cli.options import (
+    Catalog,
     Conf,
     Json,
     TableName,
@@ -33,6 +34,7 @@ def maintain(
         ),
     ] = [],  # noqa: B006  # typer reads it and hands on a list of its own
     conf: Conf = [],  # noqa: B006  # as above
+    catalog: Catalog = None,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -48,7 +50,7 @@ def maintain(
             fail(f"--only {name}: there are {', '.join(OPERATIONS)}.", MISUSED)
     done: dict[str, Done] = {}
     try:
-        with working("Maintaining", conf, verbose=verbose) as spark:
+        with working("Maintaining", conf, catalog, verbose=verbose) as spark:
             for name in only or OPERATIONS:
                 done[name] = OPERATIONS[name](Table(spark, table), UpkeepPolicy())
     finally:

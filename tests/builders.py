@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from deltaweave.identifiers import quoted
+from tests.generated_columns import create_generated, sql_can_create
 
 Rows = Sequence[tuple[Any, ...]]
 
@@ -58,7 +59,11 @@ def write_table(
             writer = writer.partitionBy(*partition_by)
         writer.options(**properties or {}).save(path)
     else:
-        spark.sql(_create(target, ddl or schema, partition_by, cluster_by, properties or {}))
+        columns = ddl or schema
+        if sql_can_create(columns):
+            spark.sql(_create(target, columns, partition_by, cluster_by, properties or {}))
+        else:
+            create_generated(spark, path, columns, partition_by, properties or {})
         if rows:
             writer.mode("append").save(path)
     for statement in setup:

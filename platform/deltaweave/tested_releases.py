@@ -18,7 +18,11 @@ logger = logging.getLogger(__name__)
 Release = tuple[int, ...]
 
 # The releases that `make test-matrix` runs, as (Spark, Delta): a pair joins when all cases passed.
-TESTED = (("4.2.0", "4.4.0"),)
+TESTED = (
+    ("4.2.0", "4.4.0"),
+    ("4.1.4", "4.4.0"),
+    ("4.0.5", "4.4.0"),
+)
 ALLOW_UNTESTED = "DELTAWEAVE_ALLOW_UNTESTED_VERSIONS"
 
 
@@ -61,6 +65,30 @@ def check_pair(spark: str, delta: str) -> None:
         operation="opening Delta's classes",
         hint="Install one of these pairs and start Spark with deltaweave.local_session(), or set "
         f"{ALLOW_UNTESTED}=1 to try.",
+    )
+
+
+def check_jar(spark: str, location: str) -> None:
+    """Refuse a jar of Delta that was built for another Spark; since 4.1, its name says for which.
+
+    The release that its classes name is the same for each Spark.
+
+    Args:
+        spark: Spark's release.
+        location: The jar's path or URI.
+
+    Raises:
+        UnsupportedVersionError: It names the jar, and the package that belongs to this Spark.
+    """
+    built_for = re.search(r"delta-spark_(\d+\.\d+)_[^/]*$", location)
+    if built_for is None or line(built_for[1]) == line(spark):
+        return
+    raise UnsupportedVersionError(
+        f"this session runs Spark {spark} with a Delta that was built for Spark {built_for[1]} "
+        f"({location.rpartition('/')[2]}).",
+        operation="opening Delta's classes",
+        hint="Start Spark with the package io.delta:delta-spark_{}.{}_2.13 in its place, "
+        "or with deltaweave.local_session().".format(*line(spark)),
     )
 
 

@@ -7,14 +7,15 @@ from pyspark.sql import SparkSession
 
 from deltaweave import errors, tested_releases
 from deltaweave.delta.jvm import gateway, running_releases
-from deltaweave.tested_releases import TESTED, check_pair, delta_package
+from deltaweave.tested_releases import TESTED, check_jar, check_pair, delta_package
 
 
 @pytest.mark.parametrize(
     ("spark_release", "delta_release"),
     [
         ("4.2.0", "4.3.1"),  # Spark's release is tested, but not with this Delta
-        ("4.1.1", "4.4.0"),
+        ("4.0.5", "4.0.1"),
+        ("4.1.1", "4.2.0"),
         ("3.5.9", "3.3.3"),
         ("4.3.0", "4.4.0"),  # newer than any
         ("4.2.0", "none"),  # a session without Delta's classes
@@ -77,3 +78,26 @@ def test_a_session_of_another_pair_is_refused_before_anything_is_asked_of_it(
 
 def test_the_releases_of_the_session_are_tested(spark: SparkSession) -> None:
     assert running_releases(spark) in TESTED
+
+
+@pytest.mark.parametrize(
+    ("jar", "is_right"),
+    [
+        ("file:/ivy/io.delta_delta-spark_4.1_2.13-4.4.0.jar", True),
+        ("file:/ivy/io.delta_delta-spark_4.2_2.13-4.4.0.jar", False),
+        ("file:/delta-spark_4.2_2.13/delta-spark_2.13-4.0.1.jar", True),  # says nothing
+        ("", True),
+    ],
+)
+def test_a_jar_that_was_built_for_another_spark_is_refused(jar: str, is_right: bool) -> None:
+    if is_right:
+        check_jar("4.1.4", jar)
+        return
+    with pytest.raises(errors.UnsupportedVersionError, match=r"built for Spark 4\.2") as refused:
+        check_jar("4.1.4", jar)
+    assert "delta-spark_4.1_2.13" in str(refused.value)
+
+
+def test_the_jar_of_a_session_is_found(spark: SparkSession) -> None:
+    _, package, release = delta_package(*running_releases(spark)).split(":")
+    assert gateway._jar(gateway.jvm(spark)).endswith(f"{package}-{release}.jar")

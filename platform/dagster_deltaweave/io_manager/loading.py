@@ -83,7 +83,7 @@ def _unapplied(
     after = None
     if not is_refresh(context.step_context.dagster_run.tags):
         place = table_place(definition.metadata_by_key[key], asset=key.to_user_string())
-        downstream = tables.table(key, place)
+        downstream = _own_tables(context, definition, tables).table(key, place)
         after = applied_version(context.asset_key, table, key, downstream)
     what = table.touched_rows(after) if read == READ_TOUCHED else table.changed_rows(after)
     context.log.info(
@@ -91,6 +91,15 @@ def _unapplied(
         f"version {after}, and reads its {read} rows up to version {what.until}."
     )
     return what
+
+
+def _own_tables(
+    context: InputContext, definition: AssetsDefinition, otherwise: TableLocator
+) -> TableLocator:
+    """The locator of the loading asset's own IO manager, which need not be the upstream's."""
+    name = definition.get_io_manager_key_for_asset_key(definition.key)
+    manager = getattr(context.step_context.resources, name, None)
+    return getattr(manager, "locator", otherwise)
 
 
 def _downstream(context: InputContext) -> AssetsDefinition | None:

@@ -209,10 +209,29 @@ def _of_upstream(
             hint="Return Changes(rows, applied=<the touched rows that the input gave>).",
         )
     mark = application_id(upstreams[0], asset, applied.table_id)
-    # If the mark for `after` is from an earlier release, there is no mark with this id yet.
-    goes_on = applied.after is not None and table.exists() and table.last_applied(mark) is not None
-    before = applied.after if goes_on else -1
-    return Marks({mark: applied.until}, before)
+    if applied.after is None:
+        return Marks({mark: applied.until}, -1)
+    # A mark for `after` from an earlier release has another id, and there is none with this one.
+    if table.exists() and table.last_applied(mark) is not None:
+        return Marks({mark: applied.until}, applied.after)
+    earlier = application_id(upstreams[0], asset)
+    if not table.exists() or table.last_applied(earlier) is None:
+        raise _without_what_was_before(upstreams[0], asset, table, applied.after)
+    return Marks({mark: applied.until}, -1)
+
+
+def _without_what_was_before(
+    upstream: AssetKey, asset: AssetKey, table: Table, after: int
+) -> SourceError:
+    name, of = asset.to_user_string(), upstream.to_user_string()
+    return SourceError(
+        f"{name} read what {of} changed after version {after}, but its table has not applied what "
+        "was before: it was moved or created anew meanwhile.",
+        table=table.path_or_name,
+        operation="writing",
+        state="Nothing was written.",
+        hint="Run it again: it reads what its table lacks.",
+    )
 
 
 def _pair(

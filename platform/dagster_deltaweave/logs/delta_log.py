@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from dagster_deltaweave.logs.checkpoints import newest_checkpoint
 from dagster_deltaweave.storage import file_system
 
 _AT_ONCE = 16
@@ -169,15 +170,10 @@ class DeltaLog:
         return next((each for each in found if each is not None), None)
 
     def _newest_checkpoint(self) -> tuple[int, list[str]]:
-        """The version of the newest checkpoint and its files' names; -1 and none without one."""
         from pyarrow.fs import FileSelector
 
         infos = self._store.get_file_info(FileSelector(self._directory, allow_not_found=True))
-        names = (info.base_name for info in infos)
-        # Next to `<version>.checkpoint.…`, Hadoop may have written hidden checksum files.
-        found = [name for name in names if name[:20].isdigit() and name[20:32] == ".checkpoint."]
-        newest = max((int(name[:20]) for name in found), default=-1)
-        return newest, sorted(name for name in found if int(name[:20]) == newest)
+        return newest_checkpoint(info.base_name for info in infos)
 
     def _metadata_in(self, checkpoint: str) -> Mapping[str, Any] | None:
         if checkpoint.endswith(".json"):

@@ -49,11 +49,13 @@ class TableLocator:
         """The table of an asset: where it is declared, in its schema, or under the root.
 
         Raises:
-            StatementError: There can be no table at its key or of its name. Or nothing is declared
-                of it, and the table that it would have in the default schema is another asset's.
+            StatementError: There can be no table at its key or of its name. Or the default schema
+                alone gives it a name, and the table of that name is another asset's.
         """
+        declared = place or TablePlace()
         table = deltaweave.Table(self.session, self.path_or_name(key, place))
-        if not self.is_known(place or TablePlace()) and table.exists():
+        is_named_for_it = declared.is_given or self.is_under_root(declared)
+        if not is_named_for_it and table.exists():
             check_is_of(table, key.to_user_string())
         return table
 

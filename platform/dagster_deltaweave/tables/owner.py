@@ -64,5 +64,6 @@ def check_is_of(table: Table, own: str) -> None:
         state="Nothing was read or written.",
         hint="Give one of the two assets another schema in its metadata, or another key. If they "
         "share the table on purpose, declare it for both by table=…. If the asset has a new key, "
+        "under which nothing counts as applied that was applied under the old one, "
         f"say so: ALTER TABLE … SET TBLPROPERTIES ('{OWNER}' = {literal(own)}).",
     )

@@ -71,17 +71,19 @@ def _current(spark: SparkSession, catalog: str | None) -> Iterator[None]:
     if catalog is None:
         yield
         return
-    from deltaweave.delta.jvm import translated
+    from deltaweave.delta.jvm import letting_go, translated
 
-    before = spark.catalog.currentCatalog(), spark.catalog.currentDatabase()
     with translated(catalog, operation="looking for the catalog", otherwise=TableNotFoundError):
+        before = spark.catalog.currentCatalog(), spark.catalog.currentDatabase()
         spark.catalog.setCurrentCatalog(catalog)
     try:
         yield
     finally:
-        spark.catalog.setCurrentCatalog(before[0])
-        if spark.catalog.currentDatabase() != before[1]:
-            spark.catalog.setCurrentDatabase(before[1])
+        # The command's outcome is known by now, and its own session ends.
+        with letting_go("the current catalog"):
+            spark.catalog.setCurrentCatalog(before[0])
+            if spark.catalog.currentDatabase() != before[1]:
+                spark.catalog.setCurrentDatabase(before[1])
 
 
 def print_result(result: MergeResult, *, json: bool) -> None:

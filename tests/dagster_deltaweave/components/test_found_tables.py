@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from dagster import AssetKey, DagsterInstance, Definitions, asset, materialize
@@ -19,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import DeltaTablesComponent
 from deltaweave import Table
+from deltaweave.delta.jvm import active
 from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.components.refusals import all_messages
 
@@ -190,6 +192,30 @@ def test_what_is_left_out_is_not_even_looked_at(
     write_yaml(sandbox, root=str(lake), exclude=["secret", "private"])
     refresh(sandbox)
     assert keys(sandbox) == {"a"}
+
+
+def test_a_part_of_a_checkpoint_alone_is_none(
+    spark: SparkSession, sandbox: DefsFolderSandbox, lake: Path
+) -> None:
+    """As a writer leaves it that is killed between the parts; the rows are in the commits."""
+    session = spark.newSession()
+    session.conf.set("spark.databricks.delta.checkpoint.partSize", "1")
+    table = Table(session, str(lake / "orders"))
+    table.create_if_missing("id INT", properties={"delta.checkpointInterval": "2"})
+    with active(session):
+        for number in range(2):
+            table.write(session.createDataFrame([(number,)], "id INT"), "append")
+    parts = sorted((lake / "orders" / "_delta_log").glob("*.checkpoint.*.parquet"))
+    assert len(parts) > 1
+    write_yaml(sandbox, root=str(lake))
+    refresh(sandbox)
+    assert keys(sandbox) == {"orders"}
+    for part in parts:
+        if any(pq.read_table(part)["metaData"].is_valid().to_pylist()):
+            part.unlink()
+    assert any(part.exists() for part in parts)
+    refresh(sandbox)
+    assert keys(sandbox) == {"orders"}
 
 
 def test_a_checkpoint_with_damaged_pages_leaves_out_its_table_alone(

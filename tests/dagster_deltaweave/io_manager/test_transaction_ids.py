@@ -22,7 +22,12 @@ from dagster import (
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dagster_deltaweave import Changes, build_partition_sensor, merge_asset
+from dagster_deltaweave import (
+    Changes,
+    SparkDeltaIOManager,
+    build_partition_sensor,
+    merge_asset,
+)
 from dagster_deltaweave.io_manager.transaction_ids import marks_of_run
 from dagster_deltaweave.tables.declaration import MergeDeclaration
 from deltaweave import Table, clauses
@@ -42,8 +47,11 @@ ADD_UP = [
 class Upstream:
     """A table of (id, grp), and a count by grp that reads only the rows touched since."""
 
-    def __init__(self, spark: SparkSession, run: Run, table: Table) -> None:
+    def __init__(
+        self, spark: SparkSession, run: Run, table: Table, io_manager_key: str | None = None
+    ) -> None:
         self.spark, self.run, self.table = spark, run, table
+        self.meanwhile: Callable[[], None] = lambda: None  # while rows are counted
         batch: list[Any] = []
 
         @merge_asset(keys=["id"], schema="id INT, grp STRING")
@@ -55,8 +63,10 @@ class Upstream:
             clauses=ADD_UP,
             schema="grp STRING, n BIGINT",
             ins={"customers": AssetIn(metadata={"deltaweave/read": "touched"})},
+            io_manager_key=io_manager_key,
         )
         def counts(customers):  # type: ignore[no-untyped-def]
+            self.meanwhile()
             signed = customers.added.selectExpr("grp", "1 AS n").union(
                 customers.removed.selectExpr("grp", "-1 AS n")
             )
@@ -100,6 +110,47 @@ def test_rows_of_an_upstream_table_made_anew_are_neither_skipped_nor_added_to_th
     upstream.change((9, "c"))
     upstream.count()
     assert rows(table("counts")) == [("a", 1), ("c", 2)]
+
+
+def test_what_was_applied_is_asked_of_the_assets_own_io_manager(
+    spark: SparkSession, run: Run, resources: dict[str, Any], table: AssetTable, tmp_path: Path
+) -> None:
+    of_spark = resources["spark"]
+    resources["mart"] = SparkDeltaIOManager(root=str(tmp_path / "mart"), spark=of_spark)
+    upstream = Upstream(spark, run, table("customers"), "mart")
+    counts = Table(spark, str(tmp_path / "mart" / "counts"))
+    # A table of that key under the upstream's root, as of an asset that moved, counts for nothing.
+    earlier = table("counts")
+    earlier.create_if_missing("grp STRING, n BIGINT")
+    upstream.change((1, "a"), (2, "a"))
+    mark = f"customers→counts@{upstream.table.snapshot().id}"
+    none = spark.createDataFrame([], "grp STRING, n BIGINT")
+    earlier.write(none, "append", applied={mark: upstream.table.version()})
+    upstream.count()
+    assert rows(counts) == [("a", 2)]
+    upstream.change((3, "b"))
+    upstream.count()
+    upstream.count()
+    assert rows(counts) == [("a", 2), ("b", 1)]
+
+
+def test_rows_since_a_version_do_not_begin_a_table_that_went_away_meanwhile(
+    spark: SparkSession, upstream: Upstream, table: AssetTable
+) -> None:
+    upstream.change((1, "a"), (2, "a"))
+    upstream.count()
+    upstream.change((3, "b"))
+
+    def drop() -> None:
+        shutil.rmtree(table("counts").path_or_name)
+        spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+    upstream.meanwhile = drop
+    with pytest.raises(SourceError, match="its table has not applied what was before"):
+        upstream.count()
+    upstream.meanwhile = lambda: None
+    upstream.count()
+    assert rows(table("counts")) == [("a", 2), ("b", 1)]
 
 
 @pytest.mark.minutes

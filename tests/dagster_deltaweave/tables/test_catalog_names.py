@@ -313,6 +313,23 @@ def test_a_table_that_another_asset_created_is_no_input_by_the_default_schema(
     assert run(declared, report, of=of).success  # it says so
 
 
+def test_an_asset_that_says_how_it_is_written_reads_no_table_of_another_asset(
+    spark: SparkSession, run: Materialize, schemas: list[str]
+) -> None:
+    of = {"schema": schemas[0]}
+    run(one_row(spark, "raw", "orders"), of=of)
+    same_name = one_row(spark, "crm", "orders")
+    seen: list[Any] = []
+
+    @asset(ins={"orders": AssetIn(key=["crm", "orders"])})
+    def report(orders: DataFrame) -> None:
+        seen.extend(orders.collect())
+
+    with pytest.raises(StatementError, match="the table of the asset raw/orders"):
+        run(same_name, report, of=of, selection=[report])
+    assert seen == []
+
+
 def test_what_cannot_be_read_is_not_taken_for_no_table(
     spark: SparkSession, run: Materialize, schemas: list[str], tmp_path: Path
 ) -> None:

@@ -96,6 +96,25 @@ def test_a_session_that_was_there_gets_its_catalog_and_schema_back(
     session.sql(f"DROP DATABASE {schema}")
 
 
+def test_a_catalog_that_cannot_be_given_back_hides_no_result(
+    session: SparkSession, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the JVM ends, or the metastore goes away, after the commit."""
+    setting = session.catalog.setCurrentCatalog
+
+    def once(catalog: str) -> None:
+        setting(catalog)
+        monkeypatch.setattr(session.catalog, "setCurrentCatalog", failing)
+
+    def failing(catalog: str) -> None:
+        raise RuntimeError("no answer")
+
+    monkeypatch.setattr(session.catalog, "setCurrentCatalog", once)
+    merged = run("merge", MERGE.format(name=name), "--catalog", "other")
+    assert merged.exit_code == 0, merged.output
+    assert "committed version 1" in merged.stdout
+
+
 def test_a_catalog_that_the_session_has_not_ends_the_command(session: SparkSession) -> None:
     result = run("inspect", "sales.t", "--catalog", "nowhere")
     assert result.exit_code == 1

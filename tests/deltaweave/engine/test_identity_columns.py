@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -10,21 +11,22 @@ from pyspark.sql import SparkSession
 from deltaweave import Table
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.big_source import keep_pairs_on_executors
-from tests.builders import frame
+from tests.builders import frame, write_table
 from tests.oracles import change_feed, configured
 
 DDL = "id BIGINT GENERATED ALWAYS AS IDENTITY (START WITH 10 INCREMENT BY 5), k INT, v INT"
+SCHEMA = "id BIGINT, k INT, v INT"
 SOURCE = [(k, 100 * k) for k in range(1, 13)]
-VECTORS = "'delta.enableDeletionVectors' = 'true'"
-FEED = "'delta.enableChangeDataFeed' = 'true'"
-NO_VECTORS = "'delta.enableDeletionVectors' = 'false'"
-TABLES = {
-    "copy_on_write": f"TBLPROPERTIES ({NO_VECTORS})",
-    "one_join_for_updates_and_inserts": f"TBLPROPERTIES ({NO_VECTORS})",
-    "in_place": f"TBLPROPERTIES ({NO_VECTORS})",
-    "feed": f"TBLPROPERTIES ({NO_VECTORS}, {FEED})",
-    "vectors": f"TBLPROPERTIES ({VECTORS})",
-    "vectors_feed_and_partitions": f"PARTITIONED BY (v) TBLPROPERTIES ({VECTORS}, {FEED})",
+VECTORS = {"delta.enableDeletionVectors": "true"}
+FEED = {"delta.enableChangeDataFeed": "true"}
+NO_VECTORS = {"delta.enableDeletionVectors": "false"}
+TABLES: dict[str, dict[str, Any]] = {
+    "copy_on_write": {"properties": NO_VECTORS},
+    "one_join_for_updates_and_inserts": {"properties": NO_VECTORS},
+    "in_place": {"properties": NO_VECTORS},
+    "feed": {"properties": NO_VECTORS | FEED},
+    "vectors": {"properties": VECTORS},
+    "vectors_feed_and_partitions": {"properties": VECTORS | FEED, "partition_by": ["v"]},
 }
 
 
@@ -45,7 +47,7 @@ def test_inserted_rows_of_several_partitions_get_ids_of_their_own(
     if kind == "one_join_for_updates_and_inserts":
         keep_pairs_on_executors(monkeypatch)
     path = str(tmp_path / "table")
-    spark.sql(f"CREATE TABLE delta.`{path}` ({DDL}) USING delta {TABLES[kind]}")
+    write_table(spark, path, [], SCHEMA, ddl=DDL, **TABLES[kind])
     spark.sql(f"INSERT INTO delta.`{path}` (k, v) VALUES (1, 1), (2, 2), (3, 3)")
     table = Table(spark, path)
     before = ids(table)
@@ -77,7 +79,7 @@ def test_rows_of_a_merge_that_only_inserts_get_ids_of_their_own(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "table")
-    spark.sql(f"CREATE TABLE delta.`{path}` ({DDL}) USING delta")
+    write_table(spark, path, [], SCHEMA, ddl=DDL)
     table = Table(spark, path)
     for rows in (SOURCE[:6], SOURCE):
         merge = table.merge(frame(spark, rows, "k INT, v INT", files=3), on="t.k = s.k")

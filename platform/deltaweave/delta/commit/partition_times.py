@@ -1,8 +1,8 @@
 """Partitions by TIMESTAMP in the hour that comes twice a year: their values, and what moves them.
 
 Delta would take rows of the second such hour for rows of the first (`delta.log.repeated_hours`).
-The files that it writes hold the column too, unless `delta.writePartitionColumnsToParquet` is off,
-and each is of one value.
+Each of its files is of one value, and those of Delta 4.4 hold the column too, unless
+`delta.writePartitionColumnsToParquet` is off.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from deltaweave.delta.log import (
     actions,
     hours_that_repeat,
 )
+from deltaweave.delta.releases import files_may_hold_partition_columns
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column, quoted
 
@@ -160,7 +161,7 @@ def _told_apart(
             micros = held.get(_name(action["path"]), {}).get(name)
             if micros is None:
                 shown = next(each for each, stored in columns.items() if stored == name)
-                raise _refused(table, shown)
+                raise _refused(spark, table, shown)
             # The file may hold fewer digits than the value.
             if micros // 1_000_000 >= first + hours.back // 2:
                 time = PartitionTime.of(values[name])
@@ -187,13 +188,15 @@ def _times(
     return {row["file"]: {name: row[f"_{at}"] for at, name in enumerate(names)} for row in found}
 
 
-def _refused(table: str, name: str) -> StatementError:
+def _refused(spark: SparkSession, table: str, name: str) -> StatementError:
+    hint = "Set spark.sql.session.timeZone to UTC"
+    if files_may_hold_partition_columns(spark):
+        hint += ", or the table's property delta.writePartitionColumnsToParquet to true"
     return StatementError(
         f"partition column {name!r} has times of an hour that comes twice in the session's zone, "
         "and Delta would take one for the other: its files do not hold the column.",
         table=table,
         operation="writing",
         state="Nothing was committed.",
-        hint="Set spark.sql.session.timeZone to UTC, or the table's property "
-        "delta.writePartitionColumnsToParquet to true.",
+        hint=f"{hint}.",
     )

@@ -14,7 +14,7 @@ from py4j.java_gateway import JavaClass, is_instance_of
 from pyspark.sql import Column, DataFrame
 
 from deltaweave.delta.jvm.argument_checks import check_has_delta
-from deltaweave.tested_releases import Release, check_pair, line
+from deltaweave.tested_releases import Release, check_jar, check_pair, line
 
 if TYPE_CHECKING:
     import numpy
@@ -57,6 +57,7 @@ def jvm(spark: SparkSession) -> JavaObject:
         names = _Names(gateway._gateway_client, "", {})
         found = _running(spark, names)
         check_pair(*found)
+        check_jar(spark.version, _jar(names))
         _NAMES[context], _RELEASES[context] = names, found
     return _NAMES[context]
 
@@ -80,6 +81,12 @@ def delta_line(spark: SparkSession) -> Release:
 def _running(spark: SparkSession, view: JavaObject) -> tuple[str, str]:
     check_has_delta(spark, is_on_classpath=_is_on_classpath(spark))
     return spark.version, str(singleton(view.io.delta, "package").VERSION())
+
+
+def _jar(view: JavaObject) -> str:
+    """Where Delta's classes are from; empty if the JVM does not say."""
+    source = singleton(view.io.delta, "package").getClass().getProtectionDomain().getCodeSource()
+    return "" if source is None else str(source.getLocation())
 
 
 def _is_on_classpath(spark: SparkSession) -> bool:

@@ -11,6 +11,7 @@ Each function calls what the session's release has. `deltaweave.tested_releases`
 - `string_prefixes`: how much of a text the statistics keep.
 - `vector_actions`: the actions that put deletion vectors in place.
 - `cached_relations`: whether a query reads what Spark has cached.
+- `partition_columns`: whether files hold partition columns.
 - `changed_metadata`: the check of type widening, and the error for metadata that changed.
 """
 
@@ -21,6 +22,7 @@ from deltaweave.delta.releases.cached_relations import reads_cached_rows
 from deltaweave.delta.releases.changed_metadata import check_type_widening, metadata_changed
 from deltaweave.delta.releases.old_snapshots import snapshot_at
 from deltaweave.delta.releases.operations import replace_operation, write_operation
+from deltaweave.delta.releases.partition_columns import files_may_hold_partition_columns
 from deltaweave.delta.releases.string_prefixes import string_prefix_length
 from deltaweave.delta.releases.tracked_columns import tracked_metadata
 from deltaweave.delta.releases.update_clauses import update_action
@@ -31,6 +33,7 @@ __all__ = [
     "actions_of_vectors",
     "arrow_type",
     "check_type_widening",
+    "files_may_hold_partition_columns",
     "metadata_changed",
     "reads_cached_rows",
     "replace_operation",

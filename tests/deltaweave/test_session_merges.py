@@ -182,23 +182,26 @@ WRONG = {
 }
 
 
+def new_session(spark: SparkSession) -> SparkSession:
+    """A session with the rows that are merged, as `merged_source`."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.scripting.enabled", "true")  # as it is since Spark 4.1
+    frame(session, SOURCE, COLUMNS).createOrReplaceTempView("merged_source")
+    return session
+
+
 @pytest.fixture
 def enabled(spark: SparkSession) -> Iterator[SparkSession]:
     """A session of its own that is enabled, beside which others are not."""
-    session = spark.newSession()
-    session.conf.set("spark.sql.scripting.enabled", "true")  # as it is since Spark 4.1
+    session = new_session(spark)
     deltaweave.enable(session)
-    frame(session, SOURCE, COLUMNS).createOrReplaceTempView("merged_source")
     yield session
     deltaweave.disable(session)
 
 
 @pytest.fixture
 def plain(spark: SparkSession) -> SparkSession:
-    session = spark.newSession()
-    session.conf.set("spark.sql.scripting.enabled", "true")  # as it is since Spark 4.1
-    frame(session, SOURCE, COLUMNS).createOrReplaceTempView("merged_source")
-    return session
+    return new_session(spark)
 
 
 @pytest.fixture

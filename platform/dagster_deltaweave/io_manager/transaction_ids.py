@@ -209,15 +209,18 @@ def _of_upstream(
             hint="Return Changes(rows, applied=<the touched rows that the input gave>).",
         )
     mark = application_id(upstreams[0], asset, applied.table_id)
-    if applied.after is None:
-        return Marks({mark: applied.until}, -1)
-    # A mark for `after` from an earlier release has another id, and there is none with this one.
-    if table.exists() and table.last_applied(mark) is not None:
-        return Marks({mark: applied.until}, applied.after)
-    earlier = application_id(upstreams[0], asset)
-    if not table.exists() or table.last_applied(earlier) is None:
-        raise _without_what_was_before(upstreams[0], asset, table, applied.after)
-    return Marks({mark: applied.until}, -1)
+    before = -1
+    if applied.after is not None:
+        # A mark of an earlier release has another id, and there is none with this one yet.
+        if _has_mark(table, mark):
+            before = applied.after
+        elif not _has_mark(table, application_id(upstreams[0], asset)):
+            raise _without_what_was_before(upstreams[0], asset, table, applied.after)
+    return Marks({mark: applied.until}, before)
+
+
+def _has_mark(table: Table, name: str) -> bool:
+    return table.exists() and table.last_applied(name) is not None
 
 
 def _without_what_was_before(

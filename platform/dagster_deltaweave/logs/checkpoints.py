@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 # `<version>.checkpoint.parquet`, with a UUID before the suffix, or one of several parts:
 # `<version>.checkpoint.<part>.<number of parts>.parquet`.
-_NAME = re.compile(r"(\d{20})\.checkpoint\.(?:(\d{10})\.(\d{10})\.parquet|.+)")
+_NAME = re.compile(r"(\d{20})\.checkpoint\.(?:\d{10}\.(\d{10})\.parquet|.+)")
 
 
 def newest_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
@@ -20,21 +20,15 @@ def newest_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
     >>> newest_checkpoint([whole, "00000000000000000007.checkpoint.0000000001.0000000002.parquet"])
     (4, ['00000000000000000004.checkpoint.parquet'])
     """
-    alone = defaultdict[int, list[str]](list)
-    parts = defaultdict[tuple[int, int], set[str]](set)
+    # By version and number of parts; 0 for a checkpoint that is one file.
+    files = defaultdict[tuple[int, int], list[str]](list)
     for name in names:
         # Next to a checkpoint, Hadoop may have written hidden checksum files.
-        found = _NAME.fullmatch(name)
-        if found is None:
-            continue
-        version, _, number = found.groups()
-        if number is None:
-            alone[int(version)].append(name)
-        else:
-            parts[int(version), int(number)].add(name)
-    whole = dict(alone)
-    for (version, number), files in parts.items():
-        if len(files) == number:
-            whole.setdefault(version, sorted(files))
-    newest = max(whole, default=-1)
-    return newest, sorted(whole.get(newest, ()))
+        if found := _NAME.fullmatch(name):
+            version, number = found.groups()
+            files[int(version), int(number or 0)].append(name)
+    whole = {key: sorted(found) for key, found in files.items() if key[1] in (0, len(found))}
+    if not whole:
+        return -1, []
+    newest = min(whole, key=lambda key: (-key[0], key[1]))  # one file before several parts
+    return newest[0], whole[newest]

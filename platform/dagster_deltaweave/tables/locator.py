@@ -52,10 +52,8 @@ class TableLocator:
             StatementError: There can be no table at its key or of its name. Or the default schema
                 alone gives it a name, and the table of that name is another asset's.
         """
-        declared = place or TablePlace()
         table = deltaweave.Table(self.session, self.path_or_name(key, place))
-        is_named_for_it = declared.is_given or self.is_under_root(declared)
-        if not is_named_for_it and table.exists():
+        if not self._is_named_for_it(place or TablePlace()) and table.exists():
             check_is_of(table, key.to_user_string())
         return table
 
@@ -78,7 +76,11 @@ class TableLocator:
         An asset that declares neither a table nor how it is written may have none; keys of other
         assets may give the same name.
         """
-        return isinstance(place, TableDeclaration) or place.is_given or self.is_under_root(place)
+        return isinstance(place, TableDeclaration) or self._is_named_for_it(place)
+
+    def _is_named_for_it(self, place: TablePlace) -> bool:
+        """Whether the place is the asset's alone, and not a name that the default schema gives."""
+        return place.is_given or self.is_under_root(place)
 
     def is_under_root(self, place: TablePlace) -> bool:
         """Whether the table is at its key under the root.

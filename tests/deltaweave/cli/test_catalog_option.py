@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from deltaweave.cli import app
-from tests.deltaweave.delta.log.test_catalogs import second_catalog
+from tests.deltaweave.delta.log.test_catalogs import TwoCatalogs, add_derby, two_catalogs
 from tests.oracles import newest_version
 
 MERGE = (
@@ -35,54 +35,34 @@ def session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sp
 
 
 @pytest.fixture
-def name(spark: SparkSession, session: SparkSession, tmp_path: Path) -> Iterator[str]:
-    """The name, without a catalog, of a table in `tmp_path/ours` and of another in `other`."""
-    database = f"sales_{uuid.uuid4().hex[:8]}"
-    tables = second_catalog(session)
-    session.sql(f"CREATE DATABASE {database}")
-    session.sql(f"CREATE NAMESPACE other.{database} LOCATION '{tmp_path}/namespace'")
-    state = session._jsparkSession.sessionState()
-    parsed = state.sqlParser().parseTableIdentifier(f"{database}.t")
-    columns = "(k INT) USING delta LOCATION"
-    session.sql(f"CREATE TABLE {database}.t {columns} '{tmp_path}/other'")
-    # Delta creates tables in spark_catalog alone: it moves to the other one.
-    tables.createTable(state.catalog().getTableMetadata(parsed), False, False)
-    session.sql(f"DROP TABLE {database}.t")
-    session.sql(f"CREATE TABLE {database}.t {columns} '{tmp_path}/ours'")
-    yield f"{database}.t"
-    spark.sql(f"DROP DATABASE {database} CASCADE")
+def catalogs(session: SparkSession, tmp_path: Path) -> Iterator[TwoCatalogs]:
+    with two_catalogs(session, tmp_path) as catalogs:
+        yield catalogs
 
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
 
 
-def test_names_without_a_catalog_are_those_of_the_given_one(
-    session: SparkSession, name: str, tmp_path: Path
-) -> None:
+def test_names_without_a_catalog_are_those_of_the_given_one(catalogs: TwoCatalogs) -> None:
+    name = catalogs.name
     merged = run("merge", MERGE.format(name=name), "--catalog", "other")
     assert merged.exit_code == 0, merged.output
-    assert [newest_version(str(tmp_path / each)) for each in ("other", "ours")] == [1, 0]
+    assert [newest_version(path) for path in (catalogs.others, catalogs.ours)] == [1, 0]
     for command in (["history", name], ["inspect", name], ["maintain", name, "--only", "purge"]):
         found = run(*command, "--json", "--catalog", "other")
         assert found.exit_code == 0, found.output
-    assert f"{tmp_path}/other" in run("inspect", name, "--json", "--catalog", "other").stdout
+    assert catalogs.others in run("inspect", name, "--json", "--catalog", "other").stdout
     # Names that have a catalog keep it.
     elsewhere = run("inspect", f"spark_catalog.{name}", "--json", "--catalog", "other")
-    assert f"{tmp_path}/ours" in elsewhere.stdout
+    assert catalogs.ours in elsewhere.stdout
 
 
 @pytest.mark.parametrize("table", ["APP.t", "no.such"])
 def test_a_session_that_was_there_gets_its_catalog_and_schema_back(
     session: SparkSession, table: str
 ) -> None:
-    jdbc = "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"
-    for key, value in {
-        "": jdbc,
-        ".url": f"jdbc:derby:memory:{uuid.uuid4().hex};create=true",
-        ".driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver",
-    }.items():
-        session.conf.set(f"spark.sql.catalog.derby{key}", value)
+    add_derby(session)
     session.sql("CREATE TABLE derby.APP.t (k INT)")
     schema = f"sales_{uuid.uuid4().hex[:8]}"
     session.sql(f"CREATE DATABASE {schema}")
@@ -97,7 +77,7 @@ def test_a_session_that_was_there_gets_its_catalog_and_schema_back(
 
 
 def test_a_catalog_that_cannot_be_given_back_hides_no_result(
-    session: SparkSession, name: str, monkeypatch: pytest.MonkeyPatch
+    catalogs: TwoCatalogs, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the JVM ends, or the metastore goes away, after the commit."""
     setting = session.catalog.setCurrentCatalog
@@ -110,7 +90,7 @@ def test_a_catalog_that_cannot_be_given_back_hides_no_result(
         raise RuntimeError("no answer")
 
     monkeypatch.setattr(session.catalog, "setCurrentCatalog", once)
-    merged = run("merge", MERGE.format(name=name), "--catalog", "other")
+    merged = run("merge", MERGE.format(name=catalogs.name), "--catalog", "other")
     assert merged.exit_code == 0, merged.output
     assert "committed version 1" in merged.stdout
 

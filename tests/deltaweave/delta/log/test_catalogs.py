@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,17 +55,27 @@ def second_catalog(session: SparkSession) -> Any:
     return tables
 
 
-@pytest.fixture
-def catalogs(spark: SparkSession, tmp_path: Path) -> Iterator[TwoCatalogs]:
-    session = spark.newSession()
-    session.conf.set("spark.sql.shuffle.partitions", "2")
+def add_derby(session: SparkSession) -> None:
+    """A catalog `derby` whose tables, in a database of its own, are not Delta's."""
+    jdbc = "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"
+    for key, value in {
+        "": jdbc,
+        ".url": f"jdbc:derby:memory:{uuid.uuid4().hex};create=true",
+        ".driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver",
+    }.items():
+        session.conf.set(f"spark.sql.catalog.derby{key}", value)
+
+
+@contextmanager
+def two_catalogs(session: SparkSession, folder: Path) -> Iterator[TwoCatalogs]:
+    """Tables of one name in the session's two catalogs, with the columns `k` and `v`."""
     database = f"sales_{uuid.uuid4().hex[:8]}"
     tables = second_catalog(session)
     session.sql(f"CREATE DATABASE {database}")
-    session.sql(f"CREATE NAMESPACE other.{database} LOCATION '{tmp_path}/namespace'")
+    session.sql(f"CREATE NAMESPACE other.{database} LOCATION '{folder}/namespace'")
     state = session._jsparkSession.sessionState()
     parsed = state.sqlParser().parseTableIdentifier(f"{database}.t")
-    paths = [str(tmp_path / name) for name in ("others", "ours")]
+    paths = [str(folder / name) for name in ("others", "ours")]
     for number, path in enumerate(paths):
         columns = f"(k INT, v INT) USING delta LOCATION '{path}'"
         session.sql(f"CREATE TABLE {database}.t {columns}")
@@ -72,7 +83,15 @@ def catalogs(spark: SparkSession, tmp_path: Path) -> Iterator[TwoCatalogs]:
             tables.createTable(state.catalog().getTableMetadata(parsed), False, False)
             session.sql(f"DROP TABLE {database}.t")
     yield TwoCatalogs(session, f"{database}.t", paths[1], paths[0])
-    spark.sql(f"DROP DATABASE {database} CASCADE")
+    session.sql(f"DROP DATABASE spark_catalog.{database} CASCADE")
+
+
+@pytest.fixture
+def catalogs(spark: SparkSession, tmp_path: Path) -> Iterator[TwoCatalogs]:
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "2")
+    with two_catalogs(session, tmp_path) as catalogs:
+        yield catalogs
 
 
 def test_a_table_of_another_catalog_is_the_one_that_is_read_and_written(
@@ -175,13 +194,7 @@ def test_a_table_of_a_catalog_that_is_not_deltas_is_refused_and_left_as_it_is(
     catalogs: TwoCatalogs,
 ) -> None:
     session, schema = catalogs.session, "APP"
-    jdbc = "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"
-    for key, value in {
-        "": jdbc,
-        ".url": f"jdbc:derby:memory:{uuid.uuid4().hex};create=true",
-        ".driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver",
-    }.items():
-        session.conf.set(f"spark.sql.catalog.derby{key}", value)
+    add_derby(session)
     name = f"derby.{schema}.t"
     session.sql(f"CREATE TABLE {name} (k INT, v INT)")
     session.sql(f"INSERT INTO {name} VALUES (1, 10)")

@@ -136,13 +136,17 @@ def merges(draw: st.DrawFn) -> MergeCase:
 
 
 @st.composite
-def merges_of_source_rows(draw: st.DrawFn) -> MergeCase:
-    """A merge of exact keys in which the source row alone says what happens, as on the driver."""
+def merges_of_exact_keys(draw: st.DrawFn) -> MergeCase:
+    """A merge of exact keys without clauses for rows that are not in the source, as on the driver.
+
+    In half of them, the source row alone says what happens.
+    """
     mapped = draw(one_in(8))
     target = draw(target_columns(mapped=mapped))
     exact = [column for column in target if column.is_key and column.type in types.EXACT]
     assume(exact and all(column.plain != "_metadata" for column in target))
     source = [replace(column, side="s") for column in target]
+    of_source_alone = draw(st.booleans())
     kinds: list[Kind] = draw(st.sampled_from([["matched"], ["not_matched"], [], []])) + draw(
         st.sampled_from([["matched", "not_matched"], ["matched"], ["not_matched"]])
     )
@@ -152,13 +156,14 @@ def merges_of_source_rows(draw: st.DrawFn) -> MergeCase:
             clause(
                 kind,
                 target,
-                (source,),
+                (source,) if of_source_alone or kind == "not_matched" else (target, source),
                 is_last=place + 1 == len(kinds) or kinds[place + 1] != kind,
                 evolution=False,
             )
         )
         for place, kind in enumerate(kinds)
     ]
+    equals = draw(st.sampled_from(["=", "=", "<=>"]))
     rows = list(draw(some(row(target), usually=4, at_most=12)))
     vectors = draw(st.booleans())
     deletes = rows and vectors and draw(st.booleans())
@@ -168,11 +173,13 @@ def merges_of_source_rows(draw: st.DrawFn) -> MergeCase:
         source=draw(source_rows(source)),
         # An update of some columns would keep what the target has in the others.
         clauses=tuple(
-            Clause(each.kind, "update_all", each.condition) if each.action == "update" else each
+            Clause(each.kind, "update_all", each.condition)
+            if of_source_alone and each.action == "update"
+            else each
             for each in drawn
         ),
         expected=(),
-        on=" AND ".join(f"t.{column.name} = s.{column.name}" for column in exact),
+        on=" AND ".join(f"t.{column.name} {equals} s.{column.name}" for column in exact),
         target_schema=ddl(target),
         source_schema=ddl(source),
         target_ddl=ddl(target) if mapped else None,

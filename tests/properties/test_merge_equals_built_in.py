@@ -33,7 +33,7 @@ from tests.oracles import (
     configured,
     rows_as_text,
 )
-from tests.properties.draws import FEED, VECTORS, merges, merges_of_source_rows
+from tests.properties.draws import FEED, VECTORS, merges, merges_of_exact_keys
 
 pytestmark = pytest.mark.minutes
 
@@ -115,7 +115,7 @@ def test_merges_on_the_driver_do_what_built_in_merge_does(
 
     @seed(seed_of_draws)
     @settings(in_this_number, max_examples=number)
-    @given(case=merges_of_source_rows())
+    @given(case=merges_of_exact_keys())
     def compared(case: MergeCase) -> None:
         assume(not seeks_zero_among_negative_ones(case))
         note(reproduction(case))

@@ -23,7 +23,7 @@ from deltaweave.delta.scan.source_plan import (
     reason_to_materialize,
     with_files_chosen,
 )
-from deltaweave.delta.scan.target_rows import target_plan
+from deltaweave.delta.scan.target_rows import target_plan, with_ids_of
 
 __all__ = [
     "METADATA_COLUMN",
@@ -39,4 +39,5 @@ __all__ = [
     "target_plan",
     "tracked_columns",
     "with_files_chosen",
+    "with_ids_of",
 ]

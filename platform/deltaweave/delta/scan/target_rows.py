@@ -64,13 +64,13 @@ def target_plan(
         extra[column.name] = file_metadata(base, column.read_from)
     names = [back_quoted(attribute.name()) for attribute in kept]
     selected = base.select(*names, *[value.alias(name) for name, value in extra.items()])
-    return jvm_.data_frame_of_plan(merge.spark, _aliased(merge, selected, kept))
+    return with_ids_of(merge, selected, kept)
 
 
-def _aliased(
+def with_ids_of(
     merge: ResolvedMerge, selected: DataFrame, attributes: Sequence[JavaObject]
-) -> JavaObject:
-    """A Project over `selected` whose first columns carry the ids of `attributes`."""
+) -> DataFrame:
+    """The rows, whose first columns have the ids of the statement's attributes."""
     view = jvm_.jvm(merge.spark)
     catalyst = view.org.apache.spark.sql.catalyst
     plan = selected._jdf.queryExecution().analyzed()
@@ -84,4 +84,5 @@ def _aliased(
             )
         )
     columns += output[len(attributes) :]
-    return catalyst.plans.logical.Project(jvm_.seq(view, columns), plan)
+    project = catalyst.plans.logical.Project(jvm_.seq(view, columns), plan)
+    return jvm_.data_frame_of_plan(merge.spark, project)

@@ -6,6 +6,7 @@
 - `resolved`: the statement after analysis: its condition, its clauses, and what they read.
 - `spark_types`: data types of the JVM as PySpark's.
 - `conditions`: what the conditions say about target rows: equalities of keys, pruning predicates.
+- `target_reads`: what WHEN MATCHED clauses read of the target's rows.
 - `lineage`: the source columns from which each value of the merge comes.
 - `builtin`: Delta's own MERGE, for callers that allow it as a fallback.
 """
@@ -29,14 +30,17 @@ from deltaweave.delta.statement.delta_builder import parse_builder
 from deltaweave.delta.statement.lineage import Origin, origins
 from deltaweave.delta.statement.parsed import ParsedMerge
 from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
+from deltaweave.delta.statement.target_reads import Attribute, TargetReads, target_reads
 
 __all__ = [
     "Assignment",
+    "Attribute",
     "Equality",
     "Origin",
     "ParsedMerge",
     "ResolvedClause",
     "ResolvedMerge",
+    "TargetReads",
     "assignments",
     "by_source_predicate",
     "equalities",
@@ -51,4 +55,5 @@ __all__ = [
     "resolve",
     "run_builtin_merge",
     "skipping_predicates",
+    "target_reads",
 ]

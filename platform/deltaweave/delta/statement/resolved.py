@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -61,14 +62,23 @@ class ResolvedClause:
         actions = jvm_.iterate(self.node.resolvedActions())
         return tuple(jvm_.column_of(self.spark, action.expr()) for action in actions)
 
+    def value_expressions(self) -> JavaObject:
+        """The same as a Scala Seq of expressions, in a few JVM calls."""
+        actions = self.node.resolvedActions()
+        return actions.map(jvm_.function(self.spark, actions.head().getClass(), "expr"))
+
     def row(self, wanted: numpy.ndarray | None = None) -> Column:
         """The values as one struct, in a few JVM calls; only those for which the mask is true."""
-        view, actions = jvm_.jvm(self.spark), self.node.resolvedActions()
+        view, values = jvm_.jvm(self.spark), self.value_expressions()
         if wanted is not None and not wanted.all():
-            actions = jvm_.select_where(view, actions, wanted)
-        values = actions.map(jvm_.function(self.spark, actions.head().getClass(), "expr"))
+            values = jvm_.select_where(view, values, wanted)
         struct = jvm_.singleton(view.org.apache.spark.sql.catalyst.expressions, "CreateStruct")
         return jvm_.column_of(self.spark, struct.apply(values))
+
+    def reads_clock(self) -> bool:
+        """Whether its condition or values read the time of the query."""
+        trees = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.trees
+        return bool(self.node.containsPattern(trees.TreePattern.CURRENT_LIKE()))
 
     def gives_same_values(self, other: ResolvedClause) -> bool:
         """Whether both assign the same expressions, as UPDATE SET * and INSERT * do."""
@@ -207,6 +217,10 @@ class ResolvedMerge:
         """Whether names that differ in case alone are different."""
         return jvm_.is_on(self.spark, "spark.sql.caseSensitive", otherwise=False)
 
+    def attributes_of(self, expressions: Sequence[JavaObject]) -> JavaObject:
+        """The attributes that expressions read."""
+        return self._attributes.apply(jvm_.seq(jvm_.jvm(self.spark), list(expressions)))
+
     @property
     def _attributes(self) -> JavaObject:
         expressions = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.expressions
@@ -217,4 +231,4 @@ class ResolvedMerge:
         """The attributes that a condition reads."""
         of_clauses = [clause.node.condition() for clause in self.clauses]
         conditions = [self.node.condition(), *[c.get() for c in of_clauses if c.isDefined()]]
-        return self._attributes.apply(jvm_.seq(jvm_.jvm(self.spark), conditions))
+        return self.attributes_of(conditions)

@@ -8,7 +8,14 @@ from deltaweave.engine.find.candidates import (
     files_by_conditions,
     find_candidates,
 )
-from deltaweave.engine.find.driver_pairs import DriverPairs, local_paths, name_of, pairs_on_driver
+from deltaweave.engine.find.driver_pairs import (
+    DriverPairs,
+    check_zones,
+    local_paths,
+    name_of,
+    pairs_on_driver,
+    path_of,
+)
 from deltaweave.engine.find.key_index import (
     KEY_INDEX_DIRECTORY,
     KEY_INDEX_PROPERTY,
@@ -33,6 +40,7 @@ __all__ = [
     "MatchedRows",
     "TouchedFilesScan",
     "candidate_files",
+    "check_zones",
     "files_by_conditions",
     "find_candidates",
     "find_touched_files",
@@ -42,6 +50,7 @@ __all__ = [
     "moved_matches",
     "name_of",
     "pairs_on_driver",
+    "path_of",
     "stored_index",
     "touched_files_of_pairs",
     "wanted_index",

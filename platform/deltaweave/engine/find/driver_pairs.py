@@ -16,21 +16,27 @@ from urllib.parse import quote
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
     are_own,
-    arrow_schema,
     assumes_new_calendar,
     marked_rows,
     may_mark_here,
 )
-from deltaweave.delta.log import FileList
+from deltaweave.delta.log import FileList, decoded_location
 from deltaweave.delta.statement import Equality
 from deltaweave.engine import limits
 from deltaweave.engine.columns import (
     CLAUSE,
     FILE,
     INSERTABLE,
+    NEW_ROW,
     NO_CLAUSE,
     SOURCE_ROW,
     TARGET_ROW_ID,
+)
+from deltaweave.engine.find.driver_keys import (
+    SOURCE_NUMBER,
+    KeyColumn,
+    key_columns,
+    keys_of_source,
 )
 from deltaweave.engine.find.pairs import Pairs
 from deltaweave.engine.source import CollectedSource
@@ -43,7 +49,6 @@ if TYPE_CHECKING:
 
 _FILE_NUMBER = "file"
 _ROW_INDEX = "row"
-_NUMBER = "number"
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,9 @@ class DriverPairs:
     """What the driver found.
 
     Attributes:
-        pairs: The pairs. `SOURCE_ROW` is the number of the row in the `CollectedSource`, and
-            `TARGET_ROW_ID` the row's place in its file.
+        pairs: The pairs, in the order of files and rows. `SOURCE_ROW` is the number of the row in
+            the `CollectedSource`, and so is `NEW_ROW`; `TARGET_ROW_ID` is the row's place in its
+            file.
         is_matched: For each source row, whether it is in a pair.
         marked: For each file with pairs, as `FILE` names it, the places of the rows that were
             marked as deleted before; files without such rows are missing.
@@ -88,13 +94,13 @@ def pairs_on_driver(
     import pyarrow as pa
 
     paths = local_paths(candidates)
-    fields = _key_fields(transaction, conjuncts)
-    keys = _keys(source, fields)
+    columns = key_columns(transaction, conjuncts)
+    keys = keys_of_source(source, columns)
     names = [name_of(location) for location in candidates.rows["location"].to_pylist()]
     new_calendar = assumes_new_calendar(transaction.merge.spark)
-    found = _joined(paths, fields, keys, new_calendar=new_calendar)
+    found = _joined(paths, columns, keys, new_calendar=new_calendar)
     numbers = found[_FILE_NUMBER].to_numpy()
-    rows, source_rows = found[_ROW_INDEX].to_numpy(), found[_NUMBER].to_numpy()
+    rows, source_rows = found[_ROW_INDEX].to_numpy(), found[SOURCE_NUMBER].to_numpy()
     marked = _marked(transaction, candidates, np.unique(numbers).tolist())
     is_there = np.ones(len(rows), dtype=bool)
     for number, places in marked.items():
@@ -102,17 +108,18 @@ def pairs_on_driver(
     numbers, rows, source_rows = numbers[is_there], rows[is_there], source_rows[is_there]
     if len(rows) > limits.MAX_PAIRS_ON_DRIVER:
         raise NotRewritableError("the pairs are too many")
-    columns = {
+    of_pairs = {
         FILE: pa.array(names, pa.string()).take(pa.array(numbers)),
         TARGET_ROW_ID: pa.array(rows),
         SOURCE_ROW: pa.array(source_rows),
+        NEW_ROW: pa.array(source_rows),
         CLAUSE: pa.array(source.clauses[source_rows], pa.int32()),
     }
     if with_insertable:
-        columns[INSERTABLE] = pa.array(source.insert_clauses[source_rows] != NO_CLAUSE)
+        of_pairs[INSERTABLE] = pa.array(source.insert_clauses[source_rows] != NO_CLAUSE)
     is_matched = np.zeros(source.rows.num_rows, dtype=bool)
     is_matched[source_rows] = True
-    pairs = Pairs(None, pa.table(columns), transaction.merge.spark)
+    pairs = Pairs(None, pa.table(of_pairs), transaction.merge.spark)
     return DriverPairs(pairs, is_matched, {names[i]: places for i, places in marked.items()})
 
 
@@ -132,30 +139,14 @@ def name_of(location: str) -> str:
     return quote(location, safe="/:")
 
 
-def _key_fields(transaction: Transaction, conjuncts: Sequence[Equality]) -> list[pyarrow.Field]:
-    """The compared columns, as files store them."""
-    schema, names = arrow_schema(transaction), transaction.table.physical_names
-    return [schema.field(names[equality.path[0]]) for equality in conjuncts]
-
-
-def _keys(source: CollectedSource, fields: Sequence[pyarrow.Field]) -> pyarrow.Table:
-    """The source's keys in the types of the files, with the rows' numbers; none that is null."""
-    import numpy as np
-    import pyarrow as pa
-
-    collected = source.keys.rows
-    assert collected is not None, "a collected source has its keys"
-    columns = {
-        f"k{i}": column.cast(field.type)
-        for i, (column, field) in enumerate(zip(collected.columns, fields, strict=True))
-    }
-    numbers = pa.array(np.arange(collected.num_rows, dtype=np.int64))
-    return pa.table({**columns, _NUMBER: numbers}).drop_null()
+def path_of(name: str) -> str:
+    """The path of a file in the driver's file system, by its name in `FILE`."""
+    return decoded_location(name).removeprefix("file:")
 
 
 def _joined(
     paths: Sequence[str],
-    fields: Sequence[pyarrow.Field],
+    columns: Sequence[KeyColumn],
     keys: pyarrow.Table,
     *,
     new_calendar: bool,
@@ -163,40 +154,38 @@ def _joined(
     """File number, row index and source row's number of each match, in the files' order."""
     import pyarrow as pa
 
-    names = [f"k{i}" for i in range(len(fields))]
-    firsts = keys["k0"].unique()
+    joined = {name: kind for column in columns for name, kind in column.joined.items()}
+    names = list(joined)
+    firsts = keys[names[0]].unique()
+    fields = [column.field for column in columns]
     count = partial(_rows_of, fields=fields, new_calendar=new_calendar)
     with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
         num_rows = sum(threads.map(count, paths))
         if num_rows > limits.MAX_TARGET_ROWS_ON_DRIVER:
             raise NotRewritableError(f"the candidate files have {num_rows} rows")
-        parts = list(threads.map(lambda path: _possible(path, fields, firsts), paths))
+        parts = list(threads.map(lambda path: _possible(path, columns, firsts), paths))
     numbered = [
         part.append_column(_FILE_NUMBER, pa.repeat(pa.scalar(i, pa.int64()), part.num_rows))
         for i, part in enumerate(parts)
     ]
-    schema = pa.schema(
-        [
-            *[pa.field(name, field.type) for name, field in zip(names, fields, strict=True)],
-            pa.field(_ROW_INDEX, pa.int64()),
-            pa.field(_FILE_NUMBER, pa.int64()),
-        ]
-    )
+    schema = pa.schema({**joined, _ROW_INDEX: pa.int64(), _FILE_NUMBER: pa.int64()})
     rows = pa.concat_tables([schema.empty_table(), *numbered])
     _check_number_of_pairs(rows, keys, names)
     found = rows.join(keys, names, join_type="inner", use_threads=False)
-    order = [(name, "ascending") for name in (_FILE_NUMBER, _ROW_INDEX, _NUMBER)]
-    return found.select([_FILE_NUMBER, _ROW_INDEX, _NUMBER]).sort_by(order).combine_chunks()
+    order = [(name, "ascending") for name in (_FILE_NUMBER, _ROW_INDEX, SOURCE_NUMBER)]
+    return found.select([_FILE_NUMBER, _ROW_INDEX, SOURCE_NUMBER]).sort_by(order).combine_chunks()
 
 
 def _check_number_of_pairs(rows: pyarrow.Table, keys: pyarrow.Table, names: list[str]) -> None:
     """Raise NotRewritableError if the pairs are too many, before any is made."""
     import pyarrow.compute as pc
 
-    of_keys = keys.group_by(names).aggregate([(_NUMBER, "count")])
+    of_keys = keys.group_by(names).aggregate([(SOURCE_NUMBER, "count")])
     if len(of_keys) == len(keys):
         return  # each row is in one pair at most
-    counts = rows.join(of_keys, names, join_type="inner", use_threads=False)[f"{_NUMBER}_count"]
+    counts = rows.join(of_keys, names, join_type="inner", use_threads=False)[
+        f"{SOURCE_NUMBER}_count"
+    ]
     if (pc.sum(counts).as_py() or 0) > limits.MAX_PAIRS_ON_DRIVER:
         raise NotRewritableError("the pairs are too many")
 
@@ -207,11 +196,11 @@ def _rows_of(path: str, fields: Sequence[pyarrow.Field], *, new_calendar: bool) 
 
     with opened(path) as file:
         check_copyable(file, pa.schema(fields), new_calendar=new_calendar)
-        _check_zones(file, fields)
+        check_zones(file, fields)
         return int(file.metadata.num_rows)
 
 
-def _check_zones(file: pyarrow.parquet.ParquetFile, fields: Sequence[pyarrow.Field]) -> None:
+def check_zones(file: pyarrow.parquet.ParquetFile, fields: Sequence[pyarrow.Field]) -> None:
     """Raise NotRewritableError for a time that is stored without a zone, unless it is an INT96."""
     import pyarrow.types as types
 
@@ -226,7 +215,7 @@ def _check_zones(file: pyarrow.parquet.ParquetFile, fields: Sequence[pyarrow.Fie
                 raise NotRewritableError(f"column {field.name!r} is stored without a time zone")
 
 
-def _possible(path: str, fields: Sequence[pyarrow.Field], firsts: pyarrow.Array) -> pyarrow.Table:
+def _possible(path: str, columns: Sequence[KeyColumn], firsts: pyarrow.Array) -> pyarrow.Table:
     """The keys and places of the rows whose first key is one of the source's."""
     import numpy as np
     import pyarrow as pa
@@ -234,26 +223,23 @@ def _possible(path: str, fields: Sequence[pyarrow.Field], firsts: pyarrow.Array)
 
     parts, start = [], 0
     with opened(path) as file:
-        stored = set(file.schema_arrow.names)
+        stored = set(file.schema_arrow.names) & {column.field.name for column in columns}
         for group in range(file.num_row_groups):
-            names = [field.name for field in fields if field.name in stored]
-            rows = file.read_row_group(group, columns=list(dict.fromkeys(names)), use_threads=False)
+            rows = file.read_row_group(group, columns=sorted(stored), use_threads=False)
             num_rows = file.metadata.row_group(group).num_rows
-            keys = {
-                # A column that is not stored was added later, and is null: it matches nothing.
-                f"k{i}": rows[field.name].cast(field.type)
-                if field.name in stored
-                else pa.nulls(num_rows, field.type)
-                for i, field in enumerate(fields)
-            }
-            is_possible = pc.is_in(keys["k0"], value_set=firsts)
+            keys: dict[str, pyarrow.ChunkedArray] = {}
+            for column in columns:
+                # A column that is not stored was added later, and is null.
+                nothing = pa.chunked_array([pa.nulls(num_rows, column.field.type)])
+                name = column.field.name
+                keys |= column.of(rows[name] if name in stored else nothing)
+            is_possible = pc.is_in(keys[columns[0].name], value_set=firsts)
             places = np.arange(start, start + num_rows, dtype=np.int64)
             found = pa.table({**keys, _ROW_INDEX: places}).filter(is_possible)
             parts.append(found.drop_null())
             start += num_rows
-    columns = {f"k{i}": pa.array([], field.type) for i, field in enumerate(fields)}
-    nothing = pa.table({**columns, _ROW_INDEX: pa.array([], pa.int64())})
-    return pa.concat_tables([nothing, *parts])
+    kinds = {name: kind for column in columns for name, kind in column.joined.items()}
+    return pa.concat_tables([pa.schema({**kinds, _ROW_INDEX: pa.int64()}).empty_table(), *parts])
 
 
 def _marked(

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from deltaweave.engine.source.collected import CollectedSource, collect_source
+from deltaweave.engine.source.collected import (
+    CollectedSource,
+    collect_source,
+    unless_it_fails,
+    values_where_taken,
+    with_broken_values,
+)
 from deltaweave.engine.source.keys import KeyValues, SourceKeys, row_identity, source_keys, within
 from deltaweave.engine.source.prepared import PreparedSource, check_same_source, prepared_source
 
@@ -16,5 +22,8 @@ __all__ = [
     "prepared_source",
     "row_identity",
     "source_keys",
+    "unless_it_fails",
+    "values_where_taken",
+    "with_broken_values",
     "within",
 ]

@@ -1,13 +1,14 @@
 """The rows of a small source on the driver: keys, clauses and the values that clauses give them.
 
-One query evaluates the source, as its only job. It serves statements whose clauses depend on the
-source row alone: which clause takes a row, and what it writes, is then known before any match.
+One query evaluates the source, as its only job. Where clauses depend on the source row alone, it is
+known before any match which clause takes a row, and what it writes. Where WHEN MATCHED clauses read
+the target, the source's columns that they read are collected instead.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import column_of, translated
 from deltaweave.delta.scan import estimated_bytes, first_of_partitions
-from deltaweave.delta.statement import Equality, ResolvedMerge
+from deltaweave.delta.statement import Equality, ResolvedMerge, TargetReads
 from deltaweave.engine import limits
 from deltaweave.engine.columns import (
     BREAKS_CONSTRAINT,
@@ -25,6 +26,7 @@ from deltaweave.engine.columns import (
     INSERT_CLAUSE,
     KEY,
     NO_CLAUSE,
+    READ,
     VALUES,
 )
 from deltaweave.engine.source.keys import SourceKeys, collected_keys
@@ -46,9 +48,11 @@ class CollectedSource:
     Attributes:
         keys: The values that they have for the equalities of the ON condition.
         rows: `CLAUSE` and `INSERT_CLAUSE` of each row, its values and, if the table has
-            constraints, whether values break any.
+            constraints, whether values break any; then the columns that clauses read beside those
+            of the target (`READ`).
         values_of: By the place of an update or insert clause, the column of `rows` (struct) with
-            the values that it gives; null in rows that it does not take.
+            the values that it computes; null in rows that it does not take. Without clauses that
+            read the target for conditions or values.
     """
 
     keys: SourceKeys
@@ -67,19 +71,13 @@ class CollectedSource:
         clauses: numpy.ndarray = self.rows[INSERT_CLAUSE].to_numpy()
         return clauses
 
-    def breaks_constraint(self, rows: numpy.ndarray, clauses: numpy.ndarray) -> bool:
-        """Whether values break a constraint that clauses give to source rows.
-
-        Args:
-            rows: The numbers of the source rows.
-            clauses: For each of them, the place of a clause that takes it.
-        """
-        broken = {i: f"{BREAKS_CONSTRAINT}{values}" for i, values in self.values_of.items()}
-        return any(
-            self.rows[column].to_numpy()[rows[clauses == i]].any()
-            for i, column in broken.items()
-            if column in self.rows.column_names
-        )
+    def broken(self, clause: int) -> numpy.ndarray | None:
+        """For each row, whether a clause's values break a constraint; None if none can."""
+        column = f"{BREAKS_CONSTRAINT}{self.values_of[clause]}"
+        if column not in self.rows.column_names:
+            return None
+        broken: numpy.ndarray = self.rows[column].to_numpy()
+        return broken
 
 
 def collect_source(
@@ -87,6 +85,7 @@ def collect_source(
     source: PreparedSource,
     conjuncts: Sequence[Equality],
     conditions: Sequence[Column],
+    reads: TargetReads,
 ) -> CollectedSource | None:
     """Collect the source; None if it is too big, or if the query fails.
 
@@ -98,31 +97,20 @@ def collect_source(
         source: The source.
         conjuncts: The equalities of the ON condition.
         conditions: What new rows must satisfy, over the table's columns by name.
+        reads: What WHEN MATCHED clauses read of the target.
 
     Raises:
         SourceLostError: The executors lost the materialized rows.
         SourceError: The query was cancelled.
     """
-    import pyarrow as pa
+    values_of = _values_of(merge, reads)
 
-    values_of = _values_of(merge)
-    try:
-        with translated(merge.table, otherwise=SourceError):
-            rows = _collected(merge, source, conjuncts, values_of)
-            if conditions:
-                rows = _with_broken(rows, merge, values_of, conditions)
-            table = rows.toArrow()
-    except pa.ArrowException as error:
-        logger.info("%s: the source is not collected: %s", merge.table, error)
-        return None
-    except (SourceLostError, SessionEndedError):
-        raise
-    except DeltaweaveError as error:
-        if "CANCELLED" in (error.error_class or ""):
-            raise
-        logger.info("%s: the source is not collected: %s", merge.table, error.problem)
-        return None
-    if table.num_rows > limits.MAX_ROWS_ON_DRIVER:
+    def query() -> DataFrame:
+        rows = _collected(merge, source, conjuncts, values_of, reads)
+        return with_broken_values(rows, merge, values_of, conditions) if conditions else rows
+
+    table = unless_it_fails(merge, query)
+    if table is None or table.num_rows > limits.MAX_ROWS_ON_DRIVER:
         return None
     _remember_counts(source, table)
     keys = collected_keys(conjuncts, table.select(range(len(conjuncts))))
@@ -131,13 +119,38 @@ def collect_source(
     return CollectedSource(keys, table.select(range(len(conjuncts), table.num_columns)), values_of)
 
 
-def _values_of(merge: ResolvedMerge) -> dict[int, str]:
+def unless_it_fails(merge: ResolvedMerge, query: Callable[[], DataFrame]) -> pyarrow.Table | None:
+    """What a query gives; None if it fails.
+
+    Raises:
+        SourceLostError: The executors lost the materialized rows.
+        SourceError: The query was cancelled.
+    """
+    import pyarrow as pa
+
+    try:
+        with translated(merge.table, otherwise=SourceError):
+            return query().toArrow()
+    except pa.ArrowException as error:
+        logger.info("%s: rows are not collected: %s", merge.table, error)
+        return None
+    except (SourceLostError, SessionEndedError):
+        raise
+    except DeltaweaveError as error:
+        if "CANCELLED" in (error.error_class or ""):
+            raise
+        logger.info("%s: rows are not collected: %s", merge.table, error.problem)
+        return None
+
+
+def _values_of(merge: ResolvedMerge, reads: TargetReads) -> dict[int, str]:
     """By clause, the column of its values; clauses that give the same values share one."""
     columns: dict[int, str] = {}
     for i, clause in enumerate(merge.clauses):
-        if clause.action != "delete":
-            same = [j for j in columns if merge.clauses[j].gives_same_values(clause)]
-            columns[i] = columns[same[0]] if same else f"{VALUES}{i}"
+        if clause.action == "delete" or (reads.target and clause.kind == "matched"):
+            continue
+        same = [j for j in columns if merge.clauses[j].gives_same_values(clause)]
+        columns[i] = columns[same[0]] if same else f"{VALUES}{i}"
     return columns
 
 
@@ -146,28 +159,54 @@ def _collected(
     source: PreparedSource,
     conjuncts: Sequence[Equality],
     values_of: dict[int, str],
+    reads: TargetReads,
 ) -> DataFrame:
-    """A row for each source row: keys, clauses, values."""
+    """A row for each source row: keys, clauses, values, columns that clauses read."""
     rows = _bounded(source)
-    taken = {CLAUSE: first_match(merge), INSERT_CLAUSE: first_insert(merge)}
-    fields = [
-        # Arrow refuses a struct with two fields of the same name.
-        StructField(f"v{i}", field.dataType)
-        for i, field in enumerate(merge.evolved_schema.fields)
+    matched = F.lit(NO_CLAUSE) if reads.target else first_match(merge)
+    taken = {CLAUSE: matched, INSERT_CLAUSE: first_insert(merge)}
+    keys = [equality.source.alias(f"{KEY}{i}") for i, equality in enumerate(conjuncts)]
+    values = values_where_taken(merge, values_of, reads, (CLAUSE, INSERT_CLAUSE))
+    read = [
+        column_of(merge.spark, attribute.node).alias(f"{READ}{i}")
+        for i, attribute in enumerate(reads.source)
     ]
+    return rows.withColumns(taken).select(*keys, CLAUSE, INSERT_CLAUSE, *values, *read)
+
+
+def values_where_taken(
+    merge: ResolvedMerge,
+    values_of: dict[int, str],
+    reads: TargetReads,
+    taken: Sequence[str],
+) -> list[Column]:
+    """The values that clauses compute for rows, as structs; null where they do not take the row.
+
+    Args:
+        merge: The merge.
+        values_of: By the place of a clause, the column of its values.
+        reads: Which values are computed.
+        taken: The columns with the places of clauses that take a row.
+    """
     values: dict[str, Column] = {}
     for i, name in values_of.items():
         if name not in values:
             clauses = [j for j, other in values_of.items() if other == name]
             listed = ", ".join(map(str, clauses))
-            is_taken = F.expr(f"{CLAUSE} IN ({listed}) OR {INSERT_CLAUSE} IN ({listed})")
-            row = merge.clauses[i].row().cast(StructType(fields))
+            is_taken = F.expr(" OR ".join(f"{column} IN ({listed})" for column in taken))
+            kept = reads.kept(i, merge.evolved_schema.names)
+            fields = [
+                # Arrow refuses a struct with two fields of the same name.
+                StructField(f"v{place}", field.dataType)
+                for place, field in enumerate(merge.evolved_schema.fields)
+                if field.name not in kept
+            ]
+            row = merge.clauses[i].row(reads.computed.get(i)).cast(StructType(fields))
             values[name] = F.when(is_taken, row).alias(name)
-    keys = [equality.source.alias(f"{KEY}{i}") for i, equality in enumerate(conjuncts)]
-    return rows.withColumns(taken).select(*keys, CLAUSE, INSERT_CLAUSE, *values.values())
+    return list(values.values())
 
 
-def _with_broken(
+def with_broken_values(
     rows: DataFrame,
     merge: ResolvedMerge,
     values_of: dict[int, str],

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +18,6 @@ from deltaweave.delta.commit import Transaction, WrittenFiles
 from deltaweave.delta.files import MarkedRows
 from deltaweave.delta.jvm import letting_go
 from deltaweave.delta.log import FileList
-from deltaweave.delta.statement import Equality
 from deltaweave.engine.find import (
     Candidates,
     MatchedRows,
@@ -31,7 +30,7 @@ from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.tasks import NotRewritableError
 from deltaweave.engine.write.copy_on_write import copy_files, copy_touched_files
 from deltaweave.engine.write.deletion_vectors import mark_changed_rows
-from deltaweave.engine.write.driver_choice import choose_driver
+from deltaweave.engine.write.driver_choice import DriverChoice, choose_driver
 from deltaweave.engine.write.in_place import (
     most_rows_change,
     rewrite_in_place,
@@ -96,7 +95,7 @@ def write_changes(transaction: Transaction, source: PreparedSource, phases: Phas
     known: Candidates | None = None
     if driver.why_not is None:
         by_driver = choice_on_driver(choice).strategy
-        changes, known = _on_driver(transaction, source, phases, by_driver, driver.conjuncts)
+        changes, known = _on_driver(transaction, source, phases, by_driver, driver)
         if changes is not None:
             return changes
     if strategy is Strategy.INSERT_ONLY:
@@ -133,7 +132,7 @@ def _on_driver(
     source: PreparedSource,
     phases: Phases,
     strategy: Strategy,
-    conjuncts: Sequence[Equality],
+    driver: DriverChoice,
 ) -> tuple[Changes | None, Candidates | None]:
     """What the driver wrote by itself; None if Spark has to, and the candidates if they are known.
 
@@ -141,7 +140,7 @@ def _on_driver(
     """
     inserts_alone = strategy is Strategy.INSERT_ONLY
     with insert_phase(phases) if inserts_alone else _scan_phase(phases):
-        tried = find_on_driver(transaction, source, conjuncts, strategy)
+        tried = find_on_driver(transaction, source, driver, strategy)
     if tried.found is None:
         return None, tried.candidates
     try:

@@ -7,9 +7,11 @@ known before the source is evaluated. The size of the candidate files is known o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pyspark.sql import Column
 from pyspark.sql.types import (
+    DataType,
     DateType,
     DecimalType,
     IntegralType,
@@ -27,7 +29,13 @@ from deltaweave.delta.files import (
 )
 from deltaweave.delta.log import FileList
 from deltaweave.delta.scan import estimated_bytes, tracked_columns
-from deltaweave.delta.statement import Equality, equalities_alone
+from deltaweave.delta.statement import (
+    Equality,
+    ResolvedMerge,
+    TargetReads,
+    equalities_alone,
+    target_reads,
+)
 from deltaweave.engine import limits
 from deltaweave.engine.find import local_paths
 from deltaweave.engine.source import PreparedSource
@@ -40,6 +48,7 @@ from deltaweave.engine.tasks import (
 from deltaweave.engine.tasks import (
     estimated_bytes as bytes_in_memory,
 )
+from deltaweave.engine.write.driver_target import survives
 from deltaweave.engine.write.strategy import ONLY_DELTA_CHECKS, REWRITE_IN_PLACE
 
 ON_DRIVER = "spark.deltaweave.merge.onDriver"
@@ -57,6 +66,8 @@ _READ_DIFFERENTLY = (
 )
 _OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 _IDENTITY = "delta.identity."
+# Which columns a clause leaves as they are is asked of Spark column by column.
+_MAX_COLUMNS = 200
 
 
 @dataclass(frozen=True)
@@ -64,12 +75,16 @@ class DriverChoice:
     """Whether the driver may do a merge alone.
 
     Attributes:
-        why_not: Why not; None if it may.
-        conjuncts: The equalities that the ON condition consists of, if it may.
+        why_not: Why not; None if it may. The others are known if it may.
+        conjuncts: The equalities that the ON condition consists of.
+        reads: What WHEN MATCHED clauses read of the target.
+        conditions: What new rows must satisfy, over the table's columns by name.
     """
 
     why_not: str | None
     conjuncts: Sequence[Equality] = ()
+    reads: TargetReads = field(default_factory=TargetReads)
+    conditions: Sequence[Column] = ()
 
 
 def choose_driver(transaction: Transaction, source: PreparedSource) -> DriverChoice:
@@ -77,17 +92,24 @@ def choose_driver(transaction: Transaction, source: PreparedSource) -> DriverCho
     setting = (transaction.merge.spark.conf.get(ON_DRIVER, "auto") or "auto").lower()
     if setting not in ("auto", "true"):
         return DriverChoice(f"{ON_DRIVER} is {setting}")
+    conditions = conditions_of_rows(transaction)
+    merge = transaction.merge
+    # The places of the clauses that read the target, or whose values are not the same again.
+    others = [i for i, each in enumerate(merge.clauses) if not merge.is_of_source_alone(each)]
     why_not = (
-        _of_statement(transaction, source)
+        _of_statement(merge, source, others)
         or _of_source(source, only_if_estimated=setting == "auto")
-        or _of_table(transaction)
+        or _of_table(transaction, conditions)
     )
     if why_not is not None:
         return DriverChoice(why_not)
-    conjuncts = equalities_alone(transaction.merge)
+    assert conditions is not None, "_of_table"
+    conjuncts = equalities_alone(merge)
     if conjuncts is None:
         return DriverChoice("ON has more than equalities of target columns and source values")
-    return DriverChoice(_of_keys(transaction, conjuncts), conjuncts)
+    reads = target_reads(merge, whole_rows=bool(conditions)) if others else TargetReads()
+    why_not = _of_keys(transaction, conjuncts) or _of_reads(transaction, reads)
+    return DriverChoice(why_not, conjuncts, reads, conditions)
 
 
 def why_not_these_files(candidates: FileList) -> str | None:
@@ -108,18 +130,37 @@ def check_copied(files: FileList, table: TableFormat) -> None:
         raise NotRewritableError(f"the files to rewrite have about {size:,} bytes in memory")
 
 
-def _of_statement(transaction: Transaction, source: PreparedSource) -> str | None:
-    merge = transaction.merge
+def _of_statement(
+    merge: ResolvedMerge, source: PreparedSource, others: Sequence[int]
+) -> str | None:
     if not source.gives_same_rows:
         return "the source may give other rows when it is read again"
     if merge.skips_unchanged:
         return "updates that change nothing are skipped"
     if merge.of_kind("not_matched_by_source"):
         return "a clause is WHEN NOT MATCHED BY SOURCE"
-    for i, clause in enumerate(merge.clauses, start=1):
-        if not merge.is_of_source_alone(clause):
-            return f"clause {i} reads the target or is not deterministic"
+    for i in others:
+        if not merge.clauses[i].node.deterministic():
+            return f"clause {i + 1} is not deterministic"
+        if len(merge.evolved_schema) > _MAX_COLUMNS:
+            return f"clause {i + 1} reads the target, which has more than {_MAX_COLUMNS} columns"
     return None
+
+
+def _of_reads(transaction: Transaction, reads: TargetReads) -> str | None:
+    if not reads.target:
+        return None
+    columns = {column.name: column for column in data_columns(transaction)}
+    for attribute in (*reads.target, *reads.source):
+        if not survives(attribute.data_type):
+            kind = attribute.data_type.simpleString()
+            return f"a clause reads the target and {attribute.name!r} of type {kind}"
+    for attribute in reads.target:
+        if _OF_LIMITED_LENGTH in columns[attribute.name].metadata:
+            return f"a clause reads {attribute.name!r}, which is of limited length"
+    if any(clause.reads_clock() for clause in transaction.merge.clauses):
+        return "a clause reads the target and one the time, which two queries know differently"
+    return _read_differently(transaction, [each.data_type for each in reads.target])
 
 
 def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> str | None:
@@ -135,7 +176,7 @@ def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> str | None
     return None
 
 
-def _of_table(transaction: Transaction) -> str | None:
+def _of_table(transaction: Transaction, conditions: Sequence[Column] | None) -> str | None:
     if transaction.partition_columns:
         return "the table is partitioned"
     if tracked_columns(transaction) is not None:
@@ -145,7 +186,7 @@ def _of_table(transaction: Transaction) -> str | None:
     setting = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto")
     if setting == "false" and not vectors_writable(transaction):
         return f"{REWRITE_IN_PLACE} is false"
-    if conditions_of_rows(transaction) is None:
+    if conditions is None:
         return ONLY_DELTA_CHECKS
     return why_not_writable(transaction)
 
@@ -154,8 +195,6 @@ def _of_keys(transaction: Transaction, conjuncts: Sequence[Equality]) -> str | N
     columns = {column.name: column for column in data_columns(transaction)}
     for equality in conjuncts:
         name = ".".join(equality.path)
-        if equality.null_safe:
-            return f"{name!r} is compared by <=>"
         if len(equality.path) > 1 or name not in columns:
             return f"{name!r} is no column of the table"
         kind = equality.data_type
@@ -163,7 +202,11 @@ def _of_keys(transaction: Transaction, conjuncts: Sequence[Equality]) -> str | N
             return f"{name!r} is compared as {equality.compared_as.simpleString()}"
         if _OF_LIMITED_LENGTH in columns[name].metadata:
             return f"{name!r} is of limited length"
-    if any(isinstance(equality.data_type, _TIMES) for equality in conjuncts):
+    return _read_differently(transaction, [equality.data_type for equality in conjuncts])
+
+
+def _read_differently(transaction: Transaction, data_types: Sequence[DataType]) -> str | None:
+    if any(isinstance(data_type, _TIMES) for data_type in data_types):
         conf = transaction.merge.spark.conf
         for setting, value in _READ_DIFFERENTLY:
             if (conf.get(setting) or "").upper() == value:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from deltaweave.engine import limits
-from deltaweave.engine.columns import CLAUSE, FILE, SOURCE_ROW, TARGET_ROW_ID
+from deltaweave.engine.columns import CLAUSE, FILE, NEW_ROW, TARGET_ROW_ID
 from deltaweave.engine.find import name_of
 from deltaweave.engine.tasks import TableFormat, change_file, images, rows_at
-from deltaweave.engine.write.driver_rows import SourceValues
+from deltaweave.engine.write.driver_values import NewValues
 
 if TYPE_CHECKING:
     import pyarrow
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def record_changes(
     table: TableFormat,
-    values: SourceValues,
+    values: NewValues,
     changes: pyarrow.Table,
     touched: Sequence[str],
     inserted: pyarrow.Table,
@@ -28,7 +28,7 @@ def record_changes(
 
     Args:
         table: How to write.
-        values: What the clauses give to the source's rows.
+        values: What the clauses give to changed rows.
         changes: The pairs of changed rows; of a row that several source rows delete, several.
         touched: The paths of the files that they are in.
         inserted: The inserted rows.
@@ -48,15 +48,13 @@ def record_changes(
 
 
 def _images(
-    table: TableFormat, values: SourceValues, changes: pyarrow.Table, path: str
+    table: TableFormat, values: NewValues, changes: pyarrow.Table, path: str
 ) -> list[tuple[pyarrow.Table, str]]:
     """The entries of the changed rows of one file."""
     import numpy as np
 
     # A row that several source rows delete has several pairs.
     places, first = np.unique(changes[TARGET_ROW_ID].to_numpy(), return_index=True)
-    clauses, rows = changes[CLAUSE].to_numpy()[first], changes[SOURCE_ROW].to_numpy()[first]
-    is_updated = np.isin(clauses, list(values.source.values_of))
+    clauses, numbers = changes[CLAUSE].to_numpy()[first], changes[NEW_ROW].to_numpy()[first]
     before = rows_at(path, places, table, limits.MAX_NEW_BYTES_ON_DRIVER)
-    after = values.rows(rows[is_updated], clauses[is_updated])
-    return images(before, after, ~is_updated)
+    return images(before, values.rows(numbers, clauses), ~values.gives_row(clauses))

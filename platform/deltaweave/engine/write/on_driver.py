@@ -7,7 +7,6 @@ the strategies on Spark do. Before anything is written, any doubt leaves the mer
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,10 +15,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from deltaweave.delta.commit import Transaction, WrittenFiles, written_without_spark
-from deltaweave.delta.files import NewFile, additions, conditions_of_rows, mark_here
-from deltaweave.delta.statement import Equality
+from deltaweave.delta.files import NewFile, additions, mark_here
 from deltaweave.engine import limits
-from deltaweave.engine.columns import CLAUSE, FILE, NO_CLAUSE, SOURCE_ROW, TARGET_ROW_ID
+from deltaweave.engine.columns import (
+    CLAUSE,
+    FILE,
+    NEW_ROW,
+    NO_CLAUSE,
+    SOURCE_ROW,
+    TARGET_ROW_ID,
+)
 from deltaweave.engine.find import (
     Candidates,
     DriverPairs,
@@ -38,9 +43,14 @@ from deltaweave.engine.tasks import (
     rewrite_rows,
     write_file,
 )
-from deltaweave.engine.write.driver_choice import check_copied, why_not_these_files
+from deltaweave.engine.write.driver_choice import (
+    DriverChoice,
+    check_copied,
+    why_not_these_files,
+)
 from deltaweave.engine.write.driver_feed import record_changes
-from deltaweave.engine.write.driver_rows import SourceValues
+from deltaweave.engine.write.driver_target import values_of_pairs
+from deltaweave.engine.write.driver_values import NewValues, check_size, values_of_source
 from deltaweave.engine.write.files_format import table_format
 from deltaweave.engine.write.mark_or_rewrite import (
     MarkedFiles,
@@ -63,20 +73,24 @@ class Found:
 
     Attributes:
         candidates: The candidate files, and the source's keys.
-        source: The source's rows.
         pairs: The pairs.
         scan: What they say of the files.
         fates: What becomes of the touched files.
+        updates: What clauses give to pairs, by `NEW_ROW`.
+        inserts: What clauses give to source rows, by their numbers.
         inserted: The numbers of the source rows that are inserted.
+        insert_clauses: The clauses that insert them, by their places.
         table: What new files look like.
     """
 
     candidates: Candidates
-    source: CollectedSource
     pairs: DriverPairs
     scan: TouchedFilesScan
     fates: TouchedFileFates
+    updates: NewValues
+    inserts: NewValues
     inserted: numpy.ndarray
+    insert_clauses: numpy.ndarray
     table: TableFormat
 
 
@@ -96,7 +110,7 @@ class Tried:
 def find_on_driver(
     transaction: Transaction,
     source: PreparedSource,
-    conjuncts: Sequence[Equality],
+    driver: DriverChoice,
     strategy: Strategy,
 ) -> Tried:
     """Find what changes, if the driver can do that. Nothing is written.
@@ -104,7 +118,7 @@ def find_on_driver(
     Args:
         transaction: The merge's transaction.
         source: The source.
-        conjuncts: The equalities that the ON condition consists of.
+        driver: What `choose_driver` found.
         strategy: The strategy that the merge starts with.
 
     Raises:
@@ -112,9 +126,8 @@ def find_on_driver(
     """
     import pyarrow as pa
 
-    conditions = conditions_of_rows(transaction)
-    assert conditions is not None, "choose_driver"
-    collected = collect_source(transaction.merge, source, conjuncts, conditions)
+    merge, conjuncts = transaction.merge, driver.conjuncts
+    collected = collect_source(merge, source, conjuncts, driver.conditions, driver.reads)
     if collected is None:
         return Tried()
     files = files_by_conditions(transaction)
@@ -131,9 +144,9 @@ def find_on_driver(
             conjuncts,
             with_insertable=source.insertable is not None,
         )
-        found = _found(transaction, source, candidates, collected, pairs, strategy)
+        found = _found(transaction, source, candidates, collected, pairs, driver, strategy)
     except (NotRewritableError, OSError, MemoryError, pa.ArrowException) as error:
-        logger.info("%s: Spark does the merge: %s", transaction.merge.table, error)
+        logger.info("%s: Spark does the merge: %s", merge.table, error)
         return Tried(candidates)
     return Tried(candidates, found)
 
@@ -144,10 +157,17 @@ def _found(
     candidates: Candidates,
     collected: CollectedSource,
     pairs: DriverPairs,
+    driver: DriverChoice,
     strategy: Strategy,
 ) -> Found:
     import numpy as np
 
+    table = table_format(transaction)
+    inserts = updates = values_of_source(collected, table.schema)
+    if driver.reads.target or driver.reads.computed:
+        pairs, updates = values_of_pairs(
+            transaction, collected, pairs, driver.reads, driver.conditions, table
+        )
     # The identity is the number of a collected row, which no query over the source can compute.
     identity = F.col(SOURCE_ROW)
     # Rows that are only inserted may match any number of times, and are not inserted then.
@@ -159,41 +179,24 @@ def _found(
         fates = mark_or_rewrite(transaction, scan)
     else:
         fates = all_rewritten(scan)
-    table = table_format(transaction)
     check_copied(fates.copied, table)
     is_inserted = ~pairs.is_matched & (collected.insert_clauses != NO_CLAUSE)
     inserted = np.flatnonzero(is_inserted)
-    _check_new_rows(collected, pairs, scan, inserted)
-    return Found(
-        candidates,
-        collected,
-        pairs,
-        scan,
-        fates,
-        inserted,
-        table,
-    )
+    clauses = collected.insert_clauses[inserted]
+    found = Found(candidates, pairs, scan, fates, updates, inserts, inserted, clauses, table)
+    _check_new_rows(found)
+    return found
 
 
-def _check_new_rows(
-    collected: CollectedSource,
-    pairs: DriverPairs,
-    scan: TouchedFilesScan,
-    inserted: numpy.ndarray,
-) -> None:
+def _check_new_rows(found: Found) -> None:
     """Raise NotRewritableError if the new rows may be too big, or if one breaks a constraint."""
-    import numpy as np
-
-    assert pairs.pairs.on_driver is not None
-    of_source_row = np.bincount(pairs.pairs.on_driver[SOURCE_ROW].to_numpy())
-    at_most = collected.rows.nbytes * int(of_source_row.max(initial=1))
-    if at_most > limits.MAX_NEW_BYTES_ON_DRIVER:
-        raise NotRewritableError(f"the new rows may have {at_most:,} bytes")
-    changes = scan.changed_on_driver(scan.touched)
+    assert found.pairs.pairs.on_driver is not None
+    check_size(found.updates.nbytes, found.pairs.pairs.on_driver[NEW_ROW])
+    changes = found.scan.changed_on_driver(found.scan.touched)
     assert changes is not None, "the pairs are on the driver"
-    if collected.breaks_constraint(
-        changes[SOURCE_ROW].to_numpy(), changes[CLAUSE].to_numpy()
-    ) or collected.breaks_constraint(inserted, collected.insert_clauses[inserted]):
+    if found.updates.breaks_constraint(
+        changes[NEW_ROW].to_numpy(), changes[CLAUSE].to_numpy()
+    ) or found.inserts.breaks_constraint(found.inserted, found.insert_clauses):
         raise NotRewritableError("a new row breaks a constraint")  # which Delta's writer tells
 
 
@@ -207,10 +210,9 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
     marks = strategy is Strategy.DELETION_VECTORS and bool(len(found.scan.touched))
     changes = found.scan.changed_on_driver(found.scan.touched)
     assert changes is not None, "the pairs are on the driver"
-    values = SourceValues(found.source, found.table.schema)
     try:
-        recorded = _recorded(found, values, changes)  # first, since files may not be readable
-        replaced, others = _write_files(transaction, found, values, changes, marks=marks)
+        recorded = _recorded(found, changes)  # first, since files may not be readable
+        replaced, others = _write_files(transaction, found, changes, marks=marks)
     except Exception as error:  # of pyarrow, the file system, or a thread that cannot begin
         transaction.own_files.delete_all()
         raise NotRewritableError(f"the driver could not write a file: {error}") from error
@@ -229,38 +231,39 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
 
 
 def _write_files(
-    transaction: Transaction,
-    found: Found,
-    values: SourceValues,
-    changes: pyarrow.Table,
-    *,
-    marks: bool,
+    transaction: Transaction, found: Found, changes: pyarrow.Table, *, marks: bool
 ) -> tuple[dict[str, NewFile], list[NewFile]]:
     """Write rewritten files, by the paths of the old ones, and a file of the other new rows.
 
     If changed rows are marked, their new rows are in that file; else they keep their places.
     """
-    import numpy as np
-
-    rows, clauses = found.inserted, found.source.insert_clauses[found.inserted]
+    new_rows = found.inserts.rows(found.inserted, found.insert_clauses)
     if marks:
-        rows = np.concatenate([rows, changes[SOURCE_ROW].to_numpy()])
-        clauses = np.concatenate([clauses, changes[CLAUSE].to_numpy()])
+        new_rows = _with_updated(found, new_rows, changes)
     directory = transaction.data_path.removeprefix("file:")
-    new_rows = values.rows(rows, clauses, in_source_order=True)
     paths = local_paths(found.fates.copied)
     with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
         write = partial(write_file, directory, new_rows, found.table)
         writing = [threads.submit(write)] if new_rows.num_rows else []
-        rewrite = partial(_rewrite, found, values, changes, in_place=not marks)
+        rewrite = partial(_rewrite, found, changes, in_place=not marks)
         rewritten = list(threads.map(rewrite, paths))
     new = zip(found.fates.copied.paths, rewritten, strict=True)
     return {path: file for path, file in new if file}, [file.result() for file in writing]
 
 
-def _rewrite(
-    found: Found, values: SourceValues, changes: pyarrow.Table, path: str, *, in_place: bool
-) -> NewFile | None:
+def _with_updated(found: Found, inserted: pyarrow.Table, changes: pyarrow.Table) -> pyarrow.Table:
+    """Inserted and updated rows in the order of the source."""
+    import numpy as np
+    import pyarrow as pa
+
+    clauses = changes[CLAUSE].to_numpy()
+    updated = found.updates.rows(changes[NEW_ROW].to_numpy(), clauses)
+    places = changes[SOURCE_ROW].to_numpy()[found.updates.gives_row(clauses)]
+    order = np.argsort(np.concatenate([found.inserted, places]), kind="stable")
+    return pa.concat_tables([inserted, updated]).combine_chunks().take(pa.array(order))
+
+
+def _rewrite(found: Found, changes: pyarrow.Table, path: str, *, in_place: bool) -> NewFile | None:
     """Rewrite a file, without the rows that were marked before; None if no row is left."""
     import numpy as np
     import pyarrow as pa
@@ -273,13 +276,13 @@ def _rewrite(
     # A row that several source rows delete has several pairs.
     places, first = np.unique(places, return_index=True)
     clauses = np.concatenate([own[CLAUSE].to_numpy(), np.full(len(gone), NO_CLAUSE)])[first]
-    rows = np.concatenate([own[SOURCE_ROW].to_numpy(), np.zeros(len(gone), dtype=np.int64)])[first]
+    rows = np.concatenate([own[NEW_ROW].to_numpy(), np.zeros(len(gone), dtype=np.int64)])[first]
     if not in_place:
         clauses = np.full(len(clauses), NO_CLAUSE)
-    has_new_row = np.isin(clauses, list(found.source.values_of))
-    new_rows = values.rows(rows[has_new_row], clauses[has_new_row])
+    has_new_row = found.updates.gives_row(clauses)
+    new_rows = found.updates.rows(rows, clauses)
     # Deleted rows take the place of a row that is never read.
-    padded = pa.concat_tables([new_rows, values.nulls(1)])
+    padded = pa.concat_tables([new_rows, found.updates.nulls(1)])
     order = np.full(len(places), new_rows.num_rows)
     order[has_new_row] = np.arange(new_rows.num_rows)
     new = padded.take(pa.array(order))
@@ -287,8 +290,8 @@ def _rewrite(
     return rewrite_rows(path, places, ~has_new_row, new, table).file
 
 
-def _recorded(found: Found, values: SourceValues, changes: pyarrow.Table) -> tuple[str, int] | None:
+def _recorded(found: Found, changes: pyarrow.Table) -> tuple[str, int] | None:
     """The file of the change feed, if there is one."""
-    new_rows = values.rows(found.inserted, found.source.insert_clauses[found.inserted])
+    new_rows = found.inserts.rows(found.inserted, found.insert_clauses)
     touched = local_paths(found.scan.touched)
-    return record_changes(found.table, values, changes, touched, new_rows)
+    return record_changes(found.table, found.updates, changes, touched, new_rows)

@@ -64,7 +64,7 @@ def rows_of(table: Table) -> list[tuple[Any, ...]]:
 
 
 UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-READS_TARGET = "reads the target or is not deterministic"
+READS_TARGET = "a clause reads the target and"
 
 # ON, clauses, settings, and why not.
 STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
@@ -77,7 +77,7 @@ STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
     "off": ("t.k = s.k", UPSERT, {ON_DRIVER: "false"}, f"{ON_DRIVER} is false"),
     "a range": ("t.k = s.k AND t.d < 3", UPSERT, {}, "ON has more than equalities"),
     "a condition of the source": ("t.k = s.k AND s.d < 3", UPSERT, {}, "ON has more"),
-    "null-safe": ("t.k <=> s.k", UPSERT, {}, "'k' is compared by <=>"),
+    "null-safe": ("t.k <=> s.k", UPSERT, {}, ""),
     "floating": ("t.d = s.d", UPSERT, {}, "'d' is compared as double"),
     "widened": ("t.k = CAST(s.k AS BIGINT)", UPSERT, {}, "'k' is compared as bigint"),
     "nested": ("t.o.x = s.o.x", UPSERT, {}, "'o.x' is no column"),
@@ -85,19 +85,44 @@ STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
         "t.k = s.k",
         "WHEN MATCHED THEN UPDATE SET d = t.d + s.d",
         {},
-        f"clause 1 {READS_TARGET}",
+        "",
     ),
+    "some columns": ("t.k = s.k", "WHEN MATCHED THEN UPDATE SET o = s.o", {}, ""),
     "a condition of both": (
         "t.k = s.k",
         "WHEN MATCHED AND s.d > t.d THEN UPDATE SET *",
         {},
-        f"clause 1 {READS_TARGET}",
+        "",
+    ),
+    "an old struct": (
+        "t.k = s.k",
+        "WHEN MATCHED AND t.o.x > 1 THEN DELETE",
+        {},
+        f"{READS_TARGET} 'o' of type struct<x:int>",
+    ),
+    "an old value and a struct": (
+        "t.k = s.k",
+        "WHEN MATCHED AND t.d > s.o.x THEN DELETE",
+        {},
+        f"{READS_TARGET} 'o' of type struct<x:int>",
+    ),
+    "an old value and the time": (
+        "t.k = s.k",
+        "WHEN MATCHED AND t.d > 1 THEN UPDATE SET day = current_date()",
+        {},
+        f"{READS_TARGET} one the time",
+    ),
+    "an old day in another calendar": (
+        "t.k = s.k",
+        "WHEN MATCHED AND t.day > s.day THEN DELETE",
+        {"spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY"},
+        "datetimeRebaseModeInRead is LEGACY",
     ),
     "random values": (
         "t.k = s.k",
         "WHEN NOT MATCHED THEN INSERT (k, d) VALUES (s.k, rand())",
         {},
-        f"clause 1 {READS_TARGET}",
+        "clause 1 is not deterministic",
     ),
     "by source": (
         "t.k = s.k",

@@ -1,0 +1,105 @@
+"""What WHEN MATCHED clauses read of the target's rows, for conditions and values or to keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
+from deltaweave.delta.statement.spark_types import spark_type
+
+if TYPE_CHECKING:
+    import numpy
+    from pyspark.sql.types import DataType
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A column of the source or the target, as a resolved statement knows it."""
+
+    name: str
+    data_type: DataType
+    node: JavaObject
+
+    @staticmethod
+    def of(node: JavaObject) -> Attribute:
+        """That of Spark's AttributeReference."""
+        return Attribute(str(node.name()), spark_type(node.dataType()), node)
+
+
+@dataclass(frozen=True)
+class TargetReads:
+    """What WHEN MATCHED clauses read.
+
+    Attributes:
+        computed: By the place of an update clause, which columns of the evolved schema it computes;
+            the others are those of the target's row. Clauses that compute all are missing.
+        target: The target's columns that conditions and computed values read.
+        source: The source's columns that they read, if they read any of the target's.
+    """
+
+    computed: Mapping[int, numpy.ndarray] = field(default_factory=dict)
+    target: Sequence[Attribute] = ()
+    source: Sequence[Attribute] = ()
+
+    def kept(self, clause: int, names: Sequence[str]) -> list[str]:
+        """Those of the evolved schema's columns that a clause leaves as they are."""
+        computed = self.computed.get(clause)
+        if computed is None:
+            return []
+        return [name for name, is_computed in zip(names, computed, strict=True) if not is_computed]
+
+
+def target_reads(merge: ResolvedMerge, *, whole_rows: bool) -> TargetReads:
+    """What the WHEN MATCHED clauses read of the target.
+
+    Args:
+        merge: The statement.
+        whole_rows: Whether columns that an update leaves as they are count as computed, too.
+    """
+    computed: dict[int, numpy.ndarray] = {}
+    read = []
+    for i, clause in enumerate(merge.clauses):
+        if clause.kind != "matched":
+            continue
+        if clause.node.condition().isDefined():
+            read.append(clause.node.condition().get())
+        if clause.action != "update":
+            continue
+        values = clause.value_expressions()
+        if not whole_rows and not merge.reads_source_alone(clause):
+            mask = _computed(merge, clause)
+            if mask.any() and not mask.all():
+                computed[i] = mask
+                values = jvm_.select_where(jvm_.jvm(merge.spark), values, mask)
+        read += list(jvm_.iterate(values))
+    both = merge.attributes_of(read)
+    of_target = both.intersect(merge.node.target().outputSet())
+    if of_target.isEmpty():
+        return TargetReads(computed)
+    of_source = both.intersect(merge.node.source().outputSet())
+    return TargetReads(
+        computed,
+        [Attribute.of(node) for node in jvm_.iterate(of_target)],
+        [Attribute.of(node) for node in jvm_.iterate(of_source)],
+    )
+
+
+def _computed(merge: ResolvedMerge, clause: ResolvedClause) -> numpy.ndarray:
+    """For each column of the evolved schema, whether its value is not the column as it is."""
+    import numpy as np
+
+    output = jvm_.iterate(merge.node.target().output())
+    attributes = dict(zip(merge.target_schema.names, output, strict=True))
+    return np.array(
+        [
+            name not in attributes or not value.semanticEquals(attributes[name])
+            for name, value in zip(
+                merge.evolved_schema.names, jvm_.iterate(clause.value_expressions()), strict=True
+            )
+        ],
+        dtype=bool,
+    )

@@ -1,0 +1,80 @@
+"""The keys of source rows and of files as Arrow joins them, in merges on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.files import arrow_schema
+from deltaweave.delta.statement import Equality
+from deltaweave.engine.source import CollectedSource
+
+if TYPE_CHECKING:
+    import pyarrow
+
+SOURCE_NUMBER = "number"
+"""The number of a source row."""
+
+
+@dataclass(frozen=True)
+class KeyColumn:
+    """A compared column.
+
+    Attributes:
+        name: What it is called where rows are joined.
+        field: The column as files store it.
+        null_safe: Whether null equals null.
+    """
+
+    name: str
+    field: pyarrow.Field
+    null_safe: bool
+
+    @property
+    def joined(self) -> dict[str, pyarrow.DataType]:
+        """The columns by which rows are joined, and their types."""
+        import pyarrow as pa
+
+        whether_null = {f"{self.name} is null": pa.bool_()} if self.null_safe else {}
+        return {self.name: self.field.type, **whether_null}
+
+    def of(self, values: pyarrow.ChunkedArray) -> dict[str, pyarrow.ChunkedArray]:
+        """These columns of some values. Arrow joins no nulls, so another value stands for them."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.types as types
+
+        values = values.cast(self.field.type)
+        if not self.null_safe:
+            return {self.name: values}
+        any_value: object = "" if types.is_string(values.type) else 0
+        if types.is_decimal(values.type):
+            any_value = Decimal(0)
+        filled = pc.fill_null(values, pa.scalar(any_value, values.type))
+        return dict(zip(self.joined, (filled, pc.is_null(values)), strict=True))
+
+
+def key_columns(transaction: Transaction, conjuncts: Sequence[Equality]) -> list[KeyColumn]:
+    """The target's columns that the equalities compare."""
+    schema, names = arrow_schema(transaction), transaction.table.physical_names
+    return [
+        KeyColumn(f"k{i}", schema.field(names[equality.path[0]]), equality.null_safe)
+        for i, equality in enumerate(conjuncts)
+    ]
+
+
+def keys_of_source(source: CollectedSource, columns: Sequence[KeyColumn]) -> pyarrow.Table:
+    """The source's keys in the types of the files, with the rows' numbers; none that is null."""
+    import numpy as np
+    import pyarrow as pa
+
+    collected = source.keys.rows
+    assert collected is not None, "a collected source has its keys"
+    keys: dict[str, pyarrow.ChunkedArray] = {}
+    for column, values in zip(columns, collected.columns, strict=True):
+        keys |= column.of(values)
+    numbers = pa.array(np.arange(collected.num_rows, dtype=np.int64))
+    return pa.table({**keys, SOURCE_NUMBER: numbers}).drop_null()

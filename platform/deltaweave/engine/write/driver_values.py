@@ -1,0 +1,101 @@
+"""New rows of a merge on the driver, from the values that clauses give to numbered rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from deltaweave.engine import limits
+from deltaweave.engine.source import CollectedSource
+from deltaweave.engine.tasks import NotRewritableError, as_stored
+
+if TYPE_CHECKING:
+    import numpy
+    import pyarrow
+
+
+@dataclass(frozen=True)
+class NewValues:
+    """What the update and insert clauses give, each to rows of its own numbering.
+
+    Attributes:
+        schema: The columns of the table's files.
+        of_clause: By the clause's place, the values of its rows as files store them. What it holds
+            for rows that the clause does not take means nothing.
+        broken: By the clause's place, whether the values of its rows break a constraint. Clauses
+            whose values break none are missing.
+    """
+
+    schema: pyarrow.Schema
+    of_clause: Mapping[int, pyarrow.Table]
+    broken: Mapping[int, numpy.ndarray] = field(default_factory=dict)
+
+    def rows(self, numbers: numpy.ndarray, clauses: numpy.ndarray) -> pyarrow.Table:
+        """The new rows of some rows, in their order.
+
+        Args:
+            numbers: Their numbers.
+            clauses: For each of them the place of its clause; one without values gives no row.
+        """
+        import numpy as np
+        import pyarrow as pa
+
+        parts, places = [self.nulls(0)], [np.array([], dtype=np.int64)]
+        for clause, values in self.of_clause.items():
+            of_clause = np.flatnonzero(clauses == clause)
+            if len(of_clause):
+                parts.append(values.take(pa.array(numbers[of_clause])))
+                places.append(of_clause)
+        order = np.argsort(np.concatenate(places), kind="stable")
+        return pa.concat_tables(parts).combine_chunks().take(pa.array(order))
+
+    def gives_row(self, clauses: numpy.ndarray) -> numpy.ndarray:
+        """For each clause, by its place, whether it gives a new row."""
+        import numpy as np
+
+        return np.isin(clauses, list(self.of_clause))
+
+    def breaks_constraint(self, numbers: numpy.ndarray, clauses: numpy.ndarray) -> bool:
+        """Whether a new row of some rows breaks a constraint; the arguments are those of `rows`."""
+        return any(broken[numbers[clauses == i]].any() for i, broken in self.broken.items())
+
+    def nulls(self, number: int) -> pyarrow.Table:
+        """So many rows of nulls."""
+        import pyarrow as pa
+
+        return pa.table([pa.nulls(number, f.type) for f in self.schema], schema=self.schema)
+
+    @property
+    def nbytes(self) -> int:
+        """Their size in memory, in bytes."""
+        tables = {id(table): table for table in self.of_clause.values()}
+        return sum(int(table.nbytes) for table in tables.values())
+
+
+def check_size(num_bytes: int, numbers: pyarrow.ChunkedArray) -> None:
+    """Raise NotRewritableError if rows may be too big.
+
+    Args:
+        num_bytes: The size of those that they are taken from, in bytes.
+        numbers: Which of these they are; one may be there several times.
+    """
+    import numpy as np
+
+    at_most = num_bytes * int(np.bincount(numbers.to_numpy()).max(initial=1))
+    if at_most > limits.MAX_NEW_BYTES_ON_DRIVER:
+        raise NotRewritableError(f"the new rows may have {at_most:,} bytes")
+
+
+def values_of_source(source: CollectedSource, schema: pyarrow.Schema) -> NewValues:
+    """The values of clauses that the source's rows alone give; the numbers are those of its rows.
+
+    Clauses that keep columns of the target's rows are left out.
+    """
+    stored: dict[str, pyarrow.Table] = {}
+    for name in dict.fromkeys(source.values_of.values()):
+        if source.rows[name].type.num_fields == len(schema):
+            stored[name] = as_stored(source.rows[name], schema)
+    of_clause = {i: stored[name] for i, name in source.values_of.items() if name in stored}
+    broken = {i: source.broken(i) for i in of_clause}
+    return NewValues(schema, of_clause, {i: b for i, b in broken.items() if b is not None})

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import pytest
 from pyspark.sql import SparkSession
 
+import deltaweave
 from deltaweave import MergeResult, Table, errors
 from deltaweave.delta.commit import transaction as transaction_module
 from deltaweave.delta.commit.commit_call import committed
@@ -98,6 +99,14 @@ def synchronize(table: Table, rows: Rows) -> MergeResult:
     return merge.when_not_matched_by_source_delete().execute()
 
 
+def raise_above_all(table: Table, rows: Rows) -> MergeResult:
+    frame(table.spark, rows, SCHEMA).createOrReplaceTempView("raised")
+    target = f"delta.`{table.path_or_name}`"
+    merge = f"MERGE INTO {target} t USING raised s ON t.k = s.k WHEN MATCHED THEN "
+    update = f"UPDATE SET v = s.v + (SELECT max(v) FROM {target})"
+    return deltaweave.merge(table.spark, merge + update)
+
+
 @dataclass(frozen=True)
 class Case:
     """Another writer's statements that come before the commit of a merge.
@@ -152,6 +161,9 @@ CASES = {
         UPDATE_14, NEW, AFTER_UPDATE, True, settings=NOT_MATERIALIZED
     ),
     "other_files_with_rows_not_in_the_source": Case(UPDATE_14, NEW, NEW, True, synchronize),
+    "other_files_that_a_subquery_reads": Case(
+        UPDATE_14, [(1, 1)], [(1, 142), *FIRST[1:], *LAST[:-1], (14, 141)], True, raise_above_all
+    ),
     "a_compaction": Case(("OPTIMIZE {t}",), NEW, [(1, 100), *FIRST[1:], (5, 50), *LAST], True),
     # Keys that come.
     "a_key_that_moved_to_ours": Case(
@@ -369,6 +381,7 @@ TELLING = {
     "other_files_copied_in_place",
     "other_files_of_an_insert",
     "other_files_with_a_source_that_may_differ",
+    "other_files_that_a_subquery_reads",
     "a_key_that_moved_to_ours",
     "an_inserted_key_that_left",
     "keys_around_ours",

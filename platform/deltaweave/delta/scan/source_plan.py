@@ -61,11 +61,11 @@ def is_cached(merge: ResolvedMerge) -> bool:
 
 
 def may_read_target(merge: ResolvedMerge) -> bool:
-    """Whether the source's plan reads the target's table, or something that cannot be told."""
+    """Whether the source or a subquery reads the target, or something of which that is not known."""
     plan = merge.node.source()
     return any(
         not _reads_elsewhere(merge, leaf)
-        for each in (plan, *jvm_.iterate(plan.subqueriesAll()))
+        for each in (plan, *jvm_.iterate(merge.node.subqueriesAll()))
         for leaf in jvm_.iterate(each.collectLeaves())
     )
 

@@ -1,0 +1,340 @@
+"""Merges on the driver whose clauses read the target's rows, or that compare nulls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import deltaweave
+from deltaweave import Table, errors
+from deltaweave.delta.commit.transaction import Transaction
+from deltaweave.engine import limits
+from deltaweave.engine.write.driver_choice import ON_DRIVER
+from tests.builders import Rows, frame, write_table
+from tests.on_driver import written_on_driver
+from tests.oracles import configured, newest_version
+from tests.spark_jobs import jobs_of
+
+SCHEMA = "k INT, v INT, w STRING"
+VECTORS = {"delta.enableDeletionVectors": "true"}
+LAYOUTS = pytest.mark.parametrize("properties", [{}, VECTORS], ids=["copy_on_write", "vectors"])
+INSERT = "WHEN NOT MATCHED THEN INSERT *"
+
+
+@pytest.fixture(autouse=True)
+def _switched_on(spark: SparkSession) -> Iterator[None]:
+    with configured(spark, {ON_DRIVER: "true"}):
+        yield
+
+
+@pytest.fixture
+def on_driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What merges wrote on the driver."""
+    return written_on_driver(monkeypatch)
+
+
+def merge(table: Table, rows: Rows, clauses: str, on: str = "t.k = s.k") -> None:
+    frame(table.spark, rows, SCHEMA).createOrReplaceTempView("changes")
+    target = f"delta.`{table.path_or_name}`"
+    deltaweave.merge(table.spark, f"MERGE INTO {target} t USING changes s ON {on} {clauses}")
+
+
+def rows_of(table: Table) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in table.read().collect()), key=repr)
+
+
+def small_table(spark: SparkSession, path: Path, rows: Rows, **options: Any) -> Table:
+    write_table(spark, str(path), rows, SCHEMA, **options)
+    return Table(spark, str(path))
+
+
+# Two values of each type that Spark evaluates, and one beside them that it does not.
+EXTREMES = {
+    "TINYINT": ("CAST(-128 AS TINYINT)", "CAST(127 AS TINYINT)"),
+    "SMALLINT": ("CAST(-32768 AS SMALLINT)", "CAST(32767 AS SMALLINT)"),
+    "INT": ("-2147483648", "2147483647"),
+    "BIGINT": ("9007199254740992L", "9223372036854775807L"),
+    "FLOAT": ("CAST('NaN' AS FLOAT)", "CAST('-Infinity' AS FLOAT)"),
+    "DOUBLE": ("-0D", "4.9E-324D"),
+    "DECIMAL(38, 0)": (f"{'9' * 38}", f"-{'9' * 38}"),
+    "DECIMAL(38, 38)": (f"0.{'9' * 38}", f"-0.{'0' * 37}1"),
+    "STRING": ("'\U0001f600'", "''"),
+    "BINARY": ("X'00FF'", "X''"),
+    "BOOLEAN": ("true", "false"),
+    "DATE": ("DATE'0001-01-01'", "DATE'9999-12-31'"),
+    "TIMESTAMP": (
+        "TIMESTAMP'0001-01-03 00:00:00.000001Z'",
+        "TIMESTAMP'9999-12-30 23:59:59.999999Z'",
+    ),
+    "TIMESTAMP_NTZ": (
+        "TIMESTAMP_NTZ'2024-03-10 02:30:00'",  # a time that New York's clocks pass over
+        "TIMESTAMP_NTZ'0001-01-01 00:00:00.000001'",
+    ),
+}
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "UTC"])
+def test_old_values_of_every_type_at_their_extremes_reach_clauses_as_they_are(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], zone: str
+) -> None:
+    """What the source has reaches them, too: `t.x <=> s.x` holds, and a value moves on unharmed."""
+    path, names = str(tmp_path / "table"), [f"x{i}" for i in range(len(EXTREMES))]
+
+    def rows(values: list[str], key: int, more: str) -> str:
+        typed = zip(values, EXTREMES, names, strict=True)
+        columns = ", ".join(
+            f"CAST({e} AS {t}) AS {n}, CAST(NULL AS {t}) AS {n}_old" for e, t, n in typed
+        )
+        return f"SELECT {key} AS k, {columns}, {more} AS a"
+
+    firsts, lasts = ([each[i] for each in EXTREMES.values()] for i in (0, 1))
+    nulls = ["NULL"] * len(EXTREMES)
+    with configured(spark, {"spark.sql.session.timeZone": zone}):
+        whole = [
+            rows(each, key, f"array({key})") for key, each in enumerate((firsts, lasts, nulls))
+        ]
+        spark.sql(" UNION ALL ".join(whole)).coalesce(1).write.format("delta").save(path)
+        spark.sql(" UNION ALL ".join(whole)).createOrReplaceTempView("extremes")
+        same = " AND ".join(f"t.{name} <=> s.{name}" for name in names)
+        moved = ", ".join(f"{name}_old = coalesce(t.{name}, s.{name})" for name in names)
+        deltaweave.merge(
+            spark,
+            f"MERGE INTO delta.`{path}` t USING extremes s ON t.k = s.k "
+            f"WHEN MATCHED AND {same} THEN UPDATE SET {moved}",
+        )
+        assert on_driver
+        table = Table(spark, path).read()
+        text = "to_json(struct({}), map('ignoreNullFields', 'false'))"
+        before = text.format(", ".join(names))
+        after = text.format(", ".join(f"{name}_old AS {name}" for name in names))
+        read = table.selectExpr("k", before, after, "a[0]").orderBy("k").collect()
+        expected = spark.table("extremes").selectExpr("k", before).orderBy("k").collect()
+    assert [(row[0], row[1], row[2], row[3]) for row in read] == [
+        (key, text_of, text_of, key) for key, text_of in expected
+    ]
+
+
+@LAYOUTS
+def test_nulls_match_nulls_alone_where_they_are_equal(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
+) -> None:
+    target = [(None, 1, None), (None, 2, ""), (0, 3, None), (0, 4, ""), (1, 5, "a")]
+    table = small_table(spark, tmp_path / "table", target, files=2, properties=properties)
+    source = [(None, 10, None), (0, 40, ""), (1, 50, None), (0, 60, "b")]
+    merge(
+        table,
+        source,
+        f"WHEN MATCHED THEN UPDATE SET v = s.v {INSERT}",
+        "t.k <=> s.k AND t.w <=> s.w",
+    )
+    assert on_driver
+    expected = [
+        (None, 10, None),  # both null
+        (None, 2, ""),  # no row with a null and a text that is empty
+        (0, 3, None),  # 0 is no null
+        (0, 40, ""),
+        (1, 5, "a"),
+        (1, 50, None),
+        (0, 60, "b"),
+    ]
+    assert rows_of(table) == sorted(expected, key=repr)
+
+
+def test_one_of_two_keys_may_compare_nulls(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    target = [(None, 1, "a"), (1, 2, None), (1, 3, "a")]
+    table = small_table(spark, tmp_path / "table", target)
+    source = [(None, 10, "a"), (1, 20, None), (1, 30, "a")]
+    merge(table, source, "WHEN MATCHED THEN UPDATE SET v = s.v", "t.k = s.k AND t.w <=> s.w")
+    assert on_driver
+    assert rows_of(table) == sorted([(None, 1, "a"), (1, 20, None), (1, 30, "a")], key=repr)
+
+
+@LAYOUTS
+def test_a_column_that_a_file_lacks_is_null_to_clauses(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1,), (2,)], "k INT", properties=properties)
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (v INT, w STRING)")
+    table = Table(spark, path)
+    merge(table, [(1, 5, "s")], "WHEN MATCHED AND t.v IS NULL THEN UPDATE SET v = s.v")
+    assert on_driver
+    assert rows_of(table) == [(1, 5, None), (2, None, None)]
+
+
+@LAYOUTS
+def test_rows_that_were_marked_before_are_not_read(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
+) -> None:
+    rows = [(k, k * 10, str(k)) for k in range(20)]
+    table = small_table(spark, tmp_path / "table", rows, properties=VECTORS)
+    spark.sql(f"DELETE FROM delta.`{table.path_or_name}` WHERE k < 3")
+    if not properties:
+        spark.sql(
+            f"ALTER TABLE delta.`{table.path_or_name}` "
+            "SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')"
+        )
+    merge(table, [(2, 1, "s"), (3, 1, "s")], f"WHEN MATCHED THEN UPDATE SET v = t.v + s.v {INSERT}")
+    assert on_driver
+    assert rows_of(table) == sorted([(2, 1, "s"), (3, 31, "3"), *rows[4:]], key=repr)
+
+
+@LAYOUTS
+def test_each_pair_has_the_values_of_its_own_clause_and_rows(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
+) -> None:
+    rows = [(k, k, f"t{k}") for k in range(8)]
+    table = small_table(spark, tmp_path / "table", rows, files=3, properties=properties)
+    clauses = (
+        "WHEN MATCHED AND t.v = 1 THEN DELETE "
+        "WHEN MATCHED AND s.v > t.v THEN UPDATE SET w = t.w || s.w, v = s.v "
+        "WHEN MATCHED AND s.v = t.v THEN UPDATE SET * "
+        "WHEN MATCHED AND t.v = 7 THEN UPDATE SET v = t.v "
+        "WHEN NOT MATCHED AND s.v > 0 THEN INSERT (k, v) VALUES (s.k, s.v) "
+        "WHEN NOT MATCHED THEN INSERT *"
+    )
+    source = [
+        (9, 0, "s"),
+        (7, 0, "s"),
+        (5, 5, "s"),
+        (3, 4, "s"),
+        (8, 2, "s"),
+        (2, 0, "s"),
+        (1, 9, "s"),
+    ]
+    merge(table, source, clauses)
+    assert on_driver
+    expected = [
+        (0, 0, "t0"),  # in no pair
+        (2, 2, "t2"),  # no clause takes it
+        (3, 4, "t3s"),
+        (4, 4, "t4"),
+        (5, 5, "s"),
+        (6, 6, "t6"),
+        (7, 7, "t7"),
+        (8, 2, None),  # inserted by the first clause that holds
+        (9, 0, "s"),
+    ]
+    assert rows_of(table) == expected
+
+
+def test_clauses_that_read_the_target_need_a_job_more_than_those_that_keep_columns(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    table = small_table(spark, tmp_path / "table", [(k, k, "t") for k in range(8)], files=4)
+    merge(table, [(0, 1, "s")], "WHEN MATCHED THEN UPDATE SET v = s.v")
+
+    def of(value: str) -> int:
+        clauses = f"WHEN MATCHED THEN UPDATE SET v = {value} {INSERT}"
+        return jobs_of(spark, value, lambda: merge(table, [(1, 1, "s"), (9, 1, "s")], clauses))
+
+    assert of("t.v + s.v") == of("s.v") + 1
+    assert len(on_driver) == 3
+
+
+def test_a_value_that_fails_fails_the_merge_as_in_spark_and_only_for_rows_that_match(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    table = small_table(spark, tmp_path / "table", [(1, 5, "t"), (2, 0, "t")])
+    clauses = "WHEN MATCHED THEN UPDATE SET v = CAST(100 / t.v AS INT)"
+    merge(table, [(1, 0, "s"), (3, 0, "s")], clauses)
+    assert on_driver
+    assert rows_of(table) == [(1, 20, "t"), (2, 0, "t")]
+    with pytest.raises(errors.DeltaweaveError) as raised:
+        merge(table, [(2, 0, "s")], clauses)
+    assert raised.value.error_class == "DIVIDE_BY_ZERO"
+    assert rows_of(table) == [(1, 20, "t"), (2, 0, "t")]
+
+
+@pytest.mark.parametrize("value", ["t.v + s.v", "s.v"], ids=["computed", "beside_a_kept_column"])
+def test_constraints_hold_for_values_that_come_from_the_target(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], value: str
+) -> None:
+    table = small_table(spark, tmp_path / "table", [(1, 5, "t"), (2, 6, "t")])
+    target = f"delta.`{table.path_or_name}`"
+    spark.sql(f"ALTER TABLE {target} ADD CONSTRAINT low CHECK (v < 10 AND w = 't')")
+    clauses = f"WHEN MATCHED THEN UPDATE SET v = {value} {INSERT}"
+    merge(table, [(1, 4, "s"), (3, 1, "t")], clauses)
+    assert len(on_driver) == 1
+    after = rows_of(table)
+    assert after == [(1, 9 if "t.v" in value else 4, "t"), (2, 6, "t"), (3, 1, "t")]
+    for broken in ((2, 20, "t"), (4, 1, "s")):  # one of an update, one of an insert
+        with pytest.raises(errors.ConstraintViolationError, match="low"):
+            merge(table, [(1, 0, "s"), broken], clauses)
+    assert rows_of(table) == after
+    assert len(on_driver) == 1
+
+
+def test_several_source_rows_for_one_row_are_an_error(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    table = small_table(spark, tmp_path / "table", [(1, 5, "t")])
+    with pytest.raises(errors.AmbiguousMatchError):
+        merge(table, [(1, 1, "s"), (1, 2, "s")], "WHEN MATCHED THEN UPDATE SET v = t.v + s.v")
+    assert not on_driver
+    assert rows_of(table) == [(1, 5, "t")]
+
+
+@pytest.mark.parametrize("limit", ["MAX_NEW_BYTES_ON_DRIVER", "MAX_BYTES_ON_DRIVER"])
+def test_old_values_that_are_too_big_are_left_to_spark(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_driver: list[Any],
+    limit: str,
+) -> None:
+    """The file and the source are small: the text is stored once, and there for each row."""
+    path = str(tmp_path / "table")
+    rows = spark.range(300).selectExpr("CAST(id AS INT) AS k", "1 AS v", "repeat('x', 1000) AS w")
+    rows.coalesce(1).write.format("delta").save(path)
+    table = Table(spark, path)
+    source = [(k, 1, "") for k in range(300)]
+    clauses = "WHEN MATCHED THEN UPDATE SET w = t.w || '!'"
+    merge(table, source, clauses)
+    assert len(on_driver) == 1
+    monkeypatch.setattr(limits, limit, 200_000)
+    merge(table, source, clauses)
+    assert len(on_driver) == 1
+    assert {row.w for row in table.read().collect()} == {f"{'x' * 1000}!!"}
+
+
+# What another writer commits first, and how often the merge that adds 1 to v runs then.
+RIVALS = {
+    "a row of another key": ("INSERT INTO {t} VALUES (50, 5, 'o')", 1, [(50, 5, "o")], 1),
+    "the old value": ("UPDATE {t} SET v = 7 WHERE k = 0", 2, [], 8),
+}
+
+
+@pytest.mark.parametrize("name", RIVALS)
+@LAYOUTS
+def test_an_old_value_that_another_commit_changed_is_read_again(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_driver: list[Any],
+    properties: dict[str, str],
+    name: str,
+) -> None:
+    other, runs, left, expected = RIVALS[name]
+    rows = [(k, 0, "t") for k in range(4)]
+    table = small_table(spark, tmp_path / "table", rows, files=2, properties=properties)
+    commit, others = Transaction.commit, [other.format(t=f"delta.`{table.path_or_name}`")]
+
+    def overtaken(transaction: Transaction, **arguments: Any) -> Any:
+        if others:  # in a thread of its own, where no transaction is active
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(spark.sql, others.pop()).result()
+        return commit(transaction, **arguments)
+
+    monkeypatch.setattr(Transaction, "commit", overtaken)
+    merge(table, [(0, 1, "s")], "WHEN MATCHED THEN UPDATE SET v = t.v + s.v")
+    assert len(on_driver) == runs
+    assert newest_version(table.path_or_name) == 2
+    assert rows_of(table) == sorted([(0, expected, "t"), *rows[1:], *left], key=repr)

@@ -61,7 +61,7 @@ def is_cached(merge: ResolvedMerge) -> bool:
 
 
 def may_read_target(merge: ResolvedMerge) -> bool:
-    """Whether the source or a subquery reads the target, or something of which that is not known."""
+    """Whether the source or a subquery reads the target, or something that cannot be told."""
     plan = merge.node.source()
     return any(
         not _reads_elsewhere(merge, leaf)

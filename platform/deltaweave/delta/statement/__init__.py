@@ -6,7 +6,7 @@
 - `resolved`: the statement after analysis: its condition, its clauses, and what they read.
 - `spark_types`: data types of the JVM as PySpark's.
 - `conditions`: what the conditions say about target rows: equalities of keys, pruning predicates.
-- `target_reads`: what WHEN MATCHED clauses read of the target's rows.
+- `read_columns`: what WHEN MATCHED clauses read of the target's rows.
 - `lineage`: the source columns from which each value of the merge comes.
 - `builtin`: Delta's own MERGE, for callers that allow it as a fallback.
 """
@@ -29,8 +29,8 @@ from deltaweave.delta.statement.conditions import (
 from deltaweave.delta.statement.delta_builder import parse_builder
 from deltaweave.delta.statement.lineage import Origin, origins
 from deltaweave.delta.statement.parsed import ParsedMerge
+from deltaweave.delta.statement.read_columns import Attribute, TargetReads, target_reads
 from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
-from deltaweave.delta.statement.target_reads import Attribute, TargetReads, target_reads
 
 __all__ = [
     "Assignment",

@@ -37,8 +37,8 @@ class MergePlan:
         version: The version of the target.
         strategy: How changes would be written, as in `MergeResult.strategy`.
         reason: Why this strategy.
-        why_not_on_driver: Why Spark's executors work for the merge; empty if one job evaluates the
-            source, and the driver does the rest.
+        why_not_on_driver: Why Spark's executors work for the merge; empty if a job or two evaluate
+            source and clauses, and the driver does the rest.
         source_rows: Rows of the source.
         source_bytes: Their measured size, or None where the source is not materialized.
         source_materialization: Why the source is materialized or not, in Delta's words.

@@ -104,7 +104,7 @@ def _check_statement(lost: Transaction, source: PreparedSource, terms: Terms) ->
     reasons = {
         "its source was computed from a version": terms.computed_from is not None,
         "its source may give other rows": not source.gives_same_rows,
-        "its source may read the target": may_read_target(merge),
+        "its source or a clause may read the target's table": may_read_target(merge),
         "it changes rows that are not in the source": bool(merge.of_kind("not_matched_by_source")),
         "it changes the schema": lost.changes_metadata,
         "the table is serializable": (lost.table.setting("delta.isolationLevel") or "").lower()

@@ -90,7 +90,7 @@ MAX_NUMBERED_FILES = 32
 MAX_BROADCAST_NUMBERS = 2_000_000
 
 
-# Merges on the driver: without Spark jobs but the one that evaluates the source.
+# Merges on the driver: without Spark jobs but those that evaluate the source and the clauses.
 
 # Rows of the source. Above it, Spark's executors share the work, and the driver would hold up
 # other merges of the same process.
@@ -107,6 +107,9 @@ MAX_ESTIMATED_BYTES_ON_DRIVER = 16 * 1024 * 1024
 
 # Rows of the candidate files. Repeated values take few bytes of a file, but many of memory.
 MAX_TARGET_ROWS_ON_DRIVER = 5_000_000
+
+# Columns of a target that clauses read: which of them an update keeps is asked column by column.
+MAX_COLUMNS_ON_DRIVER = 200
 
 # Bytes of new rows in memory, at most: source rows that match several rows are there several times.
 MAX_NEW_BYTES_ON_DRIVER = 256 * 1024 * 1024

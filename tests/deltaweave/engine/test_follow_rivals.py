@@ -107,6 +107,14 @@ def raise_above_all(table: Table, rows: Rows) -> MergeResult:
     return deltaweave.merge(table.spark, merge + update)
 
 
+def insert_what_is_less_than_all(table: Table, rows: Rows) -> MergeResult:
+    frame(table.spark, rows, SCHEMA).createOrReplaceTempView("inserted")
+    target = f"delta.`{table.path_or_name}`"
+    source = f"(SELECT * FROM inserted WHERE v < (SELECT max(v) FROM {target}))"
+    merge = f"MERGE INTO {target} t USING {source} s ON t.k = s.k "
+    return deltaweave.merge(table.spark, f"{merge} WHEN NOT MATCHED THEN INSERT *")
+
+
 @dataclass(frozen=True)
 class Case:
     """Another writer's statements that come before the commit of a merge.
@@ -163,6 +171,13 @@ CASES = {
     "other_files_with_rows_not_in_the_source": Case(UPDATE_14, NEW, NEW, True, synchronize),
     "other_files_that_a_subquery_reads": Case(
         UPDATE_14, [(1, 1)], [(1, 142), *FIRST[1:], *LAST[:-1], (14, 141)], True, raise_above_all
+    ),
+    "other_files_that_a_subquery_of_the_source_reads": Case(
+        ("UPDATE {t} SET v = 4 WHERE k > 1",),
+        [(5, 9), (6, 10)],
+        [(1, 10), *[(k, 4) for k, _ in (*FIRST[1:], *LAST)], (5, 9)],
+        True,
+        insert_what_is_less_than_all,
     ),
     "a_compaction": Case(("OPTIMIZE {t}",), NEW, [(1, 100), *FIRST[1:], (5, 50), *LAST], True),
     # Keys that come.
@@ -382,6 +397,7 @@ TELLING = {
     "other_files_of_an_insert",
     "other_files_with_a_source_that_may_differ",
     "other_files_that_a_subquery_reads",
+    "other_files_that_a_subquery_of_the_source_reads",
     "a_key_that_moved_to_ours",
     "an_inserted_key_that_left",
     "keys_around_ours",

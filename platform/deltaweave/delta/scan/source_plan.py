@@ -63,9 +63,11 @@ def is_cached(merge: ResolvedMerge) -> bool:
 def may_read_target(merge: ResolvedMerge) -> bool:
     """Whether the source or a subquery reads the target, or something that cannot be told."""
     plan = merge.node.source()
+    # The statement's node has no children for Spark, so its subqueries are those of its clauses.
+    subqueries = (*jvm_.iterate(plan.subqueriesAll()), *jvm_.iterate(merge.node.subqueriesAll()))
     return any(
         not _reads_elsewhere(merge, leaf)
-        for each in (plan, *jvm_.iterate(merge.node.subqueriesAll()))
+        for each in (plan, *subqueries)
         for leaf in jvm_.iterate(each.collectLeaves())
     )
 

@@ -127,15 +127,22 @@ class Assignment:
 
 def assignments(merge: ResolvedMerge, clause: ResolvedClause) -> list[Assignment]:
     """What an update gives each column of the evolved target schema, in its order."""
+    are_deterministic = [
+        bool(value.deterministic()) for value in jvm_.iterate(clause.value_expressions())
+    ]
+    parts = zip(clause.values, columns_kept(merge, clause), are_deterministic, strict=True)
+    return [Assignment(*each) for each in parts]
+
+
+def columns_kept(merge: ResolvedMerge, clause: ResolvedClause) -> list[bool]:
+    """For each column of the evolved target schema, whether an update gives it itself."""
     output = jvm_.iterate(merge.node.target().output())
     attributes = dict(zip(merge.target_schema.names, output, strict=True))
-    actions = jvm_.iterate(clause.node.resolvedActions())
-    found = []
-    for name, action, value in zip(merge.evolved_schema.names, actions, clause.values, strict=True):
-        expression, attribute = action.expr(), attributes.get(name)
-        itself = attribute is not None and bool(expression.semanticEquals(attribute))
-        found.append(Assignment(value, itself, bool(expression.deterministic())))
-    return found
+    values = jvm_.iterate(clause.value_expressions())
+    return [
+        name in attributes and bool(value.semanticEquals(attributes[name]))
+        for name, value in zip(merge.evolved_schema.names, values, strict=True)
+    ]
 
 
 def keeps_columns(merge: ResolvedMerge, clause: ResolvedClause, names: Sequence[str]) -> bool:

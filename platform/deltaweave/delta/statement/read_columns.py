@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
+from deltaweave.delta.statement.conditions import columns_kept
+from deltaweave.delta.statement.resolved import ResolvedMerge
 from deltaweave.delta.statement.spark_types import spark_type
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def target_reads(merge: ResolvedMerge, *, whole_rows: bool) -> TargetReads:
         merge: The statement.
         whole_rows: Whether columns that an update leaves as they are count as computed, too.
     """
+    import numpy as np
+
     computed: dict[int, numpy.ndarray] = {}
     read = []
     for i, clause in enumerate(merge.clauses):
@@ -71,35 +74,19 @@ def target_reads(merge: ResolvedMerge, *, whole_rows: bool) -> TargetReads:
             continue
         values = clause.value_expressions()
         if not whole_rows and not merge.reads_source_alone(clause):
-            mask = _computed(merge, clause)
+            mask = ~np.array(columns_kept(merge, clause), dtype=bool)
             if mask.any() and not mask.all():
                 computed[i] = mask
                 values = jvm_.select_where(jvm_.jvm(merge.spark), values, mask)
         read += list(jvm_.iterate(values))
     both = merge.attributes_of(read)
-    of_target = both.intersect(merge.node.target().outputSet())
+    # Of the table's own attributes, since the others are spelled as in the statement.
+    of_target = merge.node.target().outputSet().intersect(both)
     if of_target.isEmpty():
         return TargetReads(computed)
-    of_source = both.intersect(merge.node.source().outputSet())
+    of_source = merge.node.source().outputSet().intersect(both)
     return TargetReads(
         computed,
         [Attribute.of(node) for node in jvm_.iterate(of_target)],
         [Attribute.of(node) for node in jvm_.iterate(of_source)],
-    )
-
-
-def _computed(merge: ResolvedMerge, clause: ResolvedClause) -> numpy.ndarray:
-    """For each column of the evolved schema, whether its value is not the column as it is."""
-    import numpy as np
-
-    output = jvm_.iterate(merge.node.target().output())
-    attributes = dict(zip(merge.target_schema.names, output, strict=True))
-    return np.array(
-        [
-            name not in attributes or not value.semanticEquals(attributes[name])
-            for name, value in zip(
-                merge.evolved_schema.names, jvm_.iterate(clause.value_expressions()), strict=True
-            )
-        ],
-        dtype=bool,
     )

@@ -80,6 +80,11 @@ class ResolvedClause:
         trees = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.trees
         return bool(self.node.containsPattern(trees.TreePattern.CURRENT_LIKE()))
 
+    def has_subquery(self) -> bool:
+        """Whether its condition or values have a subquery."""
+        trees = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.trees
+        return bool(self.node.containsPattern(trees.TreePattern.PLAN_EXPRESSION()))
+
     def gives_same_values(self, other: ResolvedClause) -> bool:
         """Whether both assign the same expressions, as UPDATE SET * and INSERT * do."""
         return bool(self.node.resolvedActions().equals(other.node.resolvedActions()))

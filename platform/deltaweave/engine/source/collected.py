@@ -51,8 +51,8 @@ class CollectedSource:
             constraints, whether values break any; then the columns that clauses read beside those
             of the target (`READ`).
         values_of: By the place of an update or insert clause, the column of `rows` (struct) with
-            the values that it computes; null in rows that it does not take. Without clauses that
-            read the target for conditions or values.
+            the values that it computes; null in rows that it does not take. If WHEN MATCHED clauses
+            read the target for conditions or values, those of inserts alone.
     """
 
     keys: SourceKeys

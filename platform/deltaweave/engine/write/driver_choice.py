@@ -52,8 +52,8 @@ from deltaweave.engine.write.driver_target import survives
 from deltaweave.engine.write.strategy import ONLY_DELTA_CHECKS, REWRITE_IN_PLACE
 
 ON_DRIVER = "spark.deltaweave.merge.onDriver"
-"""Whether small merges run without Spark jobs but one: `auto`, the default (if their source is
-known or estimated to be small), `true` (if it turns out to be small) or `false`."""
+"""Whether small merges run on the driver, with one Spark job or two: `auto`, the default (if their
+source is known or estimated to be small), `true` (if it turns out to be small) or `false`."""
 
 # Types whose values are equal in Arrow if and only if they are in Spark.
 _COMPARED_ALIKE = (IntegralType, DecimalType, StringType, DateType, TimestampType, TimestampNTZType)
@@ -66,8 +66,6 @@ _READ_DIFFERENTLY = (
 )
 _OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 _IDENTITY = "delta.identity."
-# Which columns a clause leaves as they are is asked of Spark column by column.
-_MAX_COLUMNS = 200
 
 
 @dataclass(frozen=True)
@@ -142,8 +140,8 @@ def _of_statement(
     for i in others:
         if not merge.clauses[i].node.deterministic():
             return f"clause {i + 1} is not deterministic"
-        if len(merge.evolved_schema) > _MAX_COLUMNS:
-            return f"clause {i + 1} reads the target, which has more than {_MAX_COLUMNS} columns"
+        if len(merge.evolved_schema) > limits.MAX_COLUMNS_ON_DRIVER:
+            return f"clause {i + 1} reads a target of {len(merge.evolved_schema):,} columns"
     return None
 
 
@@ -154,12 +152,16 @@ def _of_reads(transaction: Transaction, reads: TargetReads) -> str | None:
     for attribute in (*reads.target, *reads.source):
         if not survives(attribute.data_type):
             kind = attribute.data_type.simpleString()
-            return f"a clause reads the target and {attribute.name!r} of type {kind}"
+            return f"clauses or constraints need {attribute.name!r} of type {kind}"
     for attribute in reads.target:
         if _OF_LIMITED_LENGTH in columns[attribute.name].metadata:
-            return f"a clause reads {attribute.name!r}, which is of limited length"
-    if any(clause.reads_clock() for clause in transaction.merge.clauses):
-        return "a clause reads the target and one the time, which two queries know differently"
+            return f"clauses or constraints need {attribute.name!r}, which is of limited length"
+    # The values of inserts and those of updates then come from a query each.
+    for clause in transaction.merge.clauses:
+        if clause.reads_clock():
+            return "a clause reads the target and one the time"
+        if clause.has_subquery():
+            return "a clause reads the target and one has a subquery"
     return _read_differently(transaction, [each.data_type for each in reads.target])
 
 

@@ -7,7 +7,7 @@ from the old file to the new one as Arrow has them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.scan import with_ids_of
-from deltaweave.delta.statement import TargetReads
+from deltaweave.delta.statement import ResolvedMerge, TargetReads
 from deltaweave.engine import limits
 from deltaweave.engine.columns import (
     BREAKS_CONSTRAINT,
@@ -54,6 +54,7 @@ from deltaweave.engine.tasks import NotRewritableError, TableFormat, as_stored, 
 from deltaweave.engine.write.driver_values import NewValues, check_size
 
 if TYPE_CHECKING:
+    import numpy
     import pyarrow
 
 # Types whose values survive the way from a file through Arrow to Spark and back.
@@ -99,70 +100,93 @@ def values_of_pairs(
     assert found is not None, "pairs_on_driver"
     if not len(found):
         return pairs, NewValues(table.schema, {})
-    names = transaction.merge.evolved_schema.names
+    source_rows = found[SOURCE_ROW]
+    check_size(source.rows.nbytes, source_rows.to_numpy())
     physical = transaction.table.physical_names
-    kept = dict.fromkeys(name for i in reads.computed for name in reads.kept(i, names))
-    wanted = [physical[name] for name in dict.fromkeys([*kept, *(a.name for a in reads.target)])]
-    old_rows = _old_rows(found, [physical[a.name] for a in reads.target], wanted, table)
+    through_spark = [physical[attribute.name] for attribute in reads.target]
+    names = transaction.merge.evolved_schema.names
+    kept_by = {
+        i: {physical[name] for name in reads.kept(i, names)}
+        for i in _update_clauses(transaction.merge)
+    }
+    kept = [name for names_of_clause in kept_by.values() for name in names_of_clause]
+    old_rows = _old_rows(found, through_spark, kept, table)
     if reads.target:
-        read = [old_rows[physical[attribute.name]] for attribute in reads.target]
         of_source = source.rows.select([f"{READ}{i}" for i in range(len(reads.source))])
-        read += of_source.take(found[SOURCE_ROW]).columns
-        evaluated = _evaluated(transaction, read, reads, conditions)
-        found = found.set_column(
-            found.column_names.index(CLAUSE), CLAUSE, evaluated[CLAUSE].cast(pa.int32())
-        )
+        read = [*old_rows.select(through_spark).columns, *of_source.take(source_rows).columns]
+        values = _evaluated(transaction, read, reads, conditions)
+        clauses = values[CLAUSE].to_numpy()
     else:
-        evaluated = source.rows.take(found[SOURCE_ROW])
-    check_size(source.rows.nbytes, found[SOURCE_ROW])
-    clauses = found[CLAUSE].to_numpy()
-    numbers = np.zeros(len(clauses), dtype=np.int64)
+        values = source.rows.take(source_rows)
+        clauses = found[CLAUSE].to_numpy()
+    numbers = np.full(len(clauses), -1)
     of_clause, broken = {}, {}
-    for i, clause in enumerate(transaction.merge.clauses):
+    for i in _update_clauses(transaction.merge):
         here = np.flatnonzero(clauses == i)
-        if clause.kind == "matched" and clause.action == "update" and len(here):
-            numbers[here] = np.arange(len(here))
-            values = f"{VALUES}{i}" if reads.target else source.values_of[i]
-            rows = evaluated.take(pa.array(here))
-            keeps = {physical[name] for name in reads.kept(i, names)}
-            computed = pa.schema([field for field in table.schema if field.name not in keeps])
-            new = as_stored(rows[values], computed)
-            old = old_rows.take(pa.array(here)) if keeps else old_rows
-            columns = [(old if name in keeps else new)[name] for name in table.schema.names]
-            of_clause[i] = pa.table(columns, schema=table.schema)
-            if f"{BREAKS_CONSTRAINT}{values}" in rows.column_names:
-                broken[i] = rows[f"{BREAKS_CONSTRAINT}{values}"].to_numpy()
-    found = found.set_column(found.column_names.index(NEW_ROW), NEW_ROW, pa.array(numbers))
-    new_values = NewValues(table.schema, of_clause, broken)
-    return replace(pairs, pairs=replace(pairs.pairs, on_driver=found)), new_values
+        numbers[here] = np.arange(len(here))
+        name = f"{VALUES}{i}" if reads.target else source.values_of[i]
+        computed = values.take(pa.array(here))
+        of_clause[i] = _new_rows(computed[name], old_rows, here, kept_by[i], table)
+        if f"{BREAKS_CONSTRAINT}{name}" in values.column_names:
+            broken[i] = computed[f"{BREAKS_CONSTRAINT}{name}"].to_numpy()
+    changed = {CLAUSE: pa.array(clauses, pa.int32()), NEW_ROW: pa.array(numbers)}
+    for name, column in changed.items():
+        found = found.set_column(found.column_names.index(name), name, column)
+    pairs = replace(pairs, pairs=replace(pairs.pairs, on_driver=found))
+    return pairs, NewValues(table.schema, of_clause, broken)
+
+
+def _update_clauses(merge: ResolvedMerge) -> list[int]:
+    """The places of the clauses that update matched rows."""
+    updates = enumerate((clause.kind, clause.action) for clause in merge.clauses)
+    return [i for i, clause in updates if clause == ("matched", "update")]
+
+
+def _new_rows(
+    computed: pyarrow.ChunkedArray,
+    old_rows: pyarrow.Table,
+    pairs: numpy.ndarray,
+    kept: Collection[str],
+    table: TableFormat,
+) -> pyarrow.Table:
+    """The new rows of some pairs: computed values, and columns of the old rows."""
+    import pyarrow as pa
+
+    schema = pa.schema([field for field in table.schema if field.name not in kept])
+    new = as_stored(computed, schema)
+    old = old_rows.select(list(kept)).take(pa.array(pairs)) if kept else new
+    columns = [(old if name in kept else new)[name] for name in table.schema.names]
+    return pa.table(columns, schema=table.schema)
 
 
 def _old_rows(
-    pairs: pyarrow.Table, through_spark: Sequence[str], wanted: Sequence[str], table: TableFormat
+    pairs: pyarrow.Table, through_spark: Sequence[str], kept: Sequence[str], table: TableFormat
 ) -> pyarrow.Table:
     """The target's row of each pair.
 
     Args:
         pairs: The pairs, with those of a file one after the other, in the order of its rows.
         through_spark: The columns that Spark evaluates, by the names in files.
-        wanted: All columns that are read.
+        kept: The columns that stay as they are.
         table: What files look like.
     """
     import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
 
+    wanted = dict.fromkeys([*through_spark, *kept])
     schema = pa.schema([table.schema.field(name) for name in wanted])
     checked = [table.schema.field(name) for name in through_spark]
     parts, left = [schema.empty_table()], limits.MAX_NEW_BYTES_ON_DRIVER
-    for name in pairs[FILE].unique().to_pylist():
+    files = pairs[FILE].combine_chunks().dictionary_encode()
+    bounds = np.searchsorted(files.indices.to_numpy(), np.arange(len(files.dictionary) + 1))
+    rows_of_pairs = pairs[TARGET_ROW_ID].to_numpy()
+    for i, name in enumerate(files.dictionary.to_pylist()):
         path = path_of(name)
         with opened(path) as file:
             check_zones(file, checked)
-        of_file = pairs.filter(pc.equal(pairs[FILE], name))
-        places, of_pair = np.unique(of_file[TARGET_ROW_ID].to_numpy(), return_inverse=True)
+        places, of_pair = np.unique(rows_of_pairs[bounds[i] : bounds[i + 1]], return_inverse=True)
         rows = rows_at(path, places, replace(table, schema=schema), left)
-        left -= rows.nbytes * -(-len(of_pair) // len(places))
+        left -= rows.nbytes * int(np.bincount(of_pair).max())
         if left < 0:
             raise NotRewritableError("the rows that clauses read are too big")
         parts.append(rows.take(pa.array(of_pair)))
@@ -185,14 +209,11 @@ def _evaluated(
     pairs = pa.table([*read, np.arange(len(read[0]))], names=schema.names)
     if pairs.nbytes > limits.MAX_BYTES_ON_DRIVER:
         raise NotRewritableError("the values that clauses read are too big")
-    values_of = {
-        i: f"{VALUES}{i}"
-        for i, clause in enumerate(merge.clauses)
-        if clause.kind == "matched" and clause.action == "update"
-    }
+    values_of = {i: f"{VALUES}{i}" for i in _update_clauses(merge)}
 
     def query() -> DataFrame:
-        rows = merge.spark.createDataFrame(pairs, schema)
+        # Spark would evaluate local rows as it plans, whatever the size of the result.
+        rows = merge.spark.createDataFrame(pairs, schema).coalesce(1)
         rows = with_ids_of(merge, rows, [attribute.node for attribute in attributes])
         rows = rows.withColumn(CLAUSE, first_match(merge))
         values = values_where_taken(merge, values_of, reads, (CLAUSE,))

@@ -73,7 +73,7 @@ class NewValues:
         return sum(int(table.nbytes) for table in tables.values())
 
 
-def check_size(num_bytes: int, numbers: pyarrow.ChunkedArray) -> None:
+def check_size(num_bytes: int, numbers: numpy.ndarray) -> None:
     """Raise NotRewritableError if rows may be too big.
 
     Args:
@@ -82,7 +82,7 @@ def check_size(num_bytes: int, numbers: pyarrow.ChunkedArray) -> None:
     """
     import numpy as np
 
-    at_most = num_bytes * int(np.bincount(numbers.to_numpy()).max(initial=1))
+    at_most = num_bytes * int(np.bincount(numbers).max(initial=1))
     if at_most > limits.MAX_NEW_BYTES_ON_DRIVER:
         raise NotRewritableError(f"the new rows may have {at_most:,} bytes")
 

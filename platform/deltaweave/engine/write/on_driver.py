@@ -1,4 +1,4 @@
-"""A small merge on the driver: one job evaluates the source, and pyarrow does the rest.
+"""A small merge on the driver: a job evaluates the source, and pyarrow does the rest.
 
 Changed rows are marked in their files, or their files are rewritten row by row in their order, as
 the strategies on Spark do. Before anything is written, any doubt leaves the merge to them.
@@ -190,13 +190,13 @@ def _found(
 
 def _check_new_rows(found: Found) -> None:
     """Raise NotRewritableError if the new rows may be too big, or if one breaks a constraint."""
-    assert found.pairs.pairs.on_driver is not None
-    check_size(found.updates.nbytes, found.pairs.pairs.on_driver[NEW_ROW])
     changes = found.scan.changed_on_driver(found.scan.touched)
     assert changes is not None, "the pairs are on the driver"
-    if found.updates.breaks_constraint(
-        changes[NEW_ROW].to_numpy(), changes[CLAUSE].to_numpy()
-    ) or found.inserts.breaks_constraint(found.inserted, found.insert_clauses):
+    numbers, clauses = changes[NEW_ROW].to_numpy(), changes[CLAUSE].to_numpy()
+    check_size(found.updates.nbytes, numbers[found.updates.gives_row(clauses)])
+    if found.updates.breaks_constraint(numbers, clauses) or found.inserts.breaks_constraint(
+        found.inserted, found.insert_clauses
+    ):
         raise NotRewritableError("a new row breaks a constraint")  # which Delta's writer tells
 
 

@@ -169,6 +169,16 @@ def test_a_column_that_a_file_lacks_is_null_to_clauses(
     assert rows_of(table) == [(1, 5, None), (2, None, None)]
 
 
+def test_clauses_may_spell_columns_in_any_case(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    table = small_table(spark, tmp_path / "table", [(1, 5, "t"), (2, 9, "t")])
+    clauses = "WHEN MATCHED AND T.V < S.v THEN UPDATE SET V = T.V + S.V, w = t.W"
+    merge(table, [(1, 6, "s"), (2, 6, "s")], clauses)
+    assert on_driver
+    assert rows_of(table) == [(1, 11, "t"), (2, 9, "t")]
+
+
 @LAYOUTS
 def test_rows_that_were_marked_before_are_not_read(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
@@ -303,6 +313,18 @@ def test_old_values_that_are_too_big_are_left_to_spark(
     merge(table, source, clauses)
     assert len(on_driver) == 1
     assert {row.w for row in table.read().collect()} == {f"{'x' * 1000}!!"}
+
+
+def test_pairs_that_no_clause_takes_count_for_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_driver: list[Any]
+) -> None:
+    rows = [(k, 1, "t") for k in range(300)]
+    table = small_table(spark, tmp_path / "table", rows)
+    monkeypatch.setattr(limits, "MAX_NEW_BYTES_ON_DRIVER", 100_000)
+    source = [(7, 2, "x" * 1000), *[(k, 1, "s") for k in range(300) if k != 7]]
+    merge(table, source, "WHEN MATCHED AND s.v > t.v THEN UPDATE SET *")
+    assert on_driver
+    assert rows_of(table) == sorted([source[0], *[row for row in rows if row[0] != 7]], key=repr)
 
 
 # What another writer commits first, and how often the merge that adds 1 to v runs then.

@@ -64,7 +64,7 @@ def rows_of(table: Table) -> list[tuple[Any, ...]]:
 
 
 UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-READS_TARGET = "a clause reads the target and"
+NEEDS_STRUCT = "clauses or constraints need 'o' of type struct<x:int>"
 
 # ON, clauses, settings, and why not.
 STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
@@ -98,19 +98,25 @@ STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
         "t.k = s.k",
         "WHEN MATCHED AND t.o.x > 1 THEN DELETE",
         {},
-        f"{READS_TARGET} 'o' of type struct<x:int>",
+        NEEDS_STRUCT,
     ),
     "an old value and a struct": (
         "t.k = s.k",
         "WHEN MATCHED AND t.d > s.o.x THEN DELETE",
         {},
-        f"{READS_TARGET} 'o' of type struct<x:int>",
+        NEEDS_STRUCT,
     ),
     "an old value and the time": (
         "t.k = s.k",
         "WHEN MATCHED AND t.d > 1 THEN UPDATE SET day = current_date()",
         {},
-        f"{READS_TARGET} one the time",
+        "a clause reads the target and one the time",
+    ),
+    "an old value and a subquery": (
+        "t.k = s.k",
+        "WHEN MATCHED THEN UPDATE SET d = t.d + (SELECT max(d) FROM qualifying)",
+        {},
+        "a clause reads the target and one has a subquery",
     ),
     "an old day in another calendar": (
         "t.k = s.k",
@@ -314,8 +320,18 @@ def test_keys_and_values_of_every_type_at_their_extremes(
         assert sorted(r[0] for r in spark.sql(f"{by_rows}merged").collect()) == expected
 
 
+@pytest.mark.parametrize(
+    "clauses",
+    [
+        "WHEN MATCHED THEN UPDATE SET k = -s.k, at = s.at, price = s.price, name = s.name",
+        "WHEN MATCHED THEN UPDATE SET k = -s.k",
+        "WHEN MATCHED AND t.at <= s.at AND t.price >= s.price THEN "
+        "UPDATE SET k = -t.k, at = t.at, price = t.price, name = concat(t.name)",
+    ],
+    ids=["new_values", "kept_values", "old_values"],
+)
 def test_files_of_every_writer_are_read_and_rewritten(
-    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], clauses: str
 ) -> None:
     path = str(tmp_path / "a table, 50%")
 
@@ -337,7 +353,6 @@ def test_files_of_every_writer_are_read_and_rewritten(
     deltalake.write_deltalake(path, others, mode="append")
     spark.sql(rows(1, 3, 4, 5, 7)).createOrReplaceTempView("of_writers")
     on = "t.at = s.at AND t.price = s.price"
-    clauses = "WHEN MATCHED THEN UPDATE SET k = -s.k, at = s.at, price = s.price, name = s.name"
     result = deltaweave.merge(
         spark, f"MERGE INTO delta.`{path}` t USING of_writers s ON {on} {clauses}"
     )
@@ -360,8 +375,11 @@ def test_strings_that_are_no_utf_8_are_kept(
     target.coalesce(1).write.format("delta").options(**properties).save(path)
     source = spark.sql(rows.format(1, "VALUES ('FF'), ('FE'), ('62') AS _(x)"))
     source.createOrReplaceTempView("not_utf_8")
-    deltaweave.merge(spark, f"MERGE INTO delta.`{path}` t USING not_utf_8 s ON t.k = s.k {UPSERT}")
-    assert on_driver
+    on = f"MERGE INTO delta.`{path}` t USING not_utf_8 s ON t.k = s.k"
+    deltaweave.merge(spark, f"{on} {UPSERT}")
+    same = "t.v = s.v AND encode(t.v || '', 'UTF-8') IS NOT NULL"
+    deltaweave.merge(spark, f"{on} WHEN MATCHED AND {same} THEN UPDATE SET v = coalesce(t.v, s.v)")
+    assert len(on_driver) == 2
     read = Table(spark, path).read().selectExpr("hex(k)", "hex(v)", "n").collect()
     expected = [("61", "61", 0), ("62", "62", 1), ("FE", "FE", 1), ("FF", "FF", 1)]
     assert sorted(map(tuple, read)) == expected

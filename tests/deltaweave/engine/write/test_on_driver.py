@@ -90,9 +90,15 @@ STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
     "some columns": ("t.k = s.k", "WHEN MATCHED THEN UPDATE SET o = s.o", {}, ""),
     "a condition of both": (
         "t.k = s.k",
-        "WHEN MATCHED AND s.d > t.d THEN UPDATE SET *",
+        "WHEN MATCHED AND s.d > t.d THEN UPDATE SET name = s.name",
         {},
         "",
+    ),
+    "a condition of both and a new struct": (
+        "t.k = s.k",
+        "WHEN MATCHED AND s.d > t.d THEN UPDATE SET *",
+        {},
+        NEEDS_STRUCT,
     ),
     "an old struct": (
         "t.k = s.k",

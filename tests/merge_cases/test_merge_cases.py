@@ -67,8 +67,9 @@ ON_DRIVER = [
     "delete_of_every_row_of_one_file",
     "upsert_of_an_empty_table_from_an_empty_source",
     "several_source_rows_may_delete_several_rows_and_the_rest_is_inserted",
-    "update_from_both_sides_and_constants",
     "null_keys_match_under_null_safe_equality",
+    "update_from_both_sides_and_constants",
+    "clause_condition_on_the_target_alone",
     "conditional_update_over_both_sides",
 ]
 MATRIX = [

@@ -184,7 +184,9 @@ def merges_of_exact_keys(draw: st.DrawFn) -> MergeCase:
         source_schema=ddl(source),
         target_ddl=ddl(target) if mapped else None,
         files=draw(st.integers(1, 5)),
-        properties=(VECTORS if vectors else {}) | (COLUMN_MAPPING if mapped else {}),
+        properties=(VECTORS if vectors else {})
+        | (COLUMN_MAPPING if mapped else {})
+        | (FEED if draw(st.booleans()) else {}),
         setup=(f"DELETE FROM {{target}} AS t WHERE {draw(tests_of(target))}",) if deletes else (),
         conf=draw(st.sampled_from(CONFIGURATIONS)) if draw(one_in(6)) else {},
         folder=draw(st.sampled_from(FOLDERS)) if draw(one_in(8)) else "table",

@@ -32,7 +32,11 @@ from deltaweave.delta.commit import (
 from deltaweave.delta.files import MarkedSince
 from deltaweave.delta.jvm import said_by
 from deltaweave.delta.log import FileList, FileVersion, file_versions
-from deltaweave.delta.scan import estimated_bytes, may_read_target
+from deltaweave.delta.scan import (
+    clauses_may_read_target,
+    estimated_bytes,
+    source_may_read_target,
+)
 from deltaweave.engine import limits
 from deltaweave.engine.find import files_by_conditions, hold_match, moved_matches
 from deltaweave.engine.source import PreparedSource
@@ -104,7 +108,8 @@ def _check_statement(lost: Transaction, source: PreparedSource, terms: Terms) ->
     reasons = {
         "its source was computed from a version": terms.computed_from is not None,
         "its source may give other rows": not source.gives_same_rows,
-        "its source or a clause may read the target's table": may_read_target(merge),
+        "its source may read the target": source_may_read_target(merge),
+        "a clause may read the target by a subquery": clauses_may_read_target(merge),
         "it changes rows that are not in the source": bool(merge.of_kind("not_matched_by_source")),
         "it changes the schema": lost.changes_metadata,
         "the table is serializable": (lost.table.setting("delta.isolationLevel") or "").lower()

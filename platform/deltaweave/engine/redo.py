@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from deltaweave.delta.commit import Transaction, is_same_table
 from deltaweave.delta.jvm import said_by
 from deltaweave.delta.log import latest
-from deltaweave.delta.scan import is_cached, may_read_target
+from deltaweave.delta.scan import (
+    clauses_may_read_target,
+    clauses_read_cached_rows,
+    is_cached,
+    source_may_read_target,
+)
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
 from deltaweave.engine.source import PreparedSource, prepared_source
@@ -80,7 +85,9 @@ def _may_redo(lost: Transaction, terms: Terms) -> bool:
         if not is_same_table(lost.table, latest(merge.spark, lost.log)):
             return False
         # What was cached before the merge shows the target as it was then.
-        return not (is_cached(merge) and may_read_target(merge))
+        of_source = is_cached(merge) and source_may_read_target(merge)
+        of_clauses = clauses_may_read_target(merge) and clauses_read_cached_rows(merge)
+        return not (of_source or of_clauses)
     except Exception as error:
         logger.warning("%s: cannot tell whether to merge again: %s", merge.table, said_by(error))
         return False
@@ -119,7 +126,7 @@ class KeptSource:
         if self._kept is None:
             return
         try:
-            is_same = self._kept.gives_same_rows and not may_read_target(merge)
+            is_same = self._kept.gives_same_rows and not source_may_read_target(merge)
         except Exception as error:  # it must not hide that the commit lost
             logger.warning("%s: cannot tell what the source reads: %s", merge.table, said_by(error))
             is_same = False

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import deltaweave
 from deltaweave import Lease, MergeResult, Table, errors, merge
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.delta.statement import analyzer
@@ -129,6 +130,33 @@ def test_a_source_that_reads_the_target_reads_the_winner_too(
         source.unpersist()
     expected = ["(1, 50, 'a')", "(2, 20, 'b')"] if is_cached else ["(1, 51, 'a')", "(2, 21, 'b')"]
     assert rows_as_text(table.read().collect()) == expected
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("cached", ["the source", "the target"])
+def test_a_subquery_of_a_clause_reads_the_winner_too_unless_the_target_is_cached(
+    table: Table, overtaken: Callable[..., None], cached: str
+) -> None:
+    spark, target = table.spark, f"delta.`{table.path_or_name}`"
+    source = spark.range(1, 2).selectExpr("CAST(id AS INT) AS k", "1 AS v")
+    source.createOrReplaceTempView("with_subquery")
+    kept = source if cached == "the source" else spark.table(target)
+    kept.persist().count()
+    overtaken(lambda: upsert(table, (2, 50, "b")))
+    update = f"UPDATE SET v = s.v + (SELECT max(v) FROM {target})"
+    statement = (
+        f"MERGE INTO {target} t USING with_subquery s ON t.k = s.k WHEN MATCHED THEN {update}"
+    )
+    try:
+        if cached == "the source":
+            deltaweave.merge(spark, statement)
+        else:
+            with pytest.raises(errors.CommitConflictError):
+                deltaweave.merge(spark, statement)
+    finally:
+        kept.unpersist()
+    one = "(1, 51, 'a')" if cached == "the source" else "(1, 10, 'a')"
+    assert rows_as_text(table.read().collect()) == [one, "(2, 50, 'b')"]
 
 
 def test_two_upserts_cannot_both_insert_a_key(table: Table, overtaken: Callable[..., None]) -> None:

@@ -16,11 +16,13 @@ from deltaweave.delta.scan.literals import literal
 from deltaweave.delta.scan.metadata_column import METADATA_COLUMN, file_metadata
 from deltaweave.delta.scan.row_tracking import TrackedColumns, tracked_columns
 from deltaweave.delta.scan.source_plan import (
+    clauses_may_read_target,
+    clauses_read_cached_rows,
     estimated_bytes,
     first_of_partitions,
     is_cached,
-    may_read_target,
     reason_to_materialize,
+    source_may_read_target,
     with_files_chosen,
 )
 from deltaweave.delta.scan.target_rows import target_plan, with_ids_of
@@ -28,14 +30,16 @@ from deltaweave.delta.scan.target_rows import target_plan, with_ids_of
 __all__ = [
     "METADATA_COLUMN",
     "TrackedColumns",
+    "clauses_may_read_target",
+    "clauses_read_cached_rows",
     "estimated_bytes",
     "file_metadata",
     "first_of_partitions",
     "is_cached",
     "literal",
     "materialized",
-    "may_read_target",
     "reason_to_materialize",
+    "source_may_read_target",
     "target_plan",
     "tracked_columns",
     "with_files_chosen",

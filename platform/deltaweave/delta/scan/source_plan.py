@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -60,15 +62,35 @@ def is_cached(merge: ResolvedMerge) -> bool:
     return reads_cached_rows(merge.node, merge.source)
 
 
-def may_read_target(merge: ResolvedMerge) -> bool:
-    """Whether the source or a subquery reads the target, or something that cannot be told."""
+def source_may_read_target(merge: ResolvedMerge) -> bool:
+    """Whether the source reads the target's table, or something of which that cannot be told."""
     plan = merge.node.source()
-    # The statement's node has no children for Spark, so its subqueries are those of its clauses.
-    subqueries = (*jvm_.iterate(plan.subqueriesAll()), *jvm_.iterate(merge.node.subqueriesAll()))
+    return _may_read_target(merge, (plan, *jvm_.iterate(plan.subqueriesAll())))
+
+
+def clauses_may_read_target(merge: ResolvedMerge) -> bool:
+    """The same of the subqueries of clauses and of the ON condition."""
+    return _may_read_target(merge, _subqueries_of_clauses(merge))
+
+
+def clauses_read_cached_rows(merge: ResolvedMerge) -> bool:
+    """Whether Spark would read a part of these subqueries from its cache."""
+    return any(
+        reads_cached_rows(merge.node, jvm_.data_frame_of_plan(merge.spark, plan))
+        for plan in _subqueries_of_clauses(merge)
+    )
+
+
+def _subqueries_of_clauses(merge: ResolvedMerge) -> list[JavaObject]:
+    # The statement's node has no children for Spark: those of the source are not among them.
+    return list(jvm_.iterate(merge.node.subqueriesAll()))
+
+
+def _may_read_target(merge: ResolvedMerge, plans: Sequence[JavaObject]) -> bool:
     return any(
         not _reads_elsewhere(merge, leaf)
-        for each in (plan, *subqueries)
-        for leaf in jvm_.iterate(each.collectLeaves())
+        for plan in plans
+        for leaf in jvm_.iterate(plan.collectLeaves())
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -127,22 +127,28 @@ class Assignment:
 
 def assignments(merge: ResolvedMerge, clause: ResolvedClause) -> list[Assignment]:
     """What an update gives each column of the evolved target schema, in its order."""
-    are_deterministic = [
-        bool(value.deterministic()) for value in jvm_.iterate(clause.value_expressions())
+    return [
+        Assignment(value, is_itself, bool(expression.deterministic()))
+        for value, (expression, is_itself) in zip(
+            clause.values, _values_and_columns(merge, clause), strict=True
+        )
     ]
-    parts = zip(clause.values, columns_kept(merge, clause), are_deterministic, strict=True)
-    return [Assignment(*each) for each in parts]
 
 
 def columns_kept(merge: ResolvedMerge, clause: ResolvedClause) -> list[bool]:
     """For each column of the evolved target schema, whether an update gives it itself."""
+    return [is_itself for _, is_itself in _values_and_columns(merge, clause)]
+
+
+def _values_and_columns(
+    merge: ResolvedMerge, clause: ResolvedClause
+) -> Iterator[tuple[JavaObject, bool]]:
+    """The expression that an update gives each column, and whether that is the column itself."""
     output = jvm_.iterate(merge.node.target().output())
     attributes = dict(zip(merge.target_schema.names, output, strict=True))
     values = jvm_.iterate(clause.value_expressions())
-    return [
-        name in attributes and bool(value.semanticEquals(attributes[name]))
-        for name, value in zip(merge.evolved_schema.names, values, strict=True)
-    ]
+    for name, value in zip(merge.evolved_schema.names, values, strict=True):
+        yield value, name in attributes and bool(value.semanticEquals(attributes[name]))
 
 
 def keeps_columns(merge: ResolvedMerge, clause: ResolvedClause, names: Sequence[str]) -> bool:

@@ -46,6 +46,16 @@ class TargetReads:
     target: Sequence[Attribute] = ()
     source: Sequence[Attribute] = ()
 
+    @property
+    def takes_query(self) -> bool:
+        """Whether clauses can only be evaluated over pairs of a target row and a source row."""
+        return bool(self.target)
+
+    @property
+    def takes_old_rows(self) -> bool:
+        """Whether new rows need any column of the rows that they replace."""
+        return self.takes_query or bool(self.computed)
+
     def kept(self, clause: int, names: Sequence[str]) -> list[str]:
         """Those of the evolved schema's columns that a clause leaves as they are."""
         computed = self.computed.get(clause)
@@ -54,12 +64,13 @@ class TargetReads:
         return [name for name, is_computed in zip(names, computed, strict=True) if not is_computed]
 
 
-def target_reads(merge: ResolvedMerge, *, whole_rows: bool) -> TargetReads:
+def target_reads(merge: ResolvedMerge, *, checks_rows: bool) -> TargetReads:
     """What the WHEN MATCHED clauses read of the target.
 
     Args:
         merge: The statement.
-        whole_rows: Whether columns that an update leaves as they are count as computed, too.
+        checks_rows: Whether new rows are checked as a whole, so that columns that an update leaves
+            as they are count as computed, too.
     """
     import numpy as np
 
@@ -73,8 +84,9 @@ def target_reads(merge: ResolvedMerge, *, whole_rows: bool) -> TargetReads:
         if clause.action != "update":
             continue
         values = clause.value_expressions()
-        if not whole_rows and not merge.reads_source_alone(clause):
+        if not checks_rows and not merge.reads_source_alone(clause):
             mask = ~np.array(columns_kept(merge, clause), dtype=bool)
+            # No query gives a struct without fields: what computes nothing counts as computing all.
             if mask.any() and not mask.all():
                 computed[i] = mask
                 values = jvm_.select_where(jvm_.jvm(merge.spark), values, mask)

@@ -147,7 +147,7 @@ def _values_of(merge: ResolvedMerge, reads: TargetReads) -> dict[int, str]:
     """By clause, the column of its values; clauses that give the same values share one."""
     columns: dict[int, str] = {}
     for i, clause in enumerate(merge.clauses):
-        if clause.action == "delete" or (reads.target and clause.kind == "matched"):
+        if clause.action == "delete" or (reads.takes_query and clause.kind == "matched"):
             continue
         same = [j for j in columns if merge.clauses[j].gives_same_values(clause)]
         columns[i] = columns[same[0]] if same else f"{VALUES}{i}"
@@ -163,7 +163,7 @@ def _collected(
 ) -> DataFrame:
     """A row for each source row: keys, clauses, values, columns that clauses read."""
     rows = _bounded(source)
-    matched = F.lit(NO_CLAUSE) if reads.target else first_match(merge)
+    matched = F.lit(NO_CLAUSE) if reads.takes_query else first_match(merge)
     taken = {CLAUSE: matched, INSERT_CLAUSE: first_insert(merge)}
     keys = [equality.source.alias(f"{KEY}{i}") for i, equality in enumerate(conjuncts)]
     values = values_where_taken(merge, values_of, reads, (CLAUSE, INSERT_CLAUSE))

@@ -92,10 +92,11 @@ def choose_driver(transaction: Transaction, source: PreparedSource) -> DriverCho
         return DriverChoice(f"{ON_DRIVER} is {setting}")
     conditions = conditions_of_rows(transaction)
     merge = transaction.merge
-    # The places of the clauses that read the target, or whose values are not the same again.
-    others = [i for i, each in enumerate(merge.clauses) if not merge.is_of_source_alone(each)]
+    beyond_source = [
+        i for i, each in enumerate(merge.clauses) if not merge.is_of_source_alone(each)
+    ]
     why_not = (
-        _of_statement(merge, source, others)
+        _of_statement(merge, source, beyond_source)
         or _of_source(source, only_if_estimated=setting == "auto")
         or _of_table(transaction, conditions)
     )
@@ -105,9 +106,11 @@ def choose_driver(transaction: Transaction, source: PreparedSource) -> DriverCho
     conjuncts = equalities_alone(merge)
     if conjuncts is None:
         return DriverChoice("ON has more than equalities of target columns and source values")
-    reads = target_reads(merge, whole_rows=bool(conditions)) if others else TargetReads()
-    why_not = _of_keys(transaction, conjuncts) or _of_reads(transaction, reads)
-    return DriverChoice(why_not, conjuncts, reads, conditions)
+    why_not = _of_keys(transaction, conjuncts)
+    if why_not is not None or not beyond_source:
+        return DriverChoice(why_not, conjuncts, conditions=conditions)
+    reads = target_reads(merge, checks_rows=bool(conditions))
+    return DriverChoice(_of_reads(transaction, reads), conjuncts, reads, conditions)
 
 
 def why_not_these_files(candidates: FileList) -> str | None:
@@ -129,15 +132,16 @@ def check_copied(files: FileList, table: TableFormat) -> None:
 
 
 def _of_statement(
-    merge: ResolvedMerge, source: PreparedSource, others: Sequence[int]
+    merge: ResolvedMerge, source: PreparedSource, beyond_source: Sequence[int]
 ) -> str | None:
+    """Of clauses that read the target, or may give other values again, the places are given."""
     if not source.gives_same_rows:
         return "the source may give other rows when it is read again"
     if merge.skips_unchanged:
         return "updates that change nothing are skipped"
     if merge.of_kind("not_matched_by_source"):
         return "a clause is WHEN NOT MATCHED BY SOURCE"
-    for i in others:
+    for i in beyond_source:
         if not merge.clauses[i].node.deterministic():
             return f"clause {i + 1} is not deterministic"
         if len(merge.evolved_schema) > limits.MAX_COLUMNS_ON_DRIVER:
@@ -146,16 +150,16 @@ def _of_statement(
 
 
 def _of_reads(transaction: Transaction, reads: TargetReads) -> str | None:
-    if not reads.target:
+    if not reads.takes_query:
         return None
     columns = {column.name: column for column in data_columns(transaction)}
-    for attribute in (*reads.target, *reads.source):
-        if not survives(attribute.data_type):
-            kind = attribute.data_type.simpleString()
-            return f"clauses or constraints need {attribute.name!r} of type {kind}"
-    for attribute in reads.target:
-        if _OF_LIMITED_LENGTH in columns[attribute.name].metadata:
-            return f"clauses or constraints need {attribute.name!r}, which is of limited length"
+    for side, attributes in (("target", reads.target), ("source", reads.source)):
+        for attribute in attributes:
+            needed = f"clauses or constraints need {attribute.name!r} of the {side}"
+            if not survives(attribute.data_type):
+                return f"{needed}, of type {attribute.data_type.simpleString()}"
+            if side == "target" and _OF_LIMITED_LENGTH in columns[attribute.name].metadata:
+                return f"{needed}, which is of limited length"
     # The values of inserts and those of updates then come from a query each.
     for clause in transaction.merge.clauses:
         if clause.reads_clock():

@@ -7,8 +7,8 @@ from the old file to the new one as Arrow has them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
@@ -51,7 +51,7 @@ from deltaweave.engine.source import (
 )
 from deltaweave.engine.statement import first_match
 from deltaweave.engine.tasks import NotRewritableError, TableFormat, as_stored, opened, rows_at
-from deltaweave.engine.write.driver_values import NewValues, check_size
+from deltaweave.engine.write.driver_values import NewValues, refuse_above_limit, size_at_most
 
 if TYPE_CHECKING:
     import numpy
@@ -70,6 +70,21 @@ def survives(data_type: DataType) -> bool:
     return is_text or isinstance(data_type, _SURVIVING)
 
 
+@dataclass(frozen=True)
+class _Evaluated:
+    """What the clauses make of the pairs, one after the other.
+
+    Attributes:
+        clauses: The place of the clause that takes each pair, or -1.
+        rows: The values that clauses compute, and whether these break a constraint.
+        values_of: By the place of an update clause, the column of `rows` (struct) with its values.
+    """
+
+    clauses: numpy.ndarray
+    rows: pyarrow.Table
+    values_of: Mapping[int, str]
+
+
 def values_of_pairs(
     transaction: Transaction,
     source: CollectedSource,
@@ -78,14 +93,16 @@ def values_of_pairs(
     conditions: Sequence[Column],
     table: TableFormat,
 ) -> tuple[DriverPairs, NewValues]:
-    """The pairs with the clauses that take them, and what these give; `NEW_ROW` is their number.
+    """The pairs with the clauses that take them, and what these give.
+
+    `NEW_ROW` is then the number of the pair among those that its clause updates, or -1.
 
     Args:
         transaction: The merge's transaction.
         source: The source's rows.
-        pairs: The pairs. If clauses read the target for conditions or values, no pair has a clause.
+        pairs: The pairs. If clauses can only be evaluated over pairs, none has a clause yet.
         reads: What the clauses read.
-        conditions: What new rows must satisfy; if there are any, `reads` has whole rows.
+        conditions: What new rows must satisfy; if there are any, `reads` counts whole rows.
         table: What files look like.
 
     Raises:
@@ -93,53 +110,61 @@ def values_of_pairs(
         SourceError: The query was cancelled.
         OSError: A file could not be read; so with Arrow's errors.
     """
-    import numpy as np
     import pyarrow as pa
 
     found = pairs.pairs.on_driver
     assert found is not None, "pairs_on_driver"
     if not len(found):
         return pairs, NewValues(table.schema, {})
-    source_rows = found[SOURCE_ROW]
-    check_size(source.rows.nbytes, source_rows.to_numpy())
-    physical = transaction.table.physical_names
-    through_spark = [physical[attribute.name] for attribute in reads.target]
-    names = transaction.merge.evolved_schema.names
-    kept_by = {
+    refuse_above_limit(size_at_most(source.rows.nbytes, found[SOURCE_ROW].to_numpy()))
+    names, physical = transaction.merge.evolved_schema.names, transaction.table.physical_names
+    kept = {
         i: {physical[name] for name in reads.kept(i, names)}
         for i in _update_clauses(transaction.merge)
     }
-    kept = [name for names_of_clause in kept_by.values() for name in names_of_clause]
-    old_rows = _old_rows(found, through_spark, kept, table)
-    if reads.target:
-        of_source = source.rows.select([f"{READ}{i}" for i in range(len(reads.source))])
-        read = [*old_rows.select(through_spark).columns, *of_source.take(source_rows).columns]
-        values = _evaluated(transaction, read, reads, conditions)
-        clauses = values[CLAUSE].to_numpy()
+    through_spark = [physical[attribute.name] for attribute in reads.target]
+    old_rows = _old_rows(found, through_spark, set().union(*kept.values()), table)
+    if reads.takes_query:
+        read = old_rows.select(through_spark).columns
+        evaluated = _by_query(transaction, source, found, read, reads, conditions)
     else:
-        values = source.rows.take(source_rows)
-        clauses = found[CLAUSE].to_numpy()
-    numbers = np.full(len(clauses), -1)
+        rows = source.rows.take(found[SOURCE_ROW])
+        evaluated = _Evaluated(found[CLAUSE].to_numpy(), rows, source.values_of)
+    numbers, values = _numbered(evaluated, old_rows, kept, table)
+    for name, column in ((CLAUSE, evaluated.clauses.astype("int32")), (NEW_ROW, numbers)):
+        found = found.set_column(found.column_names.index(name), name, pa.array(column))
+    return replace(pairs, pairs=replace(pairs.pairs, on_driver=found)), values
+
+
+def _numbered(
+    evaluated: _Evaluated,
+    old_rows: pyarrow.Table,
+    kept: Mapping[int, Collection[str]],
+    table: TableFormat,
+) -> tuple[numpy.ndarray, NewValues]:
+    """The new rows of each clause, and the number of each pair among those of its clause."""
+    import numpy as np
+    import pyarrow as pa
+
+    numbers = np.full(len(evaluated.clauses), -1)
     of_clause, broken = {}, {}
-    for i in _update_clauses(transaction.merge):
-        here = np.flatnonzero(clauses == i)
+    for i in kept:
+        here = np.flatnonzero(evaluated.clauses == i)
         numbers[here] = np.arange(len(here))
-        name = f"{VALUES}{i}" if reads.target else source.values_of[i]
-        computed = values.take(pa.array(here))
-        of_clause[i] = _new_rows(computed[name], old_rows, here, kept_by[i], table)
-        if f"{BREAKS_CONSTRAINT}{name}" in values.column_names:
-            broken[i] = computed[f"{BREAKS_CONSTRAINT}{name}"].to_numpy()
-    changed = {CLAUSE: pa.array(clauses, pa.int32()), NEW_ROW: pa.array(numbers)}
-    for name, column in changed.items():
-        found = found.set_column(found.column_names.index(name), name, column)
-    pairs = replace(pairs, pairs=replace(pairs.pairs, on_driver=found))
-    return pairs, NewValues(table.schema, of_clause, broken)
+        values, rows = evaluated.values_of[i], evaluated.rows.take(pa.array(here))
+        of_clause[i] = _new_rows(rows[values], old_rows, here, kept[i], table)
+        if f"{BREAKS_CONSTRAINT}{values}" in rows.column_names:
+            broken[i] = rows[f"{BREAKS_CONSTRAINT}{values}"].to_numpy()
+    return numbers, NewValues(table.schema, of_clause, broken)
 
 
 def _update_clauses(merge: ResolvedMerge) -> list[int]:
     """The places of the clauses that update matched rows."""
-    updates = enumerate((clause.kind, clause.action) for clause in merge.clauses)
-    return [i for i, clause in updates if clause == ("matched", "update")]
+    return [
+        i
+        for i, clause in enumerate(merge.clauses)
+        if clause.kind == "matched" and clause.action == "update"
+    ]
 
 
 def _new_rows(
@@ -160,7 +185,7 @@ def _new_rows(
 
 
 def _old_rows(
-    pairs: pyarrow.Table, through_spark: Sequence[str], kept: Sequence[str], table: TableFormat
+    pairs: pyarrow.Table, through_spark: Sequence[str], kept: Collection[str], table: TableFormat
 ) -> pyarrow.Table:
     """The target's row of each pair.
 
@@ -186,34 +211,38 @@ def _old_rows(
             check_zones(file, checked)
         places, of_pair = np.unique(rows_of_pairs[bounds[i] : bounds[i + 1]], return_inverse=True)
         rows = rows_at(path, places, replace(table, schema=schema), left)
-        left -= rows.nbytes * int(np.bincount(of_pair).max())
+        left -= size_at_most(rows.nbytes, of_pair)
         if left < 0:
             raise NotRewritableError("the rows that clauses read are too big")
         parts.append(rows.take(pa.array(of_pair)))
     return pa.concat_tables(parts).combine_chunks()
 
 
-def _evaluated(
+def _by_query(
     transaction: Transaction,
-    read: Sequence[pyarrow.ChunkedArray],
+    source: CollectedSource,
+    pairs: pyarrow.Table,
+    of_target: Sequence[pyarrow.ChunkedArray],
     reads: TargetReads,
     conditions: Sequence[Column],
-) -> pyarrow.Table:
-    """The clause that takes each pair, its values and, with conditions, whether these break any."""
+) -> _Evaluated:
+    """Evaluate the clauses by a query over the pairs and the columns of the target that they read."""
     import numpy as np
     import pyarrow as pa
 
     merge, attributes = transaction.merge, [*reads.target, *reads.source]
     fields = [StructField(f"{READ}{i}", a.data_type) for i, a in enumerate(attributes)]
     schema = StructType([*fields, StructField(NEW_ROW, LongType())])
-    pairs = pa.table([*read, np.arange(len(read[0]))], names=schema.names)
-    if pairs.nbytes > limits.MAX_BYTES_ON_DRIVER:
-        raise NotRewritableError("the values that clauses read are too big")
+    of_source = source.rows.select([f"{READ}{i}" for i in range(len(reads.source))])
+    read = [*of_target, *of_source.take(pairs[SOURCE_ROW]).columns]
+    rows_read = pa.table([*read, np.arange(len(pairs))], names=schema.names)
+    if rows_read.nbytes > limits.MAX_BYTES_ON_DRIVER or len(pairs) > limits.MAX_ROWS_ON_DRIVER:
+        raise NotRewritableError("the pairs whose values clauses read are too many or too big")
     values_of = {i: f"{VALUES}{i}" for i in _update_clauses(merge)}
 
     def query() -> DataFrame:
         # Spark would evaluate local rows as it plans, whatever the size of the result.
-        rows = merge.spark.createDataFrame(pairs, schema).coalesce(1)
+        rows = merge.spark.createDataFrame(rows_read, schema).coalesce(1)
         rows = with_ids_of(merge, rows, [attribute.node for attribute in attributes])
         rows = rows.withColumn(CLAUSE, first_match(merge))
         values = values_where_taken(merge, values_of, reads, (CLAUSE,))
@@ -223,4 +252,5 @@ def _evaluated(
     evaluated = unless_it_fails(merge, query)
     if evaluated is None:
         raise NotRewritableError("clauses could not be evaluated")
-    return evaluated.sort_by(NEW_ROW).combine_chunks()
+    rows = evaluated.sort_by(NEW_ROW).combine_chunks()
+    return _Evaluated(rows[CLAUSE].to_numpy(), rows, values_of)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NewValues:
-    """What the update and insert clauses give, each to rows of its own numbering.
+    """What the update and insert clauses give to numbered rows.
+
+    The numbers are those of source rows for all clauses, or begin with 0 for each clause.
 
     Attributes:
         schema: The columns of the table's files.
@@ -66,15 +68,17 @@ class NewValues:
 
         return pa.table([pa.nulls(number, f.type) for f in self.schema], schema=self.schema)
 
-    @property
-    def nbytes(self) -> int:
-        """Their size in memory, in bytes."""
-        tables = {id(table): table for table in self.of_clause.values()}
-        return sum(int(table.nbytes) for table in tables.values())
+    def check_size(self, numbers: numpy.ndarray, clauses: numpy.ndarray) -> None:
+        """Raise NotRewritableError if the new rows of some rows may be too big."""
+        size = sum(
+            size_at_most(values.nbytes, numbers[clauses == clause])
+            for clause, values in self.of_clause.items()
+        )
+        refuse_above_limit(size)
 
 
-def check_size(num_bytes: int, numbers: numpy.ndarray) -> None:
-    """Raise NotRewritableError if rows may be too big.
+def size_at_most(num_bytes: int, numbers: numpy.ndarray) -> int:
+    """The size in bytes that rows have at most.
 
     Args:
         num_bytes: The size of those that they are taken from, in bytes.
@@ -82,9 +86,13 @@ def check_size(num_bytes: int, numbers: numpy.ndarray) -> None:
     """
     import numpy as np
 
-    at_most = num_bytes * int(np.bincount(numbers).max(initial=1))
-    if at_most > limits.MAX_NEW_BYTES_ON_DRIVER:
-        raise NotRewritableError(f"the new rows may have {at_most:,} bytes")
+    return num_bytes * int(np.bincount(numbers).max(initial=0))
+
+
+def refuse_above_limit(num_bytes: int) -> None:
+    """Raise NotRewritableError if new rows have more bytes than the driver may hold."""
+    if num_bytes > limits.MAX_NEW_BYTES_ON_DRIVER:
+        raise NotRewritableError(f"the new rows may have {num_bytes:,} bytes")
 
 
 def values_of_source(source: CollectedSource, schema: pyarrow.Schema) -> NewValues:

@@ -50,7 +50,7 @@ from deltaweave.engine.write.driver_choice import (
 )
 from deltaweave.engine.write.driver_feed import record_changes
 from deltaweave.engine.write.driver_target import values_of_pairs
-from deltaweave.engine.write.driver_values import NewValues, check_size, values_of_source
+from deltaweave.engine.write.driver_values import NewValues, values_of_source
 from deltaweave.engine.write.files_format import table_format
 from deltaweave.engine.write.mark_or_rewrite import (
     MarkedFiles,
@@ -163,11 +163,13 @@ def _found(
     import numpy as np
 
     table = table_format(transaction)
-    inserts = updates = values_of_source(collected, table.schema)
-    if driver.reads.target or driver.reads.computed:
+    inserts = values_of_source(collected, table.schema)
+    if driver.reads.takes_old_rows:
         pairs, updates = values_of_pairs(
             transaction, collected, pairs, driver.reads, driver.conditions, table
         )
+    else:
+        updates = inserts
     # The identity is the number of a collected row, which no query over the source can compute.
     identity = F.col(SOURCE_ROW)
     # Rows that are only inserted may match any number of times, and are not inserted then.
@@ -193,7 +195,7 @@ def _check_new_rows(found: Found) -> None:
     changes = found.scan.changed_on_driver(found.scan.touched)
     assert changes is not None, "the pairs are on the driver"
     numbers, clauses = changes[NEW_ROW].to_numpy(), changes[CLAUSE].to_numpy()
-    check_size(found.updates.nbytes, numbers[found.updates.gives_row(clauses)])
+    found.updates.check_size(numbers, clauses)
     if found.updates.breaks_constraint(numbers, clauses) or found.inserts.breaks_constraint(
         found.inserted, found.insert_clauses
     ):

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import deltaweave
-from deltaweave import Table, errors
+from deltaweave import MergeResult, Table, errors
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.engine import limits
 from deltaweave.engine.write.driver_choice import ON_DRIVER
@@ -38,10 +38,10 @@ def on_driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return written_on_driver(monkeypatch)
 
 
-def merge(table: Table, rows: Rows, clauses: str, on: str = "t.k = s.k") -> None:
+def merge(table: Table, rows: Rows, clauses: str, on: str = "t.k = s.k") -> MergeResult:
     frame(table.spark, rows, SCHEMA).createOrReplaceTempView("changes")
     target = f"delta.`{table.path_or_name}`"
-    deltaweave.merge(table.spark, f"MERGE INTO {target} t USING changes s ON {on} {clauses}")
+    return deltaweave.merge(table.spark, f"MERGE INTO {target} t USING changes s ON {on} {clauses}")
 
 
 def rows_of(table: Table) -> list[tuple[Any, ...]]:
@@ -201,7 +201,8 @@ def test_each_pair_has_the_values_of_its_own_clause_and_rows(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
 ) -> None:
     rows = [(k, k, f"t{k}") for k in range(8)]
-    table = small_table(spark, tmp_path / "table", rows, files=3, properties=properties)
+    with_feed = {**properties, "delta.enableChangeDataFeed": "true"}
+    table = small_table(spark, tmp_path / "table", rows, files=3, properties=with_feed)
     clauses = (
         "WHEN MATCHED AND t.v = 1 THEN DELETE "
         "WHEN MATCHED AND s.v > t.v THEN UPDATE SET w = t.w || s.w, v = s.v "
@@ -219,7 +220,7 @@ def test_each_pair_has_the_values_of_its_own_clause_and_rows(
         (2, 0, "s"),
         (1, 9, "s"),
     ]
-    merge(table, source, clauses)
+    result = merge(table, source, clauses)
     assert on_driver
     expected = [
         (0, 0, "t0"),  # in no pair
@@ -233,6 +234,27 @@ def test_each_pair_has_the_values_of_its_own_clause_and_rows(
         (9, 0, "s"),
     ]
     assert rows_of(table) == expected
+    metrics = result.metrics
+    assert (
+        metrics.num_source_rows,
+        metrics.num_target_rows_inserted,
+        metrics.num_target_rows_updated,
+        metrics.num_target_rows_deleted,
+    ) == (7, 2, 3, 1)
+    assert result.num_source_rows_unaffected == 1  # that of key 2
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1)
+    changes = feed.load(table.path_or_name).select("_change_type", "k", "v", "w").collect()
+    assert sorted(map(tuple, changes), key=repr) == [
+        ("delete", 1, 1, "t1"),
+        ("insert", 8, 2, None),
+        ("insert", 9, 0, "s"),
+        ("update_postimage", 3, 4, "t3s"),
+        ("update_postimage", 5, 5, "s"),
+        ("update_postimage", 7, 7, "t7"),
+        ("update_preimage", 3, 3, "t3"),
+        ("update_preimage", 5, 5, "t5"),
+        ("update_preimage", 7, 7, "t7"),
+    ]
 
 
 def test_clauses_that_read_the_target_need_a_job_more_than_those_that_keep_columns(
@@ -327,10 +349,45 @@ def test_pairs_that_no_clause_takes_count_for_nothing(
     assert rows_of(table) == sorted([source[0], *[row for row in rows if row[0] != 7]], key=repr)
 
 
-# What another writer commits first, and how often the merge that adds 1 to v runs then.
-RIVALS = {
-    "a row of another key": ("INSERT INTO {t} VALUES (50, 5, 'o')", 1, [(50, 5, "o")], 1),
-    "the old value": ("UPDATE {t} SET v = 7 WHERE k = 0", 2, [], 8),
+FIRST = [(k, 0, "t") for k in range(4)]
+ADDS = "WHEN MATCHED THEN UPDATE SET v = t.v + s.v"
+RAISES = "WHEN MATCHED AND s.v > t.v THEN UPDATE SET v = s.v"
+UNITES = "unites"
+
+# What another writer commits before a merge of (0, 1) and (1, -5), the merge's clauses, how often it
+# is done (one that unites vectors is done again in a table without them), and the rows afterwards.
+RIVALS: dict[str, tuple[str, str, int | str, Rows]] = {
+    "a row of another key": (
+        "INSERT INTO {t} VALUES (50, 5, 'o')",
+        ADDS,
+        1,
+        [(0, 1, "t"), (1, -5, "t"), *FIRST[2:], (50, 5, "o")],
+    ),
+    "the old value": (
+        "UPDATE {t} SET v = 7 WHERE k = 0",
+        ADDS,
+        2,
+        [(0, 8, "t"), (1, -5, "t"), *FIRST[2:]],
+    ),
+    "another row of the same file": (
+        "UPDATE {t} SET v = 7 WHERE k = 2",
+        ADDS,
+        UNITES,
+        [(0, 1, "t"), (1, -5, "t"), (2, 7, "t"), FIRST[3]],
+    ),
+    "the value of a row that no clause took": (
+        "UPDATE {t} SET v = -9 WHERE k = 1",
+        RAISES,
+        2,
+        [(0, 1, "t"), (1, -5, "t"), *FIRST[2:]],
+    ),
+    "a compaction": ("OPTIMIZE {t}", ADDS, 2, [(0, 1, "t"), (1, -5, "t"), *FIRST[2:]]),
+    "the version before": (
+        "RESTORE TABLE {t} TO VERSION AS OF 0",
+        ADDS,
+        2,
+        [(0, 1, "t"), (1, -5, "t"), *FIRST[2:]],
+    ),
 }
 
 
@@ -344,10 +401,13 @@ def test_an_old_value_that_another_commit_changed_is_read_again(
     properties: dict[str, str],
     name: str,
 ) -> None:
-    other, runs, left, expected = RIVALS[name]
-    rows = [(k, 0, "t") for k in range(4)]
-    table = small_table(spark, tmp_path / "table", rows, files=2, properties=properties)
-    commit, others = Transaction.commit, [other.format(t=f"delta.`{table.path_or_name}`")]
+    other, clauses, runs, expected = RIVALS[name]
+    files = 2 if name == "a compaction" else 1
+    table = small_table(spark, tmp_path / "table", FIRST, files=files, properties=properties)
+    target = f"delta.`{table.path_or_name}`"
+    spark.sql(f"UPDATE {target} SET v = 3 WHERE k < 2" if "RESTORE" in other else "SELECT 1")
+    before = newest_version(table.path_or_name)
+    commit, others = Transaction.commit, [other.format(t=target)]
 
     def overtaken(transaction: Transaction, **arguments: Any) -> Any:
         if others:  # in a thread of its own, where no transaction is active
@@ -356,7 +416,9 @@ def test_an_old_value_that_another_commit_changed_is_read_again(
         return commit(transaction, **arguments)
 
     monkeypatch.setattr(Transaction, "commit", overtaken)
-    merge(table, [(0, 1, "s")], "WHEN MATCHED THEN UPDATE SET v = t.v + s.v")
+    merge(table, [(0, 1, "s"), (1, -5, "s")], clauses)
+    if runs == UNITES:
+        runs = 1 if properties else 2
     assert len(on_driver) == runs
-    assert newest_version(table.path_or_name) == 2
-    assert rows_of(table) == sorted([(0, expected, "t"), *rows[1:], *left], key=repr)
+    assert newest_version(table.path_or_name) == before + 2
+    assert rows_of(table) == sorted(expected, key=repr)

@@ -64,7 +64,7 @@ def rows_of(table: Table) -> list[tuple[Any, ...]]:
 
 
 UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-NEEDS_STRUCT = "clauses or constraints need 'o' of type struct<x:int>"
+NEEDS_STRUCT = "clauses or constraints need 'o' of the {}, of type struct<x:int>"
 
 # ON, clauses, settings, and why not.
 STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
@@ -98,19 +98,19 @@ STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
         "t.k = s.k",
         "WHEN MATCHED AND s.d > t.d THEN UPDATE SET *",
         {},
-        NEEDS_STRUCT,
+        NEEDS_STRUCT.format("source"),
     ),
     "an old struct": (
         "t.k = s.k",
         "WHEN MATCHED AND t.o.x > 1 THEN DELETE",
         {},
-        NEEDS_STRUCT,
+        NEEDS_STRUCT.format("target"),
     ),
     "an old value and a struct": (
         "t.k = s.k",
         "WHEN MATCHED AND t.d > s.o.x THEN DELETE",
         {},
-        NEEDS_STRUCT,
+        NEEDS_STRUCT.format("source"),
     ),
     "an old value and the time": (
         "t.k = s.k",

@@ -226,7 +226,7 @@ def _by_query(
     reads: TargetReads,
     conditions: Sequence[Column],
 ) -> _Evaluated:
-    """Evaluate the clauses by a query over the pairs and the columns of the target that they read."""
+    """Evaluate the clauses by a query over the pairs and the target's columns that they read."""
     import numpy as np
     import pyarrow as pa
 

@@ -75,8 +75,11 @@ class ResolvedClause:
         struct = jvm_.singleton(view.org.apache.spark.sql.catalyst.expressions, "CreateStruct")
         return jvm_.column_of(self.spark, struct.apply(values))
 
-    def reads_clock(self) -> bool:
-        """Whether its condition or values read the time of the query."""
+    def asks_for_current(self) -> bool:
+        """Whether it asks for the current time of day, user or catalog, which each query looks up.
+
+        Delta itself puts constants in place of current dates and timestamps.
+        """
         trees = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.trees
         return bool(self.node.containsPattern(trees.TreePattern.CURRENT_LIKE()))
 

@@ -162,8 +162,8 @@ def _of_reads(transaction: Transaction, reads: TargetReads) -> str | None:
                 return f"{needed}, which is of limited length"
     # The values of inserts and those of updates then come from a query each.
     for clause in transaction.merge.clauses:
-        if clause.reads_clock():
-            return "a clause reads the target and one the time"
+        if clause.asks_for_current():
+            return "a clause reads the target and one asks for the current time, user or catalog"
         if clause.has_subquery():
             return "a clause reads the target and one has a subquery"
     return _read_differently(transaction, [each.data_type for each in reads.target])

@@ -112,11 +112,17 @@ STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
         {},
         NEEDS_STRUCT.format("source"),
     ),
-    "an old value and the time": (
+    "an old value and the day": (
         "t.k = s.k",
         "WHEN MATCHED AND t.d > 1 THEN UPDATE SET day = current_date()",
         {},
-        "a clause reads the target and one the time",
+        "",
+    ),
+    "an old value and the user": (
+        "t.k = s.k",
+        "WHEN MATCHED AND t.d > 1 THEN UPDATE SET name = current_user()",
+        {},
+        "one asks for the current time, user or catalog",
     ),
     "an old value and a subquery": (
         "t.k = s.k",

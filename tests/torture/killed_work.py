@@ -34,6 +34,7 @@ from tests.torture.killed_model import (
     COUNT_SCHEMA,
     COUNTED,
     EVENT_SCHEMA,
+    MERGED_ON_READ,
     Lake,
     Work,
     counts,
@@ -232,10 +233,17 @@ def work(spark: SparkSession, lake: Lake) -> None:
 
 
 def finish(spark: SparkSession, lake: Lake) -> None:
-    """Do once more what was begun, and delete the files that the newest versions do not need."""
+    """Do once more what was begun, and delete the files that the newest versions do not need.
+
+    Readers of bases then find what the last works appended to merge-on-read tables.
+    """
     worker = Worker(spark, lake)
     for each in lake.model.first(lake.begun())[lake.done() :]:
         worker.do(each)
+    for name in MERGED_ON_READ:
+        table = merge_on_read(spark, lake, name)
+        if table.changes.exists():
+            table.rematerialize()
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     for log in lake.logs():
         spark.sql(f"VACUUM delta.`{log.parent}` RETAIN 0 HOURS").collect()

@@ -99,12 +99,13 @@ def viewing(seed: int, lakes: Sequence[Lake]) -> Iterator[Callable[[], list[str 
     thread.start()
 
     def end() -> list[str | None]:
-        if process.poll() is not None:
-            errors = (lakes[0].folder / "errors-of-read").read_text()[-6000:]
-            seen.append(f"the reader ended by itself: {errors}")
-        kill_session(process.pid)
-        process.wait()
-        thread.join()
+        if process.returncode is None:  # not ended here before
+            if process.poll() is not None:
+                errors = (lakes[0].folder / "errors-of-read").read_text()[-6000:]
+                seen.append(f"the reader ended by itself: {errors}")
+            kill_session(process.pid)
+            process.wait()
+            thread.join()
         return seen
 
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,28 +13,16 @@ import deltaweave
 from deltaweave import MergeResult, Table, errors
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.engine import limits
-from deltaweave.engine.write.driver_choice import ON_DRIVER
 from tests.builders import Rows, frame, write_table
-from tests.on_driver import written_on_driver
 from tests.oracles import configured, newest_version
 from tests.spark_jobs import jobs_of
+
+pytestmark = pytest.mark.usefixtures("switched_on")
 
 SCHEMA = "k INT, v INT, w STRING"
 VECTORS = {"delta.enableDeletionVectors": "true"}
 LAYOUTS = pytest.mark.parametrize("properties", [{}, VECTORS], ids=["copy_on_write", "vectors"])
 INSERT = "WHEN NOT MATCHED THEN INSERT *"
-
-
-@pytest.fixture(autouse=True)
-def _switched_on(spark: SparkSession) -> Iterator[None]:
-    with configured(spark, {ON_DRIVER: "true"}):
-        yield
-
-
-@pytest.fixture
-def on_driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What merges wrote on the driver."""
-    return written_on_driver(monkeypatch)
 
 
 def merge(table: Table, rows: Rows, clauses: str, on: str = "t.k = s.k") -> MergeResult:

@@ -7,7 +7,6 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,10 @@ from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import Rows, frame, write_table
 from tests.footers import SPARK_VERSION, rewritten_footer
-from tests.on_driver import written_on_driver
 from tests.oracles import actions, all_files, commit_info, configured, newest_version
 from tests.spark_jobs import jobs_of
+
+pytestmark = pytest.mark.usefixtures("switched_on")
 
 SCHEMA = "k INT, v INT"
 VECTORS = {"delta.enableDeletionVectors": "true"}
@@ -40,18 +40,6 @@ LAYOUTS = ["copy_on_write", "vectors"]
 ONE_LAYOUT = pytest.mark.parametrize(
     "properties", [pytest.param({}, marks=FULL), VECTORS], ids=LAYOUTS
 )
-
-
-@pytest.fixture(autouse=True)
-def _switched_on(spark: SparkSession) -> Iterator[None]:
-    with configured(spark, {ON_DRIVER: "true"}):
-        yield
-
-
-@pytest.fixture
-def on_driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What merges wrote on the driver."""
-    return written_on_driver(monkeypatch)
 
 
 def upsert(table: Table, rows: Rows, schema: str = SCHEMA, on: str = "t.k = s.k") -> MergeResult:

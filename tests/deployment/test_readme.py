@@ -46,11 +46,12 @@ def test_the_first_merge_gives_the_table_the_readme_shows(
         exec(code.replace("/tmp/orders", str(tmp_path / "orders")), names)
         return capsys.readouterr().out.strip()
 
-    before = run(_example("setup") + "\norders.read().orderBy('id').show()")
-    after = run(_example("merge"))
+    for _ in range(2):  # whoever runs it again sees the same
+        before = run(_example("setup") + "\norders.read().orderBy('id').show()")
+        after = run(_example("merge"))
 
-    assert before == _table("Before").strip()
-    assert after == _table("After").strip()
+        assert before == _table("Before").strip()
+        assert after == _table("After").strip()
 
 
 def test_the_first_merge_is_under_ten_lines() -> None:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from delta.exceptions import ConcurrentAppendException
@@ -69,6 +70,17 @@ def by_delta_table_of_all_clauses(spark: SparkSession, path: str) -> DataFrame:
     return merge.whenNotMatchedBySourceDelete().execute()
 
 
+def by_delta_table_of_a_name(spark: SparkSession, path: str) -> DataFrame:
+    name = f"named_{uuid4().hex}"
+    spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{path}'")
+    try:
+        merge = DeltaTable.forName(spark, name).alias("t")
+        source = frame(spark, SOURCE, COLUMNS).alias("s")
+        return merge.merge(source, "t.k = s.k").whenMatchedUpdate(set={"v": "s.v"}).execute()
+    finally:
+        spark.sql(f"DROP TABLE {name}")
+
+
 def into_itself(spark: SparkSession, path: str) -> DataFrame:
     table = DeltaTable.forPath(spark, path)
     source = table.toDF().where("k > 1").alias("s")
@@ -105,6 +117,7 @@ WAYS = {
     ),
     "delta_table": Way(by_delta_table),
     "delta_table_of_all_clauses": Way(by_delta_table_of_all_clauses),
+    "delta_table_of_a_name": Way(by_delta_table_of_a_name),
     "delta_table_into_itself": Way(into_itself),
     "script": Way(
         sql(f"BEGIN MERGE INTO {{target}} t USING merged_source s ON t.k = s.k {ALL_CLAUSES}; END"),

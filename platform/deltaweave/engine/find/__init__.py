@@ -14,7 +14,6 @@ from deltaweave.engine.find.driver_pairs import (
     local_paths,
     name_of,
     pairs_on_driver,
-    path_of,
 )
 from deltaweave.engine.find.key_index import (
     KEY_INDEX_DIRECTORY,
@@ -50,7 +49,6 @@ __all__ = [
     "moved_matches",
     "name_of",
     "pairs_on_driver",
-    "path_of",
     "stored_index",
     "touched_files_of_pairs",
     "wanted_index",

@@ -20,7 +20,7 @@ from deltaweave.delta.files import (
     marked_rows,
     may_mark_here,
 )
-from deltaweave.delta.log import FileList, decoded_location
+from deltaweave.delta.log import FileList
 from deltaweave.delta.statement import Equality
 from deltaweave.engine import limits
 from deltaweave.engine.columns import (
@@ -137,11 +137,6 @@ def local_paths(files: FileList) -> list[str]:
 def name_of(location: str) -> str:
     """A file as `FILE` names it, by its decoded location."""
     return quote(location, safe="/:")
-
-
-def path_of(name: str) -> str:
-    """The path of a file in the driver's file system, by its name in `FILE`."""
-    return decoded_location(name).removeprefix("file:")
 
 
 def _joined(

@@ -20,6 +20,7 @@ from deltaweave.engine.tasks.change_feed import change_file, images
 from deltaweave.engine.tasks.parquet_rewrite import (
     REWRITTEN_SCHEMA,
     as_stored,
+    local_path,
     rewrite_rows,
     rewriter,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "filters_of",
     "holders_of",
     "images",
+    "local_path",
     "opened",
     "rewrite_rows",
     "rewriter",

@@ -90,17 +90,19 @@ def choose_driver(transaction: Transaction, source: PreparedSource) -> DriverCho
     setting = (transaction.merge.spark.conf.get(ON_DRIVER, "auto") or "auto").lower()
     if setting not in ("auto", "true"):
         return DriverChoice(f"{ON_DRIVER} is {setting}")
-    conditions = conditions_of_rows(transaction)
     merge = transaction.merge
+    if why_not := _of_statement(merge, source):
+        return DriverChoice(why_not)
     beyond_source = [
         i for i, each in enumerate(merge.clauses) if not merge.is_of_source_alone(each)
     ]
-    why_not = (
-        _of_statement(merge, source, beyond_source)
-        or _of_source(source, only_if_estimated=setting == "auto")
-        or _of_table(transaction, conditions)
+    why_not = _of_clauses(merge, beyond_source) or _of_source(
+        source, only_if_estimated=setting == "auto"
     )
     if why_not is not None:
+        return DriverChoice(why_not)
+    conditions = conditions_of_rows(transaction)
+    if why_not := _of_table(transaction, conditions):
         return DriverChoice(why_not)
     assert conditions is not None, "_of_table"
     conjuncts = equalities_alone(merge)
@@ -131,16 +133,18 @@ def check_copied(files: FileList, table: TableFormat) -> None:
         raise NotRewritableError(f"the files to rewrite have about {size:,} bytes in memory")
 
 
-def _of_statement(
-    merge: ResolvedMerge, source: PreparedSource, beyond_source: Sequence[int]
-) -> str | None:
-    """Of clauses that read the target, or may give other values again, the places are given."""
+def _of_statement(merge: ResolvedMerge, source: PreparedSource) -> str | None:
     if not source.gives_same_rows:
         return "the source may give other rows when it is read again"
     if merge.skips_unchanged:
         return "updates that change nothing are skipped"
     if merge.of_kind("not_matched_by_source"):
         return "a clause is WHEN NOT MATCHED BY SOURCE"
+    return None
+
+
+def _of_clauses(merge: ResolvedMerge, beyond_source: Sequence[int]) -> str | None:
+    """Of clauses that read the target, or may give other values again, by their places."""
     for i in beyond_source:
         if not merge.clauses[i].node.deterministic():
             return f"clause {i + 1} is not deterministic"

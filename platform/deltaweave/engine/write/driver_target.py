@@ -17,10 +17,8 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
-    DecimalType,
-    FractionalType,
-    IntegralType,
     LongType,
+    NumericType,
     StringType,
     StructField,
     StructType,
@@ -42,7 +40,7 @@ from deltaweave.engine.columns import (
     TARGET_ROW_ID,
     VALUES,
 )
-from deltaweave.engine.find import DriverPairs, check_zones, path_of
+from deltaweave.engine.find import DriverPairs, check_zones
 from deltaweave.engine.source import (
     CollectedSource,
     unless_it_fails,
@@ -50,7 +48,14 @@ from deltaweave.engine.source import (
     with_broken_values,
 )
 from deltaweave.engine.statement import first_match
-from deltaweave.engine.tasks import NotRewritableError, TableFormat, as_stored, opened, rows_at
+from deltaweave.engine.tasks import (
+    NotRewritableError,
+    TableFormat,
+    as_stored,
+    local_path,
+    opened,
+    rows_at,
+)
 from deltaweave.engine.write.driver_values import NewValues, refuse_above_limit, size_at_most
 
 if TYPE_CHECKING:
@@ -58,10 +63,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 # Types whose values survive the way from a file through Arrow to Spark and back.
-_SURVIVING = (
-    *(BooleanType, IntegralType, FractionalType, DecimalType, BinaryType),
-    *(DateType, TimestampType, TimestampNTZType),
-)
+_SURVIVING = (BooleanType, NumericType, BinaryType, DateType, TimestampType, TimestampNTZType)
 
 
 def survives(data_type: DataType) -> bool:
@@ -206,7 +208,7 @@ def _old_rows(
     bounds = np.searchsorted(files.indices.to_numpy(), np.arange(len(files.dictionary) + 1))
     rows_of_pairs = pairs[TARGET_ROW_ID].to_numpy()
     for i, name in enumerate(files.dictionary.to_pylist()):
-        path = path_of(name)
+        path = local_path(name)
         with opened(path) as file:
             check_zones(file, checked)
         places, of_pair = np.unique(rows_of_pairs[bounds[i] : bounds[i + 1]], return_inverse=True)

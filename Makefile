@@ -30,7 +30,7 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo demo-cdc land ui docs test test-slow test-all test-matrix torture record-oracle fuzz screenshots check clean java place
+.PHONY: help demo demo-cdc land ui docs test test-slow test-all test-matrix delta-suite torture record-oracle fuzz screenshots check clean java place
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ test-all: java $(INSTALLED) ## run the tests beside Delta's own MERGE, and every
 
 test-matrix: java $(INSTALLED) ## run the merge cases on every pair of Spark and Delta that is supported (hours; PAIRS=4.1.1+4.3.1)
 	@WORKERS=$(WORKERS) $(VENV)/python .ci/test-matrix $(PAIRS)
+
+delta-suite: java $(INSTALLED) ## run Delta's own Python tests of DeltaTable in an enabled session (SOURCES=a clone of delta-io/delta)
+	@$(VENV)/python .ci/delta-suite $(SOURCES)
 
 torture: java $(INSTALLED) ## rivals, kills, lost workers, partitions in random order, in full (hours; SEED=… draws others)
 	@DELTAWEAVE_TORTURE=full DELTAWEAVE_TORTURE_SEED=$(or $(SEED),18) \

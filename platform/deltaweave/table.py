@@ -33,8 +33,11 @@ from deltaweave.delta.jvm import (
 )
 from deltaweave.delta.log import (
     FileLayout,
+    KeyOverlap,
     TableLog,
     TableSnapshot,
+    are_bounded,
+    key_overlaps,
     place_of_new_table,
     version_at,
 )
@@ -206,6 +209,33 @@ class Table:
     def layout(self, small_file_bytes: int) -> FileLayout:
         """How its rows are spread over its files, by the log alone."""
         return self.snapshot().layout(small_file_bytes)
+
+    def key_overlaps(self, columns: Sequence[str]) -> list[KeyOverlap]:
+        """In how many of its files a merge has to look for a key, by the log alone.
+
+        It takes one Spark job over the file list, or none for a few files. The driver holds the
+        list and the bounds, some 600 bytes for each file.
+
+        Args:
+            columns: Columns to look at, each on its own.
+
+        Raises:
+            StatementError: There is no such column, or statistics do not bound its type.
+        """
+        snapshot = self.snapshot()
+        fields = {field.name.lower(): field for field in snapshot.schema}
+        for name in columns:
+            field = fields.get(name.lower())
+            if field is None or not are_bounded(field.dataType):
+                raise StatementError(
+                    f"it has no column {name!r} whose values statistics bound.",
+                    table=self.path_or_name,
+                    operation="looking at key ranges",
+                    state="Nothing was read or written.",
+                    hint="Columns of numbers, strings, dates and times have bounds.",
+                )
+        names = [fields[name.lower()].name for name in columns]
+        return key_overlaps(snapshot, snapshot.file_list(), names)
 
     def is_clustered(self) -> bool:
         """Whether it has clustering columns, by which OPTIMIZE arranges its rows."""

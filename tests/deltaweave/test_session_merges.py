@@ -495,12 +495,19 @@ def test_each_of_several_threads_enables_and_merges(
     assert [newest_version(path) for path in paths] == [1] * 6
 
 
+@pytest.mark.parametrize("way", ["text", "builder"])
 def test_a_stream_merges_its_batches(
-    enabled: SparkSession, on_engine: list[str], tmp_path: Path
+    enabled: SparkSession, on_engine: list[str], tmp_path: Path, way: str
 ) -> None:
     target, arriving = table(enabled, tmp_path / "table"), table(enabled, tmp_path / "arriving")
 
     def upsert(batch: DataFrame, _: int) -> None:
+        if way == "builder":
+            named = DeltaTable.forPath(batch.sparkSession, target).alias("t")
+            source = batch.selectExpr("k + 2 AS k", "v").alias("s")
+            merge = named.merge(source, "t.k = s.k").whenMatchedUpdateAll()
+            merge.whenNotMatchedInsertAll().execute()
+            return
         batch.createOrReplaceTempView("batch")
         batch.sparkSession.sql(
             f"MERGE INTO delta.`{target}` t USING (SELECT k + 2 AS k, v FROM batch) s ON t.k = s.k "

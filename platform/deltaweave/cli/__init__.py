@@ -8,6 +8,7 @@
 - `health`: `doctor`, whether this machine can run merges, and what is missing.
 - `charts`: what `--plot` draws.
 - `options`: what several commands take.
+- `steps`: what a terminal shows while a command works.
 
 A command ends with 0 if it did what it was asked, with 1 if that failed, with 2 if its arguments
 make no sense, and with 3 if it cannot be told whether a merge was committed. Results go to the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from deltaweave.cli.options import Conf, Json, Verbose, print_json
+from deltaweave.cli.steps import Steps
 from deltaweave.errors import DeltaweaveError
 from deltaweave.session import java_problem
 from deltaweave.terminal import FAILED, quiet_session
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _PYTHON = (3, 10)
+# A class of each of the two jars of Delta.
+_CLASSES_OF_JARS = ("io.delta.tables.DeltaTable", "io.delta.storage.LogStore")
+_SECONDS_TO_CONNECT = 5
 
 
 @dataclass(frozen=True)
@@ -45,9 +50,9 @@ def doctor(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Look at Python, Java, Spark, Delta and the executors; ends with 1 if something is missing."""
-    with Console(stderr=True).status("Looking"):
-        findings = list(_findings(conf, verbose=verbose))
+    """Look at Python, Java, Spark, Delta, executors and ports; ends with 1 if one is not well."""
+    with Steps() as steps:
+        findings = list(_findings(conf, steps, verbose=verbose))
     if json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -60,8 +65,9 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
-def _findings(conf: list[str], *, verbose: bool) -> Iterator[Finding]:
+def _findings(conf: list[str], steps: Steps, *, verbose: bool) -> Iterator[Finding]:
     """Each thing in turn; without Java there is no session to look at."""
+    steps.begin("Looking at this machine")
     yield Finding(
         "Python", sys.version_info >= _PYTHON, f"{sys.version.split()[0]} ({sys.executable})"
     )
@@ -71,9 +77,11 @@ def _findings(conf: list[str], *, verbose: bool) -> Iterator[Finding]:
     yield Finding("Java", problem is None, problem or "17 or 21, as Spark needs it")
     if problem is not None:
         return
+    steps.begin("Starting Spark")
     try:
         with quiet_session(conf, verbose=verbose) as spark:
             for about, look in _OF_A_SESSION.items():
+                steps.begin(f"Looking at {about}")
                 yield _looked_at(about, look, spark)
     except typer.Exit as ended:
         if ended.exit_code != FAILED:  # the arguments make no sense
@@ -103,6 +111,39 @@ def _releases(spark: SparkSession) -> str:
     from deltaweave.delta.jvm import running_releases
 
     return "Spark {} with Delta {}".format(*running_releases(spark))
+
+
+def _jars(spark: SparkSession) -> str:
+    """Delta's jars; where several hold the same classes, the JVM takes some of each."""
+    from deltaweave.delta.jvm import jars_with
+
+    found = []
+    for name in _CLASSES_OF_JARS:
+        jars = jars_with(spark, name)
+        if len(jars) != 1:
+            raise RuntimeError(
+                f"{name} is in {' and '.join(jars) or 'no jar'}: leave one of them, in "
+                "spark.jars.packages, spark.jars or the jars directory of Spark"
+            )
+        found += [jar.rpartition("/")[2] for jar in jars]
+    return ", ".join(found)
+
+
+def _ports(spark: SparkSession) -> str:
+    """Whether this machine reaches the driver where executors look for it."""
+    conf = spark.sparkContext.getConf()
+    # Spark sets both as it starts.
+    host, port = str(conf.get("spark.driver.host")), str(conf.get("spark.driver.port"))
+    try:
+        # IPv6 addresses are in brackets.
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_CONNECT):
+            pass
+    except OSError as error:
+        raise RuntimeError(
+            f"the driver is not reached at {host}:{port} ({error}): set spark.driver.host to a "
+            "name of this machine that executors know, and spark.driver.port to an open port"
+        ) from error
+    return f"the driver is at {host}:{port} (spark.driver.host, spark.driver.port)"
 
 
 def _memory(spark: SparkSession) -> str:
@@ -143,6 +184,8 @@ def _user_interface(spark: SparkSession) -> str:
 _OF_A_SESSION: dict[str, Callable[[SparkSession], str]] = {
     "Spark and Delta": _releases,
     "Python of the executors": _executors,
+    "Delta's jars": _jars,
     "memory": _memory,
+    "ports": _ports,
     "Spark's UI": _user_interface,
 }

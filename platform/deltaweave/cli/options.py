@@ -1,4 +1,4 @@
-"""What several commands take, and how they show that they work."""
+"""What several commands take, and the session that they work in."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from deltaweave.cli.steps import Steps
 from deltaweave.errors import CommitStateUnknownError, DeltaweaveError, TableNotFoundError
 from deltaweave.terminal import FAILED, UNKNOWN, quiet_session
 
@@ -40,7 +40,7 @@ Plot = Annotated[
 def working(
     what: str, conf: list[str], catalog: str | None, *, verbose: bool
 ) -> Iterator[SparkSession]:
-    """A session; a terminal shows what is going on, and an error ends the command.
+    """A session; a terminal shows the steps, and an error ends the command.
 
     Args:
         what: What is done, e.g. "Merging".
@@ -48,17 +48,20 @@ def working(
         catalog: The session's current catalog; None leaves it as it is.
         verbose: Whether Spark's own lines are shown.
     """
-    status = Console(stderr=True).status("Starting Spark")
-    with status, quiet_session(conf, verbose=verbose) as spark:
-        status.update(what)
-        try:
-            with _current(spark, catalog):
-                yield spark
-        except DeltaweaveError as error:
-            status.stop()
-            typer.echo(error, err=True)
-            code = UNKNOWN if isinstance(error, CommitStateUnknownError) else FAILED
-            raise typer.Exit(code) from error
+    from deltaweave.engine.phases import telling
+
+    with Steps() as steps:
+        steps.begin("Starting Spark")
+        with quiet_session(conf, verbose=verbose) as spark:
+            steps.begin(what)
+            try:
+                with _current(spark, catalog), steps.showing_tasks(spark), telling(steps.begin):
+                    yield spark
+            except DeltaweaveError as error:
+                steps.end()
+                typer.echo(error, err=True)
+                code = UNKNOWN if isinstance(error, CommitStateUnknownError) else FAILED
+                raise typer.Exit(code) from error
 
 
 @contextmanager

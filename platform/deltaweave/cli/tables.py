@@ -26,7 +26,7 @@ from deltaweave.terminal import check_outputs
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-    from deltaweave.delta.log import TableSnapshot
+    from deltaweave.delta.log import KeyOverlap, TableSnapshot
 
 # A metric of the history, and what its column is called.
 _COLUMNS = {
@@ -39,6 +39,8 @@ _COLUMNS = {
     "executionTimeMs": "ms",
 }
 _MEBIBYTE = 1 << 20
+# With more, the ranges of the columns that `--key` names are compared alone.
+_FILES_OF_ALL_COLUMNS = 10_000
 
 
 def history(
@@ -73,6 +75,10 @@ def history(
 
 def inspect(
     table: TableName,
+    key: Annotated[
+        list[str],
+        typer.Option(help="A column whose ranges in the files are compared; repeatable."),
+    ] = [],  # noqa: B006  # typer reads it and hands on a list of its own
     small: Annotated[
         float, typer.Option(help="Files below this many MiB count as small.", min=0)
     ] = 16,
@@ -100,16 +106,44 @@ def inspect(
             "mean_file_bytes": layout.size_in_bytes // layout.files if layout.files else 0,
             "indexed_column": target.indexed_column(),
         }
+        keys = key or _bounded_columns(snapshot, layout.files)
+        overlaps = target.key_overlaps(keys)
         sizes = _files_by_size(snapshot) if plot is not None else {}
     if plot is not None:
         plot_files(sizes, small_bytes, table, plot)
     if json:
-        print_json(facts)
+        print_json({**facts, "key_overlaps": [asdict(overlap) for overlap in overlaps]})
         return
     shown = Shown("", "", show_header=False)
     for name, value in facts.items():
         shown.add_row(name.replace("_", " "), _as_text(value))
-    Console(highlight=False).print(shown)
+    console = Console(highlight=False)
+    console.print(shown)
+    if overlaps:
+        console.print(_as_table(overlaps))
+
+
+def _bounded_columns(snapshot: TableSnapshot, files: int) -> list[str]:
+    """The columns that are looked at if none is named; none in tables of many files."""
+    from deltaweave.delta.log import are_bounded
+
+    if files > _FILES_OF_ALL_COLUMNS:
+        return []
+    # Delta keeps statistics of the first 32 columns, by default.
+    first = snapshot.schema.fields[:32]
+    return [field.name for field in first if are_bounded(field.dataType)]
+
+
+def _as_table(overlaps: list[KeyOverlap]) -> Shown:
+    shown = Shown("column", box=SIMPLE_HEAD, padding=0, title="files that may hold a key")
+    for name in ("mean", "most", "of", "overlapping", "no bounds"):
+        shown.add_column(name, justify="right")
+    for each in overlaps:
+        counts = (each.most_files_per_key, each.files, each.overlapping_files)
+        unknown = each.files_without_bounds
+        mean = f"{each.mean_files_per_key:,.2f}"
+        shown.add_row(each.column, mean, *[f"{count:,}" for count in (*counts, unknown)])
+    return shown
 
 
 def _files_by_size(snapshot: TableSnapshot) -> dict[int, int]:

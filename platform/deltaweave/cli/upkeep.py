@@ -43,6 +43,7 @@ def maintain(
     What was done before an error is printed, too.
     """
     from deltaweave import Table
+    from deltaweave.engine.phases import tell
     from deltaweave.maintenance import OPERATIONS, UpkeepPolicy
 
     for name in only:
@@ -50,8 +51,9 @@ def maintain(
             fail(f"--only {name}: there are {', '.join(OPERATIONS)}.", MISUSED)
     done: dict[str, Done] = {}
     try:
-        with working("Maintaining", conf, catalog, verbose=verbose) as spark:
+        with working("Opening the table", conf, catalog, verbose=verbose) as spark:
             for name in only or OPERATIONS:
+                tell(name.replace("_", " "))
                 done[name] = OPERATIONS[name](Table(spark, table), UpkeepPolicy())
     finally:
         if done:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +96,13 @@ def test_an_inspection_tells_files_rows_and_what_is_small(path: str) -> None:
     expected = {"version": 0, "files": 1, "rows": 2, "deleted_rows": 0, "small_files": 0}
     assert {name: facts[name] for name in expected} == expected
     assert facts["mean_file_bytes"] == facts["size_in_bytes"] > 0
-    assert "deleted rows" in run("inspect", path).output
+    # Both columns are looked at, as none is named.
+    assert [each["column"] for each in facts["key_overlaps"]] == ["k", "v"]
+    [of_keys] = printed(run("inspect", path, "--key", "k", "--json"))["key_overlaps"]
+    assert (of_keys["files"], of_keys["overlapping_files"]) == (1, 0)
+    shown = run("inspect", path).output
+    assert "deleted rows" in shown
+    assert "files that may hold a key" in shown
 
 
 def test_a_doctor_finds_this_machine_well(spark: SparkSession) -> None:
@@ -102,6 +111,33 @@ def test_a_doctor_finds_this_machine_well(spark: SparkSession) -> None:
     found = {finding["about"]: finding["found"] for finding in findings}
     assert found["Spark and Delta"] == f"Spark {spark.version} with Delta 4.4.0"
     assert "pyarrow" in found["Python of the executors"]
+    assert "delta-spark_" in found["Delta's jars"]
+    assert "delta-storage" in found["Delta's jars"]
+    assert found["ports"].startswith("the driver is at ")
+
+
+def test_a_doctor_finds_jars_that_hide_each_other_and_a_driver_that_is_not_reached(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def several(_: SparkSession, name: str) -> list[str]:
+        return ["file:/one.jar", "file:/two.jar"] if name.endswith("LogStore") else ["file:/a.jar"]
+
+    def closed(*_: object, **__: object) -> None:
+        raise OSError("Connection refused")
+
+    monkeypatch.setattr("deltaweave.delta.jvm.jars_with", several)
+    monkeypatch.setattr("socket.create_connection", closed)
+    result = run("doctor", "--json")
+    assert result.exit_code == 1
+    wrong = {
+        each["about"]: each["found"] for each in json.loads(result.stdout) if not each["is_good"]
+    }
+    assert sorted(wrong) == ["Delta's jars", "ports"]
+    assert (
+        "io.delta.storage.LogStore is in file:/one.jar and file:/two.jar" in wrong["Delta's jars"]
+    )
+    assert "Connection refused" in wrong["ports"]
+    assert "spark.driver.host" in wrong["ports"]
 
 
 def test_a_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,15 +161,16 @@ def test_a_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         (["history", "/nowhere/table"], 1, "of /nowhere/table"),
         (["inspect", "/nowhere/table"], 1, "of /nowhere/table"),
         (["inspect", "no_such_table"], 1, "of no_such_table"),
+        (["inspect", "{path}", "--key", "no_such"], 1, "no column 'no_such'"),
         (["merge", "SELECT 1", "--conf", "spark.x"], 2, "--conf spark.x: give it as"),
         (["merge", "SELECT 1", "--conf", "x=1"], 2, "--conf x: give it as"),
         (["doctor", "--conf", "spark.hadoop.fs.s3a.secret.key=x"], 2, "can read the command line"),
     ],
 )
 def test_what_is_wrong_is_told_on_the_standard_error(
-    arguments: list[str], code: int, said: str
+    arguments: list[str], code: int, said: str, path: str
 ) -> None:
-    result = run(*arguments)
+    result = run(*[path if each == "{path}" else each for each in arguments])
     assert result.exit_code == code, result.output
     assert said in result.stderr
     assert result.stdout == ""
@@ -180,6 +217,27 @@ def test_the_version_is_told_without_spark() -> None:
 
 
 @pytest.mark.minutes
+def test_a_terminal_shows_the_steps_of_a_merge_while_it_runs(path: str) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "deltaweave", "merge", MERGE.format(path=path), "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=theirs, env=os.environ | {"TERM": "xterm-256color"}
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # a terminal that nobody writes to any more
+            while some := os.read(ours, 65536):
+                shown += some
+        assert process.stdout is not None
+        assert json.loads(process.stdout.read())["version"] == 1
+    os.close(ours)
+    steps = [shown.find(step) for step in (b"Starting Spark", b"Merging", b"Committing")]
+    assert -1 < steps[0] < steps[1] < steps[2], shown.decode()
+    # The lines go away: the cursor is up again, and each line is erased.
+    assert shown.rstrip().endswith(b"\x1b[2K"), shown[-80:]
+
+
+@pytest.mark.minutes
 def test_a_command_of_its_own_leaves_no_file_and_no_line_of_spark(
     path: str, tmp_path: Path
 ) -> None:
@@ -195,6 +253,40 @@ def test_a_command_of_its_own_leaves_no_file_and_no_line_of_spark(
     assert json.loads(done.stdout)["version"] == 1
     assert done.stderr == ""
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.minutes
+def test_the_other_commands_leave_no_file_and_no_line_of_spark_either(
+    path: str, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    events = tmp_path / "events"
+    events.mkdir()
+    (events / "1.json").write_text('{"k": 2, "v": "B", "n": 1}\n')
+    schema = ["--format", "json", "--schema", "k INT, v STRING, n INT"]
+    keys = ["--key", "k", "--sequence-by", "n", "--except-column", "n"]
+    commands = [
+        ["explain", MERGE.format(path=path)],
+        ["history", path],
+        ["inspect", path],
+        ["apply-changes", f"{tmp_path}/applied", str(events), *schema, *keys],
+        ["maintain", path],
+        ["doctor"],
+    ]
+    code = "import sys, json; from deltaweave.cli import app\n"
+    code += "for each in json.loads(sys.argv[1]): app(each, standalone_mode=False)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(commands)],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    assert list(here.iterdir()) == []
+    for said in ("updated", "deleted rows", "1 inserted", "optimize", "ports"):
+        assert said in done.stdout
 
 
 def test_a_spark_that_does_not_start_is_told_with_the_end_of_its_output(

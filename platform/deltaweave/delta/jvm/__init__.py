@@ -2,6 +2,7 @@
 
 - `argument_checks`: refuses arguments that are no session, no DataFrame or no name.
 - `gateway`: converts collections, plans and expressions; checks the Spark and Delta versions.
+- `class_path`: which jars hold a class.
 - `errors`: translates Java exceptions into the errors of `deltaweave.errors`.
 - `exceeded_limits`: which limit of Spark or the machine an error is about, and what to set.
 - `delta_messages`: what the errors say that Delta itself would raise.
@@ -17,6 +18,7 @@ from deltaweave.delta.jvm.argument_checks import (
     check_is_data_frame,
     check_is_path_or_name,
 )
+from deltaweave.delta.jvm.class_path import jars_with
 from deltaweave.delta.jvm.delta_messages import (
     SPARK_ERRORS,
     DeltaMessage,
@@ -83,6 +85,7 @@ __all__ = [
     "is_a",
     "is_on",
     "iterate",
+    "jars_with",
     "java_list",
     "jvm",
     "letting_go",

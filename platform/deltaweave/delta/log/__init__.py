@@ -5,6 +5,7 @@
 - `versions`: finds a table's log, and a version in it.
 - `file_list`: a list of data files, read as one Arrow table.
 - `file_layout`: how rows are spread over files.
+- `key_overlap`: how the ranges of a column's values in files overlap.
 - `file_version`: what tells a file in one version from the same file in another.
 - `file_index`: a scan of listed files that does not ask Delta for the list again.
 - `actions`: log actions as JSON, read and made without a Spark query.
@@ -25,6 +26,7 @@ from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
 from deltaweave.delta.log.file_layout import FileLayout
 from deltaweave.delta.log.file_list import FileList, decoded, decoded_location, encoder
 from deltaweave.delta.log.file_version import FileVersion, file_versions
+from deltaweave.delta.log.key_overlap import KeyOverlap, key_overlaps
 from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
 from deltaweave.delta.log.repeated_hours import PartitionTime, RepeatedHours, hours_that_repeat
 from deltaweave.delta.log.snapshot import TableSnapshot, data_path
@@ -37,6 +39,7 @@ __all__ = [
     "FileLayout",
     "FileList",
     "FileVersion",
+    "KeyOverlap",
     "PartitionTime",
     "RepeatedHours",
     "TableLog",
@@ -51,6 +54,7 @@ __all__ = [
     "encoder",
     "file_versions",
     "hours_that_repeat",
+    "key_overlaps",
     "latest",
     "num_physical_rows_column",
     "parsed",

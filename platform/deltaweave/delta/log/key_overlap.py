@@ -1,0 +1,82 @@
+"""How the ranges of a column's values in the files of a table overlap, by statistics alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deltaweave.delta.log.file_list import FileList
+from deltaweave.delta.log.snapshot import TableSnapshot
+from deltaweave.delta.log.statistics import Bounds, bounds
+
+
+@dataclass(frozen=True)
+class KeyOverlap:
+    """In how many files of a version a merge has to look for a key of a column.
+
+    The ranges are those by which merges skip files: what writers round or truncate is widened.
+
+    Attributes:
+        column: The column's name.
+        files: Files that may hold a key: all but those where the column is null in every row.
+        files_without_bounds: Those whose lowest or highest value is not known.
+        overlapping_files: Those whose range overlaps the range of another file.
+        mean_files_per_key: Files whose range holds a key, on average over the lowest key of each
+            file. It is 1 if no ranges overlap.
+        most_files_per_key: The most files whose ranges hold one and the same key.
+    """
+
+    column: str
+    files: int
+    files_without_bounds: int
+    overlapping_files: int
+    mean_files_per_key: float
+    most_files_per_key: int
+
+
+def key_overlaps(table: TableSnapshot, files: FileList, columns: Sequence[str]) -> list[KeyOverlap]:
+    """The overlap of each column's ranges in the files of a version.
+
+    Args:
+        table: The version.
+        files: All its files.
+        columns: Columns as the table spells them, whose types `are_bounded` holds of.
+    """
+    wanted = [((name,), table.schema[name].dataType) for name in columns]
+    known = bounds(table, files, wanted)
+    return [_overlap(name, each) for name, each in zip(columns, known, strict=True)]
+
+
+def _overlap(column: str, known: Bounds) -> KeyOverlap:
+    with_keys = [
+        (low, high)
+        for low, high, are_null in zip(known.lows, known.highs, known.are_null, strict=True)
+        if not are_null
+    ]
+    lows = sorted(low for low, _ in with_keys if low is not None)
+    highs = sorted(high for _, high in with_keys if high is not None)
+
+    def ends_before(key: Any) -> int:
+        return bisect_left(highs, key)
+
+    def begins_after(key: Any) -> int:
+        return len(lows) - bisect_right(lows, key)
+
+    files = len(with_keys)
+    # A range without an end neither ends before a key nor begins after one.
+    holding = [files - ends_before(low) - begins_after(low) for low in lows] or [files]
+    overlapping = 0
+    for low, high in with_keys:
+        apart = 0 if low is None else ends_before(low)
+        apart += 0 if high is None else begins_after(high)
+        overlapping += apart < files - 1
+    return KeyOverlap(
+        column,
+        files,
+        sum(low is None or high is None for low, high in with_keys),
+        overlapping,
+        round(sum(holding) / len(holding), 2),
+        max(holding),
+    )

@@ -102,7 +102,7 @@ def is_enabled(spark: SparkSession) -> bool:
 
 def install() -> None:
     """Replace the two methods, unless they have been: the session's setting decides from now on."""
-    import delta.exceptions  # makes Delta's conflicts of Python classes of their own  # noqa: F401
+    import delta.exceptions.captured  # gives Delta's conflicts classes in Python  # noqa: F401
     from delta.tables import DeltaMergeBuilder
     from pyspark.sql import SparkSession
 

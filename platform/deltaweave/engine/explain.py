@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from deltaweave.delta.commit import Transaction, transaction_on
 from deltaweave.delta.jvm import translated
-from deltaweave.delta.log import FileList, refuse_unsupported
+from deltaweave.delta.log import FileList
 from deltaweave.delta.statement import ResolvedMerge, by_source_predicate
 from deltaweave.engine import limits
 from deltaweave.engine.find import candidate_files, files_by_conditions, stored_index
@@ -102,7 +102,7 @@ def explain(merge: ResolvedMerge) -> MergePlan:
         DeltaweaveError: As the merge would; nothing was written.
     """
     with translated(merge.table), transaction_on(merge) as transaction:
-        refuse_unsupported(transaction.snapshot, table=merge.table)
+        transaction.refuse_unsupported()
         with prepared_source(merge, attempt=1) as source:
             considered = files_by_conditions(transaction)
             keys = source_keys(merge, source, considered)

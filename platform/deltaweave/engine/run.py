@@ -28,7 +28,7 @@ from deltaweave.delta.commit import (
     transaction_on,
 )
 from deltaweave.delta.jvm import delta_message, translated
-from deltaweave.delta.log import latest, refuse_unsupported
+from deltaweave.delta.log import latest
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.commit_changes import Commit, commit_changes, written_by_one
 from deltaweave.engine.find import index_new_files, stored_index
@@ -153,7 +153,7 @@ def _attempt(
     phases = Phases(merge.spark)
     # Spark refuses some expressions only when it plans a query with them: errors are translated.
     with translated(merge.table), transaction_on(merge) as transaction:
-        refuse_unsupported(transaction.snapshot, table=merge.table)
+        transaction.refuse_unsupported()
         if terms.is_applied(transaction):
             applied = Strategy.ALREADY_APPLIED.value
             return MergeResult(None, MergeMetrics(), TouchedFiles(), applied)

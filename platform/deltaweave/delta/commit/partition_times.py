@@ -26,7 +26,7 @@ from deltaweave.delta.log import (
     actions,
     hours_that_repeat,
 )
-from deltaweave.delta.releases import files_may_hold_partition_columns
+from deltaweave.delta.releases import files_may_hold_partition_columns, partition_times_are_kept
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column, quoted
 
@@ -34,6 +34,29 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _KINDS = ("AddFile", "AddCDCFile")
+
+
+def check_partition_times(
+    spark: SparkSession, metadata: JavaObject, *, table: str, operation: str
+) -> None:
+    """Refuse to write a table where Delta's writer would change times that are partition values.
+
+    Raises:
+        StatementError: It is partitioned by a TIMESTAMP, and the running Delta and the zones of
+            the session and the JVM do not keep all times.
+    """
+    if partition_times_are_kept(spark) or not _columns_of_times(metadata):
+        return
+    raise StatementError(
+        "it is partitioned by a TIMESTAMP, and this release of Delta may take a time of the "
+        "session's zone for another one.",
+        table=table,
+        operation=operation,
+        state="Nothing was written.",
+        hint="Take Delta 4.4, which has a jar for each Spark; or set spark.sql.session.timeZone "
+        "to UTC, and -Duser.timezone=UTC in spark.driver.extraJavaOptions and "
+        "spark.executor.extraJavaOptions.",
+    )
 
 
 def with_true_times(rows: DataFrame, own_files: OwnFiles, written: JavaObject) -> JavaObject:

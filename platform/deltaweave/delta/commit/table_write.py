@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.after_commit import AfterCommit
 from deltaweave.delta.commit.commit_call import Committed, committed
-from deltaweave.delta.commit.partition_times import with_true_times
+from deltaweave.delta.commit.partition_times import check_partition_times, with_true_times
 from deltaweave.delta.commit.transaction_ids import is_applied, transaction_id
 from deltaweave.delta.commit.uncommitted_files import OwnFiles
 from deltaweave.delta.jvm import JavaObject, letting_go, translated
@@ -144,6 +144,8 @@ def _written_and_committed(
     delta, nothing = view.org.apache.spark.sql.delta, jvm_.option(view, None)
     modes = view.org.apache.spark.sql.SaveMode
     mode = modes.Overwrite if write.overwrite else modes.Append
+    metadata = transaction.metadata()
+    check_partition_times(spark, metadata, table=write.table, operation=write.operation)
     own_files = OwnFiles(spark, log, transaction)
     with own_files.deleted_unless_committed():
         assigned = _assigned(rows, transaction, write.with_schema_evolution)
@@ -152,7 +154,7 @@ def _written_and_committed(
             log,
             mode,
             delta.DeltaOptions(jvm_.scala_map(view, options), session.sessionState().conf()),
-            transaction.metadata().partitionColumns(),
+            metadata.partitionColumns(),
             jvm_.scala_map(view, {}),
             assigned._jdf,
             nothing,

@@ -13,7 +13,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.commit_call import Committed, committed
 from deltaweave.delta.commit.local_disk import TableLock
 from deltaweave.delta.commit.merge_operation import merge_operation, sql_metrics, tags_of_merge
-from deltaweave.delta.commit.partition_times import with_true_times
+from deltaweave.delta.commit.partition_times import check_partition_times, with_true_times
 from deltaweave.delta.commit.transaction_ids import transaction_id
 from deltaweave.delta.commit.uncommitted_files import OwnFiles
 from deltaweave.delta.commit.written_files import WrittenFiles, written_files
@@ -22,7 +22,7 @@ from deltaweave.delta.jvm import (
     letting_go,
     translated,
 )
-from deltaweave.delta.log import FileList, TableSnapshot, actions
+from deltaweave.delta.log import FileList, TableSnapshot, actions, refuse_unsupported
 from deltaweave.delta.releases import string_prefix_length
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.identifiers import column
@@ -175,6 +175,17 @@ class Transaction:
         """Whether the checksum says that the table has few files; their list has all statistics."""
         checksum = self.snapshot.checksumOpt()
         return bool(checksum.isDefined() and checksum.get().numFiles() <= _FEW_FILES)
+
+    def refuse_unsupported(self) -> None:
+        """Refuse a table that the engine does not write.
+
+        Raises:
+            UnsupportedFeatureError: It has features that the engine does not support.
+            StatementError: See `check_partition_times`.
+        """
+        refuse_unsupported(self.snapshot, table=self.merge.table)
+        metadata = self.transaction.metadata()
+        check_partition_times(self.merge.spark, metadata, table=self.merge.table, operation="MERGE")
 
     def write(self, rows: DataFrame) -> WrittenFiles:
         """Write rows of the (evolved) schema as new data files, and check constraints.

@@ -21,6 +21,9 @@ Result = TypeVar("Result")
 def alongside(spark: SparkSession, work: Callable[[], Result]) -> Iterator[Future[Result]]:
     """Do some work while the block runs; when the block has ended, so has the work.
 
+    Until Delta 4.2, it is done before the block: a transaction then kept the files that queries of
+    any thread read in a set that two threads must not change at once.
+
     Its Spark jobs have the block's job group, description, pool and tags, and Delta sees the same
     session. `result()` raises its error.
 
@@ -30,6 +33,8 @@ def alongside(spark: SparkSession, work: Callable[[], Result]) -> Iterator[Futur
             make it active.
     """
     thread, future = started(spark, work)
+    if jvm_.delta_line(spark) < (4, 3):
+        thread.join()
     try:
         yield future
     finally:

@@ -12,6 +12,7 @@ Each function calls what the session's release has. `deltaweave.tested_releases`
 - `vector_actions`: the actions that put deletion vectors in place.
 - `cached_relations`: whether a query reads what Spark has cached.
 - `partition_columns`: whether files hold partition columns.
+- `partition_times`: whether times as partition values stay what they are.
 - `changed_metadata`: the check of type widening, and the error for metadata that changed.
 """
 
@@ -23,6 +24,7 @@ from deltaweave.delta.releases.changed_metadata import check_type_widening, meta
 from deltaweave.delta.releases.old_snapshots import snapshot_at
 from deltaweave.delta.releases.operations import replace_operation, write_operation
 from deltaweave.delta.releases.partition_columns import files_may_hold_partition_columns
+from deltaweave.delta.releases.partition_times import partition_times_are_kept
 from deltaweave.delta.releases.string_prefixes import string_prefix_length
 from deltaweave.delta.releases.tracked_columns import tracked_metadata
 from deltaweave.delta.releases.update_clauses import update_action
@@ -35,6 +37,7 @@ __all__ = [
     "check_type_widening",
     "files_may_hold_partition_columns",
     "metadata_changed",
+    "partition_times_are_kept",
     "reads_cached_rows",
     "replace_operation",
     "snapshot_at",

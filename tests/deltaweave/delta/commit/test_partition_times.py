@@ -26,6 +26,11 @@ needs_the_column = pytest.mark.skipif(
     not FILES_HOLD_THE_COLUMN, reason="this Delta writes no file that holds a partition column"
 )
 
+# Delta 4.0 takes them for times of the JVM's zone, which here is UTC.
+writes_by_the_session = pytest.mark.skipif(
+    line(installed_pair()[1]) < (4, 2), reason="this Delta writes no times of the session's zone"
+)
+
 LAYOUTS = {
     "by name": "'delta.columnMapping.mode' = 'name'",
     "with a change feed": "'delta.enableChangeDataFeed' = 'true'",
@@ -107,6 +112,28 @@ def test_rows_of_both_hours_keep_their_partitions(
         ]
 
 
+@pytest.mark.skipif(FILES_HOLD_THE_COLUMN, reason="this Delta keeps times of all zones")
+def test_a_delta_that_would_take_them_for_other_times_is_refused(
+    berlin: SparkSession, tmp_path: Path
+) -> None:
+    # Delta 4.2 writes values in UTC by the session's zone, and others by the JVM's, which is UTC.
+    berlin.conf.set("spark.databricks.delta.write.utcTimestampPartitionValues", "false")
+    table = _table(berlin, tmp_path / "t", "'ours' = 'true'")
+    statement = (
+        f"MERGE INTO delta.`{table.path_or_name}` t USING ({_rows((1, 10, LATER))}) s "
+        "ON t.k = s.k WHEN NOT MATCHED THEN INSERT *"
+    )
+    with pytest.raises(StatementError, match="may take a time of the session's zone for another"):
+        table.write(berlin.sql(_rows((1, 10, LATER))), "append")
+    with pytest.raises(StatementError, match="may take a time of the session's zone for another"):
+        merge(berlin, statement)
+    assert not list((tmp_path / "t").rglob("*.parquet"))
+    berlin.conf.set("spark.sql.session.timeZone", "UTC")  # the JVM's zone, as the error says
+    merge(berlin, statement)
+    assert _found(table) == [(1, 10, 150)]
+
+
+@writes_by_the_session
 def test_files_that_do_not_hold_the_column_are_refused(
     berlin: SparkSession, tmp_path: Path
 ) -> None:

@@ -117,6 +117,9 @@ MAX_NEW_BYTES_ON_DRIVER = 256 * 1024 * 1024
 # Bytes of the rows of files that are rewritten, in memory, as their first rows suggest.
 MAX_COPIED_BYTES_ON_DRIVER = 512 * 1024 * 1024
 
+# Partitions that get new rows: each is a file of its own, of some milliseconds.
+MAX_PARTITIONS_ON_DRIVER = 100
+
 # Threads that read and write files: each holds a row group, about three times where it rewrites.
 MAX_THREADS_ON_DRIVER = 4
 

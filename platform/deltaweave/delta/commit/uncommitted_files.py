@@ -109,20 +109,24 @@ class OwnFiles:
                     deleted += bool(files.delete(file.getPath(), False))
         logger.info("%s: deleted %d files of a write that failed", root, deleted)
 
-    def _depth(self) -> int:
-        """The number of directories between the table's directory and a data file."""
-        metadata = self.transaction.metadata()
-        configuration = metadata.configuration()
+    @property
+    def has_random_directories(self) -> bool:
+        """Whether the table's files lie in directories of random names, not those of partitions."""
+        configuration = self.transaction.metadata().configuration()
 
         def setting(name: str) -> str:
             value = configuration.get(name)
             return str(value.get()).lower() if value.isDefined() else ""
 
-        has_random_directories = (
+        return (
             setting("delta.columnMapping.mode") in ("name", "id")
             or setting("delta.randomizeFilePrefixes") == "true"
         )
-        return 1 if has_random_directories else int(metadata.partitionColumns().size())
+
+    def _depth(self) -> int:
+        """The number of directories between the table's directory and a data file."""
+        partitioned_by = self.transaction.metadata().partitionColumns()
+        return 1 if self.has_random_directories else int(partitioned_by.size())
 
 
 def escaped(path: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from deltaweave.delta.files.constraints import conditions_of_rows
 from deltaweave.delta.files.data_files import (
+    FurtherFile,
     NewFile,
     additions,
     are_own,
@@ -19,6 +20,8 @@ from deltaweave.delta.files.data_files import (
     codec,
     data_columns,
     file_mode,
+    row_schema,
+    table_columns,
     why_not_writable,
 )
 from deltaweave.delta.files.deletion_vectors import (
@@ -32,6 +35,7 @@ from deltaweave.delta.files.missing_statistics import compute_missing_statistics
 from deltaweave.delta.files.united_vectors import MarkedSince, marked_rows, without_files
 
 __all__ = [
+    "FurtherFile",
     "MarkedRows",
     "MarkedSince",
     "NewFile",
@@ -48,6 +52,8 @@ __all__ = [
     "mark_rows",
     "marked_rows",
     "may_mark_here",
+    "row_schema",
+    "table_columns",
     "vectors_writable",
     "why_not_writable",
     "without_files",

@@ -7,6 +7,7 @@ import posixpath
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
@@ -137,20 +138,33 @@ def are_own(files: FileList) -> numpy.ndarray:
     return np.array([not re.match(_ABSOLUTE, path) for path in paths], dtype=bool)
 
 
+def table_columns(transaction: Transaction) -> list[StructField]:
+    """The columns of the table: the evolved schema."""
+    schema = json.loads(transaction.transaction.metadata().schemaString())
+    return StructType.fromJson(schema).fields
+
+
 def data_columns(transaction: Transaction) -> list[StructField]:
     """The columns in the table's files: the evolved schema without partition columns."""
-    schema = json.loads(transaction.transaction.metadata().schemaString())
     partitioned = set(transaction.partition_columns)
-    fields = StructType.fromJson(schema).fields
-    return [field for field in fields if field.name not in partitioned]
+    return [field for field in table_columns(transaction) if field.name not in partitioned]
 
 
 def arrow_schema(transaction: Transaction) -> pyarrow.Schema:
     """The Arrow schema of a file: physical names, times in UTC, field ids."""
+    return _arrow(transaction, data_columns(transaction))
+
+
+def row_schema(transaction: Transaction) -> pyarrow.Schema:
+    """The Arrow schema of whole rows, as that of a file, with the partition columns."""
+    return _arrow(transaction, table_columns(transaction))
+
+
+def _arrow(transaction: Transaction, columns: Sequence[StructField]) -> pyarrow.Schema:
     import pyarrow as pa
 
     fields = []
-    for column in data_columns(transaction):
+    for column in columns:
         number = (column.metadata or {}).get(_FIELD_ID)
         metadata = None if number is None else {"PARQUET:field_id": str(number)}
         fields.append(
@@ -173,19 +187,37 @@ NewFile = tuple[str, int, str]
 """A file that was written: its name, its size in bytes and its statistics as JSON."""
 
 
+@dataclass(frozen=True)
+class FurtherFile:
+    """A file that replaces no other one.
+
+    Attributes:
+        directory: Where it is below the table's directory; empty in that directory itself. It needs
+            no encoding in a path.
+        partition: The partition values as the log has them.
+        file: The file.
+    """
+
+    directory: str
+    partition: Mapping[str, str | None]
+    file: NewFile
+
+
 def additions(
-    old: FileList, new: Mapping[str, NewFile], others: Sequence[NewFile] = ()
+    old: FileList, new: Mapping[str, NewFile], others: Sequence[FurtherFile] = ()
 ) -> FileList:
     """AddFile actions of new files.
 
     Args:
         old: Files that they replace, in the same directories.
         new: The new files by the paths of the old ones.
-        others: Further files, in the directory of a table without partitions.
+        others: Further files.
     """
     now_ms = time.time_ns() // 1_000_000
 
-    def added(path: str, partition: dict[str, str], size: int, statistics: str) -> actions.Action:
+    def added(
+        path: str, partition: Mapping[str, str | None], size: int, statistics: str
+    ) -> actions.Action:
         return {
             "path": path,
             "partitionValues": partition,
@@ -201,7 +233,9 @@ def additions(
             name, size, statistics = new[row["path"]]
             path = posixpath.join(posixpath.dirname(row["path"]), name)
             adds.append(added(path, json.loads(row["partition"]), size, statistics))
-    adds += [added(name, {}, size, statistics) for name, size, statistics in others]
+    for each in others:
+        name, size, statistics = each.file
+        adds.append(added(posixpath.join(each.directory, name), each.partition, size, statistics))
     view = jvm_.jvm(old.spark)
     files = jvm_.seq_of(view, actions.from_json(view, "actions.AddFile", adds))
     return FileList(old.spark, files, old.data_path)

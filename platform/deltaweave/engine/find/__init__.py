@@ -15,6 +15,11 @@ from deltaweave.engine.find.driver_pairs import (
     name_of,
     pairs_on_driver,
 )
+from deltaweave.engine.find.driver_partitions import (
+    PartitionColumns,
+    PartitionValues,
+    with_partition,
+)
 from deltaweave.engine.find.key_index import (
     KEY_INDEX_DIRECTORY,
     KEY_INDEX_PROPERTY,
@@ -37,6 +42,8 @@ __all__ = [
     "Candidates",
     "DriverPairs",
     "MatchedRows",
+    "PartitionColumns",
+    "PartitionValues",
     "TouchedFilesScan",
     "candidate_files",
     "check_zones",
@@ -52,4 +59,5 @@ __all__ = [
     "stored_index",
     "touched_files_of_pairs",
     "wanted_index",
+    "with_partition",
 ]

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.files import arrow_schema
+from deltaweave.delta.files import row_schema
 from deltaweave.delta.statement import Equality
 from deltaweave.engine.source import CollectedSource
 
@@ -27,11 +27,13 @@ class KeyColumn:
         name: What it is called where rows are joined.
         field: The column as files store it.
         null_safe: Whether null equals null.
+        is_of_partition: Whether it is a partition column, which the log has.
     """
 
     name: str
     field: pyarrow.Field
     null_safe: bool
+    is_of_partition: bool
 
     @property
     def joined(self) -> dict[str, pyarrow.DataType]:
@@ -59,10 +61,12 @@ class KeyColumn:
 
 def key_columns(transaction: Transaction, conjuncts: Sequence[Equality]) -> list[KeyColumn]:
     """The target's columns that the equalities compare."""
-    schema, names = arrow_schema(transaction), transaction.table.physical_names
+    schema, physical = row_schema(transaction), transaction.table.physical_names
+    partitioned = transaction.partition_columns
     return [
-        KeyColumn(f"k{i}", schema.field(names[equality.path[0]]), equality.null_safe)
+        KeyColumn(f"k{i}", schema.field(physical[name]), equality.null_safe, name in partitioned)
         for i, equality in enumerate(conjuncts)
+        for name in equality.path
     ]
 
 

@@ -38,6 +38,7 @@ from deltaweave.engine.find.driver_keys import (
     key_columns,
     keys_of_source,
 )
+from deltaweave.engine.find.driver_partitions import PartitionColumns, PartitionValues
 from deltaweave.engine.find.pairs import Pairs
 from deltaweave.engine.source import CollectedSource
 from deltaweave.engine.tasks import NotRewritableError, check_copyable, opened
@@ -62,11 +63,13 @@ class DriverPairs:
         is_matched: For each source row, whether it is in a pair.
         marked: For each file with pairs, as `FILE` names it, the places of the rows that were
             marked as deleted before; files without such rows are missing.
+        partitions: The partition of each candidate file, as `FILE` names it.
     """
 
     pairs: Pairs
     is_matched: numpy.ndarray
     marked: Mapping[str, numpy.ndarray]
+    partitions: Mapping[str, PartitionValues]
 
 
 def pairs_on_driver(
@@ -97,8 +100,12 @@ def pairs_on_driver(
     columns = key_columns(transaction, conjuncts)
     keys = keys_of_source(source, columns)
     names = [name_of(location) for location in candidates.rows["location"].to_pylist()]
+    of_table = PartitionColumns.of(transaction)
+    partitions = [of_table.of_file(each) for each in candidates.rows["partition"].to_pylist()]
     new_calendar = assumes_new_calendar(transaction.merge.spark)
-    found = _joined(paths, columns, keys, new_calendar=new_calendar)
+    # The first one says which rows are possible, and a partition's value is that of all its rows.
+    columns = sorted(columns, key=lambda column: column.is_of_partition)
+    found = _joined(paths, partitions, columns, keys, new_calendar=new_calendar)
     numbers = found[_FILE_NUMBER].to_numpy()
     rows, source_rows = found[_ROW_INDEX].to_numpy(), found[SOURCE_NUMBER].to_numpy()
     marked = _marked(transaction, candidates, np.unique(numbers).tolist())
@@ -120,7 +127,8 @@ def pairs_on_driver(
     is_matched = np.zeros(source.rows.num_rows, dtype=bool)
     is_matched[source_rows] = True
     pairs = Pairs(None, pa.table(of_pairs), transaction.merge.spark)
-    return DriverPairs(pairs, is_matched, {names[i]: places for i, places in marked.items()})
+    of_files = {names[i]: places for i, places in marked.items()}
+    return DriverPairs(pairs, is_matched, of_files, dict(zip(names, partitions, strict=True)))
 
 
 def local_paths(files: FileList) -> list[str]:
@@ -141,6 +149,7 @@ def name_of(location: str) -> str:
 
 def _joined(
     paths: Sequence[str],
+    partitions: Sequence[PartitionValues],
     columns: Sequence[KeyColumn],
     keys: pyarrow.Table,
     *,
@@ -152,13 +161,14 @@ def _joined(
     joined = {name: kind for column in columns for name, kind in column.joined.items()}
     names = list(joined)
     firsts = keys[names[0]].unique()
-    fields = [column.field for column in columns]
+    fields = [column.field for column in columns if not column.is_of_partition]
     count = partial(_rows_of, fields=fields, new_calendar=new_calendar)
     with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
         num_rows = sum(threads.map(count, paths))
         if num_rows > limits.MAX_TARGET_ROWS_ON_DRIVER:
             raise NotRewritableError(f"the candidate files have {num_rows} rows")
-        parts = list(threads.map(lambda path: _possible(path, columns, firsts), paths))
+        possible = partial(_possible, columns=columns, firsts=firsts)
+        parts = list(threads.map(possible, paths, partitions))
     numbered = [
         part.append_column(_FILE_NUMBER, pa.repeat(pa.scalar(i, pa.int64()), part.num_rows))
         for i, part in enumerate(parts)
@@ -210,24 +220,32 @@ def check_zones(file: pyarrow.parquet.ParquetFile, fields: Sequence[pyarrow.Fiel
                 raise NotRewritableError(f"column {field.name!r} is stored without a time zone")
 
 
-def _possible(path: str, columns: Sequence[KeyColumn], firsts: pyarrow.Array) -> pyarrow.Table:
+def _possible(
+    path: str, partition: PartitionValues, columns: Sequence[KeyColumn], firsts: pyarrow.Array
+) -> pyarrow.Table:
     """The keys and places of the rows whose first key is one of the source's."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     parts, start = [], 0
+    in_file = {column.field.name for column in columns if not column.is_of_partition}
     with opened(path) as file:
-        stored = set(file.schema_arrow.names) & {column.field.name for column in columns}
+        stored = set(file.schema_arrow.names) & in_file
         for group in range(file.num_row_groups):
             rows = file.read_row_group(group, columns=sorted(stored), use_threads=False)
             num_rows = file.metadata.row_group(group).num_rows
             keys: dict[str, pyarrow.ChunkedArray] = {}
             for column in columns:
-                # A column that is not stored was added later, and is null.
-                nothing = pa.chunked_array([pa.nulls(num_rows, column.field.type)])
                 name = column.field.name
-                keys |= column.of(rows[name] if name in stored else nothing)
+                if name in stored:
+                    values = rows[name]
+                else:
+                    # A column that is not stored was added later, and is null.
+                    null = pa.scalar(None, column.field.type)
+                    of_all = partition[name] if column.is_of_partition else null
+                    values = pa.chunked_array([pa.repeat(of_all, num_rows)])
+                keys |= column.of(values)
             is_possible = pc.is_in(keys[columns[0].name], value_set=firsts)
             places = np.arange(start, start + num_rows, dtype=np.int64)
             found = pa.table({**keys, _ROW_INDEX: places}).filter(is_possible)

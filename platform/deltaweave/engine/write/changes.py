@@ -31,6 +31,7 @@ from deltaweave.engine.tasks import NotRewritableError
 from deltaweave.engine.write.copy_on_write import copy_files, copy_touched_files
 from deltaweave.engine.write.deletion_vectors import mark_changed_rows
 from deltaweave.engine.write.driver_choice import DriverChoice, choose_driver
+from deltaweave.engine.write.driver_files import write_on_driver
 from deltaweave.engine.write.in_place import (
     most_rows_change,
     rewrite_in_place,
@@ -38,7 +39,7 @@ from deltaweave.engine.write.in_place import (
 )
 from deltaweave.engine.write.insert_only import insert_phase, insert_unmatched, insert_without_scan
 from deltaweave.engine.write.mark_or_rewrite import MarkedFiles
-from deltaweave.engine.write.on_driver import Found, find_on_driver, write_on_driver
+from deltaweave.engine.write.on_driver import Found, find_on_driver
 from deltaweave.engine.write.strategy import Strategy, choice_on_driver, choose_strategy
 
 logger = logging.getLogger(__name__)

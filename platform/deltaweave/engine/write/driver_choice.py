@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
     conditions_of_rows,
-    data_columns,
+    table_columns,
     vectors_writable,
     why_not_writable,
 )
@@ -49,6 +49,7 @@ from deltaweave.engine.tasks import (
     estimated_bytes as bytes_in_memory,
 )
 from deltaweave.engine.write.driver_target import survives
+from deltaweave.engine.write.partition_parts import is_plain
 from deltaweave.engine.write.strategy import ONLY_DELTA_CHECKS, REWRITE_IN_PLACE
 
 ON_DRIVER = "spark.deltaweave.merge.onDriver"
@@ -156,7 +157,7 @@ def _of_clauses(merge: ResolvedMerge, beyond_source: Sequence[int]) -> str | Non
 def _of_reads(transaction: Transaction, reads: TargetReads) -> str | None:
     if not reads.takes_query:
         return None
-    columns = {column.name: column for column in data_columns(transaction)}
+    columns = {column.name: column for column in table_columns(transaction)}
     for side, attributes in (("target", reads.target), ("source", reads.source)):
         for attribute in attributes:
             needed = f"clauses or constraints need {attribute.name!r} of the {side}"
@@ -187,11 +188,11 @@ def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> str | None
 
 
 def _of_table(transaction: Transaction, conditions: Sequence[Column] | None) -> str | None:
-    if transaction.partition_columns:
-        return "the table is partitioned"
+    if why_not := _of_partitions(transaction):
+        return why_not
     if tracked_columns(transaction) is not None:
         return "the table tracks its rows"
-    if any(key.startswith(_IDENTITY) for c in data_columns(transaction) for key in c.metadata):
+    if any(key.startswith(_IDENTITY) for c in table_columns(transaction) for key in c.metadata):
         return "the table has identity columns"
     setting = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto")
     if setting == "false" and not vectors_writable(transaction):
@@ -201,8 +202,25 @@ def _of_table(transaction: Transaction, conditions: Sequence[Column] | None) -> 
     return why_not_writable(transaction)
 
 
+def _of_partitions(transaction: Transaction) -> str | None:
+    columns = {column.name: column for column in table_columns(transaction)}
+    for name in transaction.partition_columns:
+        kind, metadata = columns[name].dataType, columns[name].metadata
+        of_partitions = f"it is partitioned by {name!r}"
+        is_text = isinstance(kind, StringType) and kind.simpleString() == "string"
+        if not (is_text or isinstance(kind, (IntegralType, DateType))):
+            return f"{of_partitions}, of type {kind.simpleString()}"
+        if _OF_LIMITED_LENGTH in metadata:
+            return f"{of_partitions}, which is of limited length"
+        if not is_plain(name):
+            return f"{of_partitions}, whose name is escaped in the names of directories"
+    if transaction.partition_columns and transaction.keeps_change_feed:
+        return "the table is partitioned and keeps a change feed"
+    return None
+
+
 def _of_keys(transaction: Transaction, conjuncts: Sequence[Equality]) -> str | None:
-    columns = {column.name: column for column in data_columns(transaction)}
+    columns = {column.name: column for column in table_columns(transaction)}
     for equality in conjuncts:
         name = ".".join(equality.path)
         if len(equality.path) > 1 or name not in columns:

@@ -40,7 +40,7 @@ from deltaweave.engine.columns import (
     TARGET_ROW_ID,
     VALUES,
 )
-from deltaweave.engine.find import DriverPairs, check_zones
+from deltaweave.engine.find import DriverPairs, PartitionValues, check_zones, with_partition
 from deltaweave.engine.source import (
     CollectedSource,
     unless_it_fails,
@@ -94,6 +94,7 @@ def values_of_pairs(
     reads: TargetReads,
     conditions: Sequence[Column],
     table: TableFormat,
+    rows: pyarrow.Schema,
 ) -> tuple[DriverPairs, NewValues]:
     """The pairs with the clauses that take them, and what these give.
 
@@ -106,6 +107,7 @@ def values_of_pairs(
         reads: What the clauses read.
         conditions: What new rows must satisfy; if there are any, `reads` counts whole rows.
         table: What files look like.
+        rows: The columns of whole rows, those of partitions among them.
 
     Raises:
         NotRewritableError: Spark must do it.
@@ -117,7 +119,7 @@ def values_of_pairs(
     found = pairs.pairs.on_driver
     assert found is not None, "pairs_on_driver"
     if not len(found):
-        return pairs, NewValues(table.schema, {})
+        return pairs, NewValues(rows, {})
     refuse_above_limit(size_at_most(source.rows.nbytes, found[SOURCE_ROW].to_numpy()))
     names, physical = transaction.merge.evolved_schema.names, transaction.table.physical_names
     kept = {
@@ -125,14 +127,15 @@ def values_of_pairs(
         for i in _update_clauses(transaction.merge)
     }
     through_spark = [physical[attribute.name] for attribute in reads.target]
-    old_rows = _old_rows(found, through_spark, set().union(*kept.values()), table)
+    of_columns = dict.fromkeys([*through_spark, *set().union(*kept.values())])
+    old_rows = _old_rows(found, pairs.partitions, list(of_columns), through_spark, table)
     if reads.takes_query:
         read = old_rows.select(through_spark).columns
         evaluated = _by_query(transaction, source, found, read, reads, conditions)
     else:
-        rows = source.rows.take(found[SOURCE_ROW])
-        evaluated = _Evaluated(found[CLAUSE].to_numpy(), rows, source.values_of)
-    numbers, values = _numbered(evaluated, old_rows, kept, table)
+        given = source.rows.take(found[SOURCE_ROW])
+        evaluated = _Evaluated(found[CLAUSE].to_numpy(), given, source.values_of)
+    numbers, values = _numbered(evaluated, old_rows, kept, rows)
     for name, column in ((CLAUSE, evaluated.clauses.astype("int32")), (NEW_ROW, numbers)):
         found = found.set_column(found.column_names.index(name), name, pa.array(column))
     return replace(pairs, pairs=replace(pairs.pairs, on_driver=found)), values
@@ -142,7 +145,7 @@ def _numbered(
     evaluated: _Evaluated,
     old_rows: pyarrow.Table,
     kept: Mapping[int, Collection[str]],
-    table: TableFormat,
+    schema: pyarrow.Schema,
 ) -> tuple[numpy.ndarray, NewValues]:
     """The new rows of each clause, and the number of each pair among those of its clause."""
     import numpy as np
@@ -154,10 +157,10 @@ def _numbered(
         here = np.flatnonzero(evaluated.clauses == i)
         numbers[here] = np.arange(len(here))
         values, rows = evaluated.values_of[i], evaluated.rows.take(pa.array(here))
-        of_clause[i] = _new_rows(rows[values], old_rows, here, kept[i], table)
+        of_clause[i] = _new_rows(rows[values], old_rows, here, kept[i], schema)
         if f"{BREAKS_CONSTRAINT}{values}" in rows.column_names:
             broken[i] = rows[f"{BREAKS_CONSTRAINT}{values}"].to_numpy()
-    return numbers, NewValues(table.schema, of_clause, broken)
+    return numbers, NewValues(schema, of_clause, broken)
 
 
 def _update_clauses(merge: ResolvedMerge) -> list[int]:
@@ -174,36 +177,40 @@ def _new_rows(
     old_rows: pyarrow.Table,
     pairs: numpy.ndarray,
     kept: Collection[str],
-    table: TableFormat,
+    schema: pyarrow.Schema,
 ) -> pyarrow.Table:
     """The new rows of some pairs: computed values, and columns of the old rows."""
     import pyarrow as pa
 
-    schema = pa.schema([field for field in table.schema if field.name not in kept])
-    new = as_stored(computed, schema)
+    new = as_stored(computed, pa.schema([field for field in schema if field.name not in kept]))
     old = old_rows.select(list(kept)).take(pa.array(pairs)) if kept else new
-    columns = [(old if name in kept else new)[name] for name in table.schema.names]
-    return pa.table(columns, schema=table.schema)
+    columns = [(old if name in kept else new)[name] for name in schema.names]
+    return pa.table(columns, schema=schema)
 
 
 def _old_rows(
-    pairs: pyarrow.Table, through_spark: Sequence[str], kept: Collection[str], table: TableFormat
+    pairs: pyarrow.Table,
+    partitions: Mapping[str, PartitionValues],
+    names: Sequence[str],
+    through_spark: Sequence[str],
+    table: TableFormat,
 ) -> pyarrow.Table:
     """The target's row of each pair.
 
     Args:
         pairs: The pairs, with those of a file one after the other, in the order of its rows.
-        through_spark: The columns that Spark evaluates, by the names in files.
-        kept: The columns that stay as they are.
+        partitions: The partitions of the files.
+        names: The columns, by the names in files, one at least.
+        through_spark: Those that Spark evaluates.
         table: What files look like.
     """
     import numpy as np
     import pyarrow as pa
 
-    wanted = dict.fromkeys([*through_spark, *kept])
-    schema = pa.schema([table.schema.field(name) for name in wanted])
-    checked = [table.schema.field(name) for name in through_spark]
-    parts, left = [schema.empty_table()], limits.MAX_NEW_BYTES_ON_DRIVER
+    in_file = [field for field in table.schema if field.name in names]
+    of_file = replace(table, schema=pa.schema(in_file))
+    checked = [field for field in in_file if field.name in through_spark]
+    parts, left = [], limits.MAX_NEW_BYTES_ON_DRIVER
     files = pairs[FILE].combine_chunks().dictionary_encode()
     bounds = np.searchsorted(files.indices.to_numpy(), np.arange(len(files.dictionary) + 1))
     rows_of_pairs = pairs[TARGET_ROW_ID].to_numpy()
@@ -212,7 +219,8 @@ def _old_rows(
         with opened(path) as file:
             check_zones(file, checked)
         places, of_pair = np.unique(rows_of_pairs[bounds[i] : bounds[i + 1]], return_inverse=True)
-        rows = rows_at(path, places, replace(table, schema=schema), left)
+        rows = rows_at(path, places, of_file, left)
+        rows = with_partition(rows, len(places), partitions[name], names)
         left -= size_at_most(rows.nbytes, of_pair)
         if left < 0:
             raise NotRewritableError("the rows that clauses read are too big")

@@ -1,0 +1,126 @@
+"""Writes what a small merge on the driver found: new files, deletion vectors, the change feed."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from deltaweave.delta.commit import Transaction, WrittenFiles, written_without_spark
+from deltaweave.delta.files import FurtherFile, NewFile, additions, mark_here
+from deltaweave.engine import limits
+from deltaweave.engine.columns import CLAUSE, FILE, NEW_ROW, NO_CLAUSE, SOURCE_ROW, TARGET_ROW_ID
+from deltaweave.engine.find import local_paths, name_of
+from deltaweave.engine.tasks import NotRewritableError, TableFormat, rewrite_rows, write_file
+from deltaweave.engine.write.driver_feed import record_changes
+from deltaweave.engine.write.mark_or_rewrite import MarkedFiles
+from deltaweave.engine.write.on_driver import Found
+from deltaweave.engine.write.partition_parts import Part, made, parts_of
+from deltaweave.engine.write.strategy import Strategy
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) -> MarkedFiles:
+    """Write what was found: new files, and the deletion vectors of files that stay.
+
+    Raises:
+        NotRewritableError: A file could not be written. What was written is deleted.
+    """
+    transaction.own_files.may_exist = True
+    marks = strategy is Strategy.DELETION_VECTORS and bool(len(found.scan.touched))
+    changes = found.scan.changed_on_driver(found.scan.touched)
+    assert changes is not None, "the pairs are on the driver"
+    try:
+        recorded = _recorded(found, changes)  # first, since files may not be readable
+        replaced, others = _write_files(transaction, found, changes, marks=marks)
+    except Exception as error:  # of pyarrow, the file system, or a thread that cannot begin
+        transaction.own_files.delete_all()
+        raise NotRewritableError(f"the driver could not write a file: {error}") from error
+    written = None
+    if replaced or others:
+        written = written_without_spark(
+            transaction.transaction, additions(found.fates.copied, replaced, others)
+        )
+    if recorded is not None:
+        written = written or WrittenFiles.of(found.scan.touched.none())
+        written = written.with_changes([(*recorded, {})])
+    to_mark = found.scan.changed_on_driver(found.fates.stay)
+    assert to_mark is not None, "the pairs are on the driver"
+    vectors = mark_here(transaction, to_mark[FILE], to_mark[TARGET_ROW_ID], found.fates.stay)
+    return MarkedFiles(found.fates, written, vectors)
+
+
+def _write_files(
+    transaction: Transaction, found: Found, changes: pyarrow.Table, *, marks: bool
+) -> tuple[dict[str, NewFile], list[FurtherFile]]:
+    """Write rewritten files, by the paths of the old ones, and files of the other new rows.
+
+    If changed rows are marked, their new rows are in those files; else they keep their places.
+    """
+    new_rows = found.inserts.rows(found.inserted, found.insert_clauses)
+    if marks:
+        new_rows = _with_updated(found, new_rows, changes)
+    parts = parts_of(new_rows, found.partitioned_by, found.table.schema)
+    if transaction.own_files.has_random_directories:
+        parts = [replace(part, directory="") for part in parts]
+    root, paths = transaction.data_path.removeprefix("file:"), local_paths(found.fates.copied)
+    with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
+        writing = [threads.submit(_write_part, root, part, found.table) for part in parts]
+        rewrite = partial(_rewrite, found, changes, in_place=not marks)
+        rewritten = list(threads.map(rewrite, paths))
+    new = zip(found.fates.copied.paths, rewritten, strict=True)
+    return {path: file for path, file in new if file}, [file.result() for file in writing]
+
+
+def _write_part(root: str, part: Part, table: TableFormat) -> FurtherFile:
+    directory = made(root, part.directory, table.mode)
+    return FurtherFile(part.directory, part.values, write_file(directory, part.rows, table))
+
+
+def _with_updated(found: Found, inserted: pyarrow.Table, changes: pyarrow.Table) -> pyarrow.Table:
+    """Inserted and updated rows in the order of the source."""
+    import numpy as np
+    import pyarrow as pa
+
+    clauses = changes[CLAUSE].to_numpy()
+    updated = found.updates.rows(changes[NEW_ROW].to_numpy(), clauses)
+    places = changes[SOURCE_ROW].to_numpy()[found.updates.gives_row(clauses)]
+    order = np.argsort(np.concatenate([found.inserted, places]), kind="stable")
+    return pa.concat_tables([inserted, updated]).combine_chunks().take(pa.array(order))
+
+
+def _rewrite(found: Found, changes: pyarrow.Table, path: str, *, in_place: bool) -> NewFile | None:
+    """Rewrite a file, without the rows that were marked before; None if no row is left."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    name = name_of(f"file:{path}")
+    own = changes.filter(pc.equal(changes[FILE], name))
+    gone = found.pairs.marked.get(name, np.array([], dtype=np.int64))
+    places = np.concatenate([own[TARGET_ROW_ID].to_numpy(), gone])
+    # A row that several source rows delete has several pairs.
+    places, first = np.unique(places, return_index=True)
+    clauses = np.concatenate([own[CLAUSE].to_numpy(), np.full(len(gone), NO_CLAUSE)])[first]
+    rows = np.concatenate([own[NEW_ROW].to_numpy(), np.zeros(len(gone), dtype=np.int64)])[first]
+    if not in_place:
+        clauses = np.full(len(clauses), NO_CLAUSE)
+    has_new_row = found.updates.gives_row(clauses)
+    new_rows = found.updates.rows(rows, clauses)
+    # Deleted rows take the place of a row that is never read.
+    padded = pa.concat_tables([new_rows, found.updates.nulls(1)])
+    order = np.full(len(places), new_rows.num_rows)
+    order[has_new_row] = np.arange(new_rows.num_rows)
+    new = padded.take(pa.array(order)).select(found.table.schema.names).cast(found.table.schema)
+    table = replace(found.table, change_feed=None)  # `_recorded` writes it
+    return rewrite_rows(path, places, ~has_new_row, new, table).file
+
+
+def _recorded(found: Found, changes: pyarrow.Table) -> tuple[str, int] | None:
+    """The file of the change feed, if there is one."""
+    new_rows = found.inserts.rows(found.inserted, found.insert_clauses)
+    touched = local_paths(found.scan.touched)
+    return record_changes(found.table, found.updates, changes, touched, new_rows)

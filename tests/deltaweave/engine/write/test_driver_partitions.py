@@ -1,0 +1,289 @@
+"""Merges on the driver into tables with partitions, beside built-in MERGE on a copy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+from pyspark.sql import SparkSession
+
+import deltaweave
+from deltaweave import Table
+from deltaweave.engine import limits
+from tests.builders import Rows, frame, write_table
+from tests.merge_cases.case import (
+    MergeCase,
+    delete,
+    insert_all,
+    update,
+    update_all,
+)
+from tests.oracles import Outcome, Stage, actions, assert_outcome
+
+pytestmark = pytest.mark.usefixtures("switched_on")
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+LAYOUTS: dict[str, dict[str, str]] = {"copy on write": {}, "vectors": VECTORS}
+MON, TUE, WED = date(2026, 11, 23), date(2026, 11, 24), date(2026, 11, 25)
+SCHEMA = "k INT, day DATE, v INT"
+TARGET: Rows = [(1, MON, 10), (2, MON, 20), (3, TUE, 30), (4, None, 40)]
+UPSERT = (update_all(), insert_all())
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """A merge, its rows afterwards, and whether the driver does it by each layout."""
+
+    source: Rows
+    expected: Rows
+    clauses: Sequence[Any] = UPSERT
+    on: str = "t.k = s.k"
+    target: Rows = tuple(TARGET)
+    schema: str = SCHEMA
+    by: tuple[str, ...] = ("day",)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    here: tuple[bool, bool] = (True, True)
+
+
+NAMED: dict[str, Any] = {"schema": "k INT, name STRING, v INT", "by": ("name",)}
+CASES = {
+    "rows that stay, and new ones": Partitioned(
+        [(1, MON, 11), (5, WED, 50), (6, None, 60)],
+        [
+            (1, MON, 11),  # updated
+            (2, MON, 20),
+            (3, TUE, 30),
+            (4, None, 40),
+            (5, WED, 50),  # inserted into a new partition
+            (6, None, 60),  # inserted
+        ],
+    ),
+    # A rewritten file keeps its partition; new rows of marked ones go where they belong.
+    "a row that moves": Partitioned(
+        [(1, TUE, 11), (3, None, 31)],
+        [
+            (1, TUE, 11),  # moved
+            (2, MON, 20),
+            (3, None, 31),  # moved
+            (4, None, 40),
+        ],
+        here=(False, True),
+    ),
+    "the partition in ON": Partitioned(
+        [(1, MON, 11), (2, TUE, 21), (4, None, 41)],
+        [
+            (1, MON, 11),  # updated
+            (2, MON, 20),
+            (2, TUE, 21),  # inserted: that of Monday is another one
+            (3, TUE, 30),
+            (4, None, 40),
+            (4, None, 41),  # inserted: null equals no null
+        ],
+        on="t.day = s.day AND s.k = t.k",
+    ),
+    "null partitions match": Partitioned(
+        [(4, None, 41), (5, None, 50)],
+        [
+            (1, MON, 10),
+            (2, MON, 20),
+            (3, TUE, 30),
+            (4, None, 41),  # updated
+            (5, None, 50),  # inserted
+        ],
+        on="t.day <=> s.day AND t.k = s.k",
+    ),
+    "the partition alone": Partitioned(
+        [(9, MON, 0)],
+        [
+            # both of Monday are deleted
+            (3, TUE, 30),
+            (4, None, 40),
+        ],
+        clauses=[delete()],
+        on="s.day = t.day",
+    ),
+    "kept columns": Partitioned(
+        [(1, WED, 11), (3, WED, 31)],
+        [
+            (1, MON, 11),  # its day stays
+            (2, MON, 20),
+            (3, TUE, 31),  # its day stays
+            (4, None, 40),
+        ],
+        clauses=[update({"v": "s.v"})],
+    ),
+    "a condition on the old partition": Partitioned(
+        [(1, TUE, 11), (3, MON, 31)],
+        [
+            (1, MON, 21),  # Tuesday is after Monday
+            (2, MON, 20),
+            # 3 is deleted: Monday is not after Tuesday
+            (4, None, 40),
+        ],
+        clauses=[update({"v": "t.v + s.v"}, condition="s.day > t.day"), delete()],
+    ),
+    "only new rows": Partitioned(
+        [(1, WED, 11), (7, WED, 70)],
+        [
+            (1, MON, 10),
+            (2, MON, 20),
+            (3, TUE, 30),
+            (4, None, 40),
+            (7, WED, 70),  # inserted
+        ],
+        clauses=[insert_all()],
+    ),
+    "two partition columns": Partitioned(
+        [(1, "b", -7, 11), (3, "a_b-c.d", 0, 30)],
+        [
+            (1, "b", -7, 11),  # updated
+            (2, "b", 8, 20),
+            (3, "a_b-c.d", 0, 30),  # inserted
+        ],
+        target=[(1, "b", -7, 10), (2, "b", 8, 20)],
+        schema="k INT, name STRING, n BIGINT, v INT",
+        by=("n", "name"),
+    ),
+    "columns by name": Partitioned(
+        [(1, MON, 11), (5, WED, 50)],
+        [
+            (1, MON, 11),  # updated
+            (2, MON, 20),
+            (3, TUE, 30),
+            (4, None, 40),
+            (5, WED, 50),  # inserted
+        ],
+        properties={"delta.columnMapping.mode": "name"},
+    ),
+    "a value that Spark escapes": Partitioned(
+        [(1, "a b", 11), (2, "c/d", 20)],
+        [
+            (1, "a b", 11),  # updated
+            (2, "c/d", 20),  # inserted
+        ],
+        target=[(1, "a b", 10)],
+        here=(False, False),
+        **NAMED,
+    ),
+    "an empty text": Partitioned(
+        [(1, "", 11)],
+        [
+            (1, None, 11),  # an empty text is stored as null
+        ],
+        target=[(1, "x", 10)],
+        here=(False, False),
+        **NAMED,
+    ),
+}
+
+
+def case_of(name: str, layout: str) -> MergeCase:
+    each = CASES[name]
+    return MergeCase(
+        name=f"partitions_{list(CASES).index(name)}_{layout.replace(' ', '_')}",
+        target=each.target,
+        source=each.source,
+        clauses=tuple(each.clauses),
+        on=each.on,
+        expected=each.expected,
+        target_schema=each.schema,
+        source_schema=each.schema,
+        partition_by=each.by,
+        properties={**LAYOUTS[layout], **each.properties},
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", CASES)
+def test_partitions_hold_what_built_in_merge_gives(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], name: str, layout: str
+) -> None:
+    case = case_of(name, layout)
+    stage = Stage(spark, case, tmp_path)
+    theirs, ours = stage.by_oracle(), stage.by_sql()
+    assert_outcome(case, ours, theirs)
+    assert len(on_driver) == CASES[name].here[list(LAYOUTS).index(layout)]
+    assert _places(ours) == _places(theirs)
+    if not case.properties:  # what delta-rs reads
+        assert _by_delta_rs(ours.path) == _by_delta_rs(theirs.path)
+
+
+def _places(outcome: Outcome) -> set[tuple[str, str]]:
+    """The directory and the partition of each new file, unless directories have random names."""
+    assert outcome.version is not None
+    added = [each["add"] for each in actions(outcome.path, outcome.version) if "add" in each]
+    mapped = any("=" not in add["path"] for add in added)
+    return {
+        ("" if mapped else add["path"].rpartition("/")[0], json.dumps(add["partitionValues"]))
+        for add in added
+    }
+
+
+def _by_delta_rs(path: str) -> list[str]:
+    return sorted(map(repr, deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()))
+
+
+def test_a_value_in_the_log_that_is_not_understood_is_left_to_spark(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    path = tmp_path / "t"
+    write_table(spark, str(path), TARGET, SCHEMA, partition_by=["day"])
+    log = path / "_delta_log" / "00000000000000000000.json"
+    log.write_text(log.read_text().replace(':"2026-11-23"', ':"2026-11-23 00:00:00"'))
+    for kept in (path / "_delta_log").glob("*.crc"):
+        kept.unlink()
+    source = frame(spark, [(1, MON, 11)], SCHEMA)
+    merge = Table(spark, str(path)).merge(source, on="t.k = s.k")
+    merge.when_matched_update({"v": "s.v"}).execute()
+    assert not on_driver
+    assert (1, MON, 11) in [tuple(row) for row in Table(spark, str(path)).read().collect()]
+
+
+@pytest.mark.parametrize(
+    ("schema", "by", "properties", "why_not"),
+    [
+        ("k INT, at TIMESTAMP", "at", {}, "partitioned by 'at', of type timestamp"),
+        ("k INT, d DOUBLE", "d", {}, "partitioned by 'd', of type double"),
+        ("k INT, `ä` INT", "ä", {}, "'ä', whose name is escaped"),
+        ("k INT, c CHAR(3)", "c", {}, "'c', which is of limited length"),
+        (SCHEMA, "day", {"delta.enableChangeDataFeed": "true"}, "keeps a change feed"),
+        (SCHEMA, "day", VECTORS, ""),
+    ],
+)
+def test_which_partitions_the_driver_takes(
+    spark: SparkSession,
+    tmp_path: Path,
+    schema: str,
+    by: str,
+    properties: dict[str, str],
+    why_not: str,
+) -> None:
+    path = str(tmp_path / "t")
+    write_table(spark, path, [], "k INT", ddl=schema, partition_by=[by], properties=properties)
+    frame(spark, [(1,)], "k INT").createOrReplaceTempView("qualifying")
+    plan = deltaweave.explain(
+        spark,
+        f"MERGE INTO delta.`{path}` t USING qualifying s ON t.k = s.k WHEN MATCHED THEN DELETE",
+    )
+    assert why_not in plan.why_not_on_driver
+    assert bool(why_not) == bool(plan.why_not_on_driver)
+
+
+def test_new_rows_of_many_partitions_are_left_to_spark(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PARTITIONS_ON_DRIVER", 2)
+    path = str(tmp_path / "t")
+    write_table(spark, path, TARGET, SCHEMA, partition_by=["day"])
+    for number, days in ((7, (MON, TUE)), (8, (MON, TUE, WED))):
+        rows = [(10 * number + i, day, 0) for i, day in enumerate(days)]
+        merge = Table(spark, path).merge(frame(spark, rows, SCHEMA), on="t.k = s.k")
+        merge.when_not_matched_insert_all().execute()
+    assert len(on_driver) == 1
+    assert Table(spark, path).read().count() == len(TARGET) + 5

@@ -170,7 +170,7 @@ def test_rewriting_in_place_gives_what_built_in_merge_gives(
 
 
 def runs_on_driver() -> Iterator[Any]:
-    """Each case in six layouts; in `make test` a few of those that qualify, in two of them.
+    """Each case in eight layouts; in `make test` a few of those that qualify, in two of them.
 
     Without vectors and feed, and with both, outcomes are recorded; rows do not depend on the feed.
     """
@@ -179,8 +179,7 @@ def runs_on_driver() -> Iterator[Any]:
         (VECTORS_AND_FEED, VECTORS_AND_FEED),
         (Layout(vectors=True), VECTORS_AND_FEED),
         (Layout(feed=True), Layout(feed=True)),
-        (Layout(partitioned=True), Layout(partitioned=True)),
-        (Layout(vectors=True, partitioned=True), Layout(vectors=True, partitioned=True)),
+        *[(each, each) for each in MATRIX if each.partitioned],
     ]
     for case in WITH_AN_OUTCOME:
         for number, (layout, recorded) in enumerate(layouts):

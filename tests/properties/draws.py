@@ -187,8 +187,7 @@ def merges_of_exact_keys(draw: st.DrawFn) -> MergeCase:
         files=draw(st.integers(1, 5)),
         properties=(VECTORS if vectors else {})
         | (COLUMN_MAPPING if mapped else {})
-        # The driver leaves partitions with a feed to Spark.
-        | (FEED if not partitioned_by and draw(st.booleans()) else {}),
+        | (FEED if draw(st.booleans()) else {}),
         setup=(f"DELETE FROM {{target}} AS t WHERE {draw(tests_of(target))}",) if deletes else (),
         partition_by=partitioned_by,
         conf=draw(st.sampled_from(CONFIGURATIONS)) if draw(one_in(6)) else {},

@@ -43,10 +43,15 @@ from deltaweave.delta.commit.transaction_ids import (
     reset_session_pair,
     session_pair,
 )
-from deltaweave.delta.commit.written_files import WrittenFiles, written_without_spark
+from deltaweave.delta.commit.written_files import (
+    ChangeFileOf,
+    WrittenFiles,
+    written_without_spark,
+)
 
 __all__ = [
     "AfterCommit",
+    "ChangeFileOf",
     "Committed",
     "Lease",
     "TableLock",

@@ -16,7 +16,7 @@ from deltaweave.engine.tasks.bloom_filters import (
     filters_of,
     holders_of,
 )
-from deltaweave.engine.tasks.change_feed import change_file, images
+from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
 from deltaweave.engine.tasks.parquet_rewrite import (
     REWRITTEN_SCHEMA,
     as_stored,
@@ -30,6 +30,7 @@ from deltaweave.engine.tasks.table_format import (
     TableFormat,
     check_copyable,
     estimated_bytes,
+    make_directory,
     opened,
     write_file,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "FILTERS_SCHEMA",
     "HOLDERS_SCHEMA",
     "REWRITTEN_SCHEMA",
+    "ChangeFile",
     "NotRewritableError",
     "TableFormat",
     "as_stored",
@@ -48,6 +50,7 @@ __all__ = [
     "holders_of",
     "images",
     "local_path",
+    "make_directory",
     "opened",
     "rewrite_rows",
     "rewriter",

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from deltaweave.engine.tasks.table_format import TableFormat
+from deltaweave.engine.tasks.table_format import TableFormat, make_directory
 
 if TYPE_CHECKING:
     import pyarrow
@@ -61,7 +61,7 @@ class ChangeFile:
 
     def _open(self, schema: pyarrow.Schema) -> pyarrow.parquet.ParquetWriter:
         if self._writer is None:
-            _make(os.path.dirname(self._path), self._table.mode)
+            make_directory(os.path.dirname(self._path), self._table.mode)
             writing = self._table.writer(self._path, True, schema)
             self._writer = self._stack.enter_context(writing)
         return self._writer
@@ -105,14 +105,3 @@ def _typed(rows: pyarrow.Table, what: str) -> pyarrow.Table:
     import pyarrow as pa
 
     return rows.append_column(_CHANGE_TYPE, pa.repeat(pa.scalar(what), rows.num_rows))
-
-
-def _make(directory: str, file_mode: int) -> None:
-    """Make the directory, if it is not there, for those who may read and write such files."""
-    try:
-        os.mkdir(directory)
-    except FileExistsError:
-        return
-    inherited = os.stat(directory).st_mode & 0o7000  # such as the group's bit
-    with suppress(OSError):
-        os.chmod(directory, inherited | file_mode | (file_mode & 0o444) >> 2)

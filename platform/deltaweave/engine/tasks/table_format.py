@@ -136,6 +136,17 @@ def write_file(directory: str, rows: pyarrow.Table, table: TableFormat) -> tuple
     return name, os.path.getsize(path), statistics.to_json()
 
 
+def make_directory(directory: str, file_mode: int) -> None:
+    """Make the directory, if it is not there, for those who may read and write such files."""
+    try:
+        os.mkdir(directory)
+    except FileExistsError:
+        return
+    inherited = os.stat(directory).st_mode & 0o7000  # such as the group's bit
+    with suppress(OSError):
+        os.chmod(directory, inherited | file_mode | (file_mode & 0o444) >> 2)
+
+
 def opened(path: str) -> pyarrow.parquet.ParquetFile:
     """A file, open for reading; times stored as INT96 are read as microseconds.
 

@@ -214,8 +214,6 @@ def _of_partitions(transaction: Transaction) -> str | None:
             return f"{of_partitions}, which is of limited length"
         if not is_plain(name):
             return f"{of_partitions}, whose name is escaped in the names of directories"
-    if transaction.partition_columns and transaction.keeps_change_feed:
-        return "the table is partitioned and keeps a change feed"
     return None
 
 

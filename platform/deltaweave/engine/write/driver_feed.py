@@ -1,18 +1,55 @@
-"""The change data feed of a small merge on the driver: one file with all its changes."""
+"""The change data feed of a small merge on the driver: a file of changes for each partition."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from deltaweave.delta.commit import ChangeFileOf
 from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, FILE, NEW_ROW, TARGET_ROW_ID
-from deltaweave.engine.find import name_of
-from deltaweave.engine.tasks import TableFormat, change_file, images, rows_at
+from deltaweave.engine.find import PartitionColumns, PartitionValues, name_of, with_partition
+from deltaweave.engine.tasks import ChangeFile, TableFormat, change_file, images, rows_at
 from deltaweave.engine.write.driver_values import NewValues
+from deltaweave.engine.write.partition_parts import Part, parts_of
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+class _Feed:
+    """The files of the feed, one for each partition.
+
+    Args:
+        table: How to write.
+        partitioned_by: The table's partition columns.
+        stack: Completes the files, or deletes them if it fails.
+    """
+
+    def __init__(
+        self, table: TableFormat, partitioned_by: PartitionColumns, stack: ExitStack
+    ) -> None:
+        self._table, self._partitioned_by, self._stack = table, partitioned_by, stack
+        self._files: dict[str, tuple[Part, ChangeFile]] = {}
+
+    def add(self, entries: Sequence[tuple[pyarrow.Table, str]]) -> None:
+        """Add whole rows of the table, and their `_change_type`."""
+        of_parts: dict[str, list[tuple[pyarrow.Table, str]]] = {}
+        for rows, what in entries:
+            for part in parts_of(rows, self._partitioned_by, self._table.schema):
+                if part.directory not in self._files:
+                    file = self._stack.enter_context(change_file(self._table))
+                    assert file is not None, "record_changes"
+                    self._files[part.directory] = part, file
+                of_parts.setdefault(part.directory, []).append((part.rows, what))
+        for directory, added in of_parts.items():
+            self._files[directory][1].add(added)
+
+    def written(self) -> list[ChangeFileOf]:
+        """The files, once they are complete."""
+        files = self._files.values()
+        return [(*file.written, part.values) for part, file in files if file.written is not None]
 
 
 def record_changes(
@@ -21,8 +58,10 @@ def record_changes(
     changes: pyarrow.Table,
     touched: Sequence[str],
     inserted: pyarrow.Table,
-) -> tuple[str, int] | None:
-    """Write the file, and return its name and its size in bytes; None if the table has no feed.
+    partitioned_by: PartitionColumns,
+    partitions: Mapping[str, PartitionValues],
+) -> list[ChangeFileOf]:
+    """Write the files; none if the table has no feed.
 
     A merge that touches no file needs none: readers take the rows of its new files for inserts.
 
@@ -32,23 +71,29 @@ def record_changes(
         changes: The pairs of changed rows; of a row that several source rows delete, several.
         touched: The paths of the files that they are in.
         inserted: The inserted rows.
+        partitioned_by: The table's partition columns.
+        partitions: The partition of each file, as `FILE` names it.
     """
     import pyarrow.compute as pc
 
-    if not touched:
-        return None
-    with change_file(table) as file:
-        if file is None:
-            return None
-        file.add([(inserted, "insert")])
+    if not touched or table.change_feed is None:
+        return []
+    with ExitStack() as stack:
+        feed = _Feed(table, partitioned_by, stack)
+        feed.add([(inserted, "insert")])
         for path in touched:
-            of_file = changes.filter(pc.equal(changes[FILE], name_of(f"file:{path}")))
-            file.add(_images(table, values, of_file, path))
-    return file.written
+            name = name_of(f"file:{path}")
+            of_file = changes.filter(pc.equal(changes[FILE], name))
+            feed.add(_images(table, values, of_file, path, partitions[name]))
+    return feed.written()
 
 
 def _images(
-    table: TableFormat, values: NewValues, changes: pyarrow.Table, path: str
+    table: TableFormat,
+    values: NewValues,
+    changes: pyarrow.Table,
+    path: str,
+    partition: PartitionValues,
 ) -> list[tuple[pyarrow.Table, str]]:
     """The entries of the changed rows of one file."""
     import numpy as np
@@ -56,5 +101,6 @@ def _images(
     # A row that several source rows delete has several pairs.
     places, first = np.unique(changes[TARGET_ROW_ID].to_numpy(), return_index=True)
     clauses, numbers = changes[CLAUSE].to_numpy()[first], changes[NEW_ROW].to_numpy()[first]
-    before = rows_at(path, places, table, limits.MAX_NEW_BYTES_ON_DRIVER)
+    stored = rows_at(path, places, table, limits.MAX_NEW_BYTES_ON_DRIVER)
+    before = with_partition(stored, len(places), partition, values.schema.names)
     return images(before, values.rows(numbers, clauses), ~values.gives_row(clauses))

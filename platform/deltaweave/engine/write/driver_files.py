@@ -7,7 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deltaweave.delta.commit import Transaction, WrittenFiles, written_without_spark
+from deltaweave.delta.commit import (
+    ChangeFileOf,
+    Transaction,
+    WrittenFiles,
+    written_without_spark,
+)
 from deltaweave.delta.files import FurtherFile, NewFile, additions, mark_here
 from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, FILE, NEW_ROW, NO_CLAUSE, SOURCE_ROW, TARGET_ROW_ID
@@ -44,9 +49,9 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
         written = written_without_spark(
             transaction.transaction, additions(found.fates.copied, replaced, others)
         )
-    if recorded is not None:
+    if recorded:
         written = written or WrittenFiles.of(found.scan.touched.none())
-        written = written.with_changes([(*recorded, {})])
+        written = written.with_changes(recorded)
     to_mark = found.scan.changed_on_driver(found.fates.stay)
     assert to_mark is not None, "the pairs are on the driver"
     vectors = mark_here(transaction, to_mark[FILE], to_mark[TARGET_ROW_ID], found.fates.stay)
@@ -119,8 +124,14 @@ def _rewrite(found: Found, changes: pyarrow.Table, path: str, *, in_place: bool)
     return rewrite_rows(path, places, ~has_new_row, new, table).file
 
 
-def _recorded(found: Found, changes: pyarrow.Table) -> tuple[str, int] | None:
-    """The file of the change feed, if there is one."""
-    new_rows = found.inserts.rows(found.inserted, found.insert_clauses)
-    touched = local_paths(found.scan.touched)
-    return record_changes(found.table, found.updates, changes, touched, new_rows)
+def _recorded(found: Found, changes: pyarrow.Table) -> list[ChangeFileOf]:
+    """The files of the change feed, if there is one."""
+    return record_changes(
+        found.table,
+        found.updates,
+        changes,
+        local_paths(found.scan.touched),
+        found.inserts.rows(found.inserted, found.insert_clauses),
+        found.partitioned_by,
+        found.pairs.partitions,
+    )

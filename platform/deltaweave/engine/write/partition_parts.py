@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deltaweave.engine import limits
 from deltaweave.engine.find import PartitionColumns
-from deltaweave.engine.tasks import NotRewritableError
+from deltaweave.engine.tasks import NotRewritableError, make_directory
 
 if TYPE_CHECKING:
     import pyarrow
@@ -86,19 +85,15 @@ def _text(value: Any) -> str | None:
 
 
 def made(root: str, directory: str, mode: int) -> str:
-    """The path of a directory below another one, each level of which is made if it is missing.
+    """The path of a directory below another one; it is made if it is missing.
 
     Args:
         root: The other one.
         directory: The levels, with slashes between them.
-        mode: The permissions of files; who may read them may list the directory.
+        mode: The permissions of files.
     """
     path = root
     for level in filter(None, directory.split("/")):
         path = os.path.join(path, level)
-        with suppress(FileExistsError):
-            os.mkdir(path)
-            # Whatever this process's umask is; but some mounts refuse to change permissions.
-            with suppress(OSError):
-                os.chmod(path, mode | (mode & 0o444) >> 2)
+        make_directory(path, mode)
     return path

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner, Result
 
 import deltaweave
@@ -139,6 +139,30 @@ def test_a_doctor_finds_jars_that_hide_each_other_and_a_driver_that_is_not_reach
     )
     assert "Connection refused" in wrong["ports"]
     assert "spark.driver.host" in wrong["ports"]
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ({"python": "2.7", "pyarrow": "18"}, "Python 2.7 there and 3."),
+        (ModuleNotFoundError("No module named 'pyarrow'"), "No module named 'pyarrow'"),
+    ],
+    ids=["another Python", "no pyarrow"],
+)
+def test_a_doctor_tells_of_executors_that_cannot_run_its_python(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, there: Any, said: str
+) -> None:
+    def pythons(rows: DataFrame) -> DataFrame:
+        if isinstance(there, Exception):
+            raise there
+        return spark.createDataFrame([there], "python STRING, pyarrow STRING")
+
+    monkeypatch.setattr(health, "_pythons", pythons)
+    result = run("doctor", "--json")
+    assert result.exit_code == 1
+    [wrong] = [each for each in json.loads(result.stdout) if not each["is_good"]]
+    assert wrong["about"] == "Python of the executors"
+    assert said in wrong["found"]
 
 
 def test_a_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,12 +39,16 @@ class TargetReads:
         computed: By the place of an update clause, which columns of the evolved schema it computes;
             the others are those of the target's row. Clauses that compute all are missing.
         target: The target's columns that conditions and computed values read.
-        source: The source's columns that they read, if they read any of the target's.
+        source: The source's columns that they read beside these; none if they read no column of the
+            target.
+        of_source_alone: The places of update clauses whose values read the source alone, while a
+            condition or another clause reads the target. Their columns are not among `source`.
     """
 
     computed: Mapping[int, numpy.ndarray] = field(default_factory=dict)
     target: Sequence[Attribute] = ()
     source: Sequence[Attribute] = ()
+    of_source_alone: frozenset[int] = frozenset()
 
     @property
     def takes_query(self) -> bool:
@@ -75,7 +79,8 @@ def target_reads(merge: ResolvedMerge, *, checks_rows: bool) -> TargetReads:
     import numpy as np
 
     computed: dict[int, numpy.ndarray] = {}
-    read = []
+    read, of_source_alone = [], set()
+    of_table = merge.node.target().outputSet()
     for i, clause in enumerate(merge.clauses):
         if clause.kind != "matched":
             continue
@@ -83,17 +88,22 @@ def target_reads(merge: ResolvedMerge, *, checks_rows: bool) -> TargetReads:
             read.append(clause.node.condition().get())
         if clause.action != "update":
             continue
-        values = clause.value_expressions()
-        if not checks_rows and not merge.reads_source_alone(clause):
+        values, reads_target = clause.value_expressions(), not merge.reads_source_alone(clause)
+        if reads_target and not checks_rows:
             mask = ~np.array(columns_kept(merge, clause), dtype=bool)
             # No query gives a struct without fields: what computes nothing counts as computing all.
             if mask.any() and not mask.all():
                 computed[i] = mask
                 values = jvm_.select_where(jvm_.jvm(merge.spark), values, mask)
-        read += list(jvm_.iterate(values))
+                read_by_values = merge.attributes_of(list(jvm_.iterate(values)))
+                reads_target = not read_by_values.intersect(of_table).isEmpty()
+        if reads_target:
+            read += list(jvm_.iterate(values))
+        else:
+            of_source_alone.add(i)
     both = merge.attributes_of(read)
     # Of the table's own attributes, since the others are spelled as in the statement.
-    of_target = merge.node.target().outputSet().intersect(both)
+    of_target = of_table.intersect(both)
     if of_target.isEmpty():
         return TargetReads(computed)
     of_source = merge.node.source().outputSet().intersect(both)
@@ -101,4 +111,5 @@ def target_reads(merge: ResolvedMerge, *, checks_rows: bool) -> TargetReads:
         computed,
         [Attribute.of(node) for node in jvm_.iterate(of_target)],
         [Attribute.of(node) for node in jvm_.iterate(of_source)],
+        frozenset(of_source_alone),
     )

@@ -51,8 +51,9 @@ class CollectedSource:
             constraints, whether values break any; then the columns that clauses read beside those
             of the target (`READ`).
         values_of: By the place of an update or insert clause, the column of `rows` (struct) with
-            the values that it computes; null in rows that it does not take. If WHEN MATCHED clauses
-            read the target for conditions or values, those of inserts alone.
+            the values that it computes; null in rows that it does not take, if that is known. If
+            WHEN MATCHED clauses read the target, those of inserts and of updates whose values read
+            the source alone.
     """
 
     keys: SourceKeys
@@ -147,7 +148,8 @@ def _values_of(merge: ResolvedMerge, reads: TargetReads) -> dict[int, str]:
     """By clause, the column of its values; clauses that give the same values share one."""
     columns: dict[int, str] = {}
     for i, clause in enumerate(merge.clauses):
-        if clause.action == "delete" or (reads.takes_query and clause.kind == "matched"):
+        needs_pairs = reads.takes_query and i not in reads.of_source_alone
+        if clause.action == "delete" or (clause.kind == "matched" and needs_pairs):
             continue
         same = [j for j in columns if merge.clauses[j].gives_same_values(clause)]
         columns[i] = columns[same[0]] if same else f"{VALUES}{i}"
@@ -182,6 +184,8 @@ def values_where_taken(
 ) -> list[Column]:
     """The values that clauses compute for rows, as structs; null where they do not take the row.
 
+    It is not known of a source row alone whether a clause takes it that reads the target.
+
     Args:
         merge: The merge.
         values_of: By the place of a clause, the column of its values.
@@ -194,6 +198,8 @@ def values_where_taken(
             clauses = [j for j, other in values_of.items() if other == name]
             listed = ", ".join(map(str, clauses))
             is_taken = F.expr(" OR ".join(f"{column} IN ({listed})" for column in taken))
+            if reads.of_source_alone.intersection(clauses):
+                is_taken = F.lit(True)
             kept = reads.kept(i, merge.evolved_schema.names)
             fields = [
                 # Arrow refuses a struct with two fields of the same name.

@@ -248,7 +248,10 @@ def _by_query(
     rows_read = pa.table([*read, np.arange(len(pairs))], names=schema.names)
     if rows_read.nbytes > limits.MAX_BYTES_ON_DRIVER or len(pairs) > limits.MAX_ROWS_ON_DRIVER:
         raise NotRewritableError("the pairs whose values clauses read are too many or too big")
-    values_of = {i: f"{VALUES}{i}" for i in _update_clauses(merge)}
+    of_source_alone = {i: source.values_of[i] for i in reads.of_source_alone}
+    values_of = {
+        i: f"{VALUES}{i}" for i in _update_clauses(merge) if i not in reads.of_source_alone
+    }
 
     def query() -> DataFrame:
         # Spark would evaluate local rows as it plans, whatever the size of the result.
@@ -263,4 +266,8 @@ def _by_query(
     if evaluated is None:
         raise NotRewritableError("clauses could not be evaluated")
     rows = evaluated.sort_by(NEW_ROW).combine_chunks()
-    return _Evaluated(rows[CLAUSE].to_numpy(), rows, values_of)
+    for name in dict.fromkeys(of_source_alone.values()):
+        for given in (name, f"{BREAKS_CONSTRAINT}{name}"):
+            if given in source.rows.column_names:
+                rows = rows.append_column(given, source.rows[given].take(pairs[SOURCE_ROW]))
+    return _Evaluated(rows[CLAUSE].to_numpy(), rows, values_of | of_source_alone)

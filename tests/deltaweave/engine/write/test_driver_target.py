@@ -291,6 +291,60 @@ def test_constraints_hold_for_values_that_come_from_the_target(
     assert len(on_driver) == 1
 
 
+@LAYOUTS
+def test_nested_values_of_the_source_do_not_pass_through_the_query_of_the_pairs(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
+) -> None:
+    path, schema = str(tmp_path / "table"), "k INT, at INT, o STRUCT<x: INT>, a ARRAY<STRING>"
+    rows = [(k, 5, (k,), [f"t{k}"]) for k in range(4)]
+    write_table(spark, path, rows, schema, files=2, properties=properties)
+    source = [(0, 6, (60,), ["s"]), (1, 5, (61,), None), (2, 4, (62,), ["s"]), (7, 1, None, [])]
+    frame(spark, source, schema).createOrReplaceTempView("changes")
+    deltaweave.merge(
+        spark,
+        f"MERGE INTO delta.`{path}` t USING changes s ON t.k = s.k "
+        "WHEN MATCHED AND s.at > t.at THEN UPDATE SET * "
+        "WHEN MATCHED AND s.at = t.at THEN UPDATE SET a = s.a, o = s.o "
+        "WHEN MATCHED THEN UPDATE SET at = t.at + 1 "
+        f"{INSERT}",
+    )
+    assert on_driver
+    assert [
+        (r.k, r.at, r.o and r.o.x, r.a) for r in Table(spark, path).read().sort("k").collect()
+    ] == [
+        (0, 6, 60, ["s"]),  # newer: all of it
+        (1, 5, 61, None),  # as old: two columns
+        (2, 6, 2, ["t2"]),  # older: a value of the target
+        (3, 5, 3, ["t3"]),
+        (7, 1, None, []),
+    ]
+
+
+def test_a_value_of_the_source_may_fail_in_a_row_that_no_clause_takes(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    table = small_table(spark, tmp_path / "table", [(1, 5, "t"), (2, 5, "t")])
+    clauses = "WHEN MATCHED AND s.w > t.w THEN UPDATE SET v = CAST(10 / s.v AS INT)"
+    merge(table, [(1, 2, "u"), (2, 0, "a"), (3, 0, "z")], clauses)
+    assert not on_driver  # it is not known beforehand which rows are taken
+    assert rows_of(table) == [(1, 5, "t"), (2, 5, "t")]
+
+
+def test_constraints_hold_for_values_of_the_source_under_a_condition_on_the_target(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    table = small_table(spark, tmp_path / "table", [(1, 5, "t"), (2, 6, "t")])
+    spark.sql(f"ALTER TABLE delta.`{table.path_or_name}` ADD CONSTRAINT low CHECK (v < 10)")
+    clauses = "WHEN MATCHED AND s.w > t.w THEN UPDATE SET *"
+    # 20 breaks it in a row that no clause takes
+    merge(table, [(1, 9, "u"), (2, 20, "a"), (3, 20, "z")], clauses)
+    assert len(on_driver) == 1
+    assert rows_of(table) == [(1, 9, "u"), (2, 6, "t")]
+    with pytest.raises(errors.ConstraintViolationError, match="low"):
+        merge(table, [(2, 20, "u")], clauses)
+    assert rows_of(table) == [(1, 9, "u"), (2, 6, "t")]
+
+
 def test_several_source_rows_for_one_row_are_an_error(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:

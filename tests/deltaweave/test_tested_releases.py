@@ -14,8 +14,8 @@ from deltaweave.tested_releases import TESTED, check_jar, check_pair, delta_pack
     ("spark_release", "delta_release"),
     [
         ("4.2.0", "4.3.1"),  # Spark's release is tested, but not with this Delta
-        ("4.0.5", "4.0.1"),
-        ("4.1.1", "4.2.0"),
+        ("4.0.5", "4.1.0"),
+        ("4.1.1", "4.3.1"),
         ("3.5.9", "3.3.3"),
         ("4.3.0", "4.4.0"),  # newer than any
         ("4.2.0", "none"),  # a session without Delta's classes

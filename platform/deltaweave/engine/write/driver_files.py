@@ -15,7 +15,15 @@ from deltaweave.delta.commit import (
 )
 from deltaweave.delta.files import FurtherFile, NewFile, additions, mark_here
 from deltaweave.engine import limits
-from deltaweave.engine.columns import CLAUSE, FILE, NEW_ROW, NO_CLAUSE, SOURCE_ROW, TARGET_ROW_ID
+from deltaweave.engine.columns import (
+    CLAUSE,
+    ELSEWHERE,
+    FILE,
+    NEW_ROW,
+    NO_CLAUSE,
+    SOURCE_ROW,
+    TARGET_ROW_ID,
+)
 from deltaweave.engine.find import local_paths, name_of
 from deltaweave.engine.tasks import NotRewritableError, TableFormat, rewrite_rows, write_file
 from deltaweave.engine.write.driver_feed import record_changes
@@ -25,6 +33,7 @@ from deltaweave.engine.write.partition_parts import Part, made, parts_of
 from deltaweave.engine.write.strategy import Strategy
 
 if TYPE_CHECKING:
+    import numpy
     import pyarrow
 
 
@@ -34,13 +43,18 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
     Raises:
         NotRewritableError: A file could not be written. What was written is deleted.
     """
+    import numpy as np
+    import pyarrow as pa
+
     transaction.own_files.may_exist = True
     marks = strategy is Strategy.DELETION_VECTORS and bool(len(found.scan.touched))
     changes = found.scan.changed_on_driver(found.scan.touched)
     assert changes is not None, "the pairs are on the driver"
     try:
         recorded = _recorded(found, changes)  # first, since files may not be readable
-        replaced, others = _write_files(transaction, found, changes, marks=marks)
+        elsewhere = np.ones(len(changes), dtype=bool) if marks else _leave_partition(found, changes)
+        changes = changes.append_column(ELSEWHERE, pa.array(elsewhere))
+        replaced, others = _write_files(transaction, found, changes)
     except Exception as error:  # of pyarrow, the file system, or a thread that cannot begin
         transaction.own_files.delete_all()
         raise NotRewritableError(f"the driver could not write a file: {error}") from error
@@ -58,24 +72,42 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
     return MarkedFiles(found.fates, written, vectors)
 
 
-def _write_files(
-    transaction: Transaction, found: Found, changes: pyarrow.Table, *, marks: bool
-) -> tuple[dict[str, NewFile], list[FurtherFile]]:
-    """Write rewritten files, by the paths of the old ones, and files of the other new rows.
+def _leave_partition(found: Found, changes: pyarrow.Table) -> numpy.ndarray:
+    """For each changed row, whether its new row is of another partition."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    If changed rows are marked, their new rows are in those files; else they keep their places.
-    """
-    new_rows = found.inserts.rows(found.inserted, found.insert_clauses)
-    if marks:
-        new_rows = _with_updated(found, new_rows, changes)
+    gives_row = found.updates.gives_row(changes[CLAUSE].to_numpy())
+    leave = np.zeros(len(changes), dtype=bool)
+    if not found.partitioned_by.fields:
+        return leave
+    updated = changes.filter(pa.array(gives_row))
+    new = found.updates.rows(updated[NEW_ROW].to_numpy(), updated[CLAUSE].to_numpy())
+    files = updated[FILE].combine_chunks().dictionary_encode()
+    partitions = [found.pairs.partitions[name] for name in files.dictionary.to_pylist()]
+    for field in found.partitioned_by.fields:
+        of_files = pa.array([values[field.name].as_py() for values in partitions], field.type)
+        old = of_files.take(files.indices)
+        is_same = pc.fill_null(pc.equal(new[field.name], old), False)
+        both_null = pc.and_(pc.is_null(new[field.name]), pc.is_null(old))
+        leave[gives_row] |= ~pc.or_(is_same, both_null).to_numpy()
+    return leave
+
+
+def _write_files(
+    transaction: Transaction, found: Found, changes: pyarrow.Table
+) -> tuple[dict[str, NewFile], list[FurtherFile]]:
+    """Write rewritten files, by the paths of the old ones, and files of the other new rows."""
+    inserted = found.inserts.rows(found.inserted, found.insert_clauses)
+    new_rows = _with_updated(found, inserted, changes.filter(changes[ELSEWHERE]))
     parts = parts_of(new_rows, found.partitioned_by, found.table.schema)
     if transaction.own_files.has_random_directories:
         parts = [replace(part, directory="") for part in parts]
     root, paths = transaction.data_path.removeprefix("file:"), local_paths(found.fates.copied)
     with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
         writing = [threads.submit(_write_part, root, part, found.table) for part in parts]
-        rewrite = partial(_rewrite, found, changes, in_place=not marks)
-        rewritten = list(threads.map(rewrite, paths))
+        rewritten = list(threads.map(partial(_rewrite, found, changes), paths))
     new = zip(found.fates.copied.paths, rewritten, strict=True)
     return {path: file for path, file in new if file}, [file.result() for file in writing]
 
@@ -97,7 +129,7 @@ def _with_updated(found: Found, inserted: pyarrow.Table, changes: pyarrow.Table)
     return pa.concat_tables([inserted, updated]).combine_chunks().take(pa.array(order))
 
 
-def _rewrite(found: Found, changes: pyarrow.Table, path: str, *, in_place: bool) -> NewFile | None:
+def _rewrite(found: Found, changes: pyarrow.Table, path: str) -> NewFile | None:
     """Rewrite a file, without the rows that were marked before; None if no row is left."""
     import numpy as np
     import pyarrow as pa
@@ -109,10 +141,9 @@ def _rewrite(found: Found, changes: pyarrow.Table, path: str, *, in_place: bool)
     places = np.concatenate([own[TARGET_ROW_ID].to_numpy(), gone])
     # A row that several source rows delete has several pairs.
     places, first = np.unique(places, return_index=True)
-    clauses = np.concatenate([own[CLAUSE].to_numpy(), np.full(len(gone), NO_CLAUSE)])[first]
+    stays = np.where(own[ELSEWHERE].to_numpy(), NO_CLAUSE, own[CLAUSE].to_numpy())
+    clauses = np.concatenate([stays, np.full(len(gone), NO_CLAUSE)])[first]
     rows = np.concatenate([own[NEW_ROW].to_numpy(), np.zeros(len(gone), dtype=np.int64)])[first]
-    if not in_place:
-        clauses = np.full(len(clauses), NO_CLAUSE)
     has_new_row = found.updates.gives_row(clauses)
     new_rows = found.updates.rows(rows, clauses)
     # Deleted rows take the place of a row that is never read.

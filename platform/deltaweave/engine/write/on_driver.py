@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import row_schema
-from deltaweave.engine.columns import CLAUSE, FILE, NEW_ROW, NO_CLAUSE, SOURCE_ROW
+from deltaweave.engine.columns import CLAUSE, NEW_ROW, NO_CLAUSE, SOURCE_ROW
 from deltaweave.engine.find import (
     Candidates,
     DriverPairs,
@@ -174,8 +174,6 @@ def _found(
         candidates, pairs, scan, fates, updates, inserts, inserted, clauses, table, partitioned_by
     )
     _check_new_rows(found)
-    if strategy is not Strategy.DELETION_VECTORS:
-        _check_partitions(found)
     return found
 
 
@@ -189,27 +187,3 @@ def _check_new_rows(found: Found) -> None:
         found.inserted, found.insert_clauses
     ):
         raise NotRewritableError("a new row breaks a constraint")  # which Delta's writer tells
-
-
-def _check_partitions(found: Found) -> None:
-    """Raise NotRewritableError if a new row leaves the partition of the file that is rewritten."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not found.partitioned_by.fields:
-        return
-    changes = found.scan.changed_on_driver(found.scan.touched)
-    assert changes is not None, "the pairs are on the driver"
-    changes = changes.filter(pa.array(found.updates.gives_row(changes[CLAUSE].to_numpy())))
-    new = found.updates.rows(changes[NEW_ROW].to_numpy(), changes[CLAUSE].to_numpy())
-    files = changes[FILE].combine_chunks().dictionary_encode()
-    for field in found.partitioned_by.fields:
-        of_files = [
-            found.pairs.partitions[name][field.name] for name in files.dictionary.to_pylist()
-        ]
-        old = pa.array([value.as_py() for value in of_files], field.type).take(files.indices)
-        stays = pc.or_kleene(
-            pc.equal(new[field.name], old), pc.and_(pc.is_null(new[field.name]), pc.is_null(old))
-        )
-        if pc.any(pc.invert(pc.fill_null(stays, False))).as_py():
-            raise NotRewritableError("a row moves to another partition")

@@ -39,7 +39,7 @@ UPSERT = (update_all(), insert_all())
 
 @dataclass(frozen=True)
 class Partitioned:
-    """A merge, its rows afterwards, and whether the driver does it by each layout."""
+    """A merge, its rows afterwards, and whether the driver does it."""
 
     source: Rows
     expected: Rows
@@ -49,7 +49,7 @@ class Partitioned:
     schema: str = SCHEMA
     by: tuple[str, ...] = ("day",)
     properties: Mapping[str, str] = field(default_factory=dict)
-    here: tuple[bool, bool] = (True, True)
+    here: bool = True
     layouts: tuple[str, ...] = tuple(LAYOUTS)
 
 
@@ -66,7 +66,6 @@ CASES = {
             (6, None, 60),  # inserted
         ],
     ),
-    # A rewritten file keeps its partition; new rows of marked ones go where they belong.
     "a row that moves": Partitioned(
         [(1, TUE, 11), (3, None, 31)],
         [
@@ -75,7 +74,16 @@ CASES = {
             (3, None, 31),  # moved
             (4, None, 40),
         ],
-        here=(False, True),
+    ),
+    "a row that moves and others that stay": Partitioned(
+        [(1, None, 11), (2, MON, 21), (5, TUE, 50)],
+        [
+            (1, None, 11),  # moved
+            (2, MON, 21),  # updated in its place
+            (3, TUE, 30),
+            (4, None, 40),
+            (5, TUE, 50),  # inserted
+        ],
     ),
     "the partition in ON": Partitioned(
         [(1, MON, 11), (2, TUE, 21), (4, None, 41)],
@@ -171,7 +179,7 @@ CASES = {
             (2, "c/d", 20),  # inserted
         ],
         target=[(1, "a b", 10)],
-        here=(False, False),
+        here=False,
         **NAMED,
     ),
     "an empty text": Partitioned(
@@ -180,7 +188,7 @@ CASES = {
             (1, None, 11),  # an empty text is stored as null
         ],
         target=[(1, "x", 10)],
-        here=(False, False),
+        here=False,
         **NAMED,
     ),
 }
@@ -212,7 +220,7 @@ def test_partitions_hold_what_built_in_merge_gives(
     stage = Stage(spark, case, tmp_path)
     theirs, ours = stage.by_oracle(), stage.by_sql()
     assert_outcome(case, ours, theirs)
-    assert len(on_driver) == CASES[name].here["vectors" in layout]
+    assert len(on_driver) == CASES[name].here
     assert _places(ours) == _places(theirs)
     if not case.properties:  # what delta-rs reads
         assert _by_delta_rs(ours.path) == _by_delta_rs(theirs.path)

@@ -18,6 +18,7 @@ from deltaweave.delta.commit import (
     Write,
     WriteResult,
     alone_on_local_disk,
+    check_partition_times,
     create_table,
     is_unwritten_otherwise,
     make_anew,
@@ -210,19 +211,22 @@ class Table:
         """How its rows are spread over its files, by the log alone."""
         return self.snapshot().layout(small_file_bytes)
 
-    def key_overlaps(self, columns: Sequence[str]) -> list[KeyOverlap]:
+    def key_overlaps(self, columns: Sequence[str], version: int | None = None) -> list[KeyOverlap]:
         """In how many of its files a merge has to look for a key, by the log alone.
 
-        It takes one Spark job over the file list, or none for a few files. The driver holds the
-        list and the bounds, some 600 bytes for each file.
+        It takes a Spark job or two over the file list, or none for a few files. The driver holds
+        the list with its statistics, about a kilobyte for each file.
 
         Args:
-            columns: Columns to look at, each on its own.
+            columns: Columns to look at, each on its own; without any, nothing is read.
+            version: The version to look at; by default the newest.
 
         Raises:
             StatementError: There is no such column, or statistics do not bound its type.
         """
-        snapshot = self.snapshot()
+        if not columns:
+            return []
+        snapshot = self.snapshot(version)
         fields = {field.name.lower(): field for field in snapshot.schema}
         for name in columns:
             field = fields.get(name.lower())
@@ -439,6 +443,8 @@ class Table:
         Args:
             condition: SQL condition of the rows.
         """
+        metadata = self.snapshot().snapshot.metadata()
+        check_partition_times(self.spark, metadata, table=self.path_or_name, operation="DELETE")
         with (
             translated(self.path_or_name, operation="DELETE", commits=True),
             alone_on_local_disk(self.location()),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as Shown
 
 from deltaweave.cli.options import Conf, Json, Verbose, print_json
@@ -58,8 +59,8 @@ def doctor(
     else:
         shown = Shown("", "", "", show_header=False)
         for finding in findings:
-            mark = "[green]ok[/]" if finding.is_good else "[red]missing[/]"
-            shown.add_row(mark, finding.about, finding.found)
+            mark = "[green]ok[/]" if finding.is_good else "[red]wrong[/]"
+            shown.add_row(mark, finding.about, escape(finding.found))
         Console(highlight=False).print(shown)
     if not all(finding.is_good for finding in findings):
         raise typer.Exit(FAILED)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SECONDS_BETWEEN_LOOKS = 0.5
+_SHOWN_STEPS = 6  # a merge that is done again has many
 
 
 class Steps:
@@ -34,6 +35,7 @@ class Steps:
 
     def __init__(self) -> None:
         console = _console()
+        self._changing = threading.Lock()
         self._progress = Progress(
             SpinnerColumn(finished_text="[green]✓[/]"),
             TextColumn("{task.description}", markup=False),
@@ -42,7 +44,7 @@ class Steps:
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not sys.stderr.isatty(),
             redirect_stdout=False,  # programs read it
         )
 
@@ -63,11 +65,14 @@ class Steps:
         Args:
             what: What is done, e.g. "Starting Spark", or the status of an engine's phase.
         """
-        for task in self._progress.tasks:
-            if not task.finished:
-                self._progress.update(task.id, total=1, completed=1)
         step = what.removeprefix("MERGE operation - ")
-        self._progress.add_task(step[:1].upper() + step[1:], total=None)
+        with self._changing:
+            for task in self._progress.tasks:
+                if not task.finished:
+                    self._progress.update(task.id, total=1, completed=1)
+            for task in self._progress.tasks[: 1 - _SHOWN_STEPS]:
+                self._progress.update(task.id, visible=False)
+            self._progress.add_task(step[:1].upper() + step[1:], total=None)
 
     @contextmanager
     def showing_tasks(self, spark: SparkSession) -> Iterator[None]:
@@ -106,4 +111,6 @@ def _console() -> Console:
     """The standard error; a terminal also while the session redirects that of this process."""
     if not sys.stderr.isatty():
         return Console(stderr=True)
-    return Console(file=os.fdopen(os.dup(sys.stderr.fileno()), "w"))
+    encoding, errors = sys.stderr.encoding, sys.stderr.errors
+    copy = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding=encoding, errors=errors)
+    return Console(file=copy)

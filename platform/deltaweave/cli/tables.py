@@ -107,7 +107,7 @@ def inspect(
             "indexed_column": target.indexed_column(),
         }
         keys = key or _bounded_columns(snapshot, layout.files)
-        overlaps = target.key_overlaps(keys)
+        overlaps = target.key_overlaps(keys, snapshot.version)
         sizes = _files_by_size(snapshot) if plot is not None else {}
     if plot is not None:
         plot_files(sizes, small_bytes, table, plot)

@@ -169,7 +169,7 @@ def test_a_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "java_problem", lambda: "there is no Java: install one.")
     result = run("doctor")
     assert result.exit_code == 1
-    assert "missing" in result.output
+    assert "wrong" in result.output
     assert "there is no Java" in result.output
     assert "Python of the executors" not in result.output  # there is no session to look at
 

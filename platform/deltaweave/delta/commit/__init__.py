@@ -26,7 +26,7 @@ from deltaweave.delta.commit.next_transaction import (
     is_same_table,
     transaction_after,
 )
-from deltaweave.delta.commit.partition_times import rewritable_partitions
+from deltaweave.delta.commit.partition_times import check_partition_times, rewritable_partitions
 from deltaweave.delta.commit.table_creation import (
     WantedTable,
     create_table,
@@ -61,6 +61,7 @@ __all__ = [
     "WriteResult",
     "WrittenFiles",
     "alone_on_local_disk",
+    "check_partition_times",
     "check_since_analysis",
     "committed",
     "create_table",

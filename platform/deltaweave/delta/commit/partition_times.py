@@ -102,9 +102,14 @@ def rewritable_partitions(table: TableSnapshot) -> str:
     """A WHERE for commands that rewrite files, without the hours whose rows they would move.
 
     Empty if there are none. OPTIMIZE and REORG read and name partitions as any write of Delta does.
+
+    Raises:
+        StatementError: See `check_partition_times`.
     """
+    metadata = table.snapshot.metadata()
+    check_partition_times(table.spark, metadata, table=table.data_path, operation="rewriting files")
     conditions = []
-    for shown, stored in _columns_of_times(table.snapshot.metadata()).items():
+    for shown, stored in _columns_of_times(metadata).items():
         value = F.col("partitionValues")[stored].alias("value")
         # At most as many rows as partitions, which the log lists anyway.
         values = [row.value for row in table.files.select(value).distinct().collect()]

@@ -99,8 +99,9 @@ class OwnFiles:
         path = view.org.apache.hadoop.fs.Path
         root = str(self.log.dataPath().toString())
         files = self.log.dataPath().getFileSystem(self.log.newDeltaHadoopConf())
-        # Files that the engine itself writes may also lie in the table's directory.
-        depths = {0, self._depth()}
+        # Files lie in the table's directory, in one of a random name, or in that of a partition:
+        # where the table's properties say now, or beside a file that is older than these.
+        depths = {0, 1, int(self.transaction.metadata().partitionColumns().size())}
         deleted = 0
         for directory in (root, f"{root}/{CHANGE_FEED}"):
             for below in ("*/" * depth for depth in depths):
@@ -122,11 +123,6 @@ class OwnFiles:
             setting("delta.columnMapping.mode") in ("name", "id")
             or setting("delta.randomizeFilePrefixes") == "true"
         )
-
-    def _depth(self) -> int:
-        """The number of directories between the table's directory and a data file."""
-        partitioned_by = self.transaction.metadata().partitionColumns()
-        return 1 if self.has_random_directories else int(partitioned_by.size())
 
 
 def escaped(path: str) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from deltaweave.delta.jvm.gateway import jvm
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,7 +15,7 @@ def jars_with(spark: SparkSession, name: str) -> list[str]:
         spark: The session.
         name: The full name of a class, e.g. `io.delta.tables.DeltaTable`.
     """
-    view = jvm(spark)
+    view: Any = spark.sparkContext._jvm  # also of a session whose releases are refused
     loader = view.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
     file = name.replace(".", "/") + ".class"
     found = view.java.util.Collections.list(loader.getResources(file))

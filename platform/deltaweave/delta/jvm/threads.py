@@ -33,9 +33,9 @@ def alongside(spark: SparkSession, work: Callable[[], Result]) -> Iterator[Futur
             make it active.
     """
     thread, future = started(spark, work)
-    if jvm_.delta_line(spark) < (4, 3):
-        thread.join()
     try:
+        if jvm_.delta_line(spark) < (4, 3):
+            future.result()
         yield future
     finally:
         thread.join()

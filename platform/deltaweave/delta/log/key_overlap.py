@@ -24,7 +24,8 @@ class KeyOverlap:
         files_without_bounds: Those whose lowest or highest value is not known.
         overlapping_files: Those whose range overlaps the range of another file.
         mean_files_per_key: Files whose range holds a key, on average over the lowest key of each
-            file. It is 1 if no ranges overlap.
+            file; a lowest key that is not known counts as the lowest of all. It is 1 if no ranges
+            overlap.
         most_files_per_key: The most files whose ranges hold one and the same key.
     """
 
@@ -66,7 +67,9 @@ def _overlap(column: str, known: Bounds) -> KeyOverlap:
 
     files = len(with_keys)
     # A range without an end neither ends before a key nor begins after one.
-    holding = [files - ends_before(low) - begins_after(low) for low in lows] or [files]
+    holding = [files - ends_before(low) - begins_after(low) for low in lows]
+    begin_anywhere = files - len(lows)
+    holding += [begin_anywhere] * begin_anywhere
     overlapping = 0
     for low, high in with_keys:
         apart = 0 if low is None else ends_before(low)
@@ -77,6 +80,6 @@ def _overlap(column: str, known: Bounds) -> KeyOverlap:
         files,
         sum(low is None or high is None for low, high in with_keys),
         overlapping,
-        round(sum(holding) / len(holding), 2),
-        max(holding),
+        round(sum(holding) / files, 2) if files else 0.0,
+        max(holding, default=0),
     )

@@ -20,7 +20,8 @@ _IN_UTC = "spark.databricks.delta.write.utcTimestampPartitionValues"
 def partition_times_are_kept(spark: SparkSession) -> bool:
     """Whether times become partition values as they are, in the session's zone.
 
-    Of two hours with one name, the second may be refused.
+    Of two hours with one name, the second may be refused. The zone of executors on other machines
+    is not known: there, they are taken not to be kept.
     """
     release = jvm_.delta_line(spark)
     if release >= (4, 4):
@@ -28,6 +29,8 @@ def partition_times_are_kept(spark: SparkSession) -> bool:
     finds_files = release >= (4, 2)
     if finds_files and jvm_.is_on(spark, _IN_UTC, otherwise=True):
         return True
+    if not str(spark.sparkContext.master).startswith("local"):
+        return False
     view = jvm_.jvm(spark)
     zone = str(spark._jsparkSession.sessionState().conf().sessionLocalTimeZone())
     utilities = view.org.apache.spark.sql.catalyst.util

@@ -25,7 +25,7 @@ class KeyColumn:
 
     Attributes:
         name: What it is called where rows are joined.
-        field: The column as files store it.
+        field: The column as files store it, or would if it is a partition column.
         null_safe: Whether null equals null.
         is_of_partition: Whether it is a partition column, which the log has.
     """

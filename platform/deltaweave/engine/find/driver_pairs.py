@@ -173,7 +173,7 @@ def _joined(
         part.append_column(_FILE_NUMBER, pa.repeat(pa.scalar(i, pa.int64()), part.num_rows))
         for i, part in enumerate(parts)
     ]
-    schema = pa.schema({**joined, _ROW_INDEX: pa.int64(), _FILE_NUMBER: pa.int64()})
+    schema = pa.schema({_ROW_INDEX: pa.int64(), **joined, _FILE_NUMBER: pa.int64()})
     rows = pa.concat_tables([schema.empty_table(), *numbered])
     _check_number_of_pairs(rows, keys, names)
     found = rows.join(keys, names, join_type="inner", use_threads=False)
@@ -228,31 +228,32 @@ def _possible(
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    stored_keys = [column for column in columns if not column.is_of_partition]
+    of_partition = [column for column in columns if column.is_of_partition]
     parts, start = [], 0
-    in_file = {column.field.name for column in columns if not column.is_of_partition}
     with opened(path) as file:
-        stored = set(file.schema_arrow.names) & in_file
+        stored = set(file.schema_arrow.names) & {column.field.name for column in stored_keys}
         for group in range(file.num_row_groups):
             rows = file.read_row_group(group, columns=sorted(stored), use_threads=False)
             num_rows = file.metadata.row_group(group).num_rows
-            keys: dict[str, pyarrow.ChunkedArray] = {}
-            for column in columns:
+            found = pa.table({_ROW_INDEX: np.arange(start, start + num_rows, dtype=np.int64)})
+            for column in stored_keys:
+                # A column that is not stored was added later, and is null.
+                nothing = pa.chunked_array([pa.nulls(num_rows, column.field.type)])
                 name = column.field.name
-                if name in stored:
-                    values = rows[name]
-                else:
-                    # A column that is not stored was added later, and is null.
-                    null = pa.scalar(None, column.field.type)
-                    of_all = partition[name] if column.is_of_partition else null
-                    values = pa.chunked_array([pa.repeat(of_all, num_rows)])
-                keys |= column.of(values)
-            is_possible = pc.is_in(keys[columns[0].name], value_set=firsts)
-            places = np.arange(start, start + num_rows, dtype=np.int64)
-            found = pa.table({**keys, _ROW_INDEX: places}).filter(is_possible)
+                for key, values in column.of(rows[name] if name in stored else nothing).items():
+                    found = found.append_column(key, values)
+            if stored_keys:
+                found = found.filter(pc.is_in(found[columns[0].name], value_set=firsts))
+            for column in of_partition:
+                of_all = pa.chunked_array([pa.repeat(partition[column.field.name], len(found))])
+                for key, values in column.of(of_all).items():
+                    found = found.append_column(key, values)
             parts.append(found.drop_null())
             start += num_rows
     kinds = {name: kind for column in columns for name, kind in column.joined.items()}
-    return pa.concat_tables([pa.schema({**kinds, _ROW_INDEX: pa.int64()}).empty_table(), *parts])
+    schema = pa.schema({_ROW_INDEX: pa.int64(), **kinds})
+    return pa.concat_tables([schema.empty_table(), *parts])
 
 
 def _marked(

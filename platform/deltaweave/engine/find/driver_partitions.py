@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import row_schema
@@ -38,9 +38,11 @@ class PartitionColumns:
         """Those of a merge's target."""
         import pyarrow as pa
 
+        names = transaction.partition_columns
+        if not names:
+            return cls(pa.schema([]))
         physical, rows = transaction.table.physical_names, row_schema(transaction)
-        names = [physical[name] for name in transaction.partition_columns]
-        return cls(pa.schema([rows.field(name) for name in names]))
+        return cls(pa.schema([rows.field(physical[name]) for name in names]))
 
     def of_file(self, partition: str) -> PartitionValues:
         """The values of a file.
@@ -56,21 +58,26 @@ class PartitionColumns:
 
 
 def _value(text: str | None, field: pyarrow.Field) -> pyarrow.Scalar:
-    """A value, from the text in the log; "" may mean null (Delta protocol)."""
+    """A value, from the text in the log.
+
+    "" is null to the protocol, and an empty text to Delta's reader: Spark says which.
+    """
     import pyarrow as pa
     import pyarrow.types as types
 
-    value: Any = text or None
+    problem = f"partition value {text!r} of {field.name!r} is not understood"
+    if text is None:
+        return pa.scalar(None, field.type)
+    if types.is_string(field.type) and text:
+        return pa.scalar(text, field.type)
     try:
-        if value is not None and types.is_integer(field.type):
-            value = int(value) if _WHOLE.fullmatch(value) else NotImplemented
-        elif value is not None and types.is_date(field.type):
-            value = date.fromisoformat(value) if _DAY.fullmatch(value) else NotImplemented
-        return pa.scalar(value, field.type)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise NotRewritableError(
-            f"partition value {text!r} of {field.name!r} is not understood"
-        ) from error
+        if types.is_integer(field.type) and _WHOLE.fullmatch(text):
+            return pa.scalar(int(text), field.type)
+        if types.is_date(field.type) and _DAY.fullmatch(text):
+            return pa.scalar(date.fromisoformat(text), field.type)
+    except (ValueError, OverflowError) as error:  # of Arrow, too
+        raise NotRewritableError(problem) from error
+    raise NotRewritableError(problem)
 
 
 def with_partition(

@@ -207,12 +207,11 @@ def _of_partitions(transaction: Transaction) -> str | None:
     for name in transaction.partition_columns:
         kind, metadata = columns[name].dataType, columns[name].metadata
         of_partitions = f"it is partitioned by {name!r}"
-        is_text = isinstance(kind, StringType) and kind.simpleString() == "string"
-        if not (is_text or isinstance(kind, (IntegralType, DateType))):
+        if not (isinstance(kind, (IntegralType, DateType, StringType)) and survives(kind)):
             return f"{of_partitions}, of type {kind.simpleString()}"
         if _OF_LIMITED_LENGTH in metadata:
             return f"{of_partitions}, which is of limited length"
-        if not is_plain(name):
+        if not (transaction.own_files.has_random_directories or is_plain(name)):
             return f"{of_partitions}, whose name is escaped in the names of directories"
     return None
 

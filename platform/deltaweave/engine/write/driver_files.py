@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -25,11 +26,17 @@ from deltaweave.engine.columns import (
     TARGET_ROW_ID,
 )
 from deltaweave.engine.find import local_paths, name_of
-from deltaweave.engine.tasks import NotRewritableError, TableFormat, rewrite_rows, write_file
+from deltaweave.engine.tasks import (
+    NotRewritableError,
+    TableFormat,
+    make_directory,
+    rewrite_rows,
+    write_file,
+)
 from deltaweave.engine.write.driver_feed import record_changes
 from deltaweave.engine.write.mark_or_rewrite import MarkedFiles
 from deltaweave.engine.write.on_driver import Found
-from deltaweave.engine.write.partition_parts import Part, made, parts_of
+from deltaweave.engine.write.partition_parts import Part, parts_of
 from deltaweave.engine.write.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -113,7 +120,10 @@ def _write_files(
 
 
 def _write_part(root: str, part: Part, table: TableFormat) -> FurtherFile:
-    directory = made(root, part.directory, table.mode)
+    directory = root
+    for level in filter(None, part.directory.split("/")):
+        directory = os.path.join(directory, level)
+        make_directory(directory, table.mode)
     return FurtherFile(part.directory, part.values, write_file(directory, part.rows, table))
 
 

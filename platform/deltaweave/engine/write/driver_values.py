@@ -22,9 +22,9 @@ class NewValues:
     The numbers are those of source rows for all clauses, or begin with 0 for each clause.
 
     Attributes:
-        schema: The columns of the table's files.
-        of_clause: By the clause's place, the values of its rows as files store them. What it holds
-            for rows that the clause does not take means nothing.
+        schema: The columns of the table, as files store them; those of partitions among them.
+        of_clause: By the clause's place, the new rows in that schema. What it holds for rows that
+            the clause does not take means nothing.
         broken: By the clause's place, whether the values of its rows break a constraint. Clauses
             whose values break none are missing.
     """

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import row_schema
-from deltaweave.engine.columns import CLAUSE, NEW_ROW, NO_CLAUSE, SOURCE_ROW
+from deltaweave.engine.columns import CLAUSE, FILE, NEW_ROW, NO_CLAUSE, SOURCE_ROW
 from deltaweave.engine.find import (
     Candidates,
     DriverPairs,
@@ -41,6 +41,7 @@ from deltaweave.engine.write.mark_or_rewrite import (
     all_rewritten,
     mark_or_rewrite,
 )
+from deltaweave.engine.write.partition_parts import check_partitions
 from deltaweave.engine.write.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -178,7 +179,12 @@ def _found(
 
 
 def _check_new_rows(found: Found) -> None:
-    """Raise NotRewritableError if the new rows may be too big, or if one breaks a constraint."""
+    """Raise NotRewritableError if the new rows may be too big, or if one must not be written.
+
+    That is one that breaks a constraint, or of a partition that Spark must name.
+    """
+    import pyarrow as pa
+
     changes = found.scan.changed_on_driver(found.scan.touched)
     assert changes is not None, "the pairs are on the driver"
     numbers, clauses = changes[NEW_ROW].to_numpy(), changes[CLAUSE].to_numpy()
@@ -187,3 +193,12 @@ def _check_new_rows(found: Found) -> None:
         found.inserted, found.insert_clauses
     ):
         raise NotRewritableError("a new row breaks a constraint")  # which Delta's writer tells
+    if found.partitioned_by.fields:
+        new = [
+            found.updates.rows(numbers, clauses),
+            found.inserts.rows(found.inserted, found.insert_clauses),
+        ]
+        feed = found.table.change_feed is not None
+        touched = changes[FILE].unique().to_pylist() if feed else []
+        recorded = [found.pairs.partitions[name] for name in touched]
+        check_partitions(pa.concat_tables(new), found.partitioned_by, recorded)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deltaweave.engine import limits
-from deltaweave.engine.find import PartitionColumns
-from deltaweave.engine.tasks import NotRewritableError, make_directory
+from deltaweave.engine.find import PartitionColumns, PartitionValues
+from deltaweave.engine.tasks import NotRewritableError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -45,33 +44,65 @@ def parts_of(rows: pyarrow.Table, columns: PartitionColumns, stored: pyarrow.Sch
         stored: The columns of a file.
 
     Raises:
-        NotRewritableError: There are too many partitions, or a value that Spark escapes.
+        NotRewritableError: A value is escaped in the names of directories.
     """
+    import pyarrow as pa
+
+    of_file = rows.select(stored.names).cast(stored)
+    return [
+        Part("/".join(_level(*each) for each in values.items()), values, of_file.take(pa.array(at)))
+        for values, at in _by_partition(rows, columns)
+    ]
+
+
+def check_partitions(
+    new_rows: pyarrow.Table, columns: PartitionColumns, recorded: Sequence[PartitionValues]
+) -> None:
+    """Raise NotRewritableError unless the driver can write to all partitions.
+
+    Args:
+        new_rows: Whole rows of the table.
+        columns: The partition columns.
+        recorded: The partitions of files whose changed rows go into the change feed.
+    """
+    if not columns.fields:
+        return
+    partitions = {tuple(values.values()) for values, _ in _by_partition(new_rows, columns)}
+    partitions |= {tuple(_text(value.as_py()) for value in each.values()) for each in recorded}
+    if len(partitions) > limits.MAX_PARTITIONS_ON_DRIVER:
+        raise NotRewritableError(f"the changed rows are in {len(partitions)} partitions")
+
+
+def _by_partition(
+    rows: pyarrow.Table, columns: PartitionColumns
+) -> list[tuple[dict[str, str | None], Sequence[int]]]:
+    """The partitions of rows, as the log has their values, and the places of their rows."""
     import numpy as np
     import pyarrow as pa
 
-    if not rows.num_rows:
-        return []
-    of_file = rows.select(stored.names).cast(stored)
     names = columns.fields.names
-    if not names:
-        return [Part("", {}, of_file)]
+    if not rows.num_rows or not names:
+        return [({}, range(rows.num_rows))] if rows.num_rows else []
     keys = [f"p{i}" for i in range(len(names))]  # unlike the names of other columns
     placed = pa.table([*rows.select(names).columns, np.arange(len(rows))], names=[*keys, "place"])
     groups = placed.group_by(keys, use_threads=False).aggregate([("place", "list")])
-    if len(groups) > limits.MAX_PARTITIONS_ON_DRIVER:
-        raise NotRewritableError(f"the new rows are in {len(groups)} partitions")
-    parts = []
-    for group in groups.to_pylist():
-        values = {name: _text(group[key]) for name, key in zip(names, keys, strict=True)}
-        levels = [f"{name}={_NULL if text is None else text}" for name, text in values.items()]
-        parts.append(Part("/".join(levels), values, of_file.take(pa.array(group["place_list"]))))
-    return parts
+    return [
+        (
+            {name: _text(each[key]) for name, key in zip(names, keys, strict=True)},
+            each["place_list"],
+        )
+        for each in groups.to_pylist()
+    ]
 
 
-def is_plain(name: str) -> bool:
-    """Whether a column's name is in the names of directories as it is."""
-    return bool(_PLAIN.fullmatch(name))
+def _level(name: str, text: str | None) -> str:
+    """The name of a directory, as Spark names those of partitions."""
+    return f"{name}={_NULL if text is None else text}"
+
+
+def is_plain(text: str) -> bool:
+    """Whether a column's name or value is in the names of directories, and in the log, as it is."""
+    return bool(_PLAIN.fullmatch(text)) and text != _NULL
 
 
 def _text(value: Any) -> str | None:
@@ -79,21 +110,6 @@ def _text(value: Any) -> str | None:
     if value is None:
         return None
     text = str(value)  # a date as 2026-10-25
-    if not _PLAIN.fullmatch(text):
+    if not is_plain(text):
         raise NotRewritableError(f"partition value {text!r} is escaped in the names of directories")
     return text
-
-
-def made(root: str, directory: str, mode: int) -> str:
-    """The path of a directory below another one; it is made if it is missing.
-
-    Args:
-        root: The other one.
-        directory: The levels, with slashes between them.
-        mode: The permissions of files.
-    """
-    path = root
-    for level in filter(None, directory.split("/")):
-        path = os.path.join(path, level)
-        make_directory(path, mode)
-    return path

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Table
 from deltaweave.engine import limits
+from deltaweave.engine.write import driver_files
+from deltaweave.errors import ConstraintViolationError
 from tests.builders import Rows, frame, write_table
 from tests.merge_cases.case import (
     MergeCase,
@@ -24,7 +27,7 @@ from tests.merge_cases.case import (
     update,
     update_all,
 )
-from tests.oracles import Outcome, Stage, actions, assert_outcome
+from tests.oracles import Outcome, Stage, actions, all_files, assert_outcome
 
 pytestmark = pytest.mark.usefixtures("switched_on")
 
@@ -182,6 +185,25 @@ CASES = {
         here=False,
         **NAMED,
     ),
+    "the text that stands for null": Partitioned(
+        [(1, "__HIVE_DEFAULT_PARTITION__", 11)],
+        [
+            (1, None, 11),  # Delta reads the name of the directory
+        ],
+        target=[(1, "x", 10)],
+        here=False,
+        **NAMED,
+    ),
+    "a condition on the partition alone": Partitioned(
+        [(1, MON, 11), (3, MON, 31)],
+        [
+            (1, MON, 11),  # updated
+            (2, MON, 20),
+            (3, TUE, 30),  # not of Monday
+            (4, None, 40),
+        ],
+        clauses=[update({"v": "s.v"}, condition="t.day = s.day")],
+    ),
     "an empty text": Partitioned(
         [(1, "", 11)],
         [
@@ -241,6 +263,19 @@ def _by_delta_rs(path: str) -> list[str]:
     return sorted(map(repr, deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()))
 
 
+def test_an_empty_text_in_the_log_is_an_empty_text_as_to_spark(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    path = str(tmp_path / "t")
+    rows = pa.table({"k": pa.array([1, 2, 3], pa.int32()), "p": ["", None, "a"]})
+    deltalake.write_deltalake(path, rows, partition_by=["p"])  # it logs the first as ""
+    source = frame(spark, [(1, ""), (3, "a")], "k INT, p STRING")
+    merge = Table(spark, path).merge(source, on="t.p = s.p AND t.k = s.k").when_matched_delete()
+    merge.execute()
+    assert not on_driver
+    assert [tuple(row) for row in Table(spark, path).read().collect()] == [(2, None)]
+
+
 def test_a_value_in_the_log_that_is_not_understood_is_left_to_spark(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:
@@ -298,3 +333,73 @@ def test_new_rows_of_many_partitions_are_left_to_spark(
         merge.when_not_matched_insert_all().execute()
     assert len(on_driver) == 1
     assert Table(spark, path).read().count() == len(TARGET) + 5
+
+
+def test_the_feed_of_many_partitions_is_left_to_spark(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PARTITIONS_ON_DRIVER", 1)
+    path = str(tmp_path / "t")
+    write_table(spark, path, TARGET, SCHEMA, partition_by=["day"], properties=VECTORS | FEED)
+    for keys in ([1], [2, 3]):  # of one day, and of two
+        source = frame(spark, [(key, None, 0) for key in keys], SCHEMA)
+        Table(spark, path).merge(source, on="t.k = s.k").when_matched_delete().execute()
+    assert len(on_driver) == 1
+    assert [row.k for row in Table(spark, path).read().collect()] == [4]
+
+
+def test_the_feed_of_a_table_with_mapped_columns_has_its_partitions(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    path = str(tmp_path / "t")
+    mapped = {"delta.columnMapping.mode": "name", "delta.enableChangeDataFeed": "true"}
+    write_table(spark, path, TARGET, SCHEMA, ddl=SCHEMA, partition_by=["day"], properties=mapped)
+    merge = Table(spark, path).merge(frame(spark, [(1, TUE, 11)], SCHEMA), on="t.k = s.k")
+    version = merge.when_matched_update_all().execute().version
+    assert on_driver
+    feed = spark.read.format("delta").option("readChangeFeed", "true")
+    rows = feed.option("startingVersion", version or 0).load(path).select("_change_type", "day")
+    assert sorted(map(tuple, rows.collect())) == [
+        ("update_postimage", TUE),
+        ("update_preimage", MON),
+    ]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_constraint_on_the_partition_holds(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], layout: str
+) -> None:
+    path = str(tmp_path / "t")
+    write_table(spark, path, TARGET, SCHEMA, partition_by=["day"], properties=LAYOUTS[layout])
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT c CHECK (day IS NULL OR day < '2026-11-25')")
+    merge = Table(spark, path).merge(frame(spark, [(1, TUE, 11)], SCHEMA), on="t.k = s.k")
+    merge.when_matched_update_all().execute()
+    assert on_driver
+    broken = frame(spark, [(2, WED, 21)], SCHEMA)
+    with pytest.raises(ConstraintViolationError):
+        Table(spark, path).merge(broken, on="t.k = s.k").when_matched_update_all().execute()
+    rows = Table(spark, path).read().sort("k").collect()
+    assert [(row.k, row.day) for row in rows] == [(1, TUE), (2, MON), (3, TUE), (4, None)]
+
+
+def test_a_write_that_fails_in_one_partition_leaves_no_file_and_spark_merges(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "t")
+    write_table(spark, path, TARGET, SCHEMA, partition_by=["day"], properties=VECTORS)
+    write, written = driver_files.write_file, []
+
+    def fails(directory: str, *given: Any) -> Any:
+        written.append(directory)
+        if len(written) == 2:
+            raise OSError("the disk is full")
+        return write(directory, *given)
+
+    monkeypatch.setattr(driver_files, "write_file", fails)
+    source = frame(spark, [(5, MON, 50), (6, TUE, 60), (7, WED, 70)], SCHEMA)
+    Table(spark, path).merge(source, on="t.k = s.k").when_not_matched_insert_all().execute()
+    assert len(written) > 1
+    assert not on_driver
+    named = {row.path for row in Table(spark, path).files().select("path").collect()}
+    assert {file for file in all_files(path) if not file.startswith("_")} == named
+    assert Table(spark, path).read().count() == 7

@@ -168,7 +168,7 @@ def _partition_column(case: MergeCase) -> str:
         return ""
     columns = [column.split() for column in case.target_schema.split(",")[1:]]
     integers = [words[0] for words in columns if len(words) == 2 and words[1] == "INT"]
-    return integers[-1] if integers else ""
+    return integers[-1].strip("`") if integers else ""
 
 
 COPY_ON_WRITE = Layout()

@@ -135,7 +135,6 @@ CASES = (
             (2, 20, 21),
             (3, 300, 301),  # inserted
         ],
-        unpartitioned="the writer takes partition columns without back quotes",
     ),
     MergeCase(
         name="letters_beyond_ascii_in_columns_and_aliases",

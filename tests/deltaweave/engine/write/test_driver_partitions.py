@@ -371,7 +371,9 @@ def test_a_constraint_on_the_partition_holds(
 ) -> None:
     path = str(tmp_path / "t")
     write_table(spark, path, TARGET, SCHEMA, partition_by=["day"], properties=LAYOUTS[layout])
-    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT c CHECK (day IS NULL OR day < '2026-11-25')")
+    spark.sql(
+        f"ALTER TABLE delta.`{path}` ADD CONSTRAINT c CHECK (day IS NULL OR day < '2026-11-25')"
+    )
     merge = Table(spark, path).merge(frame(spark, [(1, TUE, 11)], SCHEMA), on="t.k = s.k")
     merge.when_matched_update_all().execute()
     assert on_driver

@@ -103,6 +103,7 @@ def explain(merge: ResolvedMerge) -> MergePlan:
     """
     with translated(merge.table), transaction_on(merge) as transaction:
         transaction.refuse_unsupported()
+        transaction.evolve_schema()  # in this transaction alone, which nobody commits
         with prepared_source(merge, attempt=1) as source:
             considered = files_by_conditions(transaction)
             keys = source_keys(merge, source, considered)

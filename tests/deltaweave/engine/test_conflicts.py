@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Lease, MergeResult, Table, errors, merge
-from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.delta.statement import analyzer
 from deltaweave.engine import run
 from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
@@ -36,23 +35,6 @@ def upsert(table: Table, row: tuple[int, int, str]) -> MergeResult:
     source = frame(table.spark, [row], PARTITIONED)
     merge = table.merge(source, on=f"t.k = s.k AND t.p = '{row[2]}'")
     return merge.when_matched_update_all().when_not_matched_insert_all().execute()
-
-
-@pytest.fixture
-def overtaken(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]:
-    """Lets another writer, in a thread of its own, commit just before the next merge commits."""
-    commit = Transaction.commit
-
-    def overtake(other_writer: Callable[[], Any]) -> None:
-        def commit_after_the_other(transaction: Transaction, **arguments: Any) -> int | None:
-            monkeypatch.setattr(Transaction, "commit", commit)
-            with ThreadPoolExecutor(1) as thread:
-                thread.submit(other_writer).result()
-            return commit(transaction, **arguments)
-
-        monkeypatch.setattr(Transaction, "commit", commit_after_the_other)
-
-    return overtake
 
 
 # What another writer does, and the value of the row that the merge updates or inserts afterwards.

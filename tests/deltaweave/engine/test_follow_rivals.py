@@ -48,25 +48,6 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     return versions
 
 
-@pytest.fixture
-def overtaken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Lets other writers, in a thread of their own, commit before each of the next commits."""
-    commit = Transaction.commit
-
-    def overtake(*others: Callable[[], Any]) -> None:
-        left = list(others)
-
-        def commit_after_another(transaction: Transaction, **arguments: Any) -> Any:
-            if left:
-                with ThreadPoolExecutor(1) as thread:
-                    thread.submit(left.pop(0)).result()
-            return commit(transaction, **arguments)
-
-        monkeypatch.setattr(Transaction, "commit", commit_after_another)
-
-    return overtake
-
-
 def upsert(table: Table, rows: Rows) -> MergeResult:
     merge = table.merge(frame(table.spark, rows, SCHEMA), on="t.k = s.k")
     return merge.when_matched_update_all().when_not_matched_insert_all().execute()

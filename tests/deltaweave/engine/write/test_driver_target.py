@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeResult, Table, errors
-from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.engine import limits
 from tests.builders import Rows, frame, write_table
 from tests.oracles import configured, newest_version
@@ -437,7 +436,7 @@ RIVALS: dict[str, tuple[str, str, int | str, Rows]] = {
 def test_an_old_value_that_another_commit_changed_is_read_again(
     spark: SparkSession,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    overtaken: Callable[..., None],
     on_driver: list[Any],
     properties: dict[str, str],
     name: str,
@@ -448,15 +447,7 @@ def test_an_old_value_that_another_commit_changed_is_read_again(
     target = f"delta.`{table.path_or_name}`"
     spark.sql(f"UPDATE {target} SET v = 3 WHERE k < 2" if "RESTORE" in other else "SELECT 1")
     before = newest_version(table.path_or_name)
-    commit, others = Transaction.commit, [other.format(t=target)]
-
-    def overtaken(transaction: Transaction, **arguments: Any) -> Any:
-        if others:  # in a thread of its own, where no transaction is active
-            with ThreadPoolExecutor(1) as thread:
-                thread.submit(spark.sql, others.pop()).result()
-        return commit(transaction, **arguments)
-
-    monkeypatch.setattr(Transaction, "commit", overtaken)
+    overtaken(lambda: spark.sql(other.format(t=target)))
     merge(table, [(0, 1, "s"), (1, -5, "s")], clauses)
     if runs == UNITES:
         runs = 1 if properties else 2

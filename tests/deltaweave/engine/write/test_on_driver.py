@@ -7,7 +7,7 @@ import json
 import os
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeResult, Table, errors
-from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.engine import limits
 from deltaweave.engine.write import driver_files
 from deltaweave.engine.write import on_driver as on_driver_module
@@ -183,6 +182,24 @@ def test_what_statements_and_settings_qualify(
         assert why_not in plan.why_not_on_driver, name
         assert bool(why_not) == bool(plan.why_not_on_driver), (name, plan.why_not_on_driver)
     assert f"on the driver: no, since {plan.why_not_on_driver}" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("schema", "why_not"),
+    [(SCHEMA, ""), (f"{SCHEMA}, x INT", "the merge changes the table's schema")],
+)
+def test_a_plan_knows_whether_the_schema_evolves(
+    spark: SparkSession, tmp_path: Path, schema: str, why_not: str
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 1)], SCHEMA)
+    frame(spark, [(1, 2, 3)[: schema.count("INT")]], schema).createOrReplaceTempView("evolving")
+    statement = (
+        f"MERGE WITH SCHEMA EVOLUTION INTO delta.`{path}` t USING evolving s ON t.k = s.k {UPSERT}"
+    )
+    assert deltaweave.explain(spark, statement).why_not_on_driver == why_not
+    assert newest_version(path) == 0
+    assert Table(spark, path).read().columns == ["k", "v"]
 
 
 TABLES: dict[str, tuple[dict[str, Any], str]] = {
@@ -768,7 +785,7 @@ def test_spark_does_the_merge_where_a_write_fails_and_no_file_is_left(
 def test_what_another_commit_leaves_right_is_committed_again(
     spark: SparkSession,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    overtaken: Callable[..., None],
     on_driver: list[Any],
     properties: dict[str, str],
     other: str,
@@ -777,15 +794,7 @@ def test_what_another_commit_leaves_right_is_committed_again(
 ) -> None:
     path = str(tmp_path / "table")
     write_table(spark, path, [(k, 0) for k in range(4)], SCHEMA, files=2, properties=properties)
-    commit, others = Transaction.commit, [other.format(t=f"delta.`{path}`")]
-
-    def overtaken(transaction: Transaction, **arguments: Any) -> Any:
-        if others:  # in a thread of its own, where no transaction is active
-            with ThreadPoolExecutor(1) as thread:
-                thread.submit(spark.sql, others.pop()).result()
-        return commit(transaction, **arguments)
-
-    monkeypatch.setattr(Transaction, "commit", overtaken)
+    overtaken(lambda: spark.sql(other.format(t=f"delta.`{path}`")))
     upsert(Table(spark, path), [(0, 1), (9, 1)])
     assert len(on_driver) == runs
     expected = [(0, 1), (1, 0), (2, 0), (3, 0), (9, 1), *left]

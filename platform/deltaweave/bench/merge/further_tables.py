@@ -37,6 +37,26 @@ def small_into_100k(workspace: Workspace) -> Merges:
     return Merges(_accounts(workspace), (statement,))
 
 
+def small_into_partitions(workspace: Workspace) -> Merges:
+    """5 updates in one of 10 partitions and 5 inserts into another: the fixed cost there."""
+    part = F.expr(f"CAST(id DIV {_SMALL_ROWS // _SMALL_FILES} AS INT)")
+
+    def make_target(path: Path) -> None:
+        ids = workspace.spark.range(0, _SMALL_ROWS, 1, _SMALL_FILES)
+        accounts = _account_rows(ids, "old").withColumn("part", part)
+        workspace.write_delta(accounts, path, partition_by=["part"])
+
+    def make_source(path: Path) -> None:
+        ids = _ids(workspace, 0, 5).union(_ids(workspace, _SMALL_ROWS, 5))
+        # New accounts are of the last partition that is there.
+        there = F.least(part, F.lit(_SMALL_FILES - 1))
+        _write(_account_rows(ids, "new").withColumn("part", there), path)
+
+    source = workspace.made_once("small-source-of-partitions", make_source)
+    statement = Statement(sql_name(source), "t.part = s.part AND t.id = s.id", UPSERT)
+    return Merges(workspace.target("small-partitions", make_target), (statement,))
+
+
 def hundred_merges(workspace: Workspace) -> Merges:
     """100 merges of 10 rows, one after the other: 5 updates in all files, 5 inserts each."""
 

@@ -39,22 +39,18 @@ def small_into_100k(workspace: Workspace) -> Merges:
 
 def small_into_partitions(workspace: Workspace) -> Merges:
     """5 updates in one of 10 partitions and 5 inserts into another: the fixed cost there."""
-    part = F.expr(f"CAST(id DIV {_SMALL_ROWS // _SMALL_FILES} AS INT)")
-
-    def make_target(path: Path) -> None:
-        ids = workspace.spark.range(0, _SMALL_ROWS, 1, _SMALL_FILES)
-        accounts = _account_rows(ids, "old").withColumn("part", part)
-        workspace.write_delta(accounts, path, partition_by=["part"])
+    rows_of_each = _SMALL_ROWS // _SMALL_FILES
 
     def make_source(path: Path) -> None:
         ids = _ids(workspace, 0, 5).union(_ids(workspace, _SMALL_ROWS, 5))
         # New accounts are of the last partition that is there.
-        there = F.least(part, F.lit(_SMALL_FILES - 1))
+        there = F.least(_part(rows_of_each), F.lit(_SMALL_FILES - 1))
         _write(_account_rows(ids, "new").withColumn("part", there), path)
 
     source = workspace.made_once("small-source-of-partitions", make_source)
     statement = Statement(sql_name(source), "t.part = s.part AND t.id = s.id", UPSERT)
-    return Merges(workspace.target("small-partitions", make_target), (statement,))
+    target = _accounts_by_part(workspace, "small-partitions", _SMALL_FILES, rows_of_each)
+    return Merges(target, (statement,))
 
 
 def hundred_merges(workspace: Workspace) -> Merges:
@@ -90,13 +86,6 @@ def not_matched_by_source_one_partition(workspace: Workspace) -> Merges:
     rows = _PARTITIONS * rows_of_each
     number = _PARTITIONS // 2
     begin = number * rows_of_each
-    part = F.expr(f"CAST(id DIV {rows_of_each} AS INT)")
-
-    def make_target(path: Path) -> None:
-        # One task for each partition of the table, so that each gets one file.
-        ids = workspace.spark.range(0, rows, 1, _PARTITIONS)
-        accounts = _account_rows(ids, "old").withColumn("part", part)
-        workspace.write_delta(accounts, path, partition_by=["part"])
 
     def make_source(path: Path) -> None:
         there = workspace.spark.range(begin, begin + rows_of_each, 2, 1)
@@ -108,7 +97,8 @@ def not_matched_by_source_one_partition(workspace: Workspace) -> Merges:
         "t.part = s.part AND t.id = s.id",
         (*UPSERT, f"WHEN NOT MATCHED BY SOURCE AND t.part = {number} THEN DELETE"),
     )
-    return Merges(workspace.target("partitions", make_target), (statement,))
+    target = _accounts_by_part(workspace, "partitions", _PARTITIONS, rows_of_each)
+    return Merges(target, (statement,))
 
 
 def random_uuid_keys(workspace: Workspace) -> Merges:
@@ -156,12 +146,6 @@ def thousand_partitions(workspace: Workspace) -> Merges:
     """
     rows_of_each = max(20, round(300 * workspace.scale))
     rows = _MANY_PARTITIONS * rows_of_each
-    part = F.expr(f"CAST(id DIV {rows_of_each} AS INT)")
-
-    def make_target(path: Path) -> None:
-        # One task for each partition of the table, so that each gets one file.
-        accounts = _account_rows(workspace.spark.range(0, rows, 1, _MANY_PARTITIONS), "old")
-        workspace.write_delta(accounts.withColumn("part", part), path, partition_by=["part"])
 
     def make_source(path: Path) -> None:
         # Nine rows of every hundredth partition, and one with a new id for each of these.
@@ -174,7 +158,8 @@ def thousand_partitions(workspace: Workspace) -> Merges:
 
     source = workspace.made_once("thousand-partitions-source", make_source)
     statement = Statement(sql_name(source), "t.part = s.part AND t.id = s.id", UPSERT)
-    return Merges(workspace.target("thousand-partitions", make_target), (statement,))
+    target = _accounts_by_part(workspace, "thousand-partitions", _MANY_PARTITIONS, rows_of_each)
+    return Merges(target, (statement,))
 
 
 def web_returns_times(workspace: Workspace, times: int) -> Path:
@@ -199,6 +184,23 @@ def _accounts(workspace: Workspace) -> Path:
         workspace.write_delta(_account_rows(ids, "old"), path)
 
     return workspace.target("accounts", make)
+
+
+def _accounts_by_part(workspace: Workspace, name: str, partitions: int, rows_of_each: int) -> Path:
+    """A table of accounts in partitions of as many rows each."""
+
+    def make(path: Path) -> None:
+        # One task for each partition of the table, so that each gets one file.
+        ids = workspace.spark.range(0, partitions * rows_of_each, 1, partitions)
+        accounts = _account_rows(ids, "old").withColumn("part", _part(rows_of_each))
+        workspace.write_delta(accounts, path, partition_by=["part"])
+
+    return workspace.target(name, make)
+
+
+def _part(rows_of_each: int) -> Column:
+    """The partition of an account, by its id."""
+    return F.expr(f"CAST(id DIV {rows_of_each} AS INT)")
 
 
 def _account_rows(ids: DataFrame, state: str) -> DataFrame:

@@ -7,7 +7,7 @@
 - `exceeded_limits`: which limit of Spark or the machine an error is about, and what to set.
 - `delta_messages`: what the errors say that Delta itself would raise.
 - `local_rows`: a DataFrame of a few numbers.
-- `sessions`: makes a session the active one; reads settings that are true or false.
+- `sessions`: makes a session the active one; reads settings that are true or false, and its zone.
 - `threads`: runs work for Spark in a second thread.
 """
 
@@ -58,7 +58,7 @@ from deltaweave.delta.jvm.gateway import (
     texts,
 )
 from deltaweave.delta.jvm.local_rows import rows_of_numbers
-from deltaweave.delta.jvm.sessions import active, is_on
+from deltaweave.delta.jvm.sessions import active, is_on, zone_rules
 from deltaweave.delta.jvm.threads import alongside, started
 
 __all__ = [
@@ -108,4 +108,5 @@ __all__ = [
     "text_of",
     "texts",
     "translated",
+    "zone_rules",
 ]

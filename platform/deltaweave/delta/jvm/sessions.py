@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from deltaweave.delta.jvm.argument_checks import check_is_classic
 from deltaweave.delta.jvm.errors import letting_go, translated
-from deltaweave.delta.jvm.gateway import jvm
+from deltaweave.delta.jvm.gateway import JavaObject, jvm, singleton
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,3 +48,15 @@ def is_on(spark: SparkSession, key: str, *, otherwise: bool) -> bool:
         otherwise: What holds where it is not set.
     """
     return str(spark.conf.get(key, str(otherwise))).strip().lower() == "true"
+
+
+def zone_rules(spark: SparkSession, session: JavaObject) -> JavaObject:
+    """The java.time.zone.ZoneRules of a session's time zone.
+
+    Args:
+        spark: Any session of the JVM.
+        session: The JVM's session.
+    """
+    zone = str(session.sessionState().conf().sessionLocalTimeZone())
+    utilities = jvm(spark).org.apache.spark.sql.catalyst.util
+    return singleton(utilities, "DateTimeUtils").getZoneId(zone).getRules()

@@ -103,10 +103,8 @@ def hours_that_repeat(
         session: The JVM's session that writes; it may be another one.
         values: The partition values.
     """
-    zone = str(session.sessionState().conf().sessionLocalTimeZone())
     view = jvm_.jvm(spark)
-    util = view.org.apache.spark.sql.catalyst.util
-    rules = jvm_.singleton(util, "DateTimeUtils").getZoneId(zone).getRules()
+    rules = jvm_.zone_rules(spark, session)
     if rules.isFixedOffset():
         return []
     times = map(PartitionTime.of, values)

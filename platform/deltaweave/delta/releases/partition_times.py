@@ -31,9 +31,6 @@ def partition_times_are_kept(spark: SparkSession) -> bool:
         return True
     if not str(spark.sparkContext.master).startswith("local"):
         return False
-    view = jvm_.jvm(spark)
-    zone = str(spark._jsparkSession.sessionState().conf().sessionLocalTimeZone())
-    utilities = view.org.apache.spark.sql.catalyst.util
-    rules = jvm_.singleton(utilities, "DateTimeUtils").getZoneId(zone).getRules()
-    of_jvm = view.java.time.ZoneId.systemDefault().getRules()
+    rules = jvm_.zone_rules(spark, spark._jsparkSession)
+    of_jvm = jvm_.jvm(spark).java.time.ZoneId.systemDefault().getRules()
     return bool(rules.equals(of_jvm) and (finds_files or rules.isFixedOffset()))

@@ -64,9 +64,13 @@ def key_columns(transaction: Transaction, conjuncts: Sequence[Equality]) -> list
     schema, physical = row_schema(transaction), transaction.table.physical_names
     partitioned = transaction.partition_columns
     return [
-        KeyColumn(f"k{i}", schema.field(physical[name]), equality.null_safe, name in partitioned)
+        KeyColumn(
+            f"k{i}",
+            schema.field(physical[equality.path[0]]),
+            equality.null_safe,
+            equality.path[0] in partitioned,
+        )
         for i, equality in enumerate(conjuncts)
-        for name in equality.path
     ]
 
 

@@ -63,12 +63,14 @@ class DriverPairs:
         is_matched: For each source row, whether it is in a pair.
         marked: For each file with pairs, as `FILE` names it, the places of the rows that were
             marked as deleted before; files without such rows are missing.
+        partitioned_by: The table's partition columns.
         partitions: The partition of each candidate file, as `FILE` names it.
     """
 
     pairs: Pairs
     is_matched: numpy.ndarray
     marked: Mapping[str, numpy.ndarray]
+    partitioned_by: PartitionColumns
     partitions: Mapping[str, PartitionValues]
 
 
@@ -100,8 +102,9 @@ def pairs_on_driver(
     columns = key_columns(transaction, conjuncts)
     keys = keys_of_source(source, columns)
     names = [name_of(location) for location in candidates.rows["location"].to_pylist()]
-    of_table = PartitionColumns.of(transaction)
-    partitions = [of_table.of_file(each) for each in candidates.rows["partition"].to_pylist()]
+    partitioned_by = PartitionColumns.of(transaction)
+    texts = candidates.rows["partition"].to_pylist()
+    partitions = [partitioned_by.of_file(text) for text in texts]
     new_calendar = assumes_new_calendar(transaction.merge.spark)
     # The first one says which rows are possible, and a partition's value is that of all its rows.
     columns = sorted(columns, key=lambda column: column.is_of_partition)
@@ -128,7 +131,8 @@ def pairs_on_driver(
     is_matched[source_rows] = True
     pairs = Pairs(None, pa.table(of_pairs), transaction.merge.spark)
     of_files = {names[i]: places for i, places in marked.items()}
-    return DriverPairs(pairs, is_matched, of_files, dict(zip(names, partitions, strict=True)))
+    of_names = dict(zip(names, partitions, strict=True))
+    return DriverPairs(pairs, is_matched, of_files, partitioned_by, of_names)
 
 
 def local_paths(files: FileList) -> list[str]:

@@ -203,6 +203,8 @@ def _of_table(transaction: Transaction, conditions: Sequence[Column] | None) -> 
 
 
 def _of_partitions(transaction: Transaction) -> str | None:
+    if not transaction.partition_columns:
+        return None
     columns = {column.name: column for column in table_columns(transaction)}
     for name in transaction.partition_columns:
         kind, metadata = columns[name].dataType, columns[name].metadata

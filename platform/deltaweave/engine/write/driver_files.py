@@ -106,8 +106,7 @@ def _write_files(
     transaction: Transaction, found: Found, changes: pyarrow.Table
 ) -> tuple[dict[str, NewFile], list[FurtherFile]]:
     """Write rewritten files, by the paths of the old ones, and files of the other new rows."""
-    inserted = found.inserts.rows(found.inserted, found.insert_clauses)
-    new_rows = _with_updated(found, inserted, changes.filter(changes[ELSEWHERE]))
+    new_rows = _with_updated(found, changes.filter(changes[ELSEWHERE]))
     parts = parts_of(new_rows, found.partitioned_by, found.table.schema)
     if transaction.own_files.has_random_directories:
         parts = [replace(part, directory="") for part in parts]
@@ -127,8 +126,8 @@ def _write_part(root: str, part: Part, table: TableFormat) -> FurtherFile:
     return FurtherFile(part.directory, part.values, write_file(directory, part.rows, table))
 
 
-def _with_updated(found: Found, inserted: pyarrow.Table, changes: pyarrow.Table) -> pyarrow.Table:
-    """Inserted and updated rows in the order of the source."""
+def _with_updated(found: Found, changes: pyarrow.Table) -> pyarrow.Table:
+    """Inserted rows and those that these changes give, in the order of the source."""
     import numpy as np
     import pyarrow as pa
 
@@ -136,7 +135,7 @@ def _with_updated(found: Found, inserted: pyarrow.Table, changes: pyarrow.Table)
     updated = found.updates.rows(changes[NEW_ROW].to_numpy(), clauses)
     places = changes[SOURCE_ROW].to_numpy()[found.updates.gives_row(clauses)]
     order = np.argsort(np.concatenate([found.inserted, places]), kind="stable")
-    return pa.concat_tables([inserted, updated]).combine_chunks().take(pa.array(order))
+    return pa.concat_tables([found.inserted_rows, updated]).combine_chunks().take(pa.array(order))
 
 
 def _rewrite(found: Found, changes: pyarrow.Table, path: str) -> NewFile | None:
@@ -172,7 +171,7 @@ def _recorded(found: Found, changes: pyarrow.Table) -> list[ChangeFileOf]:
         found.updates,
         changes,
         local_paths(found.scan.touched),
-        found.inserts.rows(found.inserted, found.insert_clauses),
+        found.inserted_rows,
         found.partitioned_by,
         found.pairs.partitions,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -46,6 +47,7 @@ from deltaweave.engine.write.strategy import Strategy
 
 if TYPE_CHECKING:
     import numpy
+    import pyarrow
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +66,6 @@ class Found:
         inserted: The numbers of the source rows that are inserted.
         insert_clauses: The clauses that insert them, by their places.
         table: What new files look like.
-        partitioned_by: The table's partition columns.
     """
 
     candidates: Candidates
@@ -76,7 +77,16 @@ class Found:
     inserted: numpy.ndarray
     insert_clauses: numpy.ndarray
     table: TableFormat
-    partitioned_by: PartitionColumns
+
+    @cached_property
+    def inserted_rows(self) -> pyarrow.Table:
+        """The rows that are inserted, in the order of the source."""
+        return self.inserts.rows(self.inserted, self.insert_clauses)
+
+    @property
+    def partitioned_by(self) -> PartitionColumns:
+        """The table's partition columns."""
+        return self.pairs.partitioned_by
 
 
 @dataclass(frozen=True)
@@ -170,10 +180,7 @@ def _found(
     is_inserted = ~pairs.is_matched & (collected.insert_clauses != NO_CLAUSE)
     inserted = np.flatnonzero(is_inserted)
     clauses = collected.insert_clauses[inserted]
-    partitioned_by = PartitionColumns.of(transaction)
-    found = Found(
-        candidates, pairs, scan, fates, updates, inserts, inserted, clauses, table, partitioned_by
-    )
+    found = Found(candidates, pairs, scan, fates, updates, inserts, inserted, clauses, table)
     _check_new_rows(found)
     return found
 
@@ -194,10 +201,7 @@ def _check_new_rows(found: Found) -> None:
     ):
         raise NotRewritableError("a new row breaks a constraint")  # which Delta's writer tells
     if found.partitioned_by.fields:
-        new = [
-            found.updates.rows(numbers, clauses),
-            found.inserts.rows(found.inserted, found.insert_clauses),
-        ]
+        new = [found.updates.rows(numbers, clauses), found.inserted_rows]
         feed = found.table.change_feed is not None
         touched = changes[FILE].unique().to_pylist() if feed else []
         recorded = [found.pairs.partitions[name] for name in touched]

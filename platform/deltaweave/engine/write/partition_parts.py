@@ -62,11 +62,9 @@ def check_partitions(
 
     Args:
         new_rows: Whole rows of the table.
-        columns: The partition columns.
+        columns: The partition columns, one at least.
         recorded: The partitions of files whose changed rows go into the change feed.
     """
-    if not columns.fields:
-        return
     partitions = {tuple(values.values()) for values, _ in _by_partition(new_rows, columns)}
     partitions |= {tuple(_text(value.as_py()) for value in each.values()) for each in recorded}
     if len(partitions) > limits.MAX_PARTITIONS_ON_DRIVER:
@@ -81,8 +79,10 @@ def _by_partition(
     import pyarrow as pa
 
     names = columns.fields.names
-    if not rows.num_rows or not names:
-        return [({}, range(rows.num_rows))] if rows.num_rows else []
+    if not rows.num_rows:
+        return []
+    if not names:
+        return [({}, range(rows.num_rows))]
     keys = [f"p{i}" for i in range(len(names))]  # unlike the names of other columns
     placed = pa.table([*rows.select(names).columns, np.arange(len(rows))], names=[*keys, "place"])
     groups = placed.group_by(keys, use_threads=False).aggregate([("place", "list")])

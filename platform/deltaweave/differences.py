@@ -81,7 +81,7 @@ def touched_rows(older: TableSnapshot | None, newer: TableSnapshot) -> TouchedRo
 
 def changed_rows(after: int | None, newer: TableSnapshot, *, table: str) -> ChangedRows:
     """The change data feed between two versions; see `Table.changed_rows`."""
-    if not newer.keeps_change_feed:
+    if not newer.metadata.keeps_change_feed:
         raise SourceError(
             "the table keeps no change data feed, so what changed cannot be read.",
             table=table,

@@ -104,7 +104,7 @@ def followed(
 
 def _check_statement(lost: Transaction, source: PreparedSource, terms: Terms) -> None:
     """Raise where no commit of others can be known to leave the output right."""
-    merge, metadata = lost.merge, lost.snapshot.metadata()
+    merge = lost.merge
     reasons = {
         "its source was computed from a version": terms.computed_from is not None,
         "its source may give other rows": not source.gives_same_rows,
@@ -115,7 +115,7 @@ def _check_statement(lost: Transaction, source: PreparedSource, terms: Terms) ->
         "the table is serializable": (lost.table.setting("delta.isolationLevel") or "").lower()
         == "serializable",
         # Delta keeps the values that it gave out in the transaction that lost.
-        "the table has identity columns": "delta.identity." in str(metadata.schemaString()),
+        "the table has identity columns": "delta.identity." in lost.table.metadata.schema_text,
     }
     for reason, holds in reasons.items():
         if holds:

@@ -1,7 +1,7 @@
 """Transactions on a table: what they read, what they write, and the commit.
 
 - `transaction`: the transaction of a merge: lists and reads files, writes rows, commits.
-- `next_transaction`: the transaction that takes the place of one whose commit lost.
+- `begun_transactions`: begins it, and one that takes its place if its commit lost.
 - `merge_operation`: the operation, tags and metrics of a MERGE commit.
 - `written_files`: the files that a write left on storage.
 - `partition_times`: the values of partitions in the hour that comes twice a year.
@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from deltaweave.delta.commit.after_commit import AfterCommit
 from deltaweave.delta.commit.analysis_checks import check_since_analysis
-from deltaweave.delta.commit.commit_call import Committed, committed
-from deltaweave.delta.commit.local_disk import TableLock, alone_on_local_disk
-from deltaweave.delta.commit.next_transaction import (
+from deltaweave.delta.commit.begun_transactions import (
     has_same_domains,
     is_same_table,
     transaction_after,
+    transaction_on,
 )
+from deltaweave.delta.commit.commit_call import Committed, committed
+from deltaweave.delta.commit.local_disk import TableLock, alone_on_local_disk
 from deltaweave.delta.commit.partition_times import check_partition_times, rewritable_partitions
 from deltaweave.delta.commit.table_creation import (
     WantedTable,
@@ -36,7 +37,7 @@ from deltaweave.delta.commit.table_creation import (
     make_anew,
 )
 from deltaweave.delta.commit.table_write import Write, WriteResult, write_rows
-from deltaweave.delta.commit.transaction import Transaction, transaction_on
+from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.delta.commit.transaction_ids import (
     Lease,
     is_applied,

@@ -26,21 +26,33 @@ def check_since_analysis(transaction: Transaction) -> None:
         CommitConflictError: Type widening was switched on or off in between.
         StatementError: The statement adds a column without a type.
     """
-    _check_identity(transaction)
-    _check_schema(transaction)
-    _check_type_widening(transaction)
-    _check_identity_columns(transaction)
+    is_as_it_was = _is_as_it_was(transaction)
+    if not is_as_it_was:
+        _check_identity(transaction)
+    _check_number_of_columns(transaction)
+    if not is_as_it_was:
+        _check_schema(transaction)
+        _check_type_widening(transaction)
+        _check_identity_columns(transaction)
     _check_void_columns(transaction)
+
+
+def _is_as_it_was(transaction: Transaction) -> bool:
+    """Whether metadata and protocol are those that the statement was resolved against."""
+    then, now = transaction.merge.target_index, transaction.transaction
+    return bool(then.metadata().equals(now.metadata()) and then.protocol().equals(now.protocol()))
+
+
+def _check_number_of_columns(transaction: Transaction) -> None:
+    """Fail for views that leave columns out, too."""
+    if len(transaction.metadata.schema) != len(transaction.merge.target_schema):
+        now = transaction.transaction.metadata().schema()
+        raise _schema_changed(transaction, transaction.merge.target_plan.schema(), now)
 
 
 def _check_schema(transaction: Transaction) -> None:
     now = transaction.transaction.metadata().schema()
-    resolved = transaction.merge.node.target().schema()
-    if now.size() != resolved.size():
-        raise _schema_changed(transaction, resolved, now)
-    at_analysis = transaction.merge.node.targetFileIndex().metadata().schema()
-    if at_analysis.equals(now):
-        return
+    at_analysis = transaction.merge.target_index.metadata().schema()
     # Values were cast to the types of then, and some ways of writing go by the order of columns.
     # Delta compares the number of columns alone.
     if _types(at_analysis) != _types(now):
@@ -63,13 +75,13 @@ def _plain(data_type: Any) -> Any:
 
 def _check_identity(transaction: Transaction) -> None:
     """Fail where another table is in its place, whose columns may be the same."""
-    resolved = transaction.merge.node.targetFileIndex().metadata()
+    resolved = transaction.merge.target_index.metadata()
     if resolved.id() != transaction.transaction.metadata().id():
         raise _metadata_changed(transaction)
 
 
 def _check_type_widening(transaction: Transaction) -> None:
-    then, now = transaction.merge.node.targetFileIndex(), transaction.transaction
+    then, now = transaction.merge.target_index, transaction.transaction
     with translated(transaction.merge.table, version=transaction.version):
         check_type_widening(transaction.merge.spark, then, now)
 
@@ -78,7 +90,7 @@ def _check_identity_columns(transaction: Transaction) -> None:
     """Fail if an identity column has moved on: values from its old mark could be used twice."""
     if not transaction.merge.of_kind("not_matched"):
         return
-    resolved = transaction.merge.node.targetFileIndex().metadata()
+    resolved = transaction.merge.target_index.metadata()
     now = transaction.transaction.metadata()
     if _high_water_marks(resolved) != _high_water_marks(now):
         raise _metadata_changed(transaction)
@@ -100,8 +112,10 @@ def _check_void_columns(transaction: Transaction) -> None:
     """Delta drops columns of type void on read, so a merge may not add one."""
     merge = transaction.merge
     key = "spark.databricks.delta.createDataFrame.dropNullColumns"
+    if not jvm_.is_on(merge.spark, key, otherwise=False):
+        return
     migrated = merge.node.migratedSchema()
-    if not jvm_.is_on(merge.spark, key, otherwise=False) or not migrated.isDefined():
+    if not migrated.isDefined():
         return
     view = jvm_.jvm(merge.spark)
     utils = jvm_.singleton(view.org.apache.spark.sql.delta.schema, "SchemaUtils")

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log import actions
 from deltaweave.delta.statement import ResolvedMerge
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_METRIC = "org.apache.spark.sql.execution.metric.SQLMetric"
 
 
 def merge_operation(merge: ResolvedMerge) -> JavaObject:
@@ -24,7 +28,7 @@ def merge_operation(merge: ResolvedMerge) -> JavaObject:
 
     empty = jvm_.option(view, None)
     return operations.Merge(
-        jvm_.option(view, merge.node.condition()),
+        jvm_.option(view, merge.condition_expression),
         empty,
         empty,
         empty,
@@ -42,14 +46,25 @@ def tags_of_merge(spark: SparkSession, snapshot: JavaObject) -> JavaObject:
 
 
 def sql_metrics(spark: SparkSession, metrics: Mapping[str, int]) -> JavaObject:
-    """Metrics by name, as the SQL metrics from which Delta writes the history."""
+    """Metrics by name, as the SQL metrics from which Delta writes the history.
+
+    A few calls make and set any number of them.
+    """
     view = jvm_.jvm(spark)
-    made = jvm_.singleton(view.org.apache.spark.sql.execution.metric, "SQLMetrics")
-    context = spark.sparkContext._jsc.sc()
-    names = jvm_.texts(view, list(metrics))
-    # A few calls make all of them; only those that are not 0 take two more each.
-    created = names.map(jvm_.function_of_text(spark, made, "createMetric", context))
-    for place, value in enumerate(metrics.values()):
-        if value:
-            created.apply(place).set(value)
+
+    def new_metric() -> JavaObject:
+        context = spark.sparkContext._jsc.sc()
+        utils = jvm_.singleton(view.org.apache.spark.sql.execution.metric, "SQLMetrics")
+        return jvm_.function_of_text(spark, utils, "createMetric", context)
+
+    def set_metric() -> JavaObject:
+        number = view.java.lang.Long.TYPE
+        return jvm_.setter(spark, _METRIC, "set", number)
+
+    listed = list(metrics)
+    names = jvm_.made_once(spark, f"texts {listed}", lambda: jvm_.texts(view, listed))
+    created = names.map(jvm_.made_once(spark, "a new metric", new_metric))
+    numbers = actions.json_numbers(spark, list(metrics.values()))
+    values = jvm_.map_of_pairs(view, created, jvm_.scala_buffer(view, numbers))
+    jvm_.java_map(view, values).forEach(jvm_.made_once(spark, "the value of a metric", set_metric))
     return jvm_.map_of_pairs(view, names, created)

@@ -92,7 +92,7 @@ def with_true_times(rows: DataFrame, own_files: OwnFiles, written: JavaObject) -
     table = str(own_files.log.dataPath().toString())
     for kind, doubtful in firsts.items():
         for index, action in _told_apart(spark, table, doubtful, columns).items():
-            (changed,) = actions.from_json(view, f"actions.{kind}", [action])
+            (changed,) = actions.from_json(spark, f"actions.{kind}", [action])
             new[kind] = new[kind].updated(index, changed)
         written = written.filterNot(_is_a(spark, kind))
     return new["AddFile"].appendedAll(new["AddCDCFile"]).appendedAll(written)
@@ -151,7 +151,7 @@ def _firsts(rows: DataFrame, prefix: str, added: JavaObject, names: Sequence[str
     # The writer's session is that of the rows' plan, which need not be the one of their DataFrame.
     session = rows._jdf.sparkSession()
     for begin in range(0, int(added.size()), actions.FEW):
-        piece = actions.to_json(jvm_.jvm(spark), added.slice(begin, begin + actions.FEW))
+        piece = actions.to_json(spark, added.slice(begin, begin + actions.FEW))
         own = {
             index: action
             for index, action in enumerate(piece, begin)

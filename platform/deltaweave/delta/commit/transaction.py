@@ -22,7 +22,13 @@ from deltaweave.delta.jvm import (
     letting_go,
     translated,
 )
-from deltaweave.delta.log import FileList, TableSnapshot, actions, refuse_unsupported
+from deltaweave.delta.log import (
+    FileList,
+    TableMetadata,
+    TableSnapshot,
+    actions,
+    refuse_unsupported,
+)
 from deltaweave.delta.releases import string_prefix_length
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.identifiers import column
@@ -59,7 +65,7 @@ class Transaction:
             with letting_go("the active transaction"):
                 transactions.clearActive()
 
-    @property
+    @cached_property
     def snapshot(self) -> JavaObject:
         """The snapshot the transaction reads."""
         return self.transaction.snapshot()
@@ -67,7 +73,7 @@ class Transaction:
     @property
     def version(self) -> int:
         """The version the transaction reads."""
-        return int(self.snapshot.version())
+        return self.table.version
 
     @property
     def data_path(self) -> str:
@@ -75,9 +81,24 @@ class Transaction:
         return self.table.data_path
 
     @cached_property
+    def directory(self) -> JavaObject:
+        """The same as Hadoop's path."""
+        return self.log.dataPath()
+
+    @cached_property
+    def hadoop_settings(self) -> JavaObject:
+        """Hadoop's configuration with which the table's files are opened."""
+        return self.log.newDeltaHadoopConf()
+
+    @cached_property
+    def metadata(self) -> TableMetadata:
+        """The table's metadata as it will be after the commit: `evolve_schema` puts in its own."""
+        return self.table.metadata
+
+    @property
     def partition_columns(self) -> list[str]:
         """The table's partition columns, in order."""
-        return list(jvm_.iterate(self.transaction.metadata().partitionColumns()))
+        return list(self.metadata.partition_columns)
 
     @cached_property
     def table(self) -> TableSnapshot:
@@ -102,7 +123,7 @@ class Transaction:
     @property
     def changes_metadata(self) -> bool:
         """Whether the transaction changes the table's metadata, e.g. by schema evolution."""
-        return not self.transaction.metadata().equals(self.snapshot.metadata())
+        return self.metadata is not self.table.metadata
 
     def num_records(self, files: FileList) -> int:
         """The number of rows in the files: by statistics or, if a file has none, counted."""
@@ -114,12 +135,6 @@ class Transaction:
     def read(self, files: FileList) -> DataFrame:
         """The rows of these files at the transaction's snapshot."""
         return self.table.read_files(files)
-
-    @property
-    def keeps_change_feed(self) -> bool:
-        """Whether changes are to be recorded for the table's change data feed."""
-        setting = self.transaction.metadata().configuration().get("delta.enableChangeDataFeed")
-        return bool(setting.isDefined() and setting.get().lower() == "true")
 
     def last_applied(self, application_id: str) -> int:
         """The newest version that application id committed here, or -1."""
@@ -155,13 +170,16 @@ class Transaction:
                 False,
                 False,
             )
+        evolved = self.transaction.metadata()
+        if not evolved.equals(metadata):
+            self.__dict__["metadata"] = TableMetadata.of(self.merge.spark, evolved)
 
     def candidate_files(self, predicates: Sequence[JavaObject]) -> FileList:
         """The files that can hold a row that satisfies all predicates, registered as read."""
         view = jvm_.jvm(self.merge.spark)
         expressions = view.org.apache.spark.sql.catalyst.expressions
-        everything = jvm_.singleton(expressions, "Literal").TrueLiteral()
-        wanted = jvm_.seq(view, predicates or [everything])
+        literals = jvm_.singleton(expressions, "Literal")
+        wanted = jvm_.seq(view, predicates or [literals.TrueLiteral()])
         if predicates or not self._lists_all_files_quickly():
             files = self.transaction.filterFiles(wanted, True)
             return FileList(self.merge.spark, files, self.data_path)
@@ -173,8 +191,7 @@ class Transaction:
 
     def _lists_all_files_quickly(self) -> bool:
         """Whether the checksum says that the table has few files; their list has all statistics."""
-        checksum = self.snapshot.checksumOpt()
-        return bool(checksum.isDefined() and checksum.get().numFiles() <= _FEW_FILES)
+        return self.table.has_checksum and self.table.num_files <= _FEW_FILES
 
     def refuse_unsupported(self) -> None:
         """Refuse a table that the engine does not write.
@@ -183,7 +200,7 @@ class Transaction:
             UnsupportedFeatureError: It has features that the engine does not support.
             StatementError: See `check_partition_times`.
         """
-        refuse_unsupported(self.snapshot, table=self.merge.table)
+        refuse_unsupported(self.table, table=self.merge.table)
         metadata = self.transaction.metadata()
         check_partition_times(self.merge.spark, metadata, table=self.merge.table, operation="MERGE")
 
@@ -268,7 +285,7 @@ class Transaction:
     def recache(self) -> None:
         """Refresh cached queries that read the target."""
         session = self.merge.spark._jsparkSession
-        session.sharedState().cacheManager().recacheByPlan(session, self.merge.node.target())
+        session.sharedState().cacheManager().recacheByPlan(session, self.merge.target_plan)
 
     def record_event(self, statistics: Mapping[str, int | str]) -> None:
         """Record the `delta.dml.merge.stats` event."""
@@ -277,24 +294,6 @@ class Transaction:
             self.log,
             "delta.dml.merge.stats",
             jvm_.scala_map(view, {}),
-            actions.json_map(view, statistics),
+            actions.json_map(self.merge.spark, statistics),
             jvm_.option(view, None),
         )
-
-
-@contextmanager
-def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
-    """A transaction on the target's newest version, active on this thread during the block.
-
-    While it is active, a source that reads the target too (a self-merge) reads the same version,
-    and Delta registers its reads.
-    """
-    view = jvm_.jvm(merge.spark)
-    log = merge.node.targetFileIndex().deltaLog()
-    with translated(merge.table):
-        transaction = log.startTransaction(merge.node.catalogTable(), jvm_.option(view, None))
-    # The same commit raises the high-water marks of identity columns.
-    transaction.setTrackHighWaterMarks(merge.node.trackHighWaterMarks())
-    begun = Transaction(merge, log, transaction)
-    with begun.active(), begun.own_files.deleted_unless_committed():
-        yield begun

@@ -110,20 +110,6 @@ class OwnFiles:
                     deleted += bool(files.delete(file.getPath(), False))
         logger.info("%s: deleted %d files of a write that failed", root, deleted)
 
-    @property
-    def has_random_directories(self) -> bool:
-        """Whether the table's files lie in directories of random names, not those of partitions."""
-        configuration = self.transaction.metadata().configuration()
-
-        def setting(name: str) -> str:
-            value = configuration.get(name)
-            return str(value.get()).lower() if value.isDefined() else ""
-
-        return (
-            setting("delta.columnMapping.mode") in ("name", "id")
-            or setting("delta.randomizeFilePrefixes") == "true"
-        )
-
 
 def escaped(path: str) -> str:
     """A path, escaped for Hadoop's globs."""

@@ -63,8 +63,9 @@ class WrittenFiles:
             {"path": f"{CHANGE_FEED}/{name}", "partitionValues": partition, "size": size}
             for name, size, partition in changes
         ]
-        view = jvm_.jvm(self.files.spark)
-        files = jvm_.seq_of(view, actions.from_json(view, "actions.AddCDCFile", added))
+        spark = self.files.spark
+        made = actions.from_json(spark, "actions.AddCDCFile", added)
+        files = jvm_.seq_of(jvm_.jvm(spark), made)
         return WrittenFiles(
             self.actions.appendedAll(files),
             self.files,
@@ -114,7 +115,7 @@ def written_files(spark: SparkSession, actions: JavaObject, data_path: str) -> W
 def _total_size(spark: SparkSession, change_files: JavaObject) -> int:
     """Total size of a Scala Seq of AddCDCFile, in bytes."""
     if change_files.size() <= actions.FEW:
-        few = actions.to_json(jvm_.jvm(spark), change_files)
+        few = actions.to_json(spark, change_files)
         return sum(action["size"] for action in few)
     dataset = spark._jsparkSession.createDataset(change_files, encoder(spark, "addCdcFile"))
     row = jvm_.data_frame(spark, dataset.toDF()).agg(F.sum("size").alias("size")).first()

@@ -33,14 +33,14 @@ def conditions_of_rows(transaction: Transaction) -> list[Column] | None:
     if jvm_.is_on(merge.spark, "spark.sql.caseSensitive", otherwise=False):
         return None
     checks = [
-        F.expr(str(setting._2()))
-        for setting in jvm_.iterate(metadata.configuration())
-        if str(setting._1()).lower().startswith(_CHECK_PREFIX)
+        F.expr(condition)
+        for name, condition in transaction.metadata.properties.items()
+        if name.lower().startswith(_CHECK_PREFIX)
     ]
     not_null = [
-        column(str(field.name())).isNotNull()
-        for field in metadata.schema().fields()
-        if not field.nullable()
+        column(field.name).isNotNull()
+        for field in transaction.metadata.schema
+        if not field.nullable
     ]
     conditions = [*checks, *not_null]
     return conditions if len(conditions) == int(all_of_them.size()) else None

@@ -73,24 +73,24 @@ def why_not_writable(transaction: Transaction) -> str | None:
     see `conditions_of_rows`.
     """
     merge = transaction.merge
-    metadata = transaction.transaction.metadata()
+    metadata = transaction.metadata
     columns = data_columns(transaction)
     if transaction.changes_metadata:
         return "the merge changes the table's schema"
     if transaction.partition_columns and _stores_partition_columns(transaction):
         return "the table stores its partition columns in the files too"
-    if "delta.generationExpression" in str(metadata.schemaString()):  # also partition columns
+    if "delta.generationExpression" in metadata.schema_text:  # also partition columns
         return "the table has generated columns"
-    mapping = metadata.configuration().get(MAPPING_MODE)
-    if mapping.isDefined() and mapping.get() == "id":
+    mapping = metadata.properties.get(MAPPING_MODE)
+    if mapping == "id":
         return "the table finds columns in its files by id"
     for field in columns:
-        if not _is_plain(field.dataType, nested_allowed=not mapping.isDefined()):
+        if not _is_plain(field.dataType, nested_allowed=mapping is None):
             return f"column {field.name!r} is of type {field.dataType.simpleString()}"
     codec = merge.spark.conf.get("spark.sql.parquet.compression.codec") or ""
     if codec.lower() not in _CODECS:
         return f"files are compressed with {codec}"
-    if transaction.log.newDeltaHadoopConf().get(_ENCRYPTION):
+    if transaction.hadoop_settings.get(_ENCRYPTION):
         return "files may be encrypted"
     if not transaction.data_path.startswith("file:"):
         return "the table is not on a file system that Python opens"
@@ -109,8 +109,7 @@ def file_mode(transaction: Transaction) -> int:
     They are those of Hadoop's file system, which keeps the configuration that it was opened with.
     """
     permissions = jvm_.jvm(transaction.merge.spark).org.apache.hadoop.fs.permission.FsPermission
-    log = transaction.log
-    system = log.dataPath().getFileSystem(log.newDeltaHadoopConf())
+    system = transaction.directory.getFileSystem(transaction.hadoop_settings)
     return 0o666 & ~int(permissions.getUMask(system.getConf()).toShort())
 
 
@@ -140,8 +139,7 @@ def are_own(files: FileList) -> numpy.ndarray:
 
 def table_columns(transaction: Transaction) -> list[StructField]:
     """The columns of the table: the evolved schema."""
-    schema = json.loads(transaction.transaction.metadata().schemaString())
-    return StructType.fromJson(schema).fields
+    return transaction.metadata.schema.fields
 
 
 def data_columns(transaction: Transaction) -> list[StructField]:
@@ -236,9 +234,7 @@ def additions(
     for each in others:
         name, size, statistics = each.file
         adds.append(added(posixpath.join(each.directory, name), each.partition, size, statistics))
-    view = jvm_.jvm(old.spark)
-    files = jvm_.seq_of(view, actions.from_json(view, "actions.AddFile", adds))
-    return FileList(old.spark, files, old.data_path)
+    return FileList.of_actions(old.spark, adds, old.data_path)
 
 
 def _is_plain(data_type: DataType, *, nested_allowed: bool) -> bool:

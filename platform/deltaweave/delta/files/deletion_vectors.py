@@ -137,26 +137,36 @@ def mark_here(
     with translated(transaction.merge.table, version=transaction.version):
         store = writer.createMapperToStoreDeletionVectors(
             spark._jsparkSession,
-            transaction.log.newDeltaHadoopConf(),
-            transaction.log.dataPath(),
+            transaction.hadoop_settings,
+            transaction.directory,
             length,
         )
-        vectors = _vectors(files, row_indexes, _stored_vectors(touched))
-        new = actions.from_json(view, "commands.DeletionVectorData", vectors)
-        stored = store.apply(jvm_.seq_of(view, new).iterator()).toSeq()
+        vectors = _vectors(files, row_indexes, _base64_vectors(touched))
+        new = actions.from_json(spark, "commands.DeletionVectorData", vectors)
+        stored = store.apply(jvm_.scala_buffer(view, new).iterator()).toSeq()
         return _in_their_files(transaction, touched, stored)
 
 
-def _stored_vectors(touched: FileList) -> dict[str, str]:
-    """The existing vectors as Delta writes them, by the file's location."""
-    import numpy as np
+def stored_vectors(files: FileList) -> list[JavaObject | None]:
+    """Delta's descriptor of the deletion vector that each file has, or None."""
+    if not files.num_vectors:
+        return [None] * len(files)
+    if files.adds is None:
+        return [add.deletionVector() for add in jvm_.iterate(files.files)]
+    places = [place for place, add in enumerate(files.adds) if add.get("deletionVector")]
+    described = [files.adds[place]["deletionVector"] for place in places]
+    made = actions.from_json(files.spark, "actions.DeletionVectorDescriptor", described)
+    found = {place: made.get(number) for number, place in enumerate(places)}
+    return [found.get(place) for place in range(len(files))]
 
-    places = np.flatnonzero(touched.rows["has_vector"].to_numpy()).tolist()
+
+def _base64_vectors(touched: FileList) -> dict[str, str]:
+    """The existing vectors as Delta writes them, by the file's location."""
+    locations = touched.rows["location"].to_pylist()
     return {
-        touched.rows["location"][place].as_py(): str(
-            touched.files.apply(place).deletionVector().serializeToBase64()
-        )
-        for place in places
+        location: str(vector.serializeToBase64())
+        for location, vector in zip(locations, stored_vectors(touched), strict=True)
+        if vector is not None
     }
 
 
@@ -190,12 +200,12 @@ def _in_their_files(transaction: Transaction, touched: FileList, stored: JavaObj
     """The actions that put vectors, a Scala Seq of Delta's DeletionVectorResult, in place."""
     spark = transaction.merge.spark
     view = jvm_.jvm(spark)
-    by_us = _replaced(view, touched, stored)
+    by_us = _replaced(touched, stored)
     if by_us is not None:
         return by_us
     commands = view.org.apache.spark.sql.delta.commands
     helper = jvm_.singleton(commands, "DMLWithDeletionVectorsHelper")
-    by_name = helper.generateCandidateFileMap(transaction.log.dataPath(), touched.files)
+    by_name = helper.generateCandidateFileMap(transaction.directory, touched.files)
     marked = helper.findFilesWithMatchingRows(transaction.transaction, by_name, stored)
     result = actions_of_vectors(
         spark, marked, transaction.snapshot, transaction.string_prefix_length
@@ -209,14 +219,13 @@ def _in_their_files(transaction: Transaction, touched: FileList, stored: JavaObj
     )
 
 
-def _replaced(view: JavaObject, touched: FileList, stored: JavaObject) -> MarkedRows | None:
+def _replaced(touched: FileList, stored: JavaObject) -> MarkedRows | None:
     """The actions that replace the files by the same files with new vectors.
 
     None if statistics are not in the driver or not in the form that Delta writes. Delta then reads
     them from its state or from the files, in several jobs.
 
     Args:
-        view: The JVM.
         touched: The files.
         stored: A Scala Seq of Delta's DeletionVectorResults: `filePath`, `deletionVector`,
             `matchedRowCount`.
@@ -226,7 +235,7 @@ def _replaced(view: JavaObject, touched: FileList, stored: JavaObject) -> Marked
     files = dict(zip(touched.rows["location"].to_pylist(), touched.adds, strict=True))
     adds, removes = [], []
     now_ms = time.time_ns() // 1_000_000
-    for result in actions.to_json(view, stored):
+    for result in actions.to_json(touched.spark, stored):
         old = files[decoded_location(result["filePath"])]
         stats = with_wide_bounds(old)
         if stats is None:
@@ -236,9 +245,9 @@ def _replaced(view: JavaObject, touched: FileList, stored: JavaObject) -> Marked
         adds.append({**old, "dataChange": True, "stats": stats, "deletionVector": vector})
         removes.append(actions.removal(old, now_ms))
     updated = sum("deletionVector" in old for old in removes)
-    added = actions.from_json(view, "actions.AddFile", adds)
-    added.addAll(actions.from_json(view, "actions.RemoveFile", removes))
-    return MarkedRows(jvm_.seq_of(view, added), len(adds) - updated, updated, 0)
+    added = actions.from_json(touched.spark, "actions.AddFile", adds)
+    added.addAll(actions.from_json(touched.spark, "actions.RemoveFile", removes))
+    return MarkedRows(jvm_.seq_of(jvm_.jvm(touched.spark), added), len(adds) - updated, updated, 0)
 
 
 def with_wide_bounds(add: actions.Action) -> str | None:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.files.deletion_vectors import MarkedRows, mark_here
+from deltaweave.delta.files.deletion_vectors import MarkedRows, mark_here, stored_vectors
 from deltaweave.delta.jvm import JavaObject, translated
 from deltaweave.delta.log import FileList, actions
 
@@ -51,8 +51,7 @@ class MarkedSince:
         """
         import pyarrow as pa
 
-        view = jvm_.jvm(transaction.merge.spark)
-        listed = actions.to_json(view, own.actions)
+        listed = actions.to_json(transaction.merge.spark, own.actions)
         own_vectors = {
             action["path"]: place
             for place, action in enumerate(listed)
@@ -65,7 +64,8 @@ class MarkedSince:
             if path not in own_vectors:
                 return None
             place = own_vectors[path]
-            by_us = _marked(transaction, own.actions.apply(place)) - _marked(transaction, then)
+            ours = own.actions.apply(place).deletionVector()
+            by_us = _marked(transaction, ours) - _marked(transaction, then)
             if by_us & _marked(transaction, now):
                 return None
             rows.extend(by_us)
@@ -76,11 +76,11 @@ class MarkedSince:
         again = mark_here(transaction, names, positions, self.now)
         return without_files(own, self.then).and_also(again)
 
-    def _pairs(self) -> list[tuple[JavaObject, JavaObject]]:
-        """Each file as it was read and as it is now, in the order of `now`."""
-        then = dict(zip(self.then.paths, jvm_.iterate(self.then.files), strict=True))
-        now = zip(self.now.paths, jvm_.iterate(self.now.files), strict=True)
-        return [(then[path], add) for path, add in now]
+    def _pairs(self) -> list[tuple[JavaObject | None, JavaObject | None]]:
+        """The vector of each file as it was read and as it is now, in the order of `now`."""
+        then = dict(zip(self.then.paths, stored_vectors(self.then), strict=True))
+        now = zip(self.now.paths, stored_vectors(self.now), strict=True)
+        return [(then[path], vector) for path, vector in now]
 
 
 def without_files(own: MarkedRows, files: FileList) -> MarkedRows:
@@ -93,7 +93,7 @@ def without_files(own: MarkedRows, files: FileList) -> MarkedRows:
     import numpy as np
 
     view, paths = jvm_.jvm(files.spark), set(files.paths)
-    listed = actions.to_json(view, own.actions)
+    listed = actions.to_json(files.spark, own.actions)
     others = np.array([action["path"] not in paths for action in listed], dtype=bool)
     return MarkedRows(
         jvm_.select_where(view, own.actions, others),
@@ -108,26 +108,24 @@ def marked_rows(transaction: Transaction, files: FileList) -> list[numpy.ndarray
     import numpy as np
 
     return [
-        np.array(_marked(transaction, add).to_array(), dtype=np.int64)
-        for add in jvm_.iterate(files.files)
+        np.array(_marked(transaction, vector).to_array(), dtype=np.int64)
+        for vector in stored_vectors(files)
     ]
 
 
-def _marked(transaction: Transaction, add: JavaObject) -> BitMap64:
+def _marked(transaction: Transaction, descriptor: JavaObject | None) -> BitMap64:
     """The positions of the rows that a file's deletion vector marks."""
     from pyroaring import BitMap64
 
-    descriptor = add.deletionVector()
     if descriptor is None:
         return BitMap64()
     delta = jvm_.jvm(transaction.merge.spark).org.apache.spark.sql.delta
     stored = jvm_.singleton(delta.deletionvectors, "StoredBitmap")
     stores = jvm_.singleton(delta.storage.dv, "DeletionVectorStore")
     formats = jvm_.singleton(delta.deletionvectors, "RoaringBitmapArrayFormat")
-    log = transaction.log
     with translated(transaction.merge.table, version=transaction.version):
-        bitmap = stored.create(descriptor, log.dataPath()).load(
-            stores.createInstance(log.newDeltaHadoopConf())
+        bitmap = stored.create(descriptor, transaction.directory).load(
+            stores.createInstance(transaction.hadoop_settings)
         )
         text = bytes(bitmap.serializeAsByteArray(formats.Portable()))
     return BitMap64.deserialize(text[_LENGTH_OF_MAGIC_NUMBER:])

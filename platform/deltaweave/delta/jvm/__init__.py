@@ -1,7 +1,10 @@
 """Calls to the JVM: everything above this folder sees Python values or opaque Java objects.
 
 - `argument_checks`: refuses arguments that are no session, no DataFrame or no name.
+- `names`: packages, classes and objects by their names.
 - `gateway`: converts collections, plans and expressions; checks the Spark and Delta versions.
+- `columns`: Columns and selections in one call each.
+- `functions`: functions that one call applies to a whole collection.
 - `class_path`: which jars hold a class.
 - `errors`: translates Java exceptions into the errors of `deltaweave.errors`.
 - `exceeded_limits`: which limit of Spark or the machine an error is about, and what to set.
@@ -19,6 +22,17 @@ from deltaweave.delta.jvm.argument_checks import (
     check_is_path_or_name,
 )
 from deltaweave.delta.jvm.class_path import jars_with
+from deltaweave.delta.jvm.columns import (
+    aliased,
+    cast_to,
+    column_named,
+    literal,
+    selected,
+    sql_expression,
+    unique_number,
+    where_true,
+    with_column,
+)
 from deltaweave.delta.jvm.delta_messages import (
     SPARK_ERRORS,
     DeltaMessage,
@@ -27,37 +41,43 @@ from deltaweave.delta.jvm.delta_messages import (
     python_error,
 )
 from deltaweave.delta.jvm.errors import condition_and_state, letting_go, said_by, translated
+from deltaweave.delta.jvm.functions import (
+    class_of_delta,
+    function,
+    function_of_text,
+    instances_of,
+    made_once,
+    setter,
+)
 from deltaweave.delta.jvm.gateway import (
-    JavaObject,
     column_of,
     compute,
     data_frame,
     data_frame_of_plan,
     delta_line,
     expression_of,
-    function,
-    function_of_text,
-    instances_of,
     is_a,
     iterate,
     java_list,
+    java_map,
     jvm,
     map_of_pairs,
     option,
     place_of,
     plan_text,
     running_releases,
+    scala_buffer,
     scala_map,
     scala_map_of,
     select_where,
     seq,
     seq_of,
-    singleton,
     spark_line,
     text_of,
     texts,
 )
 from deltaweave.delta.jvm.local_rows import rows_of_numbers
+from deltaweave.delta.jvm.names import JavaObject, singleton
 from deltaweave.delta.jvm.sessions import active, is_on, zone_rules
 from deltaweave.delta.jvm.threads import alongside, started
 
@@ -66,10 +86,14 @@ __all__ = [
     "DeltaMessage",
     "JavaObject",
     "active",
+    "aliased",
     "alongside",
+    "cast_to",
     "check_is_classic",
     "check_is_data_frame",
     "check_is_path_or_name",
+    "class_of_delta",
+    "column_named",
     "column_of",
     "compute",
     "condition_and_state",
@@ -87,8 +111,11 @@ __all__ = [
     "iterate",
     "jars_with",
     "java_list",
+    "java_map",
     "jvm",
     "letting_go",
+    "literal",
+    "made_once",
     "map_of_pairs",
     "option",
     "place_of",
@@ -97,16 +124,23 @@ __all__ = [
     "rows_of_numbers",
     "running_releases",
     "said_by",
+    "scala_buffer",
     "scala_map",
     "scala_map_of",
     "select_where",
+    "selected",
     "seq",
     "seq_of",
+    "setter",
     "singleton",
     "spark_line",
+    "sql_expression",
     "started",
     "text_of",
     "texts",
     "translated",
+    "unique_number",
+    "where_true",
+    "with_column",
     "zone_rules",
 ]

@@ -10,7 +10,8 @@ from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import convert_exception
 
 from deltaweave.delta.jvm.errors import condition_and_state
-from deltaweave.delta.jvm.gateway import JavaObject, jvm
+from deltaweave.delta.jvm.gateway import jvm
+from deltaweave.delta.jvm.names import JavaObject
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

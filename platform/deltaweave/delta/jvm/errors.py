@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 
 from deltaweave import errors
 from deltaweave.delta.jvm.exceeded_limits import exceeded_limit, limit_that_ended_the_jvm
-from deltaweave.delta.jvm.gateway import JavaObject
+from deltaweave.delta.jvm.names import JavaObject
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,14 @@ never one per file or row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import JavaClass, is_instance_of
 from pyspark.sql import Column, DataFrame
 
 from deltaweave.delta.jvm.argument_checks import check_has_delta
+from deltaweave.delta.jvm.names import JavaObject, Names, singleton
 from deltaweave.tested_releases import Release, check_jar, check_pair, line
 
 if TYPE_CHECKING:
@@ -21,32 +22,10 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-JavaObject: TypeAlias = Any
-
 _PIECE = 4_000  # characters; each may be escaped
 
-_NAMES: WeakKeyDictionary[SparkContext, _Names] = WeakKeyDictionary()
+_NAMES: WeakKeyDictionary[SparkContext, Names] = WeakKeyDictionary()
 _RELEASES: WeakKeyDictionary[SparkContext, tuple[str, str]] = WeakKeyDictionary()
-
-
-class _Names:
-    """Packages and classes of a JVM by their names.
-
-    py4j's own view asks the JVM about each part of a dotted name, every time. That was a third of
-    the calls of a merge. Here, a part that begins with a capital letter or contains a `$` is a
-    class.
-    """
-
-    def __init__(self, client: Any, name: str, singletons: dict[str, JavaObject]) -> None:
-        self._client, self._name, self._singletons = client, name, singletons
-
-    def __getattr__(self, part: str) -> Any:
-        if part.startswith("__"):
-            raise AttributeError(part)
-        name = f"{self._name}.{part}" if self._name else part
-        if part[0].isupper() or "$" in part:
-            return JavaClass(name, self._client)
-        return _Names(self._client, name, self._singletons)
 
 
 def jvm(spark: SparkSession) -> JavaObject:
@@ -54,7 +33,7 @@ def jvm(spark: SparkSession) -> JavaObject:
     context = spark.sparkContext
     if context not in _NAMES:
         gateway: Any = context._gateway
-        names = _Names(gateway._gateway_client, "", {})
+        names = Names(gateway._gateway_client)
         found = _running(spark, names)
         check_pair(*found)
         check_jar(spark.version, _jar(names))
@@ -95,27 +74,22 @@ def _is_on_classpath(spark: SparkSession) -> bool:
     return isinstance(view.org.apache.spark.sql.delta.DeltaLog, JavaClass)
 
 
-def singleton(package: JavaObject, name: str) -> JavaObject:
-    """The instance of a Scala `object`, e.g. `singleton(jvm.org.apache.spark.sql.delta, "X")`."""
-    if isinstance(package, JavaClass):  # an object within an object
-        return getattr(getattr(package, f"{name}$"), "MODULE$")
-    known, full_name = package._singletons, f"{package._name}.{name}$"
-    if full_name not in known:
-        known[full_name] = getattr(getattr(package, f"{name}$"), "MODULE$")
-    return known[full_name]
-
-
 def seq(view: JavaObject, items: Iterable[Any]) -> JavaObject:
     """A Scala immutable Seq of a few items (one py4j call each)."""
-    collected = view.java.util.ArrayList()
-    for item in items:
-        collected.add(item)
-    return seq_of(view, collected)
+    collected = singleton(view.scala.collection.immutable, "Nil")
+    for item in reversed(list(items)):
+        collected = collected.prepended(item)
+    return collected
 
 
 def seq_of(view: JavaObject, items: JavaObject) -> JavaObject:
     """A Scala immutable Seq of a Java list of any length."""
-    return view.scala.jdk.javaapi.CollectionConverters.asScala(items).toSeq()
+    return scala_buffer(view, items).toSeq()
+
+
+def scala_buffer(view: JavaObject, items: JavaObject) -> JavaObject:
+    """A Java list of any length as a Scala Buffer, which is a view of it."""
+    return view.scala.jdk.javaapi.CollectionConverters.asScala(items)
 
 
 def java_list(view: JavaObject, scala_seq: JavaObject) -> JavaObject:
@@ -123,13 +97,20 @@ def java_list(view: JavaObject, scala_seq: JavaObject) -> JavaObject:
     return view.scala.jdk.javaapi.CollectionConverters.asJava(scala_seq)
 
 
+def java_map(view: JavaObject, scala_map: JavaObject) -> JavaObject:
+    """A Java map of a Scala Map of any size."""
+    return view.scala.jdk.javaapi.CollectionConverters.asJava(scala_map)
+
+
 def option(view: JavaObject, value: Any) -> JavaObject:
     """A Scala Option: None becomes scala.None."""
-    return view.scala.Option.apply(value)
+    return singleton(view.scala, "None") if value is None else view.scala.Option.apply(value)
 
 
 def scala_map(view: JavaObject, items: Mapping[str, Any]) -> JavaObject:
     """A Scala immutable Map of a few items."""
+    if not items:
+        return singleton(view.scala.collection.immutable, "Map$EmptyMap")
     java_map = view.java.util.HashMap()
     for key, value in items.items():
         java_map.put(key, value)
@@ -138,78 +119,25 @@ def scala_map(view: JavaObject, items: Mapping[str, Any]) -> JavaObject:
 
 def scala_map_of(view: JavaObject, java_map: JavaObject) -> JavaObject:
     """A Scala immutable Map of a Java map of any size."""
-    return view.scala.jdk.javaapi.CollectionConverters.asScala(java_map).toMap(_same(view))
+    return _map_from(view, view.scala.jdk.javaapi.CollectionConverters.asScala(java_map))
 
 
 def map_of_pairs(view: JavaObject, keys: JavaObject, values: JavaObject) -> JavaObject:
-    """A Scala immutable Map of two Seqs of the same length."""
-    return keys.zip(values).toMap(_same(view))
+    """A Scala immutable Map of two sequences of the same length, the keys an immutable Seq."""
+    return _map_from(view, keys.zip(values))
 
 
-def _same(view: JavaObject) -> JavaObject:
-    """Scala's proof that pairs are pairs."""
-    return singleton(view.scala, "$less$colon$less").refl()
+def _map_from(view: JavaObject, pairs: JavaObject) -> JavaObject:
+    # "from" is a keyword of Python.
+    return getattr(singleton(view.scala.collection.immutable, "Map"), "from")(pairs)
 
 
 def iterate(scala_seq: JavaObject) -> Iterator[JavaObject]:
-    """The items of a short Scala collection (columns, clauses): two py4j calls each."""
-    iterator = scala_seq.iterator()
-    while iterator.hasNext():
-        yield iterator.next()
-
-
-def function(spark: SparkSession, owner: JavaObject, method: str) -> JavaObject:
-    """A Scala function that calls a method of its argument; the method takes none.
-
-    `map` with it takes one py4j call, however long the sequence is.
-
-    Args:
-        spark: The session.
-        owner: The Java class that has the method.
-        method: The method's name.
-    """
-    gateway: Any = spark.sparkContext._gateway
-    no_types = gateway.new_array(jvm(spark).java.lang.Class, 0)
-    return _as_function(
-        jvm(spark), owner, _lookup(spark).unreflect(owner.getMethod(method, no_types))
-    )
-
-
-def function_of_text(
-    spark: SparkSession, owner: JavaObject, method: str, first: JavaObject
-) -> JavaObject:
-    """A Scala function that gives its argument, a text, to a method as the second argument.
-
-    Args:
-        spark: The session.
-        owner: The object that has the method.
-        method: The method's name.
-        first: The method's first argument.
-    """
-    gateway: Any = spark.sparkContext._gateway
-    types = gateway.new_array(jvm(spark).java.lang.Class, 2)
-    types[0], types[1] = first.getClass(), jvm(spark).java.lang.Class.forName("java.lang.String")
-    found = _lookup(spark).unreflect(owner.getClass().getMethod(method, types))
-    return _as_function(jvm(spark), owner.getClass(), found.bindTo(owner).bindTo(first))
-
-
-def instances_of(spark: SparkSession, owner: JavaObject) -> JavaObject:
-    """A Scala predicate that is true for the instances of a Java class."""
-    gateway: Any = spark.sparkContext._gateway
-    view = jvm(spark)
-    any_object = gateway.new_array(view.java.lang.Class, 1)
-    any_object[0] = view.java.lang.Class.forName("java.lang.Object")
-    found = _lookup(spark).unreflect(owner.getClass().getMethod("isInstance", any_object))
-    return _as_function(view, owner, found.bindTo(owner))
-
-
-def _lookup(spark: SparkSession) -> JavaObject:
-    return jvm(spark).java.lang.invoke.MethodHandles.publicLookup()
-
-
-def _as_function(view: JavaObject, owner: JavaObject, handle: JavaObject) -> JavaObject:
-    kind = owner.getClassLoader().loadClass("scala.Function1")
-    return view.java.lang.invoke.MethodHandleProxies.asInterfaceInstance(kind, handle)
+    """The items of a short Scala collection (columns, clauses): a py4j call each."""
+    if number := scala_seq.size():
+        iterator = scala_seq.iterator()
+        for _ in range(number):
+            yield iterator.next()
 
 
 def texts(view: JavaObject, items: Sequence[str]) -> JavaObject:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from deltaweave.delta.jvm.argument_checks import check_is_classic
 from deltaweave.delta.jvm.errors import letting_go, translated
-from deltaweave.delta.jvm.gateway import JavaObject, jvm, singleton
+from deltaweave.delta.jvm.gateway import jvm
+from deltaweave.delta.jvm.names import JavaObject, singleton
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,10 +4,12 @@
 - `catalogs`: finds the log of a table by its name, in the catalog that the name means.
 - `versions`: finds a table's log, and a version in it.
 - `file_list`: a list of data files, read as one Arrow table.
+- `file_paths`: where a file of the log is, so that paths can be compared.
 - `file_layout`: how rows are spread over files.
 - `key_overlap`: how the ranges of a column's values in files overlap.
 - `file_version`: what tells a file in one version from the same file in another.
 - `file_index`: a scan of listed files that does not ask Delta for the list again.
+- `metadata`: columns, partition columns and properties.
 - `actions`: log actions as JSON, read and made without a Spark query.
 - `statistics`: the bounds of a column's values in each file; the only reader of statistics.
 - `statistic_bounds`: what a bound in the log means for each type, and how inexact ones are widened.
@@ -24,9 +26,11 @@ from deltaweave.delta.log.catalogs import place_of_new_table
 from deltaweave.delta.log.features import refuse_unsupported
 from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
 from deltaweave.delta.log.file_layout import FileLayout
-from deltaweave.delta.log.file_list import FileList, decoded, decoded_location, encoder
+from deltaweave.delta.log.file_list import FileList, encoder
+from deltaweave.delta.log.file_paths import decoded, decoded_location
 from deltaweave.delta.log.file_version import FileVersion, file_versions
 from deltaweave.delta.log.key_overlap import KeyOverlap, key_overlaps
+from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
 from deltaweave.delta.log.repeated_hours import PartitionTime, RepeatedHours, hours_that_repeat
 from deltaweave.delta.log.snapshot import TableSnapshot, data_path
@@ -43,6 +47,7 @@ __all__ = [
     "PartitionTime",
     "RepeatedHours",
     "TableLog",
+    "TableMetadata",
     "TableSnapshot",
     "are_bounded",
     "are_without_nulls",

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Action = dict[str, Any]
 
@@ -33,29 +36,36 @@ KEPT_BY_REMOVAL = (
 """Fields of an AddFile that its RemoveFile has too."""
 
 
-def to_json(view: JavaObject, objects: JavaObject) -> list[Action]:
-    """A Scala Seq of a few actions, or of other case classes, as parsed JSON."""
-    text = view.java.io.StringWriter()
-    _mapper(view).writeValue(text, objects)
-    actions: list[Action] = json.loads(jvm_.text_of(text.getBuffer()))
-    return actions
+def to_json(spark: SparkSession, objects: JavaObject) -> Any:
+    """A few actions (a Scala Seq), one of them, or other case classes, as parsed JSON."""
+    text = jvm_.jvm(spark).java.io.StringWriter()
+    _mapper(spark).writeValue(text, objects)
+    return json.loads(jvm_.text_of(text.getBuffer()))
 
 
-def from_json(view: JavaObject, kind: str, actions: Sequence[Action]) -> JavaObject:
+def from_json(spark: SparkSession, kind: str, actions: Sequence[Action]) -> JavaObject:
     """A Java list of Delta's case classes of one kind, e.g. `actions.AddFile`."""
-    mapper = _mapper(view)
-    # Delta's own class loader finds them, even if its jars were added to a running JVM.
-    loader = jvm_.singleton(view.org.apache.spark.sql.delta.util, "JsonUtils").getClass()
-    kind_of = loader.getClassLoader().loadClass(f"org.apache.spark.sql.delta.{kind}")
-    types = mapper.getTypeFactory()
-    a_list = types.constructCollectionType(view.java.util.ArrayList().getClass(), kind_of)
-    return mapper.readValue(json.dumps(actions), a_list)
+    mapper = _mapper(spark)
+
+    def a_list() -> JavaObject:
+        kind_of = jvm_.class_of_delta(spark, f"org.apache.spark.sql.delta.{kind}")
+        lists = jvm_.class_of_delta(spark, "java.util.ArrayList")
+        return mapper.getTypeFactory().constructCollectionType(lists, kind_of)
+
+    return mapper.readValue(json.dumps(actions), jvm_.made_once(spark, f"a list of {kind}", a_list))
 
 
-def json_map(view: JavaObject, items: Mapping[str, int | str]) -> JavaObject:
+def json_map(spark: SparkSession, items: Mapping[str, int | str]) -> JavaObject:
     """A Scala immutable Map of numbers and texts; a few py4j calls for any number."""
-    java_map = _mapper(view).readValue(json.dumps(items), view.java.util.HashMap().getClass())
-    return jvm_.scala_map_of(view, java_map)
+    view = jvm_.jvm(spark)
+    maps = jvm_.class_of_delta(spark, "java.util.HashMap")
+    return jvm_.scala_map_of(view, _mapper(spark).readValue(json.dumps(items), maps))
+
+
+def json_numbers(spark: SparkSession, numbers: Sequence[int]) -> JavaObject:
+    """A Java list of numbers, boxed by their size; one py4j call for any number."""
+    lists = jvm_.class_of_delta(spark, "java.util.ArrayList")
+    return _mapper(spark).readValue(json.dumps(numbers), lists)
 
 
 def removal(add: Action, timestamp_ms: int) -> Action:
@@ -68,5 +78,6 @@ def removal(add: Action, timestamp_ms: int) -> Action:
     }
 
 
-def _mapper(view: JavaObject) -> JavaObject:
-    return jvm_.singleton(view.org.apache.spark.sql.delta.util, "JsonUtils").mapper()
+def _mapper(spark: SparkSession) -> JavaObject:
+    utils = jvm_.singleton(jvm_.jvm(spark).org.apache.spark.sql.delta.util, "JsonUtils")
+    return jvm_.made_once(spark, "Delta's mapper of JSON", utils.mapper)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -18,6 +16,7 @@ from pyspark.sql import functions as F
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import actions
+from deltaweave.delta.log.file_paths import absolute_location, location_in
 from deltaweave.delta.log.num_records import (
     Statistics,
     num_physical_rows,
@@ -34,7 +33,13 @@ if TYPE_CHECKING:
 # Files in one query, which holds them once more as rows and in its tasks: some 100 MB of a driver.
 _FILES_OF_A_QUERY = 100_000
 
-_SCHEME = "^([A-Za-z][A-Za-z0-9+.-]*):/"
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Files of a list for which a boolean mask is true."""
+
+    of: FileList
+    mask: numpy.ndarray
 
 
 @dataclass(frozen=True)
@@ -43,16 +48,33 @@ class FileList:
 
     Attributes:
         spark: The session.
-        files: The AddFiles.
+        listed: The AddFiles, or where they are chosen from.
         data_path: Where the table's data is.
         have_statistics: Whether they have all of their statistics. Delta's data skipping leaves
             statistics out of its lists.
     """
 
     spark: SparkSession
-    files: JavaObject
+    listed: JavaObject | _Chosen
     data_path: str
     have_statistics: bool = False
+
+    @staticmethod
+    def of_actions(spark: SparkSession, adds: list[actions.Action], data_path: str) -> FileList:
+        """A list of new files by their AddFiles as JSON."""
+        made = actions.from_json(spark, "actions.AddFile", adds)
+        files = FileList(spark, jvm_.seq_of(jvm_.jvm(spark), made), data_path)
+        if len(adds) <= actions.FEW:
+            files.__dict__["adds"] = adds
+        return files
+
+    @cached_property
+    def files(self) -> JavaObject:
+        """The AddFiles. Of some of a list, they are chosen when they are first asked for."""
+        if isinstance(self.listed, _Chosen):
+            chosen = self.listed
+            return jvm_.select_where(jvm_.jvm(self.spark), chosen.of.files, chosen.mask)
+        return self.listed
 
     def none(self) -> FileList:
         """An empty list of files of the same table."""
@@ -70,7 +92,8 @@ class FileList:
         """The AddFiles as the log has them, in order; None if there are many."""
         if len(self) > actions.FEW:
             return None
-        return actions.to_json(jvm_.jvm(self.spark), self.files)
+        adds: list[actions.Action] = actions.to_json(self.spark, self.files)
+        return adds
 
     @cached_property
     def statistics(self) -> list[Statistics] | None:
@@ -108,11 +131,9 @@ class FileList:
         vector = add.get("deletionVector")
         marked = vector["cardinality"] if vector else 0
         physical = num_physical_rows(statistics)
-        path = decoded_location(add["path"])
-        is_absolute = path.startswith("/") or re.match(_SCHEME, path)
         return {
             "path": add["path"],
-            "location": path if is_absolute else f"{self.data_path.rstrip('/')}/{path}",
+            "location": absolute_location(add["path"], self.data_path),
             "size": add["size"],
             "partition": json.dumps(add["partitionValues"]),
             "num_records": None if physical is None else physical - marked,
@@ -133,7 +154,7 @@ class FileList:
         return table
 
     def _query(self, further: dict[str, Column]) -> pyarrow.Table:
-        if (size := int(self.files.size())) > _FILES_OF_A_QUERY:
+        if (size := len(self)) > _FILES_OF_A_QUERY:
             import pyarrow as pa
 
             files, step = self.files.toVector(), _FILES_OF_A_QUERY
@@ -144,7 +165,7 @@ class FileList:
         num_records = num_physical_rows_column() - deleted
         return self.data_frame.select(
             "path",
-            _location(self.data_path).alias("location"),
+            location_in(self.data_path).alias("location"),
             "size",
             F.to_json("partitionValues", {"ignoreNullFields": "false"}).alias("partition"),
             num_records.alias("num_records"),
@@ -163,7 +184,11 @@ class FileList:
         return self.spark._jsparkSession.createDataset(self.files, encoder(self.spark, "addFile"))
 
     def __len__(self) -> int:
-        return self.rows.num_rows if "rows" in self.__dict__ else int(self.files.size())
+        return self.rows.num_rows if "rows" in self.__dict__ else self._size
+
+    @cached_property
+    def _size(self) -> int:
+        return int(self.files.size())
 
     @cached_property
     def size_in_bytes(self) -> int:
@@ -206,8 +231,7 @@ class FileList:
         """The files for which the boolean mask is true."""
         if mask.all():
             return self
-        chosen = jvm_.select_where(jvm_.jvm(self.spark), self.files, mask)
-        files = FileList(self.spark, chosen, self.data_path, self.have_statistics)
+        files = FileList(self.spark, _Chosen(self, mask), self.data_path, self.have_statistics)
         if self.__dict__.get("adds") is not None:
             files.__dict__["adds"] = list(compress(self.__dict__["adds"], mask))
         return self._with_rows(files, self.rows.filter(mask))
@@ -258,7 +282,7 @@ class FileList:
         if self.adds is not None:
             now_ms = time.time_ns() // 1_000_000
             removed = [actions.removal(add, now_ms) for add in self.adds]
-            return actions.from_json(jvm_.jvm(self.spark), "actions.RemoveFile", removed)
+            return actions.from_json(self.spark, "actions.RemoveFile", removed)
         adds = self.data_frame
         removes = adds.select(
             *[name for name in actions.KEPT_BY_REMOVAL if name in adds.columns],
@@ -274,27 +298,3 @@ def encoder(spark: SparkSession, action: str) -> JavaObject:
     """Spark's encoder of an action, e.g. `addFile`."""
     implicits = jvm_.singleton(jvm_.jvm(spark).org.apache.spark.sql.delta.implicits, "package")
     return getattr(implicits, f"{action}Encoder")()
-
-
-def decoded_location(path: str) -> str:
-    """An absolute path, percent-decoded, with `scheme:///x` written as `scheme:/x`.
-
-    Writers encode differently ("ü" as it is, or as %C3%BC), so names are compared decoded.
-    """
-    return re.sub(_SCHEME + "{3,}", r"\1:/", unquote(path))
-
-
-def decoded(path: Column) -> Column:
-    """`decoded_location` as a Column."""
-    # url_decode would also turn "+" into a space; in paths it is a plus.
-    path = F.url_decode(F.replace(path, F.lit("+"), F.lit("%2B")))
-    return F.regexp_replace(path, _SCHEME + "{3,}", "$1:/")
-
-
-def _location(path_of_table: str) -> Column:
-    """The `decoded_location` of a file by its `path` in the log, as a Column."""
-    path = decoded(F.col("path"))
-    is_absolute = path.rlike(_SCHEME) | path.startswith("/")
-    return F.when(is_absolute, path).otherwise(
-        F.concat(F.lit(path_of_table.rstrip("/") + "/"), path)
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +19,7 @@ from deltaweave.delta.log.file_index import scan_of_known_files
 from deltaweave.delta.log.file_layout import FileLayout, layout_of
 from deltaweave.delta.log.file_list import FileList, encoder
 from deltaweave.delta.log.file_version import files_not_in, vector_column
+from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.num_records import num_physical_rows_column
 
 if TYPE_CHECKING:
@@ -37,10 +37,15 @@ class TableSnapshot:
     log: JavaObject
     snapshot: JavaObject
 
-    @property
+    @cached_property
     def version(self) -> int:
         """The version."""
         return int(self.snapshot.version())
+
+    @cached_property
+    def metadata(self) -> TableMetadata:
+        """Its columns, partition columns and properties."""
+        return TableMetadata.of(self.spark, self.snapshot.metadata())
 
     @property
     def committed_at_ms(self) -> int:
@@ -50,13 +55,12 @@ class TableSnapshot:
     @property
     def id(self) -> str:
         """Delta's id of the table; a new table in the same place has another id."""
-        return str(self.snapshot.metadata().id())
+        return self.metadata.id
 
     @property
     def created_at_ms(self) -> int | None:
         """When the table with this id was created, in ms since 1970, or None."""
-        created = self.snapshot.metadata().createdTime()
-        return int(created.get()) if created.isDefined() else None
+        return self.metadata.created_at_ms
 
     def last_applied(self, application_id: str) -> int | None:
         """The newest version that was committed with this application id, or None."""
@@ -65,9 +69,9 @@ class TableSnapshot:
     def applied_versions(self, prefix: str = "") -> dict[str, int]:
         """The newest version of each application id that begins with a prefix."""
         # `transactions` takes a job, even where the checksum lists all of them.
-        checksum = self.snapshot.checksumOpt()
-        if checksum.isDefined() and (listed := checksum.get().setTransactions()).isDefined():
-            listed = actions.to_json(jvm_.jvm(self.spark), listed.get())
+        checksum = self._checksum
+        if checksum is not None and (listed := checksum.setTransactions()).isDefined():
+            listed = actions.to_json(self.spark, listed.get())
             pairs = [(each["appId"], each["version"]) for each in listed]
         else:
             text = str(self.snapshot.transactions().mkString(_BETWEEN_IDS))
@@ -86,10 +90,10 @@ class TableSnapshot:
         """Where the table's data is."""
         return data_path(self.log)
 
-    @cached_property
+    @property
     def schema(self) -> StructType:
         """The table's columns."""
-        return StructType.fromJson(json.loads(self.snapshot.metadata().schemaString()))
+        return self.metadata.schema
 
     @cached_property
     def physical_names(self) -> dict[str, str]:
@@ -112,14 +116,12 @@ class TableSnapshot:
 
     def setting(self, name: str) -> str | None:
         """A table property's value, if it is set."""
-        value = self.snapshot.metadata().configuration().get(name)
-        return str(value.get()) if value.isDefined() else None
+        return self.metadata.properties.get(name)
 
     @property
     def partition_columns(self) -> list[str]:
         """The table's partition columns."""
-        names = self.snapshot.metadata().partitionColumns()
-        return [str(names.apply(number)) for number in range(names.size())]
+        return list(self.metadata.partition_columns)
 
     @property
     def files(self) -> DataFrame:
@@ -146,30 +148,37 @@ class TableSnapshot:
 
         None if it does not list them (Delta protocol, section "Version Checksum File").
         """
-        checksum = self.snapshot.checksumOpt()
         is_trusted = jvm_.is_on(self.spark, _FILES_IN_CHECKSUM, otherwise=True)
-        if not is_trusted or not checksum.isDefined():
+        if not is_trusted or self._checksum is None:
             return None
-        listed = checksum.get().allFiles()
-        if not listed.isDefined() or listed.get().size() != checksum.get().numFiles():
+        listed = self._checksum.allFiles()
+        if not listed.isDefined():
             return None
-        return listed.get()
+        files = listed.get()
+        return files if files.size() == self.num_files else None
+
+    @cached_property
+    def _checksum(self) -> JavaObject | None:
+        """The version's checksum, if it has one."""
+        found = self.snapshot.checksumOpt()
+        return found.get() if found.isDefined() else None
 
     @property
+    def has_checksum(self) -> bool:
+        """Whether the numbers of files and bytes are known without a job."""
+        return self._checksum is not None
+
+    @cached_property
     def num_files(self) -> int:
         """How many data files there are; a job if the version has no checksum."""
-        checksum = self.snapshot.checksumOpt()
-        return int(
-            checksum.get().numFiles() if checksum.isDefined() else self.snapshot.numOfFiles()
-        )
+        checksum = self._checksum
+        return int(self.snapshot.numOfFiles() if checksum is None else checksum.numFiles())
 
-    @property
+    @cached_property
     def size_in_bytes(self) -> int:
         """Their total size, in bytes; a job if the version has no checksum."""
-        checksum = self.snapshot.checksumOpt()
-        return int(
-            checksum.get().tableSizeBytes() if checksum.isDefined() else self.snapshot.sizeInBytes()
-        )
+        checksum = self._checksum
+        return int(self.snapshot.sizeInBytes() if checksum is None else checksum.tableSizeBytes())
 
     def num_records(self) -> int | None:
         """The number of rows by statistics, or None if a file has none.
@@ -221,12 +230,6 @@ class TableSnapshot:
         """
         listed = self.listed_files()
         return self.read() if listed is None else self.read_files(listed)
-
-    @property
-    def keeps_change_feed(self) -> bool:
-        """Whether the table records its changes for the change data feed."""
-        setting = self.snapshot.metadata().configuration().get("delta.enableChangeDataFeed")
-        return bool(setting.isDefined() and setting.get().lower() == "true")
 
     def read_change_feed(self, since: int) -> DataFrame:
         """The changes that the commits from version `since` up to this one made."""

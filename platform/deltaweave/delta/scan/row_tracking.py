@@ -49,15 +49,14 @@ class TrackedColumns:
 
 def tracked_columns(transaction: Transaction) -> TrackedColumns | None:
     """The columns that keep row ids and commit versions, or None if the table does not track."""
-    properties = transaction.snapshot.metadata().configuration()
-    enabled = properties.get(ENABLED)
-    if not (enabled.isDefined() and enabled.get().lower() == "true"):
+    metadata = transaction.table.metadata
+    if not metadata.is_on(ENABLED):
         return None
 
     def column(setting: str, owner: str, field: str) -> TrackedColumn:
-        name = properties.get(setting).get()
-        metadata = tracked_metadata(transaction.merge.spark, owner, name)
-        return TrackedColumn(name, field, json.loads(metadata.json()))
+        name = metadata.properties[setting]
+        accepted = tracked_metadata(transaction.merge.spark, owner, name)
+        return TrackedColumn(name, field, json.loads(accepted.json()))
 
     return TrackedColumns(
         row_id=column(_ROW_ID_COLUMN, "RowId", "row_id"),

@@ -64,7 +64,7 @@ def is_cached(merge: ResolvedMerge) -> bool:
 
 def source_may_read_target(merge: ResolvedMerge) -> bool:
     """Whether the source reads the target's table, or something of which that cannot be told."""
-    plan = merge.node.source()
+    plan = merge.source_plan
     return _may_read_target(merge, (plan, *jvm_.iterate(plan.subqueriesAll())))
 
 
@@ -206,7 +206,7 @@ def first_of_partitions(rows: DataFrame, number: int) -> DataFrame:
 def _ignores_unreadable_files(merge: ResolvedMerge) -> bool:
     if any(jvm_.is_on(merge.spark, key, otherwise=False) for key in _IGNORING_FILES):
         return True
-    leaves = jvm_.iterate(merge.node.source().collectLeaves())
+    leaves = jvm_.iterate(merge.source_plan.collectLeaves())
     return any(_ignores_files(merge.spark, leaf) for leaf in leaves)
 
 

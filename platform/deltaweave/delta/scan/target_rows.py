@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit import Transaction
@@ -50,14 +49,14 @@ def target_plan(
         if row_index_column is None
         else read_with_row_index(transaction, files)
     )
-    kept = list(jvm_.iterate(merge.node.target().output()))
+    kept = list(jvm_.iterate(merge.target_plan.output()))
     if columns is not None:
         kept = [attribute for attribute in kept if attribute.name() in columns]
     extra = {}
     if file_column is not None:
         extra[file_column] = file_metadata(base, "file_path")
     if row_column is not None:
-        extra[row_column] = F.monotonically_increasing_id()
+        extra[row_column] = jvm_.unique_number(merge.spark)
     if row_index_column is not None:
         extra[row_index_column] = file_metadata(base, "row_index")
     for column in tracked:

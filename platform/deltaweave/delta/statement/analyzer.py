@@ -8,12 +8,12 @@ errors are therefore Delta's.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import NullType
 
 from deltaweave import errors
 from deltaweave.delta import jvm as jvm_
@@ -26,15 +26,6 @@ from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_CLAUSE_NODES = {
-    "DeltaMergeIntoMatchedUpdateClause": ("matched", "update"),
-    "DeltaMergeIntoMatchedDeleteClause": ("matched", "delete"),
-    "DeltaMergeIntoNotMatchedInsertClause": ("not_matched", "insert"),
-    "DeltaMergeIntoNotMatchedBySourceUpdateClause": ("not_matched_by_source", "update"),
-    "DeltaMergeIntoNotMatchedBySourceDeleteClause": ("not_matched_by_source", "delete"),
-}
-
 
 # Common table expressions and parameters.
 _AROUND_A_STATEMENT = {"UnresolvedWith", "NameParameterizedQuery", "PosParameterizedQuery"}
@@ -95,7 +86,8 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
     """
     spark, table = parsed.spark, parsed.table
     execution = jvm_.jvm(spark).org.apache.spark.sql.execution
-    skip = jvm_.singleton(execution, "CommandExecutionMode").SKIP()
+    modes = jvm_.singleton(execution, "CommandExecutionMode")
+    skip = jvm_.made_once(spark, "no execution of commands", modes.SKIP)
     with translated(table):
         analyzed = spark._jsparkSession.sessionState().executePlan(parsed.plan, skip).analyzed()
     name = analyzed.getClass().getSimpleName()
@@ -111,41 +103,45 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
             table=table,
             hint="Give a statement that starts with MERGE INTO.",
         )
-    _refuse_reserved_names(analyzed, table)
-    _refuse_other_columns(analyzed, table)
+    target, source = (
+        spark_schema(each.schema()) for each in (analyzed.target(), analyzed.source())
+    )
+    _refuse_reserved_names([*target.names, *source.names], table)
+    _refuse_other_columns(analyzed, target.names, table)
     _refuse_condition_of_another_type(spark, analyzed, table)
     if parsed.is_of_delta_builder:
         _refuse_columns_of_the_other_table(analyzed, table)
-    nodes = [
-        *jvm_.iterate(analyzed.matchedClauses()),
-        *jvm_.iterate(analyzed.notMatchedClauses()),
-        *jvm_.iterate(analyzed.notMatchedBySourceClauses()),
-    ]
-    clauses = tuple(_clause(spark, node) for node in nodes)
-    return ResolvedMerge(spark, table, analyzed, clauses, skip_unchanged_updates)
+    nodes = {
+        "matched": analyzed.matchedClauses(),
+        "not_matched": analyzed.notMatchedClauses(),
+        "not_matched_by_source": analyzed.notMatchedBySourceClauses(),
+    }
+    clauses = tuple(
+        _clause(spark, kind, node) for kind, each in nodes.items() for node in jvm_.iterate(each)
+    )
+    return ResolvedMerge(spark, table, analyzed, target, clauses, skip_unchanged_updates)
 
 
-def _refuse_reserved_names(analyzed: JavaObject, table: str) -> None:
-    for plan in (analyzed.target(), analyzed.source()):
-        for name in spark_schema(plan.schema()).names:
-            if name.lower().startswith(RESERVED_PREFIX):
-                raise errors.StatementError(
-                    f"column {name!r} begins with {RESERVED_PREFIX!r}, the names of columns that "
-                    "the engine adds while it works.",
-                    table=table,
-                    hint="Rename the column; in the source, use an alias.",
-                )
+def _refuse_reserved_names(names: Sequence[str], table: str) -> None:
+    for name in names:
+        if name.lower().startswith(RESERVED_PREFIX):
+            raise errors.StatementError(
+                f"column {name!r} begins with {RESERVED_PREFIX!r}, the names of columns that the "
+                "engine adds while it works.",
+                table=table,
+                hint="Rename the column; in the source, use an alias.",
+            )
 
 
-def _refuse_other_columns(analyzed: JavaObject, table: str) -> None:
+def _refuse_other_columns(analyzed: JavaObject, names: Sequence[str], table: str) -> None:
     """Refuse a view as target that renames or reorders columns, as Delta does when it runs.
 
     A view that leaves columns out is refused later, as a schema that changed since analysis.
     """
     # Delta's scans leave void columns out.
-    schema = spark_schema(analyzed.targetFileIndex().metadata().schema())
-    of_table = [f.name.lower() for f in schema.fields if not isinstance(f.dataType, NullType)]
-    of_target = [name.lower() for name in spark_schema(analyzed.target().schema()).names]
+    schema = json.loads(analyzed.targetFileIndex().metadata().schemaString())
+    of_table = [field["name"].lower() for field in schema["fields"] if field["type"] != "void"]
+    of_target = [name.lower() for name in names]
     if len(of_target) == len(of_table) and of_target != of_table:
         raise errors.StatementError(
             "the target is a view that renames or reorders the columns of its table.",
@@ -185,12 +181,11 @@ def _refuse_condition_of_another_type(
         target.join(source, jvm_.column_of(spark, condition))
 
 
-def _clause(spark: SparkSession, node: JavaObject) -> ResolvedClause:
-    kind, action = _CLAUSE_NODES[node.getClass().getSimpleName()]
+def _clause(spark: SparkSession, kind: str, node: JavaObject) -> ResolvedClause:
     condition = node.condition()
     return ResolvedClause(
         kind=kind,
-        action=action,
+        action=str(node.clauseType()).lower(),
         condition=jvm_.column_of(spark, condition.get()) if condition.isDefined() else None,
         node=node,
         spark=spark,

@@ -12,7 +12,7 @@ from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import are_bounded
-from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
+from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge, conjuncts
 from deltaweave.delta.statement.spark_types import spark_type
 from deltaweave.identifiers import column
 
@@ -58,7 +58,7 @@ def skipping_predicates(merge: ResolvedMerge) -> list[JavaObject]:
 
     Files in which no row satisfies them need not be read for matches.
     """
-    predicates = _conjuncts_over_target(merge, merge.node.condition())
+    predicates = _conjuncts_over_target(merge, merge.condition_conjuncts)
     if merge.is_matched_only:
         clause_predicate = _any_of(merge, merge.clauses)
         if clause_predicate is not None:
@@ -77,22 +77,23 @@ def _any_of(merge: ResolvedMerge, clauses: Sequence[ResolvedClause]) -> JavaObje
     parts = []
     for clause in clauses:
         condition = clause.node.condition()
-        conjuncts = _conjuncts_over_target(merge, condition.get()) if condition.isDefined() else []
-        if not conjuncts:
+        all_of_it = conjuncts(condition.get()) if condition.isDefined() else []
+        over_target = _conjuncts_over_target(merge, all_of_it)
+        if not over_target:
             return None
-        parts.append(reduce(expressions.And, conjuncts))
+        parts.append(reduce(expressions.And, over_target))
     return reduce(expressions.Or, parts)
 
 
 def equalities(merge: ResolvedMerge) -> list[Equality]:
     """The conjuncts of the ON condition that set a target column equal to a value of the source."""
-    known = (_equality(merge, conjunct) for conjunct in _conjuncts(merge.node.condition()))
+    known = (_equality(merge, conjunct) for conjunct in merge.condition_conjuncts)
     return [equality for equality in known if equality is not None]
 
 
 def equalities_alone(merge: ResolvedMerge) -> list[Equality] | None:
     """The same, if the ON condition has no other conjuncts; else None."""
-    known = [_equality(merge, conjunct) for conjunct in _conjuncts(merge.node.condition())]
+    known = [_equality(merge, conjunct) for conjunct in merge.condition_conjuncts]
     found = [equality for equality in known if equality is not None]
     return found if len(found) == len(known) else None
 
@@ -144,7 +145,7 @@ def _values_and_columns(
     merge: ResolvedMerge, clause: ResolvedClause
 ) -> Iterator[tuple[JavaObject, bool]]:
     """The expression that an update gives each column, and whether that is the column itself."""
-    output = jvm_.iterate(merge.node.target().output())
+    output = jvm_.iterate(merge.target_plan.output())
     attributes = dict(zip(merge.target_schema.names, output, strict=True))
     values = jvm_.iterate(clause.value_expressions())
     for name, value in zip(merge.evolved_schema.names, values, strict=True):
@@ -158,11 +159,11 @@ def keeps_columns(merge: ResolvedMerge, clause: ResolvedClause, names: Sequence[
     """
     actions = list(jvm_.iterate(clause.node.resolvedActions()))
     output = dict(
-        zip(merge.target_schema.names, jvm_.iterate(merge.node.target().output()), strict=True)
+        zip(merge.target_schema.names, jvm_.iterate(merge.target_plan.output()), strict=True)
     )
     equal = [
         (conjunct.left(), conjunct.right())
-        for conjunct in _conjuncts(merge.node.condition())
+        for conjunct in merge.condition_conjuncts
         if conjunct.getClass().getSimpleName() in ("EqualTo", "EqualNullSafe")
     ]
 
@@ -187,7 +188,8 @@ def _ordered_column(
 ) -> tuple[tuple[str, ...], DataType, DataType] | None:
     """A target column or field whose values statistics bound: path, type, type compared in."""
     compared_as = spark_type(expression.dataType())
-    if expression.getClass().getSimpleName() == "Cast":
+    kind = _kind(expression)
+    if kind == "Cast":
         # Casts of whole numbers to wider ones or to doubles keep their order.
         child, wider = expression.child(), expression.dataType().simpleString()
         own = child.dataType().simpleString()
@@ -195,18 +197,24 @@ def _ordered_column(
             return None
         if wider not in (*_WHOLE_NUMBERS[_WHOLE_NUMBERS.index(own) :], "double"):
             return None
-        expression = child
-    path, data_type = _field(merge, expression)
+        expression, kind = child, _kind(child)
+    path, data_type = _field(merge, expression, kind)
     if data_type is None or not are_bounded(data_type):
         return None
     return path, data_type, compared_as
 
 
-def _field(merge: ResolvedMerge, expression: JavaObject) -> tuple[tuple[str, ...], DataType | None]:
+def _kind(expression: JavaObject) -> str:
+    return str(expression.getClass().getSimpleName())
+
+
+def _field(
+    merge: ResolvedMerge, expression: JavaObject, kind: str
+) -> tuple[tuple[str, ...], DataType | None]:
     """The path and type of a target column or nested field; None for other expressions."""
-    kind = expression.getClass().getSimpleName()
     if kind == "GetStructField":
-        path, struct = _field(merge, expression.child())
+        child = expression.child()
+        path, struct = _field(merge, child, _kind(child))
         if not isinstance(struct, StructType):
             return (), None
         field = struct.fields[expression.ordinal()]
@@ -214,7 +222,7 @@ def _field(merge: ResolvedMerge, expression: JavaObject) -> tuple[tuple[str, ...
     if kind != "AttributeReference":
         return (), None
     # By id, because the statement may spell the name in another case than the table.
-    place = jvm_.place_of(jvm_.jvm(merge.spark), merge.node.target().output(), expression)
+    place = jvm_.place_of(jvm_.jvm(merge.spark), merge.target_plan.output(), expression)
     if place < 0:
         return (), None
     field = merge.target_schema.fields[place]
@@ -226,29 +234,24 @@ def _is_of_source(merge: ResolvedMerge, expression: JavaObject) -> bool:
     references = expression.references()
     return bool(
         references.nonEmpty()
-        and references.subsetOf(merge.node.source().outputSet())
+        and references.subsetOf(merge.source_attributes)
         and expression.deterministic()
     )
 
 
-def _conjuncts(expression: JavaObject) -> list[JavaObject]:
-    """The AND-ed parts of an expression."""
-    if expression.getClass().getSimpleName() == "And":
-        return [*_conjuncts(expression.left()), *_conjuncts(expression.right())]
-    return [expression]
-
-
-def _conjuncts_over_target(merge: ResolvedMerge, expression: JavaObject) -> list[JavaObject]:
-    """The AND-ed parts of a condition that read target attributes alone, in a simple form.
+def _conjuncts_over_target(
+    merge: ResolvedMerge, expressions: Sequence[JavaObject]
+) -> list[JavaObject]:
+    """Those of the AND-ed parts of a condition that read target attributes alone, in a simple form.
 
     An untyped NULL is left out: Spark refuses it when rows are joined.
     """
-    target = merge.node.target().outputSet()
+    target = merge.target_attributes
     return [
         part
-        for each in _conjuncts(expression)
+        for each in expressions
         if each.references().subsetOf(target) and each.dataType().simpleString() == "boolean"
-        for part in _conjuncts(_simplified(merge, each))
+        for part in conjuncts(_simplified(merge, each))
     ]
 
 
@@ -259,7 +262,7 @@ def _simplified(merge: ResolvedMerge, condition: JavaObject) -> JavaObject:
     of text, `k < 10` over bigint with a cast of 10, and BETWEEN as its own expression.
     """
     catalyst = jvm_.jvm(merge.spark).org.apache.spark.sql.catalyst
-    plan = catalyst.plans.logical.Filter(condition, merge.node.target())
+    plan = catalyst.plans.logical.Filter(condition, merge.target_plan)
     for rule in _SIMPLIFYING:
         simpler = jvm_.singleton(catalyst.optimizer, rule).apply(plan)
         # The operand of a BETWEEN may become a column of its own below.

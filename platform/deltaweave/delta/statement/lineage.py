@@ -43,7 +43,7 @@ def origins(merge: ResolvedMerge) -> dict[str, frozenset[Origin]]:
     These are the values that any UPDATE or INSERT assigns; values that the target already has do
     not count.
     """
-    plan = merge.node.source()
+    plan = merge.source_plan
     made_of = _made_of(json.loads(plan.toJSON()))
     for union, children in _unions(plan):
         for child in children:

@@ -80,7 +80,7 @@ def target_reads(merge: ResolvedMerge, *, checks_rows: bool) -> TargetReads:
 
     computed: dict[int, numpy.ndarray] = {}
     read, of_source_alone = [], set()
-    of_table = merge.node.target().outputSet()
+    of_table = merge.target_attributes
     for i, clause in enumerate(merge.clauses):
         if clause.kind != "matched":
             continue
@@ -106,7 +106,7 @@ def target_reads(merge: ResolvedMerge, *, checks_rows: bool) -> TargetReads:
     of_target = of_table.intersect(both)
     if of_target.isEmpty():
         return TargetReads(computed)
-    of_source = merge.node.source().outputSet().intersect(both)
+    of_source = merge.source_attributes.intersect(both)
     return TargetReads(
         computed,
         [Attribute.of(node) for node in jvm_.iterate(of_target)],

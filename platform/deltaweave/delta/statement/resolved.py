@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
+
+
+def conjuncts(expression: JavaObject) -> list[JavaObject]:
+    """The AND-ed parts of an expression."""
+    if expression.getClass().getSimpleName() == "And":
+        return [*conjuncts(expression.left()), *conjuncts(expression.right())]
+    return [expression]
+
+
 @dataclass(frozen=True)
 class ResolvedClause:
     """A WHEN clause after analysis.
@@ -64,8 +74,8 @@ class ResolvedClause:
 
     def value_expressions(self) -> JavaObject:
         """The same as a Scala Seq of expressions, in a few JVM calls."""
-        actions = self.node.resolvedActions()
-        return actions.map(jvm_.function(self.spark, actions.head().getClass(), "expr"))
+        value = jvm_.function(self.spark, f"{_LOGICAL}.DeltaMergeAction", "expr")
+        return self.node.resolvedActions().map(value)
 
     def row(self, wanted: numpy.ndarray | None = None) -> Column:
         """The values as one struct, in a few JVM calls; only those for which the mask is true."""
@@ -101,6 +111,7 @@ class ResolvedMerge:
         spark: The session that resolved it.
         table: What messages call the target.
         node: Delta's resolved MERGE node.
+        target_schema: The target's schema when the statement was resolved.
         clauses: In statement order within each kind: matched, not matched, not matched by source.
         skips_unchanged: Whether updates that change no value are skipped.
     """
@@ -108,6 +119,7 @@ class ResolvedMerge:
     spark: SparkSession
     table: str
     node: JavaObject
+    target_schema: StructType
     clauses: tuple[ResolvedClause, ...]
     skips_unchanged: bool = False
 
@@ -116,36 +128,66 @@ class ResolvedMerge:
         """Where the target's data is."""
         return str(self.target_log.dataPath().toString())
 
-    @property
+    @cached_property
+    def target_index(self) -> JavaObject:
+        """Delta's index of the target's files, with metadata and protocol of then."""
+        return self.node.targetFileIndex()
+
+    @cached_property
     def target_log(self) -> JavaObject:
         """Delta's log of the target."""
-        return self.node.targetFileIndex().deltaLog()
+        return self.target_index.deltaLog()
+
+    @cached_property
+    def target_plan(self) -> JavaObject:
+        """The target as a plan of Spark."""
+        return self.node.target()
+
+    @cached_property
+    def source_plan(self) -> JavaObject:
+        """The source as a plan of Spark."""
+        return self.node.source()
+
+    @cached_property
+    def condition_expression(self) -> JavaObject:
+        """The ON condition as Spark's expression."""
+        return self.node.condition()
+
+    @cached_property
+    def condition_conjuncts(self) -> list[JavaObject]:
+        """The AND-ed parts of the ON condition."""
+        return conjuncts(self.condition_expression)
+
+    @cached_property
+    def target_attributes(self) -> JavaObject:
+        """The set of the target's attributes."""
+        return self.target_plan.outputSet()
+
+    @cached_property
+    def source_attributes(self) -> JavaObject:
+        """The set of the source's attributes."""
+        return self.source_plan.outputSet()
 
     @cached_property
     def condition(self) -> Column:
         """The ON condition over source and target attributes."""
-        return jvm_.column_of(self.spark, self.node.condition())
+        return jvm_.column_of(self.spark, self.condition_expression)
 
     @property
     def condition_text(self) -> str:
         """The ON condition as Spark prints it."""
-        return str(self.node.condition().toString())
+        return str(self.condition_expression.toString())
 
     @cached_property
     def source(self) -> DataFrame:
         """The source as the statement gives it."""
-        return jvm_.data_frame_of_plan(self.spark, self.node.source())
+        return jvm_.data_frame_of_plan(self.spark, self.source_plan)
 
     @cached_property
     def target_columns(self) -> list[Column]:
         """The target's columns, in the order of its schema."""
-        output = jvm_.iterate(self.node.target().output())
+        output = jvm_.iterate(self.target_plan.output())
         return [jvm_.column_of(self.spark, attribute) for attribute in output]
-
-    @cached_property
-    def target_schema(self) -> StructType:
-        """The target's schema when the statement was resolved."""
-        return spark_schema(self.node.target().schema())
 
     @cached_property
     def evolved_schema(self) -> StructType:
@@ -182,17 +224,17 @@ class ResolvedMerge:
     def reads_source_alone(self, clause: ResolvedClause) -> bool:
         """Whether the clause's values read no column of the target."""
         read = self._attributes.apply(clause.node.resolvedActions())
-        return bool(read.subsetOf(self.node.source().outputSet()))
+        return bool(read.subsetOf(self.source_attributes))
 
     def is_of_source_alone(self, clause: ResolvedClause) -> bool:
         """Whether its condition and values depend on nothing but the source row."""
         read = clause.node.references()
         is_same_again = clause.node.deterministic()
-        return bool(is_same_again and read.subsetOf(self.node.source().outputSet()))
+        return bool(is_same_again and read.subsetOf(self.source_attributes))
 
     def condition_columns(self) -> list[str]:
         """Names of the target columns that the ON condition reads."""
-        read = self.node.target().outputSet().intersect(self.node.condition().references())
+        read = self.target_attributes.intersect(self.condition_expression.references())
         return [attribute.name() for attribute in jvm_.iterate(read)]
 
     def scan_columns(self) -> list[str]:
@@ -202,23 +244,16 @@ class ResolvedMerge:
         """
         if self.skips_unchanged:
             return list(self.target_schema.names)
-        read = self.node.target().outputSet().intersect(self._read_by_conditions)
+        read = self.target_attributes.intersect(self._read_by_conditions)
         return [attribute.name() for attribute in jvm_.iterate(read)]
 
     def used_source(self) -> DataFrame:
         """The source, with the columns that the ON condition or any part of a clause reads."""
-        read = self._read_by_conditions
-        for clause in self.clauses:
-            if clause.action != "delete":
-                # "$plus$plus" is how the JVM spells Scala's "++".
-                values = self._attributes.apply(clause.node.resolvedActions())
-                read = getattr(read, "$plus$plus")(values)
-        source = self.node.source()
-        used = source.outputSet().intersect(read)
-        if used.size() == source.output().size():
+        read = self.node.references()
+        if self.source_attributes.subsetOf(read):
             return self.source
-        columns = [jvm_.column_of(self.spark, attribute) for attribute in jvm_.iterate(used)]
-        return self.source.select(*columns)
+        used = jvm_.iterate(self.source_attributes.intersect(read))
+        return self.source.select(*[jvm_.column_of(self.spark, attribute) for attribute in used])
 
     @property
     def is_case_sensitive(self) -> bool:
@@ -238,5 +273,5 @@ class ResolvedMerge:
     def _read_by_conditions(self) -> JavaObject:
         """The attributes that a condition reads."""
         of_clauses = [clause.node.condition() for clause in self.clauses]
-        conditions = [self.node.condition(), *[c.get() for c in of_clauses if c.isDefined()]]
+        conditions = [self.condition_expression, *[c.get() for c in of_clauses if c.isDefined()]]
         return self.attributes_of(conditions)

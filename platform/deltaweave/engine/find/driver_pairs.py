@@ -16,7 +16,6 @@ from urllib.parse import quote
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
     are_own,
-    assumes_new_calendar,
     marked_rows,
     may_mark_here,
 )
@@ -81,6 +80,7 @@ def pairs_on_driver(
     conjuncts: Sequence[Equality],
     *,
     with_insertable: bool,
+    new_calendar: bool,
 ) -> DriverPairs:
     """Find the pairs in the candidate files.
 
@@ -90,6 +90,7 @@ def pairs_on_driver(
         source: The source's rows.
         conjuncts: The equalities that the ON condition consists of.
         with_insertable: Whether the pairs have `INSERTABLE`.
+        new_calendar: As `assumes_new_calendar` says.
 
     Raises:
         NotRewritableError: Spark must find the pairs.
@@ -105,7 +106,6 @@ def pairs_on_driver(
     partitioned_by = PartitionColumns.of(transaction)
     texts = candidates.rows["partition"].to_pylist()
     partitions = [partitioned_by.of_file(text) for text in texts]
-    new_calendar = assumes_new_calendar(transaction.merge.spark)
     # The first one says which rows are possible, and a partition's value is that of all its rows.
     columns = sorted(columns, key=lambda column: column.is_of_partition)
     found = _joined(paths, partitions, columns, keys, new_calendar=new_calendar)

@@ -13,10 +13,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from deltaweave.delta.jvm import column_of, translated
+from deltaweave.delta.jvm import (
+    aliased,
+    cast_to,
+    column_named,
+    column_of,
+    literal,
+    selected,
+    sql_expression,
+    translated,
+    where_true,
+    with_column,
+)
 from deltaweave.delta.scan import estimated_bytes, first_of_partitions
 from deltaweave.delta.statement import Equality, ResolvedMerge, TargetReads
 from deltaweave.engine import limits
@@ -164,16 +174,18 @@ def _collected(
     reads: TargetReads,
 ) -> DataFrame:
     """A row for each source row: keys, clauses, values, columns that clauses read."""
-    rows = _bounded(source)
-    matched = F.lit(NO_CLAUSE) if reads.takes_query else first_match(merge)
-    taken = {CLAUSE: matched, INSERT_CLAUSE: first_insert(merge)}
-    keys = [equality.source.alias(f"{KEY}{i}") for i, equality in enumerate(conjuncts)]
+    spark = merge.spark
+    matched = literal(spark, NO_CLAUSE) if reads.takes_query else first_match(merge)
+    rows = with_column(_bounded(source), CLAUSE, matched)
+    rows = with_column(rows, INSERT_CLAUSE, first_insert(merge))
+    keys = [aliased(equality.source, f"{KEY}{i}") for i, equality in enumerate(conjuncts)]
+    taken = [column_named(spark, name) for name in (CLAUSE, INSERT_CLAUSE)]
     values = values_where_taken(merge, values_of, reads, (CLAUSE, INSERT_CLAUSE))
     read = [
-        column_of(merge.spark, attribute.node).alias(f"{READ}{i}")
+        aliased(column_of(spark, attribute.node), f"{READ}{i}")
         for i, attribute in enumerate(reads.source)
     ]
-    return rows.withColumns(taken).select(*keys, CLAUSE, INSERT_CLAUSE, *values, *read)
+    return selected(rows, [*keys, *taken, *values, *read])
 
 
 def values_where_taken(
@@ -197,9 +209,10 @@ def values_where_taken(
         if name not in values:
             clauses = [j for j, other in values_of.items() if other == name]
             listed = ", ".join(map(str, clauses))
-            is_taken = F.expr(" OR ".join(f"{column} IN ({listed})" for column in taken))
+            condition = " OR ".join(f"{column} IN ({listed})" for column in taken)
             if reads.of_source_alone.intersection(clauses):
-                is_taken = F.lit(True)
+                condition = "true"
+            is_taken = sql_expression(merge.spark, condition)
             kept = reads.kept(i, merge.evolved_schema.names)
             fields = [
                 # Arrow refuses a struct with two fields of the same name.
@@ -207,8 +220,9 @@ def values_where_taken(
                 for place, field in enumerate(merge.evolved_schema.fields)
                 if field.name not in kept
             ]
-            row = merge.clauses[i].row(reads.computed.get(i)).cast(StructType(fields))
-            values[name] = F.when(is_taken, row).alias(name)
+            row = merge.clauses[i].row(reads.computed.get(i))
+            row = cast_to(merge.spark, row, StructType(fields))
+            values[name] = aliased(where_true(merge.spark, is_taken, row), name)
     return list(values.values())
 
 

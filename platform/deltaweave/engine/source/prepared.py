@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave.delta.jvm import delta_message, translated
+from deltaweave.delta.jvm import delta_message, translated, unique_number
 from deltaweave.delta.scan import materialized, reason_to_materialize, with_files_chosen
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
@@ -139,7 +139,7 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
         return
     setting, default = _STORAGE_LEVELS[min(attempt, len(_STORAGE_LEVELS)) - 1]
     level = merge.spark.conf.get(f"{_SETTING}.{setting}", default) or default
-    numbered = used.withColumn(SOURCE_ROW_ID, F.monotonically_increasing_id())
+    numbered = used.withColumn(SOURCE_ROW_ID, unique_number(merge.spark))
     with ExitStack() as stack:
         with translated(merge.table, otherwise=SourceError):
             kept = stack.enter_context(materialized(numbered, level))

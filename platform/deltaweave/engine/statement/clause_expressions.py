@@ -12,6 +12,7 @@ from functools import reduce
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from deltaweave.delta.jvm import literal
 from deltaweave.delta.statement import ResolvedClause, ResolvedMerge
 from deltaweave.engine.columns import CLAUSE, NO_CLAUSE, SOURCE_ROW_PRESENT
 from deltaweave.engine.statement.schema_evolution import changes_nothing
@@ -67,12 +68,21 @@ def first_match(merge: ResolvedMerge) -> Column:
 
 
 def _first_place(merge: ResolvedMerge, kind: str) -> Column:
-    taken: Column = F.lit(NO_CLAUSE)
+    taken: Column | None = None
     for i, clause in reversed(list(enumerate(merge.clauses))):
         if clause.kind == kind:
-            condition = clause.condition
-            taken = F.lit(i) if condition is None else F.when(condition, i).otherwise(taken)
-    return taken
+            taken = _place_if(merge, clause.condition, i, taken)
+    return literal(merge.spark, NO_CLAUSE) if taken is None else taken
+
+
+def _place_if(
+    merge: ResolvedMerge, condition: Column | None, place: int, otherwise: Column | None
+) -> Column:
+    number = literal(merge.spark, place)
+    if condition is None:
+        return number
+    none = literal(merge.spark, NO_CLAUSE) if otherwise is None else otherwise
+    return F.when(condition, number).otherwise(none)
 
 
 def insertable(merge: ResolvedMerge) -> Column | None:

@@ -67,7 +67,7 @@ def _changed_and_remaining(
     """
     import numpy as np
 
-    if transaction.keeps_change_feed:
+    if transaction.metadata.keeps_change_feed:
         return None
     parts = rows_from_source_alone(transaction, source, scan)
     if parts is None:

@@ -68,7 +68,7 @@ def _updated_and_inserted(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
 ) -> list[DataFrame]:
     """Updated and inserted rows: from the source alone if it has all that they need."""
-    if not transaction.keeps_change_feed:
+    if not transaction.metadata.keeps_change_feed:
         rows = rows_from_source_alone(transaction, source, scan)
         if rows is not None:
             return rows

@@ -213,7 +213,7 @@ def _of_partitions(transaction: Transaction) -> str | None:
             return f"{of_partitions}, of type {kind.simpleString()}"
         if _OF_LIMITED_LENGTH in metadata:
             return f"{of_partitions}, which is of limited length"
-        if not (transaction.own_files.has_random_directories or is_plain(name)):
+        if not (transaction.metadata.has_random_directories or is_plain(name)):
             return f"{of_partitions}, whose name is escaped in the names of directories"
     return None
 

@@ -108,7 +108,7 @@ def _write_files(
     """Write rewritten files, by the paths of the old ones, and files of the other new rows."""
     new_rows = _with_updated(found, changes.filter(changes[ELSEWHERE]))
     parts = parts_of(new_rows, found.partitioned_by, found.table.schema)
-    if transaction.own_files.has_random_directories:
+    if transaction.metadata.has_random_directories:
         parts = [replace(part, directory="") for part in parts]
     root, paths = transaction.data_path.removeprefix("file:"), local_paths(found.fates.copied)
     with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:

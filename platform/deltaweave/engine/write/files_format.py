@@ -22,6 +22,6 @@ def table_format(transaction: Transaction) -> TableFormat:
         assumes_new_calendar(transaction.merge.spark),
         file_mode(transaction),
         transaction.own_files.prefix,
-        transaction.own_files.change_feed() if transaction.keeps_change_feed else None,
+        transaction.own_files.change_feed() if transaction.metadata.keeps_change_feed else None,
         None if tracked is None else (tracked.row_id.name, tracked.commit_version.name),
     )

@@ -35,10 +35,10 @@ def why_not_moved(transaction: Transaction, changes: Changes, gone: Collection[s
     if scan.num_repeated:
         return "several source rows delete one row"
     if changes.strategy is Strategy.COPY_IN_PLACE:
-        return "it wrote the change feed" if transaction.keeps_change_feed else None
+        return "it wrote the change feed" if transaction.metadata.keeps_change_feed else None
     if changes.strategy is not Strategy.DELETION_VECTORS:
         return "its new files hold rows of several files"
-    if transaction.keeps_change_feed or updates_from_source(transaction, scan) is None:
+    if transaction.metadata.keeps_change_feed or updates_from_source(transaction, scan) is None:
         return "its new rows depend on the rows that they replace"
     if changes.num_copied and set(changes.removed.paths) & set(gone):
         return "rows of a file that is gone were copied"

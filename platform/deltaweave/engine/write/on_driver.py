@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import row_schema
+from deltaweave.delta.jvm import column_named
 from deltaweave.engine.columns import CLAUSE, FILE, NEW_ROW, NO_CLAUSE, SOURCE_ROW
 from deltaweave.engine.find import (
     Candidates,
@@ -132,14 +131,16 @@ def find_on_driver(
         why_not = why_not_these_files(chosen)
         if why_not is not None:
             raise NotRewritableError(why_not)
+        table = table_format(transaction)
         pairs = pairs_on_driver(
             transaction,
             chosen,
             collected,
             conjuncts,
             with_insertable=source.insertable is not None,
+            new_calendar=table.new_calendar,
         )
-        found = _found(transaction, source, candidates, collected, pairs, driver, strategy)
+        found = _found(transaction, source, candidates, collected, pairs, driver, strategy, table)
     except (NotRewritableError, OSError, MemoryError, pa.ArrowException) as error:
         logger.info("%s: Spark does the merge: %s", merge.table, error)
         return Tried(candidates)
@@ -154,10 +155,11 @@ def _found(
     pairs: DriverPairs,
     driver: DriverChoice,
     strategy: Strategy,
+    table: TableFormat,
 ) -> Found:
     import numpy as np
 
-    table, rows = table_format(transaction), row_schema(transaction)
+    rows = row_schema(transaction)
     inserts = values_of_source(collected, rows)
     if driver.reads.takes_old_rows:
         pairs, updates = values_of_pairs(
@@ -166,7 +168,7 @@ def _found(
     else:
         updates = inserts
     # The identity is the number of a collected row, which no query over the source can compute.
-    identity = F.col(SOURCE_ROW)
+    identity = column_named(transaction.merge.spark, SOURCE_ROW)
     # Rows that are only inserted may match any number of times, and are not inserted then.
     may_repeat = strategy is Strategy.INSERT_ONLY or transaction.merge.may_match_repeatedly
     scan = touched_files_of_pairs(

@@ -565,7 +565,7 @@ def test_the_source_is_evaluated_by_one_job_and_no_other_runs(
 
 
 # Without the calls that release objects, which come when Python collects garbage.
-MOST_CALLS = {"copy_on_write": 700, "vectors": 750}
+MOST_CALLS = 300
 
 
 @ONE_LAYOUT
@@ -588,7 +588,8 @@ def test_a_merge_makes_few_calls_of_the_jvm(
     write_table(spark, path, [(k, 0) for k in range(8)], SCHEMA, files=4, properties=properties)
     frame(spark, [(k, 1) for k in range(3, 9)], SCHEMA).createOrReplaceTempView("few_calls")
     statement = f"MERGE INTO delta.`{path}` t USING few_calls s ON t.k = s.k {UPSERT}"
-    deltaweave.merge(spark, statement)
+    for _ in range(2):  # what is asked of the JVM once, is asked by then
+        deltaweave.merge(spark, statement)
     # Others of the same driver have rows cached: a merge does not ask about each of them.
     of_others = [spark.sparkContext.parallelize([i], 1).cache() for i in range(40)]
     for rows in of_others:
@@ -598,10 +599,9 @@ def test_a_merge_makes_few_calls_of_the_jvm(
         deltaweave.merge(spark, statement)
     for rows in of_others:
         rows.unpersist()
-    assert len(on_driver) == 2
+    assert len(on_driver) == 3
     print(f"calls of the JVM: {calls.total()}, {properties}")
-    at_most = MOST_CALLS["vectors" if properties else "copy_on_write"]
-    assert calls.total() <= at_most, calls.most_common(20)
+    assert calls.total() <= MOST_CALLS, calls.most_common(20)
     assert 0 < calls["_size in checkpoint"] <= 5  # two for each of the others before
 
 

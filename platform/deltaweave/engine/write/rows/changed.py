@@ -82,7 +82,7 @@ def changed_rows(
     """
     merge = transaction.merge
     # Rows that match repeatedly are deleted, and the feed must show each of them once.
-    deduplicates = transaction.keeps_change_feed and scan.num_repeated > 0
+    deduplicates = transaction.metadata.keeps_change_feed and scan.num_repeated > 0
     row_column = TARGET_ROW_ID if deduplicates else None
     tracked = tracked_columns(transaction)
     target = target_plan(transaction, files, row_column=row_column, tracked=tracked or ())
@@ -93,7 +93,7 @@ def changed_rows(
     if deduplicates:
         taken = taken.dropDuplicates([TARGET_ROW_ID])
     images = _images(merge, target, tracked, and_inserted=with_inserts)
-    if transaction.keeps_change_feed:
+    if transaction.metadata.keeps_change_feed:
         rows = _with_change_feed(merge, taken, images)
     else:
         rows = _after(merge, taken, images)
@@ -187,7 +187,7 @@ def may_join_once(transaction: Transaction, scan: TouchedFilesScan) -> bool:
         transaction.merge.of_kind("not_matched")
         and not scan.may_broadcast_pairs
         and set(scan.matched.paths) <= set(scan.touched.paths)
-        and not transaction.keeps_change_feed
+        and not transaction.metadata.keeps_change_feed
         and tracked_columns(transaction) is None
     )
 

@@ -36,7 +36,7 @@ def inserted_rows(
     if not may_insert(transaction, source, scan):
         return []
     inserts = rows_after_scan(transaction, source, scan)
-    return [recorded_inserts(inserts) if transaction.keeps_change_feed else inserts]
+    return [recorded_inserts(inserts) if transaction.metadata.keeps_change_feed else inserts]
 
 
 def together(parts: list[DataFrame]) -> DataFrame:

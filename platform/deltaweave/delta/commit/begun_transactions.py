@@ -1,15 +1,37 @@
-"""The transaction that takes the place of one whose commit lost: it reads a newer version."""
+"""Begins the transaction of a merge, and one that takes its place if its commit lost."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.delta.jvm import JavaObject, translated
 from deltaweave.delta.log import TableSnapshot
+from deltaweave.delta.statement import ResolvedMerge
 
 # The protocol's domain of the row ids that were given out. Each commit of new rows raises it, and
 # the transaction reads it anew.
 _ROW_IDS = "delta.rowTracking"
+
+
+@contextmanager
+def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
+    """A transaction on the target's newest version, active on this thread during the block.
+
+    While it is active, a source that reads the target too (a self-merge) reads the same version,
+    and Delta registers its reads.
+    """
+    view = jvm_.jvm(merge.spark)
+    log = merge.target_log
+    with translated(merge.table):
+        transaction = log.startTransaction(merge.node.catalogTable(), jvm_.option(view, None))
+    # The same commit raises the high-water marks of identity columns.
+    transaction.setTrackHighWaterMarks(merge.node.trackHighWaterMarks())
+    begun = Transaction(merge, log, transaction)
+    with begun.active(), begun.own_files.deleted_unless_committed():
+        yield begun
 
 
 def transaction_after(lost: Transaction) -> Transaction:

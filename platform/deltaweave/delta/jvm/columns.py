@@ -1,0 +1,70 @@
+"""Columns and selections in one py4j call each.
+
+PySpark's own functions take up to eleven, to note where in Python they were called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.types import DataType
+
+from deltaweave.delta.jvm.gateway import jvm, seq
+from deltaweave.delta.jvm.names import JavaObject, singleton
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def column_named(spark: SparkSession, name: str) -> Column:
+    """A column of the rows by its name, which needs no quotes."""
+    return Column(_functions(spark).col(name))
+
+
+def unique_number(spark: SparkSession) -> Column:
+    """A number (bigint) for each row, other than those of all other rows."""
+    return Column(_functions(spark).monotonically_increasing_id())
+
+
+def literal(spark: SparkSession, value: int | bool) -> Column:
+    """A number or truth value."""
+    return Column(_functions(spark).lit(value))
+
+
+def sql_expression(spark: SparkSession, text: str) -> Column:
+    """What a SQL expression gives."""
+    return Column(_functions(spark).expr(text))
+
+
+def where_true(spark: SparkSession, condition: Column, value: Column) -> Column:
+    """The value where a condition is true, else null."""
+    return Column(_functions(spark).when(condition._jc, value._jc))
+
+
+def aliased(column: Column, name: str) -> Column:
+    """The column under a name."""
+    return Column(getattr(column._jc, "as")(name))
+
+
+def cast_to(spark: SparkSession, column: Column, data_type: DataType) -> Column:
+    """The column as a type."""
+    types = jvm(spark).org.apache.spark.sql.types
+    return Column(column._jc.cast(types.DataType.fromJson(data_type.json())))
+
+
+def with_column(rows: DataFrame, name: str, column: Column) -> DataFrame:
+    """The rows with a further column."""
+    return DataFrame(rows._jdf.withColumn(name, column._jc), rows.sparkSession)
+
+
+def selected(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """These columns of the rows; a further call for each of them."""
+    spark = rows.sparkSession
+    chosen = seq(jvm(spark), [column._jc for column in columns])
+    return DataFrame(rows._jdf.select(chosen), spark)
+
+
+def _functions(spark: SparkSession) -> JavaObject:
+    return singleton(jvm(spark).org.apache.spark.sql, "functions")

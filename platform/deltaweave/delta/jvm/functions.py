@@ -1,0 +1,113 @@
+"""Scala and Java functions that call a method: one py4j call applies them to a whole collection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from deltaweave.delta.jvm.gateway import jvm
+from deltaweave.delta.jvm.names import JavaObject, singleton
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+_MADE: WeakKeyDictionary[SparkContext, dict[str, JavaObject]] = WeakKeyDictionary()
+
+
+def made_once(spark: SparkSession, name: str, make: Callable[[], JavaObject]) -> JavaObject:
+    """An object of the JVM that is the same for all sessions of a SparkContext.
+
+    Args:
+        spark: A session.
+        name: What tells the object from others.
+        make: Makes it, the first time.
+    """
+    known = _MADE.setdefault(spark.sparkContext, {})
+    if name not in known:
+        known[name] = make()
+    return known[name]
+
+
+def class_of_delta(spark: SparkSession, name: str) -> JavaObject:
+    """The Java class with this full name, as Delta's classes see it.
+
+    Delta's own class loader finds it, even if its jars were added to a running JVM.
+    """
+
+    def load() -> JavaObject:
+        util = jvm(spark).org.apache.spark.sql.delta.util
+        return singleton(util, "JsonUtils").getClass().getClassLoader().loadClass(name)
+
+    return made_once(spark, f"class {name}", load)
+
+
+def function(spark: SparkSession, owner: str, method: str) -> JavaObject:
+    """A Scala function that calls a method of its argument; the method takes none.
+
+    Args:
+        spark: The session.
+        owner: The full name of the Java class that has the method.
+        method: The method's name.
+    """
+
+    def make() -> JavaObject:
+        found = class_of_delta(spark, owner).getMethod(method, _types(spark))
+        return _as(spark, "scala.Function1", _lookup(spark).unreflect(found))
+
+    return made_once(spark, f"{owner}.{method}", make)
+
+
+def function_of_text(
+    spark: SparkSession, owner: JavaObject, method: str, first: JavaObject
+) -> JavaObject:
+    """A Scala function that gives its argument, a text, to a method as the second argument.
+
+    Args:
+        spark: The session.
+        owner: The object that has the method.
+        method: The method's name.
+        first: The method's first argument.
+    """
+    text = class_of_delta(spark, "java.lang.String")
+    found = owner.getClass().getMethod(method, _types(spark, first.getClass(), text))
+    handle = _lookup(spark).unreflect(found).bindTo(owner).bindTo(first)
+    return _as(spark, "scala.Function1", handle)
+
+
+def setter(spark: SparkSession, owner: str, method: str, value: JavaObject) -> JavaObject:
+    """A Java BiConsumer that gives its second argument to a method of the first.
+
+    Args:
+        spark: The session.
+        owner: The full name of the Java class that has the method.
+        method: The method's name.
+        value: The Java class of what the method takes.
+    """
+    found = class_of_delta(spark, owner).getMethod(method, _types(spark, value))
+    return _as(spark, "java.util.function.BiConsumer", _lookup(spark).unreflect(found))
+
+
+def instances_of(spark: SparkSession, owner: JavaObject) -> JavaObject:
+    """A Scala predicate that is true for the instances of a Java class."""
+    anything = _types(spark, class_of_delta(spark, "java.lang.Object"))
+    found = _lookup(spark).unreflect(owner.getClass().getMethod("isInstance", anything))
+    return _as(spark, "scala.Function1", found.bindTo(owner))
+
+
+def _types(spark: SparkSession, *types: JavaObject) -> JavaObject:
+    gateway: Any = spark.sparkContext._gateway
+    listed = gateway.new_array(jvm(spark).java.lang.Class, len(types))
+    for place, each in enumerate(types):
+        listed[place] = each
+    return listed
+
+
+def _lookup(spark: SparkSession) -> JavaObject:
+    return jvm(spark).java.lang.invoke.MethodHandles.publicLookup()
+
+
+def _as(spark: SparkSession, interface: str, handle: JavaObject) -> JavaObject:
+    kind = class_of_delta(spark, interface)
+    return jvm(spark).java.lang.invoke.MethodHandleProxies.asInterfaceInstance(kind, handle)

@@ -1,0 +1,70 @@
+"""What a table's metadata says of its columns and properties, read from the JVM once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log import actions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CHANGE_FEED = "delta.enableChangeDataFeed"
+
+
+@dataclass(frozen=True)
+class TableMetadata:
+    """The action `metaData` (Delta protocol, section "Change Metadata").
+
+    Attributes:
+        id: Delta's id of the table; a new table in the same place has another id.
+        created_at_ms: When the table with this id was created, in ms since 1970, or None.
+        schema_text: The columns, as Spark's JSON.
+        partition_columns: The names of the partition columns, in order.
+        properties: The table properties.
+    """
+
+    id: str
+    created_at_ms: int | None
+    schema_text: str
+    partition_columns: Sequence[str]
+    properties: Mapping[str, str]
+
+    @staticmethod
+    def of(spark: SparkSession, metadata: JavaObject) -> TableMetadata:
+        """What Delta's `Metadata` says; a few py4j calls."""
+        fields = actions.to_json(spark, metadata)
+        return TableMetadata(
+            fields["id"],
+            fields.get("createdTime"),
+            fields.get("schemaString") or "{}",
+            fields.get("partitionColumns") or [],
+            fields.get("configuration") or {},
+        )
+
+    @cached_property
+    def schema(self) -> StructType:
+        """The columns."""
+        return StructType.fromJson(json.loads(self.schema_text))
+
+    @property
+    def keeps_change_feed(self) -> bool:
+        """Whether changes are recorded for the table's change data feed."""
+        return self.is_on(_CHANGE_FEED)
+
+    def is_on(self, name: str) -> bool:
+        """Whether a property is set to true."""
+        return self.properties.get(name, "").lower() == "true"
+
+    @property
+    def has_random_directories(self) -> bool:
+        """Whether new files lie in directories of random names, not in those of partitions."""
+        mapping = self.properties.get("delta.columnMapping.mode", "").lower()
+        return mapping in ("name", "id") or self.is_on("delta.randomizeFilePrefixes")

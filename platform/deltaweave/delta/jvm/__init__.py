@@ -24,6 +24,7 @@ from deltaweave.delta.jvm.argument_checks import (
 from deltaweave.delta.jvm.class_path import jars_with
 from deltaweave.delta.jvm.columns import (
     aliased,
+    between,
     cast_to,
     column_named,
     literal,
@@ -88,6 +89,7 @@ __all__ = [
     "active",
     "aliased",
     "alongside",
+    "between",
     "cast_to",
     "check_is_classic",
     "check_is_data_frame",

@@ -43,6 +43,11 @@ def where_true(spark: SparkSession, condition: Column, value: Column) -> Column:
     return Column(_functions(spark).when(condition._jc, value._jc))
 
 
+def between(column: Column, first: int, last: int) -> Column:
+    """Whether the column is in a range, with its ends."""
+    return Column(column._jc.between(first, last))
+
+
 def aliased(column: Column, name: str) -> Column:
     """The column under a name."""
     return Column(getattr(column._jc, "as")(name))

@@ -17,4 +17,4 @@ def file_metadata(scan: DataFrame, field: str) -> Column:
         scan: The rows of a table's files.
         field: E.g. `file_path` (absolute, percent-encoded) or `row_index`.
     """
-    return scan.metadataColumn(METADATA_COLUMN).getField(field)
+    return Column(scan._jdf.metadataColumn(METADATA_COLUMN).getField(field))

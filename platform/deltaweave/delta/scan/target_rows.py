@@ -49,9 +49,9 @@ def target_plan(
         if row_index_column is None
         else read_with_row_index(transaction, files)
     )
-    kept = list(jvm_.iterate(merge.target_plan.output()))
-    if columns is not None:
-        kept = [attribute for attribute in kept if attribute.name() in columns]
+    output = merge.target_plan.output()
+    places = {name: place for place, name in enumerate(merge.target_schema.names)}
+    wanted = [name for name in places if columns is None or name in columns]
     extra = {}
     if file_column is not None:
         extra[file_column] = file_metadata(base, "file_path")
@@ -61,9 +61,9 @@ def target_plan(
         extra[row_index_column] = file_metadata(base, "row_index")
     for column in tracked:
         extra[column.name] = file_metadata(base, column.read_from)
-    names = [back_quoted(attribute.name()) for attribute in kept]
-    selected = base.select(*names, *[value.alias(name) for name, value in extra.items()])
-    return with_ids_of(merge, selected, kept)
+    further = [jvm_.aliased(value, name) for name, value in extra.items()]
+    selected = base.select(*map(back_quoted, wanted), *further)
+    return with_ids_of(merge, selected, [output.apply(places[name]) for name in wanted])
 
 
 def with_ids_of(

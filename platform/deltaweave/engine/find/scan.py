@@ -12,7 +12,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import (
+    aliased,
+    column_named,
+    literal,
+    selected,
+    translated,
+    where_true,
+)
 from deltaweave.delta.scan import target_plan
 from deltaweave.engine import limits
 from deltaweave.engine.columns import (
@@ -50,16 +57,20 @@ def scanned_pairs(
         with_row_index: Whether `TARGET_ROW_ID` is the row index, or any unique number.
     """
     merge = transaction.merge
+    spark = merge.spark
     joined = _joined(transaction, source, candidates, with_row_index=with_row_index)
-    query = joined.select(
-        FILE,
-        TARGET_ROW_ID,
-        # A new name and attribute id, so that the pairs can be joined with the source again.
-        F.when(F.col(SOURCE_ROW_PRESENT), F.lit(0) if identity is None else identity).alias(
-            SOURCE_ROW
-        ),
-        clause_taken(merge).alias(CLAUSE),
-        *_insertable(source),
+    source_row = literal(spark, 0) if identity is None else identity
+    source_row = where_true(spark, column_named(spark, SOURCE_ROW_PRESENT), source_row)
+    query = selected(
+        joined,
+        [
+            column_named(spark, FILE),
+            column_named(spark, TARGET_ROW_ID),
+            # A new name and attribute id, so that the pairs can be joined with the source again.
+            aliased(source_row, SOURCE_ROW),
+            aliased(clause_taken(merge), CLAUSE),
+            *_insertable(source),
+        ],
     )
     by_source = bool(merge.of_kind("not_matched_by_source"))
     if by_source:

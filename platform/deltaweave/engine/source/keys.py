@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import between, translated
 from deltaweave.delta.log import FileList, sorted_values
 from deltaweave.delta.scan import literal
 from deltaweave.delta.statement import Equality, ResolvedMerge, equalities
@@ -144,7 +144,7 @@ def _is_whole_as_double(key: KeyValues) -> bool:
 def _whole_within(key: KeyValues) -> Column:
     """The range of the keys as whole numbers: Parquet's statistics of the column are whole, too."""
     column = key.equality.target
-    possible = column.between(math.ceil(key.values[0]), math.floor(key.values[-1]))
+    possible = between(column, math.ceil(key.values[0]), math.floor(key.values[-1]))
     return possible | column.isNull() if key.equality.null_safe and key.has_null else possible
 
 

@@ -27,13 +27,13 @@ def clause_taken(merge: ResolvedMerge) -> Column:
     place = {id(clause): i for i, clause in enumerate(merge.clauses)}
 
     def taken(clause: ResolvedClause) -> Column:
-        number = F.lit(place[id(clause)])
+        number = literal(merge.spark, place[id(clause)])
         if merge.skips_unchanged and clause.action == "update":
             return F.when(changes_nothing(merge, clause), NO_CLAUSE).otherwise(number)
         return number
 
     def first(clauses: Sequence[ResolvedClause]) -> Column:
-        none = F.lit(NO_CLAUSE)
+        none = literal(merge.spark, NO_CLAUSE)
         return reduce(
             lambda later, clause: (
                 taken(clause)

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructField, StructType
 
 from deltaweave.delta.commit import Transaction, WrittenFiles, written_without_spark
 from deltaweave.delta.files import additions, are_own, conditions_of_rows, data_columns
-from deltaweave.delta.jvm import alongside, is_on, translated
+from deltaweave.delta.jvm import alongside, cast_to, is_on, sql_expression, translated
 from deltaweave.delta.log import FileList, decoded_location, file_versions
 from deltaweave.delta.scan import target_plan
 from deltaweave.delta.statement import ResolvedMerge
@@ -239,20 +239,21 @@ def _new_row(
     merge: ResolvedMerge, scan: TouchedFilesScan, updates: Sequence[int], stored: numpy.ndarray
 ) -> Column:
     """The new values of rows that these update clauses take; null for deleted rows."""
+    fields = compress(merge.evolved_schema.fields, stored)
+    # Arrow refuses a struct with two fields of the same name.
+    row = StructType([StructField(f"v{i}", field.dataType) for i, field in enumerate(fields)])
+
+    def values(i: int) -> Column:
+        return cast_to(merge.spark, merge.clauses[i].row(stored), row)
+
     took_rows = [i for i, count in scan.rows_by_clause.items() if count]
     if len(took_rows) == len(updates) == 1:
-        fields = compress(merge.evolved_schema.fields, stored)
-        # Arrow refuses a struct with two fields of the same name.
-        names = [StructField(f"v{i}", field.dataType) for i, field in enumerate(fields)]
-        return merge.clauses[updates[0]].row(stored).cast(StructType(names))
+        return values(updates[0])
     # A clause's values may fail for rows of other clauses: only its own rows are computed.
-    values = [F.lit(None).cast(field.dataType) for field in merge.evolved_schema.fields]
+    of_all = cast_to(merge.spark, sql_expression(merge.spark, "NULL"), row)
     for i in updates:
-        values = [
-            F.when(F.col(CLAUSE) == i, value).otherwise(other)
-            for value, other in zip(merge.clauses[i].values, values, strict=True)
-        ]
-    return _struct(values, stored)
+        of_all = F.when(F.col(CLAUSE) == i, values(i)).otherwise(of_all)
+    return of_all
 
 
 def _struct(values: Sequence[Column], stored: numpy.ndarray) -> Column:

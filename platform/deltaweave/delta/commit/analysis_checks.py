@@ -45,7 +45,8 @@ def _is_as_it_was(transaction: Transaction) -> bool:
 
 def _check_number_of_columns(transaction: Transaction) -> None:
     """Fail for views that leave columns out, too."""
-    if len(transaction.metadata.schema) != len(transaction.merge.target_schema):
+    columns = json.loads(transaction.metadata.schema_text)["fields"]
+    if len(columns) != len(transaction.merge.target_schema):
         now = transaction.transaction.metadata().schema()
         raise _schema_changed(transaction, transaction.merge.target_plan.schema(), now)
 

@@ -135,10 +135,9 @@ def _columns_of_times(metadata: JavaObject) -> dict[str, str]:
 
 
 def _is_a(spark: SparkSession, kind: str) -> JavaObject:
-    # Delta's own class loader finds the class, even if its jars were added to a running JVM.
-    util = jvm_.jvm(spark).org.apache.spark.sql.delta.util
-    loader = jvm_.singleton(util, "JsonUtils").getClass().getClassLoader()
-    return jvm_.instances_of(spark, loader.loadClass(f"org.apache.spark.sql.delta.actions.{kind}"))
+    return jvm_.instances_of(
+        spark, jvm_.class_of_delta(spark, f"org.apache.spark.sql.delta.actions.{kind}")
+    )
 
 
 Doubtful = dict[int, tuple[actions.Action, dict[str, tuple[RepeatedHours, int]]]]

@@ -123,7 +123,7 @@ class Transaction:
     @property
     def changes_metadata(self) -> bool:
         """Whether the transaction changes the table's metadata, e.g. by schema evolution."""
-        return self.metadata is not self.table.metadata
+        return self.metadata != self.table.metadata
 
     def num_records(self, files: FileList) -> int:
         """The number of rows in the files: by statistics or, if a file has none, counted."""
@@ -159,7 +159,7 @@ class Transaction:
             return
         metadata = self.transaction.metadata()
         migrated = node.migratedSchema()
-        schema = migrated.get() if migrated.isDefined() else node.target().schema()
+        schema = migrated.get() if migrated.isDefined() else self.merge.target_plan.schema()
         with translated(self.merge.table, version=self.version):
             node.updateMetadata(
                 self.merge.spark._jsparkSession,

@@ -3,7 +3,7 @@
 - `argument_checks`: refuses arguments that are no session, no DataFrame or no name.
 - `names`: packages, classes and objects by their names.
 - `gateway`: converts collections, plans and expressions; checks the Spark and Delta versions.
-- `columns`: Columns and selections in one call each.
+- `columns`: Columns and selections in few calls.
 - `functions`: functions that one call applies to a whole collection.
 - `class_path`: which jars hold a class.
 - `errors`: translates Java exceptions into the errors of `deltaweave.errors`.
@@ -27,7 +27,7 @@ from deltaweave.delta.jvm.columns import (
     between,
     cast_to,
     column_named,
-    literal,
+    constant,
     selected,
     sql_expression,
     unique_number,
@@ -99,6 +99,7 @@ __all__ = [
     "column_of",
     "compute",
     "condition_and_state",
+    "constant",
     "data_frame",
     "data_frame_of_plan",
     "delta_error",
@@ -116,7 +117,6 @@ __all__ = [
     "java_map",
     "jvm",
     "letting_go",
-    "literal",
     "made_once",
     "map_of_pairs",
     "option",

@@ -1,6 +1,6 @@
-"""Columns and selections in one py4j call each.
+"""Columns and selections in few py4j calls.
 
-PySpark's own functions take up to eleven, to note where in Python they were called.
+PySpark's own functions take up to eleven each, to note where in Python they were called.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def unique_number(spark: SparkSession) -> Column:
     return Column(_functions(spark).monotonically_increasing_id())
 
 
-def literal(spark: SparkSession, value: int | bool) -> Column:
+def constant(spark: SparkSession, value: int | bool) -> Column:
     """A number or truth value."""
     return Column(_functions(spark).lit(value))
 
@@ -54,9 +54,10 @@ def aliased(column: Column, name: str) -> Column:
 
 
 def cast_to(spark: SparkSession, column: Column, data_type: DataType) -> Column:
-    """The column as a type."""
+    """The column as a type, whose nested values may be null: Spark casts none to others."""
     types = jvm(spark).org.apache.spark.sql.types
-    return Column(column._jc.cast(types.DataType.fromJson(data_type.json())))
+    nullable = types.DataType.fromJson(data_type._as_nullable().json())
+    return Column(column._jc.cast(nullable))
 
 
 def with_column(rows: DataFrame, name: str, column: Column) -> DataFrame:

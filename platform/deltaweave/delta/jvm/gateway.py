@@ -97,9 +97,9 @@ def java_list(view: JavaObject, scala_seq: JavaObject) -> JavaObject:
     return view.scala.jdk.javaapi.CollectionConverters.asJava(scala_seq)
 
 
-def java_map(view: JavaObject, scala_map: JavaObject) -> JavaObject:
+def java_map(view: JavaObject, items: JavaObject) -> JavaObject:
     """A Java map of a Scala Map of any size."""
-    return view.scala.jdk.javaapi.CollectionConverters.asJava(scala_map)
+    return view.scala.jdk.javaapi.CollectionConverters.asJava(items)
 
 
 def option(view: JavaObject, value: Any) -> JavaObject:
@@ -111,15 +111,15 @@ def scala_map(view: JavaObject, items: Mapping[str, Any]) -> JavaObject:
     """A Scala immutable Map of a few items."""
     if not items:
         return singleton(view.scala.collection.immutable, "Map$EmptyMap")
-    java_map = view.java.util.HashMap()
+    collected = view.java.util.HashMap()
     for key, value in items.items():
-        java_map.put(key, value)
-    return scala_map_of(view, java_map)
+        collected.put(key, value)
+    return scala_map_of(view, collected)
 
 
-def scala_map_of(view: JavaObject, java_map: JavaObject) -> JavaObject:
+def scala_map_of(view: JavaObject, items: JavaObject) -> JavaObject:
     """A Scala immutable Map of a Java map of any size."""
-    return _map_from(view, view.scala.jdk.javaapi.CollectionConverters.asScala(java_map))
+    return _map_from(view, view.scala.jdk.javaapi.CollectionConverters.asScala(items))
 
 
 def map_of_pairs(view: JavaObject, keys: JavaObject, values: JavaObject) -> JavaObject:

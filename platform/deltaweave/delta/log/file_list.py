@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _FILES_OF_A_QUERY = 100_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Chosen:
     """Files of a list for which a boolean mask is true."""
 
@@ -61,7 +61,7 @@ class FileList:
 
     @staticmethod
     def of_actions(spark: SparkSession, adds: list[actions.Action], data_path: str) -> FileList:
-        """A list of new files by their AddFiles as JSON."""
+        """A list of new files by their AddFiles as JSON, which nobody changes afterwards."""
         made = actions.from_json(spark, "actions.AddFile", adds)
         files = FileList(spark, jvm_.seq_of(jvm_.jvm(spark), made), data_path)
         if len(adds) <= actions.FEW:
@@ -79,20 +79,15 @@ class FileList:
     def none(self) -> FileList:
         """An empty list of files of the same table."""
         nothing = jvm_.seq(jvm_.jvm(self.spark), [])
-        return self._with_rows(FileList(self.spark, nothing, self.data_path), self.rows.slice(0, 0))
-
-    @staticmethod
-    def _with_rows(files: FileList, rows: pyarrow.Table) -> FileList:
-        """The list with its `rows`, if they are known already: that saves a Spark query."""
-        files.__dict__["rows"] = rows
+        files = FileList(self.spark, nothing, self.data_path)
+        files.__dict__["rows"] = self.rows.slice(0, 0)
         return files
 
     @cached_property
     def adds(self) -> list[actions.Action] | None:
         """The AddFiles as the log has them, in order; None if there are many."""
-        if len(self) > actions.FEW:
-            return None
-        adds: list[actions.Action] = actions.to_json(self.spark, self.files)
+        few = len(self) <= actions.FEW
+        adds: list[actions.Action] | None = actions.to_json(self.spark, self.files) if few else None
         return adds
 
     @cached_property
@@ -200,8 +195,10 @@ class FileList:
     @cached_property
     def num_partitions(self) -> int:
         """How many partitions the files are in; 0 for a table that is not partitioned."""
-        partitions = self.rows["partition"].unique().to_pylist()
-        return 0 if partitions in ([], ["{}"]) else len(partitions)
+        texts = self.rows["partition"].unique().to_pylist()
+        # Writers, and Scala's maps, have the keys in orders of their own.
+        partitions = {tuple(sorted(json.loads(text).items())) for text in texts}
+        return len(partitions - {()})
 
     @cached_property
     def num_records(self) -> int | None:
@@ -231,10 +228,13 @@ class FileList:
         """The files for which the boolean mask is true."""
         if mask.all():
             return self
-        files = FileList(self.spark, _Chosen(self, mask), self.data_path, self.have_statistics)
+        files = FileList(
+            self.spark, _Chosen(self, mask.copy()), self.data_path, self.have_statistics
+        )
         if self.__dict__.get("adds") is not None:
             files.__dict__["adds"] = list(compress(self.__dict__["adds"], mask))
-        return self._with_rows(files, self.rows.filter(mask))
+        files.__dict__["rows"] = self.rows.filter(mask)  # that saves a Spark query
+        return files
 
     def among(self, paths: Collection[str]) -> FileList:
         """The files with these paths, as the log spells them."""

@@ -16,6 +16,7 @@ from deltaweave.delta.log import actions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_NO_COLUMNS = '{"type":"struct","fields":[]}'
 _CHANGE_FEED = "delta.enableChangeDataFeed"
 
 
@@ -44,7 +45,7 @@ class TableMetadata:
         return TableMetadata(
             fields["id"],
             fields.get("createdTime"),
-            fields.get("schemaString") or "{}",
+            fields.get("schemaString") or _NO_COLUMNS,
             fields.get("partitionColumns") or [],
             fields.get("configuration") or {},
         )

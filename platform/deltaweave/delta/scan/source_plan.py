@@ -39,7 +39,7 @@ def reason_to_materialize(merge: ResolvedMerge) -> str | None:
     Reasons, order and names are those of Delta 4.4.
     """
     spark, node = merge.spark, merge.node
-    plan = node.source()
+    plan = merge.source_plan
     view = jvm_.jvm(spark)
     options = getattr(
         view.org.apache.spark.sql.delta.util, "DeltaSparkPlanUtils$CheckDeterministicOptions"

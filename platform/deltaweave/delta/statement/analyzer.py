@@ -27,6 +27,8 @@ from deltaweave.locations import refuse_credentials
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# How schemas spell the type of a column of nulls: the second in logs of old writers.
+_OF_NOTHING = ("void", "null")
 # Common table expressions and parameters.
 _AROUND_A_STATEMENT = {"UnresolvedWith", "NameParameterizedQuery", "PosParameterizedQuery"}
 
@@ -140,7 +142,7 @@ def _refuse_other_columns(analyzed: JavaObject, names: Sequence[str], table: str
     """
     # Delta's scans leave void columns out.
     schema = json.loads(analyzed.targetFileIndex().metadata().schemaString())
-    of_table = [field["name"].lower() for field in schema["fields"] if field["type"] != "void"]
+    of_table = [f["name"].lower() for f in schema["fields"] if f["type"] not in _OF_NOTHING]
     of_target = [name.lower() for name in names]
     if len(of_target) == len(of_table) and of_target != of_table:
         raise errors.StatementError(

@@ -15,7 +15,7 @@ from deltaweave.delta.commit import Transaction
 from deltaweave.delta.jvm import (
     aliased,
     column_named,
-    literal,
+    constant,
     selected,
     translated,
     where_true,
@@ -59,7 +59,7 @@ def scanned_pairs(
     merge = transaction.merge
     spark = merge.spark
     joined = _joined(transaction, source, candidates, with_row_index=with_row_index)
-    source_row = literal(spark, 0) if identity is None else identity
+    source_row = constant(spark, 0) if identity is None else identity
     source_row = where_true(spark, column_named(spark, SOURCE_ROW_PRESENT), source_row)
     query = selected(
         joined,

@@ -20,7 +20,7 @@ from deltaweave.delta.jvm import (
     cast_to,
     column_named,
     column_of,
-    literal,
+    constant,
     selected,
     sql_expression,
     translated,
@@ -175,7 +175,7 @@ def _collected(
 ) -> DataFrame:
     """A row for each source row: keys, clauses, values, columns that clauses read."""
     spark = merge.spark
-    matched = literal(spark, NO_CLAUSE) if reads.takes_query else first_match(merge)
+    matched = constant(spark, NO_CLAUSE) if reads.takes_query else first_match(merge)
     rows = with_column(_bounded(source), CLAUSE, matched)
     rows = with_column(rows, INSERT_CLAUSE, first_insert(merge))
     keys = [aliased(equality.source, f"{KEY}{i}") for i, equality in enumerate(conjuncts)]

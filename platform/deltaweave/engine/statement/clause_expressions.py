@@ -12,7 +12,7 @@ from functools import reduce
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from deltaweave.delta.jvm import literal
+from deltaweave.delta.jvm import constant
 from deltaweave.delta.statement import ResolvedClause, ResolvedMerge
 from deltaweave.engine.columns import CLAUSE, NO_CLAUSE, SOURCE_ROW_PRESENT
 from deltaweave.engine.statement.schema_evolution import changes_nothing
@@ -27,13 +27,13 @@ def clause_taken(merge: ResolvedMerge) -> Column:
     place = {id(clause): i for i, clause in enumerate(merge.clauses)}
 
     def taken(clause: ResolvedClause) -> Column:
-        number = literal(merge.spark, place[id(clause)])
+        number = constant(merge.spark, place[id(clause)])
         if merge.skips_unchanged and clause.action == "update":
             return F.when(changes_nothing(merge, clause), NO_CLAUSE).otherwise(number)
         return number
 
     def first(clauses: Sequence[ResolvedClause]) -> Column:
-        none = literal(merge.spark, NO_CLAUSE)
+        none = constant(merge.spark, NO_CLAUSE)
         return reduce(
             lambda later, clause: (
                 taken(clause)
@@ -72,16 +72,16 @@ def _first_place(merge: ResolvedMerge, kind: str) -> Column:
     for i, clause in reversed(list(enumerate(merge.clauses))):
         if clause.kind == kind:
             taken = _place_if(merge, clause.condition, i, taken)
-    return literal(merge.spark, NO_CLAUSE) if taken is None else taken
+    return constant(merge.spark, NO_CLAUSE) if taken is None else taken
 
 
 def _place_if(
     merge: ResolvedMerge, condition: Column | None, place: int, otherwise: Column | None
 ) -> Column:
-    number = literal(merge.spark, place)
+    number = constant(merge.spark, place)
     if condition is None:
         return number
-    none = literal(merge.spark, NO_CLAUSE) if otherwise is None else otherwise
+    none = constant(merge.spark, NO_CLAUSE) if otherwise is None else otherwise
     return F.when(condition, number).otherwise(none)
 
 

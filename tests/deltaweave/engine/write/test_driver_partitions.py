@@ -248,6 +248,23 @@ def test_partitions_hold_what_built_in_merge_gives(
         assert _by_delta_rs(ours.path) == _by_delta_rs(theirs.path)
 
 
+def test_a_partition_of_many_columns_counts_once(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    """From five keys on, a Scala Map has its keys in another order than they were given."""
+    by = ["year", "month", "day", "country", "kind"]
+    schema = "k INT, v INT, year INT, month INT, day INT, country STRING, kind STRING"
+    where, path = (2026, 11, 26, "de", "a"), str(tmp_path / "t")
+    write_table(spark, path, [(1, 10, *where), (2, 20, *where)], schema, partition_by=by)
+    source = frame(spark, [(1, 11, *where), (3, 30, *where)], schema)
+    merge = Table(spark, path).merge(source, on="t.k = s.k")
+    result = merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    assert len(on_driver) == 1
+    assert result.metrics["numTargetPartitionsAddedTo"] == 1
+    assert result.metrics["numTargetPartitionsRemovedFrom"] == 1
+    assert sorted(row.v for row in Table(spark, path).read().collect()) == [11, 20, 30]
+
+
 def _places(outcome: Outcome) -> set[tuple[str, str]]:
     """The directory and the partition of each new file, unless directories have random names."""
     assert outcome.version is not None

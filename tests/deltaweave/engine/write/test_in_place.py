@@ -14,8 +14,10 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
 import deltaweave
 from deltaweave import Table, errors
@@ -97,6 +99,33 @@ def test_one_source_column_may_give_two_columns(spark: SparkSession, tmp_path: P
     )
     assert result.strategy == "copy-in-place"
     assert sorted(map(tuple, Table(spark, path).read().collect())) == [(1, 0, 0), (2, 7, 7)]
+
+
+def test_arrays_that_are_declared_without_nulls_take_arrays_of_the_source(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark casts no array that may hold nulls to a type that says it holds none."""
+    path = str(tmp_path / "table")
+    item = StructType([StructField("x", IntegerType()), StructField("y", IntegerType())])
+    table = DeltaTable.create(spark).location(path).addColumn("k", IntegerType())
+    table.addColumn("items", ArrayType(item, containsNull=False)).execute()
+    rows = spark.sql("SELECT id AS k, array(named_struct('x', 1, 'y', 2)) AS items FROM range(4)")
+    rows.selectExpr("CAST(k AS INT) AS k", "items").write.format("delta").mode("append").save(path)
+    source = spark.sql(
+        'SELECT CAST(id AS INT) AS k, from_json(\'[{"x": 3, "y": 4}]\', '
+        "'array<struct<x: int, y: int>>') AS items, id = 1 AS gone FROM range(1, 3)"
+    )
+    for is_gone in ("s.gone", "s.k > 5"):  # two clauses take rows, or one alone
+        result = (
+            Table(spark, path)
+            .merge(source, on="t.k = s.k")
+            .when_matched_delete(condition=is_gone)
+            .when_matched_update({"items": "s.items"})
+            .execute()
+        )
+        assert result.strategy == "copy-in-place"
+    found = Table(spark, path).read().selectExpr("k", "items[0].x")
+    assert sorted(map(tuple, found.collect())) == [(0, 1), (2, 3), (3, 1)]
 
 
 def test_rows_keep_their_places_and_deleted_ones_are_gone(

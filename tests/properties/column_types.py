@@ -243,6 +243,8 @@ KEYS = (
     BINARY,
 )
 # Keys that the driver compares.
+# Types in which Spark compares whole numbers with those of the other column.
+WIDER: dict[Type, tuple[Type, ...]] = {INT: (BIGINT, DOUBLE), BIGINT: (DOUBLE,)}
 EXACT = tuple(key for key in KEYS if key not in (DOUBLE, FLOAT, BOOLEAN, BINARY))
 ALL = (
     INT,

@@ -145,7 +145,7 @@ def merges_of_exact_keys(draw: st.DrawFn) -> MergeCase:
     target = draw(target_columns(mapped=mapped))
     exact = [column for column in target if column.is_key and column.type in types.EXACT]
     assume(exact and all(column.plain != "_metadata" for column in target))
-    source = [replace(column, side="s") for column in target]
+    source = [draw(wider_key(replace(column, side="s"))) for column in target]
     of_source_alone = draw(st.booleans())
     kinds: list[Kind] = draw(st.sampled_from([["matched"], ["not_matched"], [], []])) + draw(
         st.sampled_from([["matched", "not_matched"], ["matched"], ["not_matched"]])
@@ -192,6 +192,15 @@ def merges_of_exact_keys(draw: st.DrawFn) -> MergeCase:
         partition_by=partitioned_by,
         conf=draw(st.sampled_from(CONFIGURATIONS)) if draw(one_in(6)) else {},
         folder=draw(st.sampled_from(FOLDERS)) if draw(one_in(8)) else "table",
+    )
+
+
+@st.composite
+def wider_key(draw: st.DrawFn, column: Column) -> Column:
+    """The column; a key of whole numbers is sometimes of a wider type."""
+    wider = types.WIDER.get(column.type, ()) if column.is_key else ()
+    return (
+        replace(column, type=draw(st.sampled_from(wider))) if wider and draw(one_in(3)) else column
     )
 
 

@@ -11,6 +11,7 @@ from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import row_schema
 from deltaweave.delta.statement import Equality
 from deltaweave.engine.source import CollectedSource
+from deltaweave.engine.tasks import NotRewritableError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -75,14 +76,54 @@ def key_columns(transaction: Transaction, conjuncts: Sequence[Equality]) -> list
 
 
 def keys_of_source(source: CollectedSource, columns: Sequence[KeyColumn]) -> pyarrow.Table:
-    """The source's keys in the types of the files, with the rows' numbers; none that is null."""
+    """The source's keys in the types of the files, with the rows' numbers; none that is null.
+
+    Keys that no value of a file's type equals are left out.
+
+    Raises:
+        NotRewritableError: A key may equal several values of a file's type.
+    """
     import numpy as np
     import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as types
 
     collected = source.keys.rows
     assert collected is not None, "a collected source has its keys"
     keys: dict[str, pyarrow.ChunkedArray] = {}
+    may_match = pa.chunked_array([pa.repeat(pa.scalar(True), collected.num_rows)])
     for column, values in zip(columns, collected.columns, strict=True):
+        if types.is_integer(column.field.type) and values.type != column.field.type:
+            has_equal = _has_equal(values, column.field.type)
+            may_match = pc.and_(may_match, has_equal)
+            values = pc.if_else(has_equal, values, pa.scalar(0, values.type))
         keys |= column.of(values)
     numbers = pa.array(np.arange(collected.num_rows, dtype=np.int64))
-    return pa.table({**keys, SOURCE_NUMBER: numbers}).drop_null()
+    return pa.table({**keys, SOURCE_NUMBER: numbers}).filter(may_match).drop_null()
+
+
+def _has_equal(values: pyarrow.ChunkedArray, kind: pyarrow.DataType) -> pyarrow.ChunkedArray:
+    """Whether a whole number of a type may equal each value; true for nulls.
+
+    Spark compares both as the wider type. Doubles hold whole numbers exactly below 2 to the power
+    of 53; from there on, one equals several of them.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    bits = kind.bit_width - 1
+    if types.is_floating(values.type):
+        is_inexact = pc.greater_equal(pc.abs(values), pa.scalar(float(1 << 53)))
+        if bits == 63 and pc.any(pc.and_(is_inexact, pc.is_finite(values))).as_py():
+            raise NotRewritableError("a key is a double that equals several whole numbers")
+        lowest, highest = pa.scalar(-float(1 << bits)), pa.scalar(float((1 << bits) - 1))
+        is_whole = pc.equal(values, pc.floor(values))  # false for NaN
+    else:
+        lowest, highest = (
+            pa.scalar(-(1 << bits), pa.int64()),
+            pa.scalar((1 << bits) - 1, pa.int64()),
+        )
+        is_whole = pc.equal(values, values)
+    in_range = pc.and_(pc.greater_equal(values, lowest), pc.less_equal(values, highest))
+    return pc.fill_null(pc.and_(is_whole, in_range), True)

@@ -14,6 +14,7 @@ from pyspark.sql.types import (
     DataType,
     DateType,
     DecimalType,
+    DoubleType,
     IntegralType,
     StringType,
     TimestampNTZType,
@@ -57,7 +58,7 @@ ON_DRIVER = "spark.deltaweave.merge.onDriver"
 source is known or estimated to be small), `true` (if it turns out to be small) or `false`."""
 
 # Types whose values are equal in Arrow if and only if they are in Spark.
-_COMPARED_ALIKE = (IntegralType, DecimalType, StringType, DateType, TimestampType, TimestampNTZType)
+_COMPARED_ALIKE = (DecimalType, StringType, DateType, TimestampType, TimestampNTZType)
 _TIMES = (DateType, TimestampType)
 # Settings by which Spark reads dates and times differently, and the value that says so.
 _READ_DIFFERENTLY = (
@@ -225,11 +226,18 @@ def _of_keys(transaction: Transaction, conjuncts: Sequence[Equality]) -> str | N
         if len(equality.path) > 1 or name not in columns:
             return f"{name!r} is no column of the table"
         kind = equality.data_type
-        if kind != equality.compared_as or not isinstance(kind, _COMPARED_ALIKE):
+        if not _is_compared_alike(kind, equality.compared_as):
             return f"{name!r} is compared as {equality.compared_as.simpleString()}"
         if _OF_LIMITED_LENGTH in columns[name].metadata:
             return f"{name!r} is of limited length"
     return _read_differently(transaction, [equality.data_type for equality in conjuncts])
+
+
+def _is_compared_alike(kind: DataType, compared_as: DataType) -> bool:
+    """Whether Arrow tells which values of a type are equal, if Spark compares them as another."""
+    if isinstance(kind, IntegralType):
+        return isinstance(compared_as, IntegralType | DoubleType)
+    return kind == compared_as and isinstance(kind, _COMPARED_ALIKE)
 
 
 def _read_differently(transaction: Transaction, data_types: Sequence[DataType]) -> str | None:

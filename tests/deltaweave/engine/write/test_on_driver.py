@@ -67,7 +67,9 @@ STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
     "a condition of the source": ("t.k = s.k AND s.d < 3", UPSERT, {}, "ON has more"),
     "null-safe": ("t.k <=> s.k", UPSERT, {}, ""),
     "floating": ("t.d = s.d", UPSERT, {}, "'d' is compared as double"),
-    "widened": ("t.k = CAST(s.k AS BIGINT)", UPSERT, {}, "'k' is compared as bigint"),
+    "widened": ("t.k = CAST(s.k AS BIGINT)", UPSERT, {}, ""),
+    "as doubles": ("t.k = CAST(s.k AS DOUBLE)", UPSERT, {}, ""),
+    "as floats": ("t.k = CAST(s.k AS FLOAT)", UPSERT, {}, ""),
     "nested": ("t.o.x = s.o.x", UPSERT, {}, "'o.x' is no column"),
     "old values": (
         "t.k = s.k",

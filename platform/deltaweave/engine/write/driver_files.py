@@ -107,7 +107,11 @@ def _write_files(
 ) -> tuple[dict[str, NewFile], list[FurtherFile]]:
     """Write rewritten files, by the paths of the old ones, and files of the other new rows."""
     new_rows = _with_updated(found, changes.filter(changes[ELSEWHERE]))
-    parts = parts_of(new_rows, found.partitioned_by, found.table.schema)
+    parts = [
+        piece
+        for part in parts_of(new_rows, found.partitioned_by, found.table.schema)
+        for piece in part.in_pieces()
+    ]
     if transaction.metadata.has_random_directories:
         parts = [replace(part, directory="") for part in parts]
     root, paths = transaction.data_path.removeprefix("file:"), local_paths(found.fates.copied)
@@ -131,6 +135,8 @@ def _with_updated(found: Found, changes: pyarrow.Table) -> pyarrow.Table:
     import numpy as np
     import pyarrow as pa
 
+    if not changes.num_rows:
+        return found.inserted_rows
     clauses = changes[CLAUSE].to_numpy()
     updated = found.updates.rows(changes[NEW_ROW].to_numpy(), clauses)
     places = changes[SOURCE_ROW].to_numpy()[found.updates.gives_row(clauses)]

@@ -49,6 +49,8 @@ class NewValues:
             if len(of_clause):
                 parts.append(values.take(pa.array(numbers[of_clause])))
                 places.append(of_clause)
+        if len(parts) <= 2:  # of one clause, in their order
+            return parts[-1].combine_chunks()
         order = np.argsort(np.concatenate(places), kind="stable")
         return pa.concat_tables(parts).combine_chunks().take(pa.array(order))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from deltaweave.engine import limits
@@ -34,6 +35,14 @@ class Part:
     values: Mapping[str, str | None]
     rows: pyarrow.Table
 
+    def in_pieces(self) -> list[Part]:
+        """The same rows in as many parts as threads may write at once; small ones stay whole."""
+        rows, threads = self.rows, min(limits.MAX_SMALL_FILES, os.cpu_count() or 1)
+        number = max(1, min(threads, rows.nbytes // limits.MIN_FILE_BYTES))
+        length = -(-rows.num_rows // number)
+        starts = range(0, rows.num_rows, length)
+        return [replace(self, rows=rows.slice(start, length)) for start in starts]
+
 
 def parts_of(rows: pyarrow.Table, columns: PartitionColumns, stored: pyarrow.Schema) -> list[Part]:
     """The rows by partition, each in their order; none if there are no rows.
@@ -49,6 +58,8 @@ def parts_of(rows: pyarrow.Table, columns: PartitionColumns, stored: pyarrow.Sch
     import pyarrow as pa
 
     of_file = rows.select(stored.names).cast(stored)
+    if not columns.fields.names:
+        return [Part("", {}, of_file)] if of_file.num_rows else []
     return [
         Part("/".join(_level(*each) for each in values.items()), values, of_file.take(pa.array(at)))
         for values, at in _by_partition(rows, columns)
@@ -74,15 +85,14 @@ def check_partitions(
 def _by_partition(
     rows: pyarrow.Table, columns: PartitionColumns
 ) -> list[tuple[dict[str, str | None], Sequence[int]]]:
-    """The partitions of rows, as the log has their values, and the places of their rows."""
+    """The partitions of rows, as the log has their values, and the places of their rows.
+
+    The table has partition columns.
+    """
     import numpy as np
     import pyarrow as pa
 
     names = columns.fields.names
-    if not rows.num_rows:
-        return []
-    if not names:
-        return [({}, range(rows.num_rows))]
     keys = [f"p{i}" for i in range(len(names))]  # unlike the names of other columns
     placed = pa.table([*rows.select(names).columns, np.arange(len(rows))], names=[*keys, "place"])
     groups = placed.group_by(keys, use_threads=False).aggregate([("place", "list")])

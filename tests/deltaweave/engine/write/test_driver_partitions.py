@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,32 @@ def test_partitions_hold_what_built_in_merge_gives(
     assert _places(ours) == _places(theirs)
     if not case.properties:  # what delta-rs reads
         assert _by_delta_rs(ours.path) == _by_delta_rs(theirs.path)
+
+
+@pytest.mark.parametrize("by", [[], ["day"]])
+def test_many_new_rows_are_written_to_several_files_in_their_order(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_driver: list[Any],
+    by: list[str],
+) -> None:
+    monkeypatch.setattr(limits, "MIN_FILE_BYTES", 8)  # less than a row
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    path = str(tmp_path / "t")
+    write_table(spark, path, [(0, MON, 0)], SCHEMA, partition_by=by)
+    new = [(k, TUE, k) for k in range(1, 6)]
+    source = frame(spark, [*new, (6, WED, 6)], SCHEMA).coalesce(1)
+    merge = Table(spark, path).merge(source, on="t.k = s.k").when_not_matched_insert_all()
+    result = merge.execute()
+    assert len(on_driver) == 1
+    added = [each["add"] for each in actions(path, result.version or 0) if "add" in each]
+    assert len(added) == (3 if by else 2)  # two of Tuesday, one of Wednesday
+    bounds = [json.loads(add["stats"]) for add in added]
+    spans = sorted((each["minValues"]["k"], each["maxValues"]["k"]) for each in bounds)
+    assert all(one[1] < other[0] for one, other in pairwise(spans))
+    rows = sorted(map(tuple, Table(spark, path).read().collect()))
+    assert rows == [(0, MON, 0), *new, (6, WED, 6)]
 
 
 def test_a_partition_of_many_columns_counts_once(

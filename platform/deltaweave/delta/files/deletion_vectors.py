@@ -149,15 +149,20 @@ def mark_here(
 
 def stored_vectors(files: FileList) -> list[JavaObject | None]:
     """Delta's descriptor of the deletion vector that each file has, or None."""
-    if not files.num_vectors:
-        return [None] * len(files)
+    import numpy as np
+
+    found: list[JavaObject | None] = [None] * len(files)
+    # Files without a vector take no call, however many there are.
+    places = np.flatnonzero(files.rows["has_vector"].to_numpy()).tolist()
     if files.adds is None:
-        return [add.deletionVector() for add in jvm_.iterate(files.files)]
-    places = [place for place, add in enumerate(files.adds) if add.get("deletionVector")]
-    described = [files.adds[place]["deletionVector"] for place in places]
-    made = actions.from_json(files.spark, "actions.DeletionVectorDescriptor", described)
-    found = {place: made.get(number) for number, place in enumerate(places)}
-    return [found.get(place) for place in range(len(files))]
+        for place in places:
+            found[place] = files.files.apply(place).deletionVector()
+    elif places:
+        described = [files.adds[place]["deletionVector"] for place in places]
+        made = actions.from_json(files.spark, "actions.DeletionVectorDescriptor", described)
+        for number, place in enumerate(places):
+            found[place] = made.get(number)
+    return found
 
 
 def _base64_vectors(touched: FileList) -> dict[str, str]:

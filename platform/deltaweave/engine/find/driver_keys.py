@@ -112,18 +112,15 @@ def _has_equal(values: pyarrow.ChunkedArray, kind: pyarrow.DataType) -> pyarrow.
     import pyarrow.compute as pc
     import pyarrow.types as types
 
-    bits = kind.bit_width - 1
+    number = float if types.is_floating(values.type) else int
+    lowest, highest = -(1 << (kind.bit_width - 1)), (1 << (kind.bit_width - 1)) - 1
+    has_equal = pc.and_(
+        pc.greater_equal(values, pa.scalar(number(lowest))),
+        pc.less_equal(values, pa.scalar(number(highest))),
+    )
     if types.is_floating(values.type):
         is_inexact = pc.greater_equal(pc.abs(values), pa.scalar(float(1 << 53)))
-        if bits == 63 and pc.any(pc.and_(is_inexact, pc.is_finite(values))).as_py():
+        if kind.bit_width == 64 and pc.any(pc.and_(is_inexact, pc.is_finite(values))).as_py():
             raise NotRewritableError("a key is a double that equals several whole numbers")
-        lowest, highest = pa.scalar(-float(1 << bits)), pa.scalar(float((1 << bits) - 1))
-        is_whole = pc.equal(values, pc.floor(values))  # false for NaN
-    else:
-        lowest, highest = (
-            pa.scalar(-(1 << bits), pa.int64()),
-            pa.scalar((1 << bits) - 1, pa.int64()),
-        )
-        is_whole = pc.equal(values, values)
-    in_range = pc.and_(pc.greater_equal(values, lowest), pc.less_equal(values, highest))
-    return pc.fill_null(pc.and_(is_whole, in_range), True)
+        has_equal = pc.and_(has_equal, pc.equal(values, pc.floor(values)))  # false for NaN
+    return pc.fill_null(has_equal, True)

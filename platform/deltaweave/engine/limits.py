@@ -69,7 +69,8 @@ MIN_FILE_BYTES = 4 * 1024 * 1024
 MAX_SMALL_FILES = 4
 
 # Fraction of a file's rows. If more would be marked as deleted, the file is rewritten: this writes
-# at most a quarter of the rows that are written anyway, and saves each later scan four fifths.
+# at most a quarter of the rows that are written anyway, and saves each later scan four fifths. If
+# more change where the driver copies a file, the changed rows go to files of their own.
 DEFAULT_MAX_MARKED_FRACTION = 0.8
 
 # Bytes of files to rewrite in place. Below it, starting Python costs more than Spark needs for the
@@ -93,9 +94,9 @@ MAX_BROADCAST_NUMBERS = 2_000_000
 # Merges on the driver: without Spark jobs but those that evaluate the source and the clauses.
 
 # Rows of the source. Above it, Spark's executors share the work, and the driver would hold up
-# other merges of the same process. An upsert of 130,000 rows of 20 columns took half to three
-# quarters of Spark's time on two cores; one of 260,000, by copy on write, a sixth more than Spark.
-MAX_ROWS_ON_DRIVER = 150_000
+# other merges of the same process. An upsert of 260,000 rows of 20 columns into one file took 0.6
+# of Spark's time on two cores.
+MAX_ROWS_ON_DRIVER = 300_000
 
 # Bytes of the source's rows, and bytes of the candidate files. So many of Parquet are some 500 MB
 # of rows, of which each thread holds a row group; two cores rewrite them in about a second, in
@@ -104,10 +105,21 @@ MAX_BYTES_ON_DRIVER = 64 * 1024 * 1024
 
 # Bytes of a source that was not measured, as Spark estimates them: of Parquet files, which hold up
 # to some ten times as many bytes of rows.
-MAX_ESTIMATED_BYTES_ON_DRIVER = 16 * 1024 * 1024
+MAX_ESTIMATED_BYTES_ON_DRIVER = 32 * 1024 * 1024
 
-# Rows of the candidate files. Repeated values take few bytes of a file, but many of memory.
+# Rows of the candidate files: two cores read the keys of so many in a quarter of a second.
 MAX_TARGET_ROWS_ON_DRIVER = 5_000_000
+
+# Target rows of which each key is one of the source's: memory holds them until they are joined.
+MAX_POSSIBLE_ROWS_ON_DRIVER = 5_000_000
+
+# Times as many bytes and rows of target files as above and below, where Spark's executors are the
+# driver's own process: they have no cores and no disk of their own. On two cores, upserts into all
+# of 7.2 million rows took 0.3 to 0.5 (with vectors) and 0.5 to 0.6 (copy on write) of Spark's time.
+TIMES_ON_LOCAL_MASTER = 16
+
+# Rows of a file of which a thread holds the keys at once.
+MAX_BATCH_ROWS_ON_DRIVER = 1_000_000
 
 # Columns of a target that clauses read: which of them an update keeps is asked column by column.
 MAX_COLUMNS_ON_DRIVER = 200
@@ -117,6 +129,10 @@ MAX_NEW_BYTES_ON_DRIVER = 256 * 1024 * 1024
 
 # Bytes of the rows of files that are rewritten, in memory, as their first rows suggest.
 MAX_COPIED_BYTES_ON_DRIVER = 512 * 1024 * 1024
+
+# Bytes of the row groups, in memory, that threads hold at once while they rewrite files, each about
+# three times.
+MAX_HELD_BYTES_ON_DRIVER = 512 * 1024 * 1024
 
 # Partitions that get new rows: each is a file of its own, of some milliseconds.
 MAX_PARTITIONS_ON_DRIVER = 100

@@ -10,7 +10,6 @@ from deltaweave.engine.find.candidates import (
 )
 from deltaweave.engine.find.driver_pairs import (
     DriverPairs,
-    check_zones,
     local_paths,
     name_of,
     pairs_on_driver,
@@ -20,6 +19,8 @@ from deltaweave.engine.find.driver_partitions import (
     PartitionValues,
     with_partition,
 )
+from deltaweave.engine.find.driver_scan import check_zones
+from deltaweave.engine.find.driver_size import most_on_driver
 from deltaweave.engine.find.key_index import (
     KEY_INDEX_DIRECTORY,
     KEY_INDEX_PROPERTY,
@@ -53,6 +54,7 @@ __all__ = [
     "hold_match",
     "index_new_files",
     "local_paths",
+    "most_on_driver",
     "moved_matches",
     "name_of",
     "pairs_on_driver",

@@ -13,6 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from pyspark.sql import SparkSession
+
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
     are_own,
@@ -38,17 +40,21 @@ from deltaweave.engine.find.driver_keys import (
     keys_of_source,
 )
 from deltaweave.engine.find.driver_partitions import PartitionColumns, PartitionValues
+from deltaweave.engine.find.driver_scan import (
+    FILE_NUMBER,
+    ROW_INDEX,
+    empty_rows,
+    possible_rows,
+    rows_of,
+)
+from deltaweave.engine.find.driver_size import most_on_driver
 from deltaweave.engine.find.pairs import Pairs
 from deltaweave.engine.source import CollectedSource
-from deltaweave.engine.tasks import NotRewritableError, check_copyable, opened
+from deltaweave.engine.tasks import NotRewritableError
 
 if TYPE_CHECKING:
     import numpy
     import pyarrow
-    import pyarrow.parquet
-
-_FILE_NUMBER = "file"
-_ROW_INDEX = "row"
 
 
 @dataclass(frozen=True)
@@ -108,9 +114,10 @@ def pairs_on_driver(
     partitions = [partitioned_by.of_file(text) for text in texts]
     # The first one says which rows are possible, and a partition's value is that of all its rows.
     columns = sorted(columns, key=lambda column: column.is_of_partition)
-    found = _joined(paths, partitions, columns, keys, new_calendar=new_calendar)
-    numbers = found[_FILE_NUMBER].to_numpy()
-    rows, source_rows = found[_ROW_INDEX].to_numpy(), found[SOURCE_NUMBER].to_numpy()
+    spark = transaction.merge.spark
+    found = _joined(spark, paths, partitions, columns, keys, new_calendar=new_calendar)
+    numbers = found[FILE_NUMBER].to_numpy()
+    rows, source_rows = found[ROW_INDEX].to_numpy(), found[SOURCE_NUMBER].to_numpy()
     marked = _marked(transaction, candidates, np.unique(numbers).tolist())
     is_there = np.ones(len(rows), dtype=bool)
     for number, places in marked.items():
@@ -129,7 +136,7 @@ def pairs_on_driver(
         of_pairs[INSERTABLE] = pa.array(source.insert_clauses[source_rows] != NO_CLAUSE)
     is_matched = np.zeros(source.rows.num_rows, dtype=bool)
     is_matched[source_rows] = True
-    pairs = Pairs(None, pa.table(of_pairs), transaction.merge.spark)
+    pairs = Pairs(None, pa.table(of_pairs), spark)
     of_files = {names[i]: places for i, places in marked.items()}
     of_names = dict(zip(names, partitions, strict=True))
     return DriverPairs(pairs, is_matched, of_files, partitioned_by, of_names)
@@ -152,6 +159,7 @@ def name_of(location: str) -> str:
 
 
 def _joined(
+    spark: SparkSession,
     paths: Sequence[str],
     partitions: Sequence[PartitionValues],
     columns: Sequence[KeyColumn],
@@ -164,25 +172,44 @@ def _joined(
 
     joined = {name: kind for column in columns for name, kind in column.joined.items()}
     names = list(joined)
-    firsts = keys[names[0]].unique()
+    of_source = {name: keys[name].unique() for name in names}
     fields = [column.field for column in columns if not column.is_of_partition]
-    count = partial(_rows_of, fields=fields, new_calendar=new_calendar)
+    count = partial(rows_of, fields=fields, new_calendar=new_calendar)
     with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
-        num_rows = sum(threads.map(count, paths))
-        if num_rows > limits.MAX_TARGET_ROWS_ON_DRIVER:
-            raise NotRewritableError(f"the candidate files have {num_rows} rows")
-        possible = partial(_possible, columns=columns, firsts=firsts)
-        parts = list(threads.map(possible, paths, partitions))
-    numbered = [
-        part.append_column(_FILE_NUMBER, pa.repeat(pa.scalar(i, pa.int64()), part.num_rows))
-        for i, part in enumerate(parts)
-    ]
-    schema = pa.schema({_ROW_INDEX: pa.int64(), **joined, _FILE_NUMBER: pa.int64()})
-    rows = pa.concat_tables([schema.empty_table(), *numbered])
+        num_rows = list(threads.map(count, paths))
+        if sum(num_rows) > most_on_driver(limits.MAX_TARGET_ROWS_ON_DRIVER, spark):
+            raise NotRewritableError(f"the candidate files have {sum(num_rows)} rows")
+        read = partial(
+            possible_rows, paths=paths, partitions=partitions, columns=columns, of_source=of_source
+        )
+        parts, num_possible = [empty_rows(columns)], 0
+        for part in threads.map(read, _groups(num_rows)):
+            num_possible += part.num_rows
+            if num_possible > limits.MAX_POSSIBLE_ROWS_ON_DRIVER:
+                raise NotRewritableError("the rows that have keys of the source are too many")
+            parts.append(part)
+    rows = pa.concat_tables(parts)
     _check_number_of_pairs(rows, keys, names)
     found = rows.join(keys, names, join_type="inner", use_threads=False)
-    order = [(name, "ascending") for name in (_FILE_NUMBER, _ROW_INDEX, SOURCE_NUMBER)]
-    return found.select([_FILE_NUMBER, _ROW_INDEX, SOURCE_NUMBER]).sort_by(order).combine_chunks()
+    order = [(name, "ascending") for name in (FILE_NUMBER, ROW_INDEX, SOURCE_NUMBER)]
+    return found.select([FILE_NUMBER, ROW_INDEX, SOURCE_NUMBER]).sort_by(order).combine_chunks()
+
+
+def _groups(num_rows: Sequence[int]) -> list[list[int]]:
+    """Which files a thread reads at once, by their places, in their order.
+
+    For each group, the source's keys are prepared once. Threads share what there is evenly.
+    """
+    most = min(limits.MAX_BATCH_ROWS_ON_DRIVER, sum(num_rows) // limits.MAX_THREADS_ON_DRIVER)
+    groups: list[list[int]] = []
+    size = most
+    for number, of_file in enumerate(num_rows):
+        if size >= most:
+            groups.append([])
+            size = 0
+        groups[-1].append(number)
+        size += of_file
+    return groups
 
 
 def _check_number_of_pairs(rows: pyarrow.Table, keys: pyarrow.Table, names: list[str]) -> None:
@@ -197,67 +224,6 @@ def _check_number_of_pairs(rows: pyarrow.Table, keys: pyarrow.Table, names: list
     ]
     if (pc.sum(counts).as_py() or 0) > limits.MAX_PAIRS_ON_DRIVER:
         raise NotRewritableError("the pairs are too many")
-
-
-def _rows_of(path: str, fields: Sequence[pyarrow.Field], *, new_calendar: bool) -> int:
-    """How many rows a file has; raises NotRewritableError if Arrow may read its keys wrongly."""
-    import pyarrow as pa
-
-    with opened(path) as file:
-        check_copyable(file, pa.schema(fields), new_calendar=new_calendar)
-        check_zones(file, fields)
-        return int(file.metadata.num_rows)
-
-
-def check_zones(file: pyarrow.parquet.ParquetFile, fields: Sequence[pyarrow.Field]) -> None:
-    """Raise NotRewritableError for a time that is stored without a zone, unless it is an INT96."""
-    import pyarrow.types as types
-
-    physical = {
-        file.schema.column(i).path: file.schema.column(i).physical_type
-        for i in range(len(file.schema))
-    }
-    for field in fields:
-        if types.is_timestamp(field.type) and field.type.tz and field.name in physical:
-            stored = file.schema_arrow.field(field.name).type
-            if stored.tz is None and physical[field.name] != "INT96":
-                raise NotRewritableError(f"column {field.name!r} is stored without a time zone")
-
-
-def _possible(
-    path: str, partition: PartitionValues, columns: Sequence[KeyColumn], firsts: pyarrow.Array
-) -> pyarrow.Table:
-    """The keys and places of the rows whose first key is one of the source's."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    stored_keys = [column for column in columns if not column.is_of_partition]
-    of_partition = [column for column in columns if column.is_of_partition]
-    parts, start = [], 0
-    with opened(path) as file:
-        stored = set(file.schema_arrow.names) & {column.field.name for column in stored_keys}
-        for group in range(file.num_row_groups):
-            rows = file.read_row_group(group, columns=sorted(stored), use_threads=False)
-            num_rows = file.metadata.row_group(group).num_rows
-            found = pa.table({_ROW_INDEX: np.arange(start, start + num_rows, dtype=np.int64)})
-            for column in stored_keys:
-                # A column that is not stored was added later, and is null.
-                nothing = pa.chunked_array([pa.nulls(num_rows, column.field.type)])
-                name = column.field.name
-                for key, values in column.of(rows[name] if name in stored else nothing).items():
-                    found = found.append_column(key, values)
-            if stored_keys:
-                found = found.filter(pc.is_in(found[columns[0].name], value_set=firsts))
-            for column in of_partition:
-                of_all = pa.chunked_array([pa.repeat(partition[column.field.name], len(found))])
-                for key, values in column.of(of_all).items():
-                    found = found.append_column(key, values)
-            parts.append(found.drop_null())
-            start += num_rows
-    kinds = {name: kind for column in columns for name, kind in column.joined.items()}
-    schema = pa.schema({_ROW_INDEX: pa.int64(), **kinds})
-    return pa.concat_tables([schema.empty_table(), *parts])
 
 
 def _marked(

@@ -38,7 +38,7 @@ from deltaweave.delta.statement import (
     target_reads,
 )
 from deltaweave.engine import limits
-from deltaweave.engine.find import local_paths
+from deltaweave.engine.find import local_paths, most_on_driver
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.tasks import (
     NotRewritableError,
@@ -119,20 +119,26 @@ def choose_driver(transaction: Transaction, source: PreparedSource) -> DriverCho
 
 def why_not_these_files(candidates: FileList) -> str | None:
     """Why the driver leaves a merge with these candidate files to Spark; None if it does not."""
-    if candidates.size_in_bytes > limits.MAX_BYTES_ON_DRIVER:
+    if candidates.size_in_bytes > most_on_driver(limits.MAX_BYTES_ON_DRIVER, candidates.spark):
         return f"the candidate files have {candidates.size_in_bytes:,} bytes"
     return None
 
 
 def check_copied(files: FileList, table: TableFormat) -> None:
     """Raise NotRewritableError for a file that Arrow may not copy, or if there is too much."""
-    size = 0
+    size = largest = 0
     for path in local_paths(files):
         with opened(path) as file:
             check_copyable(file, table.schema, new_calendar=table.new_calendar)
-            size += bytes_in_memory(file)
-    if size > limits.MAX_COPIED_BYTES_ON_DRIVER:
+            of_file, num_rows = bytes_in_memory(file), max(file.metadata.num_rows, 1)
+            groups = (file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
+            size += of_file
+            largest = max(largest, of_file * max(groups, default=0) // num_rows)
+    if size > most_on_driver(limits.MAX_COPIED_BYTES_ON_DRIVER, files.spark):
         raise NotRewritableError(f"the files to rewrite have about {size:,} bytes in memory")
+    held = largest * min(len(files), limits.MAX_THREADS_ON_DRIVER)
+    if held > limits.MAX_HELD_BYTES_ON_DRIVER:
+        raise NotRewritableError(f"threads would hold about {held:,} bytes of row groups")
 
 
 def _of_statement(merge: ResolvedMerge, source: PreparedSource) -> str | None:

@@ -15,6 +15,7 @@ from deltaweave.delta.commit import (
     written_without_spark,
 )
 from deltaweave.delta.files import FurtherFile, NewFile, additions, mark_here
+from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
 from deltaweave.engine.columns import (
     CLAUSE,
@@ -59,7 +60,7 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
     assert changes is not None, "the pairs are on the driver"
     try:
         recorded = _recorded(found, changes)  # first, since files may not be readable
-        elsewhere = np.ones(len(changes), dtype=bool) if marks else _leave_partition(found, changes)
+        elsewhere = np.ones(len(changes), dtype=bool) if marks else _leave_file(found, changes)
         changes = changes.append_column(ELSEWHERE, pa.array(elsewhere))
         replaced, others = _write_files(transaction, found, changes)
     except Exception as error:  # of pyarrow, the file system, or a thread that cannot begin
@@ -79,14 +80,17 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
     return MarkedFiles(found.fates, written, vectors)
 
 
-def _leave_partition(found: Found, changes: pyarrow.Table) -> numpy.ndarray:
-    """For each changed row, whether its new row is of another partition."""
-    import numpy as np
+def _leave_file(found: Found, changes: pyarrow.Table) -> numpy.ndarray:
+    """For each changed row, whether its new row goes to a new file.
+
+    So it does if it is of another partition, or if no row or few rows of its file stay.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    own = pa.array(found.scan.names_of(_with_most_rows(found)), pa.string())
+    leave: numpy.ndarray = ~pc.is_in(changes[FILE], own).to_numpy()
     gives_row = found.updates.gives_row(changes[CLAUSE].to_numpy())
-    leave = np.zeros(len(changes), dtype=bool)
     if not found.partitioned_by.fields:
         return leave
     updated = changes.filter(pa.array(gives_row))
@@ -100,6 +104,20 @@ def _leave_partition(found: Found, changes: pyarrow.Table) -> numpy.ndarray:
         both_null = pc.and_(pc.is_null(new[field.name]), pc.is_null(old))
         leave[gives_row] |= ~pc.or_(is_same, both_null).to_numpy()
     return leave
+
+
+def _with_most_rows(found: Found) -> FileList:
+    """The files to copy, but for great ones of which nearly all rows change.
+
+    Several threads write the new rows of these, and one copies what is left.
+    """
+    import numpy as np
+
+    touched, copied = found.scan.touched, found.fates.copied
+    changed = np.array(found.scan.changed_by_file) / touched.row_counts
+    is_great = touched.rows["size"].to_numpy() >= 2 * limits.MIN_FILE_BYTES
+    nearly_all = touched.where((changed > limits.DEFAULT_MAX_MARKED_FRACTION) & is_great)
+    return copied.but_for(nearly_all.paths)
 
 
 def _write_files(

@@ -77,5 +77,12 @@ def mark_or_rewrite(transaction: Transaction, scan: TouchedFilesScan) -> Touched
 
 
 def all_rewritten(scan: TouchedFilesScan) -> TouchedFileFates:
-    """The fates in a table without deletion vectors; how many rows are copied is not counted."""
-    return TouchedFileFates(scan.touched.none(), scan.touched, scan.touched, 0)
+    """The fates in a table without deletion vectors; how many rows are copied is not counted.
+
+    A file with an unknown number of rows is copied.
+    """
+    import numpy as np
+
+    have_rows_left = np.array(scan.changed_by_file, dtype=float) != scan.touched.row_counts
+    copied = scan.touched.where(have_rows_left)
+    return TouchedFileFates(scan.touched.none(), scan.touched, copied, 0)

@@ -448,7 +448,7 @@ def test_new_files_name_their_writer(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:
     path = str(tmp_path / "table")
-    write_table(spark, path, [(1, 10)], SCHEMA)
+    write_table(spark, path, [(1, 10), (4, 40)], SCHEMA)
     upsert(Table(spark, path), [(1, 11), (2, 20)])
     assert on_driver
     footers = [pq.ParquetFile(f).metadata.metadata for f in deltalake.DeltaTable(path).file_uris()]
@@ -471,10 +471,10 @@ def test_new_files_have_the_permissions_that_hadoop_gives(
     )
     disk.getConf().set("fs.permissions.umask-mode", mask)
     try:
-        write_table(spark, path, [(1, 10), (2, 20), (4, 40)], SCHEMA, files=3)
-        upsert(Table(spark, path), [(1, 11), (3, 30)])
+        write_table(spark, path, [(k, 0) for k in range(6)], SCHEMA, files=3)
+        upsert(Table(spark, path), [(0, 1), (9, 1)])
         with configured(spark, {ON_DRIVER: "false", REWRITE_IN_PLACE: "true"}):
-            result = upsert(Table(spark, path), [(2, 21)])
+            result = upsert(Table(spark, path), [(2, 1)])
     finally:
         os.umask(own_mask)
         disk.getConf().unset("fs.permissions.umask-mode")
@@ -482,6 +482,38 @@ def test_new_files_have_the_permissions_that_hadoop_gives(
     files = [file.removeprefix("file://") for file in deltalake.DeltaTable(path).file_uris()]
     assert len(files) == 4  # one of them as Spark wrote it
     assert {os.stat(file).st_mode & 0o777 for file in files} == {mode}
+
+
+# What the source holds (None deletes), whether statistics count rows, and how many rows are copied
+# and how many files are added.
+WHOLE_FILES: dict[str, tuple[Rows, bool, int, int]] = {
+    "all rows of both are updated": ([(0, 1), (1, 1), (2, 1), (3, 1), (9, 1)], True, 0, 1),
+    "all rows of one are updated": ([(0, 1), (1, 1), (2, 1)], True, 1, 2),
+    "a row is updated and one deleted": ([(0, 1), (1, None)], True, 0, 1),
+    "all rows of one are deleted": ([(0, None), (1, None)], True, 0, 0),
+    "it is unknown how many rows there are": ([(0, 1), (1, 1), (9, 1)], False, 0, 2),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE_FILES)
+def test_a_file_of_which_no_row_stays_is_not_copied(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], name: str
+) -> None:
+    """Its new rows go where inserted ones go, to files that several threads write."""
+    source, is_counted, num_copied, num_added = WHOLE_FILES[name]
+    path = str(tmp_path / "table")
+    with configured(spark, {"spark.databricks.delta.stats.collect": str(is_counted).lower()}):
+        rows: Rows = [(k, 0) for k in range(4)]
+        write_table(spark, path, rows, SCHEMA, files=2)
+    merge = Table(spark, path).merge(frame(spark, source, SCHEMA), on="t.k = s.k")
+    merge = merge.when_matched_delete("s.v IS NULL").when_matched_update_all()
+    metrics = merge.when_not_matched_insert_all().execute().metrics
+    assert on_driver
+    new = {**dict(rows), **dict(source)}
+    assert rows_of(Table(spark, path)) == [(k, new[k]) for k in sorted(new) if new[k] is not None]
+    assert metrics["numTargetFilesAdded"] == num_added
+    if is_counted:
+        assert metrics["numTargetRowsCopied"] == num_copied
 
 
 @ONE_LAYOUT
@@ -623,6 +655,7 @@ def caller() -> str:
         "MAX_ROWS_ON_DRIVER",
         "MAX_NEW_BYTES_ON_DRIVER",
         "MAX_COPIED_BYTES_ON_DRIVER",
+        "MAX_HELD_BYTES_ON_DRIVER",
         pytest.param("MAX_BYTES_ON_DRIVER", marks=FULL),
     ],
 )
@@ -683,6 +716,7 @@ def test_keys_are_not_collected_again_for_files_that_are_too_big(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_left: int
 ) -> None:
     monkeypatch.setattr(limits, "MAX_TARGET_ROWS_ON_DRIVER", rows_left)
+    monkeypatch.setattr(limits, "TIMES_ON_LOCAL_MASTER", 1)
     if rows_left > 1:
         monkeypatch.setattr(on_driver_module, "why_not_these_files", lambda files: "too big")
     path = str(tmp_path / "table")

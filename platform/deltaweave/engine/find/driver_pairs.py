@@ -13,8 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from pyspark.sql import SparkSession
-
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
     are_own,
@@ -115,7 +113,8 @@ def pairs_on_driver(
     # The first one says which rows are possible, and a partition's value is that of all its rows.
     columns = sorted(columns, key=lambda column: column.is_of_partition)
     spark = transaction.merge.spark
-    found = _joined(spark, paths, partitions, columns, keys, new_calendar=new_calendar)
+    master = str(spark.sparkContext.master)
+    found = _joined(master, paths, partitions, columns, keys, new_calendar=new_calendar)
     numbers = found[FILE_NUMBER].to_numpy()
     rows, source_rows = found[ROW_INDEX].to_numpy(), found[SOURCE_NUMBER].to_numpy()
     marked = _marked(transaction, candidates, np.unique(numbers).tolist())
@@ -159,7 +158,7 @@ def name_of(location: str) -> str:
 
 
 def _joined(
-    spark: SparkSession,
+    master: str,
     paths: Sequence[str],
     partitions: Sequence[PartitionValues],
     columns: Sequence[KeyColumn],
@@ -177,7 +176,7 @@ def _joined(
     count = partial(rows_of, fields=fields, new_calendar=new_calendar)
     with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
         num_rows = list(threads.map(count, paths))
-        if sum(num_rows) > most_on_driver(limits.MAX_TARGET_ROWS_ON_DRIVER, spark):
+        if sum(num_rows) > most_on_driver(limits.MAX_TARGET_ROWS_ON_DRIVER, master):
             raise NotRewritableError(f"the candidate files have {sum(num_rows)} rows")
         read = partial(
             possible_rows, paths=paths, partitions=partitions, columns=columns, of_source=of_source

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
-
 from deltaweave.engine import limits
 
 
-def most_on_driver(limit: int, spark: SparkSession) -> int:
-    """A limit of rows or bytes of target files, in this session.
+def most_on_driver(limit: int, master: str) -> int:
+    """A limit of rows or bytes of target files, by Spark's master URL.
 
     Executors on other machines bring cores and disks of their own, so that the driver leaves them
     more than those of a local master, which has the driver's own.
     """
-    is_local = str(spark.sparkContext.master).startswith("local")
-    return limit * limits.TIMES_ON_LOCAL_MASTER if is_local else limit
+    return limit * limits.TIMES_ON_LOCAL_MASTER if master.startswith("local") else limit

@@ -119,7 +119,8 @@ def choose_driver(transaction: Transaction, source: PreparedSource) -> DriverCho
 
 def why_not_these_files(candidates: FileList) -> str | None:
     """Why the driver leaves a merge with these candidate files to Spark; None if it does not."""
-    if candidates.size_in_bytes > most_on_driver(limits.MAX_BYTES_ON_DRIVER, candidates.spark):
+    master = str(candidates.spark.sparkContext.master)
+    if candidates.size_in_bytes > most_on_driver(limits.MAX_BYTES_ON_DRIVER, master):
         return f"the candidate files have {candidates.size_in_bytes:,} bytes"
     return None
 
@@ -134,7 +135,8 @@ def check_copied(files: FileList, table: TableFormat) -> None:
             groups = (file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
             size += of_file
             largest = max(largest, of_file * max(groups, default=0) // num_rows)
-    if size > most_on_driver(limits.MAX_COPIED_BYTES_ON_DRIVER, files.spark):
+    master = str(files.spark.sparkContext.master)
+    if size > most_on_driver(limits.MAX_COPIED_BYTES_ON_DRIVER, master):
         raise NotRewritableError(f"the files to rewrite have about {size:,} bytes in memory")
     held = largest * min(len(files), limits.MAX_THREADS_ON_DRIVER)
     if held > limits.MAX_HELD_BYTES_ON_DRIVER:

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaweave import Table
+from deltaweave.delta.files import deletion_vectors
 from deltaweave.delta.log import actions
 from deltaweave.engine import limits
 from deltaweave.engine.find import most_on_driver
@@ -134,6 +135,8 @@ def test_new_rows_of_a_great_file_of_which_few_rows_stay_go_to_other_files(
     assert len(deltalake.DeltaTable(path).file_uris()) == num_added
 
 
+# How many files with vectors the driver takes, of the two there are.
+@pytest.mark.parametrize(("few", "is_done"), [(2, True), (1, False)])
 @LAYOUTS
 def test_vectors_that_exist_are_read_where_files_are_many(
     spark: SparkSession,
@@ -141,7 +144,10 @@ def test_vectors_that_exist_are_read_where_files_are_many(
     monkeypatch: pytest.MonkeyPatch,
     on_driver: list[Any],
     properties: dict[str, str],
+    few: int,
+    is_done: bool,
 ) -> None:
+    monkeypatch.setattr(deletion_vectors, "_FEW_VECTORS", few)
     path = str(tmp_path / "table")
     rows: Rows = [("DE", k, 0) for k in range(8)]
     write_table(spark, path, rows, SCHEMA, files=2, properties=VECTORS)
@@ -151,5 +157,5 @@ def test_vectors_that_exist_are_read_where_files_are_many(
         spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES {off}")
     monkeypatch.setattr(actions, "FEW", 0)  # so that no AddFile comes to the driver
     upsert(Table(spark, path), [("DE", 0, 1), ("DE", 1, 1), ("DE", 5, 1)], "t.k = s.k")
-    assert on_driver
+    assert bool(on_driver) == is_done
     assert rows_of(Table(spark, path)) == [("DE", k, int(k in (0, 1, 5))) for k in range(8)]

@@ -69,8 +69,7 @@ MIN_FILE_BYTES = 4 * 1024 * 1024
 MAX_SMALL_FILES = 4
 
 # Fraction of a file's rows. If more would be marked as deleted, the file is rewritten: this writes
-# at most a quarter of the rows that are written anyway, and saves each later scan four fifths. If
-# more change where the driver copies a file, the changed rows go to files of their own.
+# at most a quarter of the rows that are written anyway, and saves each later scan four fifths.
 DEFAULT_MAX_MARKED_FRACTION = 0.8
 
 # Bytes of files to rewrite in place. Below it, starting Python costs more than Spark needs for the
@@ -110,16 +109,20 @@ MAX_ESTIMATED_BYTES_ON_DRIVER = 32 * 1024 * 1024
 # Rows of the candidate files: two cores read the keys of so many in a quarter of a second.
 MAX_TARGET_ROWS_ON_DRIVER = 5_000_000
 
-# Target rows of which each key is one of the source's: memory holds them until they are joined.
-MAX_POSSIBLE_ROWS_ON_DRIVER = 5_000_000
+# Bytes of target rows of which each key is one of the source's, with their places: memory holds
+# them until they are joined, and the join copies them.
+MAX_POSSIBLE_BYTES_ON_DRIVER = 256 * 1024 * 1024
 
-# Times as many bytes and rows of target files as above and below, where Spark's executors are the
-# driver's own process: they have no cores and no disk of their own. On two cores, upserts into all
-# of 7.2 million rows took 0.3 to 0.5 (with vectors) and 0.5 to 0.6 (copy on write) of Spark's time.
+# Times as many bytes and rows of target files, here and below, where Spark's tasks are threads of
+# the driver and no more than its own: such a master has no further cores and no further disk. On
+# two cores, upserts into 28 files of 7.2 million rows took 0.4 to 0.5 (with vectors) and 0.5 to 0.6
+# (copy on write) of Spark's time.
 TIMES_ON_LOCAL_MASTER = 16
 
-# Rows of a file of which a thread holds the keys at once.
+# Rows of which a thread holds the keys at once, and their bytes: 16 ms are needed to prepare the
+# source's keys for each batch.
 MAX_BATCH_ROWS_ON_DRIVER = 1_000_000
+MAX_BATCH_BYTES_ON_DRIVER = 64 * 1024 * 1024
 
 # Columns of a target that clauses read: which of them an update keeps is asked column by column.
 MAX_COLUMNS_ON_DRIVER = 200
@@ -131,11 +134,16 @@ MAX_NEW_BYTES_ON_DRIVER = 256 * 1024 * 1024
 MAX_COPIED_BYTES_ON_DRIVER = 512 * 1024 * 1024
 
 # Bytes of the row groups, in memory, that threads hold at once while they rewrite files, each about
-# three times.
-MAX_HELD_BYTES_ON_DRIVER = 512 * 1024 * 1024
+# three times. Of greater ones, fewer threads rewrite. Two may rewrite what Spark writes by default,
+# row groups of 128 MB.
+MAX_HELD_BYTES_ON_DRIVER = 768 * 1024 * 1024
 
 # Partitions that get new rows: each is a file of its own, of some milliseconds.
 MAX_PARTITIONS_ON_DRIVER = 100
+
+# Fraction of a file's rows. If more change in a file of 8 MiB or more, its new rows go to files of
+# their own, which several threads write, and one copies the rest.
+MAX_CHANGED_FRACTION_ON_DRIVER = 0.8
 
 # Threads that read and write files: each holds a row group, about three times where it rewrites.
 MAX_THREADS_ON_DRIVER = 4

@@ -20,7 +20,7 @@ from deltaweave.engine.find.driver_partitions import (
     with_partition,
 )
 from deltaweave.engine.find.driver_scan import check_zones
-from deltaweave.engine.find.driver_size import most_on_driver
+from deltaweave.engine.find.driver_size import Held, in_threads, most_on_driver
 from deltaweave.engine.find.key_index import (
     KEY_INDEX_DIRECTORY,
     KEY_INDEX_PROPERTY,
@@ -42,6 +42,7 @@ __all__ = [
     "KEY_INDEX_PROPERTY",
     "Candidates",
     "DriverPairs",
+    "Held",
     "MatchedRows",
     "PartitionColumns",
     "PartitionValues",
@@ -52,6 +53,7 @@ __all__ = [
     "find_candidates",
     "find_touched_files",
     "hold_match",
+    "in_threads",
     "index_new_files",
     "local_paths",
     "most_on_driver",

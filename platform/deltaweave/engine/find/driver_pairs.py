@@ -38,14 +38,8 @@ from deltaweave.engine.find.driver_keys import (
     keys_of_source,
 )
 from deltaweave.engine.find.driver_partitions import PartitionColumns, PartitionValues
-from deltaweave.engine.find.driver_scan import (
-    FILE_NUMBER,
-    ROW_INDEX,
-    empty_rows,
-    possible_rows,
-    rows_of,
-)
-from deltaweave.engine.find.driver_size import most_on_driver
+from deltaweave.engine.find.driver_scan import FILE_NUMBER, ROW_INDEX, KeyScan, rows_of
+from deltaweave.engine.find.driver_size import Held, most_on_driver
 from deltaweave.engine.find.pairs import Pairs
 from deltaweave.engine.source import CollectedSource
 from deltaweave.engine.tasks import NotRewritableError
@@ -64,6 +58,8 @@ class DriverPairs:
             the `CollectedSource`, and so is `NEW_ROW`; `TARGET_ROW_ID` is the row's place in its
             file.
         is_matched: For each source row, whether it is in a pair.
+        row_counts: For each file with pairs, as `FILE` names it, the number of its rows that are
+            not marked as deleted, as the file itself says.
         marked: For each file with pairs, as `FILE` names it, the places of the rows that were
             marked as deleted before; files without such rows are missing.
         partitioned_by: The table's partition columns.
@@ -72,6 +68,7 @@ class DriverPairs:
 
     pairs: Pairs
     is_matched: numpy.ndarray
+    row_counts: Mapping[str, int]
     marked: Mapping[str, numpy.ndarray]
     partitioned_by: PartitionColumns
     partitions: Mapping[str, PartitionValues]
@@ -110,17 +107,16 @@ def pairs_on_driver(
     partitioned_by = PartitionColumns.of(transaction)
     texts = candidates.rows["partition"].to_pylist()
     partitions = [partitioned_by.of_file(text) for text in texts]
-    # The first one says which rows are possible, and a partition's value is that of all its rows.
-    columns = sorted(columns, key=lambda column: column.is_of_partition)
     spark = transaction.merge.spark
     master = str(spark.sparkContext.master)
-    found = _joined(master, paths, partitions, columns, keys, new_calendar=new_calendar)
+    found, num_rows = _joined(master, paths, partitions, columns, keys, new_calendar=new_calendar)
     numbers = found[FILE_NUMBER].to_numpy()
     rows, source_rows = found[ROW_INDEX].to_numpy(), found[SOURCE_NUMBER].to_numpy()
     marked = _marked(transaction, candidates, np.unique(numbers).tolist())
     is_there = np.ones(len(rows), dtype=bool)
     for number, places in marked.items():
-        is_there[(numbers == number) & np.isin(rows, places)] = False
+        here = slice(*np.searchsorted(numbers, (number, number + 1)))
+        is_there[here] = ~np.isin(rows[here], places)
     numbers, rows, source_rows = numbers[is_there], rows[is_there], source_rows[is_there]
     if len(rows) > limits.MAX_PAIRS_ON_DRIVER:
         raise NotRewritableError("the pairs are too many")
@@ -136,9 +132,10 @@ def pairs_on_driver(
     is_matched = np.zeros(source.rows.num_rows, dtype=bool)
     is_matched[source_rows] = True
     pairs = Pairs(None, pa.table(of_pairs), spark)
+    row_counts = {names[i]: num_rows[i] - len(marked.get(i, ())) for i in np.unique(numbers)}
     of_files = {names[i]: places for i, places in marked.items()}
     of_names = dict(zip(names, partitions, strict=True))
-    return DriverPairs(pairs, is_matched, of_files, partitioned_by, of_names)
+    return DriverPairs(pairs, is_matched, row_counts, of_files, partitioned_by, of_names)
 
 
 def local_paths(files: FileList) -> list[str]:
@@ -165,39 +162,56 @@ def _joined(
     keys: pyarrow.Table,
     *,
     new_calendar: bool,
-) -> pyarrow.Table:
-    """File number, row index and source row's number of each match, in the files' order."""
+) -> tuple[pyarrow.Table, list[int]]:
+    """File number, row index and source row's number of each match, in the files' order.
+
+    Then the number of rows in each file.
+    """
     import pyarrow as pa
 
-    joined = {name: kind for column in columns for name, kind in column.joined.items()}
-    names = list(joined)
-    of_source = {name: keys[name].unique() for name in names}
-    fields = [column.field for column in columns if not column.is_of_partition]
-    count = partial(rows_of, fields=fields, new_calendar=new_calendar)
+    names = [name for column in columns for name in column.joined]
+    stored = [column for column in columns if not column.is_of_partition]
+    scan = KeyScan(
+        paths,
+        stored,
+        {column.name: keys[column.name].unique() for column in stored},
+        _of_log(columns, partitions),
+        Held(limits.MAX_POSSIBLE_BYTES_ON_DRIVER, "the rows that have keys of the source"),
+    )
+    count = partial(rows_of, fields=[column.field for column in stored], new_calendar=new_calendar)
     with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
         num_rows = list(threads.map(count, paths))
         if sum(num_rows) > most_on_driver(limits.MAX_TARGET_ROWS_ON_DRIVER, master):
             raise NotRewritableError(f"the candidate files have {sum(num_rows)} rows")
-        read = partial(
-            possible_rows, paths=paths, partitions=partitions, columns=columns, of_source=of_source
-        )
-        parts, num_possible = [empty_rows(columns)], 0
-        for part in threads.map(read, _groups(num_rows)):
-            num_possible += part.num_rows
-            if num_possible > limits.MAX_POSSIBLE_ROWS_ON_DRIVER:
-                raise NotRewritableError("the rows that have keys of the source are too many")
-            parts.append(part)
-    rows = pa.concat_tables(parts)
+        parts = list(threads.map(scan.possible_rows, _groups(num_rows)))
+    rows = pa.concat_tables([scan.empty(), *parts])
     _check_number_of_pairs(rows, keys, names)
     found = rows.join(keys, names, join_type="inner", use_threads=False)
     order = [(name, "ascending") for name in (FILE_NUMBER, ROW_INDEX, SOURCE_NUMBER)]
-    return found.select([FILE_NUMBER, ROW_INDEX, SOURCE_NUMBER]).sort_by(order).combine_chunks()
+    found = found.select([FILE_NUMBER, ROW_INDEX, SOURCE_NUMBER]).sort_by(order)
+    return found.combine_chunks(), num_rows
+
+
+def _of_log(
+    columns: Sequence[KeyColumn], partitions: Sequence[PartitionValues]
+) -> dict[str, pyarrow.ChunkedArray]:
+    """The keys of each file that are values of its partition."""
+    import pyarrow as pa
+
+    keys: dict[str, pyarrow.ChunkedArray] = {}
+    for column in columns:
+        if column.is_of_partition:
+            name, kind = column.field.name, column.field.type
+            of_files = pa.array([values[name].as_py() for values in partitions], kind)
+            keys |= column.of(pa.chunked_array([of_files]))
+    return keys
 
 
 def _groups(num_rows: Sequence[int]) -> list[list[int]]:
-    """Which files a thread reads at once, by their places, in their order.
+    """Which files a thread reads one after the other, by their places, in their order.
 
-    For each group, the source's keys are prepared once. Threads share what there is evenly.
+    Arrow prepares the source's keys for each batch, which may hold rows of a whole group. Threads
+    share evenly what there is.
     """
     most = min(limits.MAX_BATCH_ROWS_ON_DRIVER, sum(num_rows) // limits.MAX_THREADS_ON_DRIVER)
     groups: list[list[int]] = []

@@ -1,13 +1,14 @@
-"""Reads the key columns of a file on the driver, for merges that need no Spark job."""
+"""Reads the key columns of files on the driver, for merges that need no Spark job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltaweave.engine import limits
 from deltaweave.engine.find.driver_keys import KeyColumn
-from deltaweave.engine.find.driver_partitions import PartitionValues
+from deltaweave.engine.find.driver_size import Held
 from deltaweave.engine.tasks import NotRewritableError, check_copyable, opened
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ FILE_NUMBER = "file"
 
 ROW_INDEX = "row"
 """The place of a row in its file."""
+
+_ROWS_AT_ONCE = 65_536
 
 
 def rows_of(path: str, fields: Sequence[pyarrow.Field], *, new_calendar: bool) -> int:
@@ -46,56 +49,81 @@ def check_zones(file: pyarrow.parquet.ParquetFile, fields: Sequence[pyarrow.Fiel
                 raise NotRewritableError(f"column {field.name!r} is stored without a time zone")
 
 
-def possible_rows(
-    numbers: Sequence[int],
-    paths: Sequence[str],
-    partitions: Sequence[PartitionValues],
-    columns: Sequence[KeyColumn],
-    of_source: Mapping[str, pyarrow.Array],
-) -> pyarrow.Table:
-    """The keys and places of the rows of which each stored key is one of the source's.
+@dataclass(frozen=True)
+class KeyScan:
+    """What to read of files.
 
-    Args:
-        numbers: The files to read, by their places in `paths`.
-        paths: All files.
-        partitions: Their partitions.
-        columns: The compared columns, those that the log has last.
-        of_source: The source's distinct values of each column by which rows are joined.
+    Attributes:
+        paths: The files.
+        columns: The compared columns that they store, or would.
+        of_source: The source's distinct values of each of these, by its name.
+        of_log: The keys that the log has for each file, by the names in joins.
+        held: Counts what is found.
     """
-    import numpy as np
-    import pyarrow as pa
 
-    of_files = [column for column in columns if not column.is_of_partition]
-    parts: list[pyarrow.Table] = [empty_rows(columns)]
-    batch: list[pyarrow.Table] = []
-    size = 0
+    paths: Sequence[str]
+    columns: Sequence[KeyColumn]
+    of_source: Mapping[str, pyarrow.Array]
+    of_log: Mapping[str, pyarrow.ChunkedArray]
+    held: Held
 
-    def keep_possible() -> None:
-        rows = _with_source_keys(pa.concat_tables(batch), of_files, of_source)
-        parts.append(_with_partitions(rows, columns, partitions).drop_null())
+    def empty(self) -> pyarrow.Table:
+        """What `possible_rows` gives if there are none."""
+        import pyarrow as pa
 
-    for number in numbers:
+        kinds = {name: kind for column in self.columns for name, kind in column.joined.items()}
+        kinds |= {name: values.type for name, values in self.of_log.items()}
+        return pa.schema({FILE_NUMBER: pa.int64(), ROW_INDEX: pa.int64(), **kinds}).empty_table()
+
+    def possible_rows(self, numbers: Sequence[int]) -> pyarrow.Table:
+        """The keys and places of the rows of which each stored key is one of the source's.
+
+        Args:
+            numbers: The files to read, by their places in `paths`.
+
+        Raises:
+            NotRewritableError: They are too big, with those that other threads found.
+        """
+        import pyarrow as pa
+
+        parts, batch, num_rows, size = [self.empty()], list[pa.Table](), 0, 0
+        for number in numbers:
+            for rows in self._read(number):
+                batch.append(rows)
+                num_rows, size = num_rows + rows.num_rows, size + rows.nbytes
+                most = limits.MAX_BATCH_ROWS_ON_DRIVER, limits.MAX_BATCH_BYTES_ON_DRIVER
+                if num_rows >= most[0] or size >= most[1]:
+                    parts.append(self._possible(batch))
+                    batch, num_rows, size = [], 0, 0
+        if batch:
+            parts.append(self._possible(batch))
+        return pa.concat_tables(parts)
+
+    def _read(self, number: int) -> Iterator[pyarrow.Table]:
+        import numpy as np
+        import pyarrow as pa
+
         start = 0
-        with opened(paths[number]) as file:
-            for num_rows, keys in _keys(file, of_files):
+        with opened(self.paths[number]) as file:
+            for num_rows, keys in _keys(file, self.columns):
                 places = np.arange(start, start + num_rows, dtype=np.int64)
                 of_file = {FILE_NUMBER: np.full(num_rows, number), ROW_INDEX: places}
-                batch.append(pa.table({**of_file, **keys}))
-                start, size = start + num_rows, size + num_rows
-                if size >= limits.MAX_BATCH_ROWS_ON_DRIVER:
-                    keep_possible()
-                    batch, size = [], 0
-    if batch:
-        keep_possible()
-    return pa.concat_tables(parts)
+                yield pa.table({**of_file, **keys})
+                start += num_rows
 
+    def _possible(self, batch: Sequence[pyarrow.Table]) -> pyarrow.Table:
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-def empty_rows(columns: Sequence[KeyColumn]) -> pyarrow.Table:
-    """What `possible_rows` gives if there are none."""
-    import pyarrow as pa
-
-    kinds = {name: kind for column in columns for name, kind in column.joined.items()}
-    return pa.schema({FILE_NUMBER: pa.int64(), ROW_INDEX: pa.int64(), **kinds}).empty_table()
+        rows = pa.concat_tables(batch)
+        for column in self.columns:  # each leaves fewer rows to look at
+            values = self.of_source[column.name]
+            rows = rows.filter(pc.is_in(rows[column.name], value_set=values))
+        for key, of_files in self.of_log.items():
+            rows = rows.append_column(key, of_files.take(rows[FILE_NUMBER]))
+        rows = rows.drop_null()
+        self.held.add(rows.nbytes)
+        return rows
 
 
 def _keys(
@@ -121,36 +149,10 @@ def _keys(
 def _batches(
     file: pyarrow.parquet.ParquetFile, columns: Sequence[str]
 ) -> Iterator[tuple[int, Mapping[str, pyarrow.Array]]]:
-    size = limits.MAX_BATCH_ROWS_ON_DRIVER
+    size = min(_ROWS_AT_ONCE, limits.MAX_BATCH_ROWS_ON_DRIVER)
     if columns:
         for batch in file.iter_batches(size, columns=columns, use_threads=False):
             yield batch.num_rows, dict(zip(columns, map(batch.column, columns), strict=True))
         return
     for start in range(0, file.metadata.num_rows, size):
         yield min(size, file.metadata.num_rows - start), {}
-
-
-def _with_source_keys(
-    rows: pyarrow.Table, columns: Sequence[KeyColumn], of_source: Mapping[str, pyarrow.Array]
-) -> pyarrow.Table:
-    import pyarrow.compute as pc
-
-    for column in columns:  # each leaves fewer rows to look at
-        rows = rows.filter(pc.is_in(rows[column.name], value_set=of_source[column.name]))
-    return rows
-
-
-def _with_partitions(
-    rows: pyarrow.Table, columns: Sequence[KeyColumn], partitions: Sequence[PartitionValues]
-) -> pyarrow.Table:
-    """The rows with the keys that the log has, in the order of `columns`."""
-    import pyarrow as pa
-
-    numbers = rows[FILE_NUMBER]
-    for column in columns:
-        if column.is_of_partition:
-            name, kind = column.field.name, column.field.type
-            of_files = pa.array([values[name].as_py() for values in partitions], kind)
-            for key, values in column.of(pa.chunked_array([of_files]).take(numbers)).items():
-                rows = rows.append_column(key, values)
-    return rows

@@ -1,14 +1,61 @@
-"""How much of a table a merge on the driver reads and copies, by where Spark's executors are."""
+"""How much of a table a merge on the driver reads, copies and holds, and in how many threads."""
 
 from __future__ import annotations
 
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
 from deltaweave.engine import limits
+from deltaweave.engine.tasks import NotRewritableError
+
+_LOCAL = re.compile(r"local(?:\[(?P<cores>\d+|\*)(?:,\s*\d+)?\])?")
+
+_Result = TypeVar("_Result")
 
 
 def most_on_driver(limit: int, master: str) -> int:
     """A limit of rows or bytes of target files, by Spark's master URL.
 
-    Executors on other machines bring cores and disks of their own, so that the driver leaves them
-    more than those of a local master, which has the driver's own.
+    Executors in processes of their own, mostly on other machines, bring cores and disks, so that
+    the driver leaves them more than those of a local master. So it does where such a master has
+    more cores than the driver has threads.
     """
-    return limit * limits.TIMES_ON_LOCAL_MASTER if master.startswith("local") else limit
+    local = _LOCAL.fullmatch(master)
+    if local is None:
+        return limit
+    cores = local["cores"] or "1"
+    number = (os.cpu_count() or 1) if cores == "*" else int(cores)
+    threads = limits.MAX_THREADS_ON_DRIVER
+    return limit * max(1, limits.TIMES_ON_LOCAL_MASTER * threads // max(number, threads))
+
+
+class Held:
+    """The bytes that threads hold together.
+
+    Args:
+        most: The most there may be.
+        what: What they are of.
+    """
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most, self._what = most, what
+        self._lock, self._number = threading.Lock(), 0
+
+    def add(self, number: int) -> None:
+        """Count bytes; raises NotRewritableError if there are too many."""
+        with self._lock:
+            self._number += number
+            if self._number > self._most:
+                raise NotRewritableError(f"{self._what} have more than {self._most:,} bytes")
+
+
+def in_threads(function: Callable[..., _Result], *of_items: Sequence[Any]) -> Iterator[_Result]:
+    """What a function gives for items that are big, in their order, of a few at once."""
+    at_once = limits.MAX_THREADS_ON_DRIVER
+    with ThreadPoolExecutor(max_workers=at_once) as threads:
+        for start in range(0, len(of_items[0]), at_once):
+            yield from threads.map(function, *(each[start : start + at_once] for each in of_items))

@@ -38,7 +38,7 @@ from deltaweave.delta.statement import (
     target_reads,
 )
 from deltaweave.engine import limits
-from deltaweave.engine.find import local_paths, most_on_driver
+from deltaweave.engine.find import in_threads, local_paths, most_on_driver
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.tasks import (
     NotRewritableError,
@@ -125,22 +125,30 @@ def why_not_these_files(candidates: FileList) -> str | None:
     return None
 
 
-def check_copied(files: FileList, table: TableFormat) -> None:
-    """Raise NotRewritableError for a file that Arrow may not copy, or if there is too much."""
-    size = largest = 0
-    for path in local_paths(files):
+def threads_that_copy(files: FileList, table: TableFormat) -> int:
+    """How many threads may copy these files at once.
+
+    Raises:
+        NotRewritableError: Arrow may not copy a file, or there is too much.
+    """
+
+    def sizes(path: str) -> tuple[int, int]:
         with opened(path) as file:
             check_copyable(file, table.schema, new_calendar=table.new_calendar)
-            of_file, num_rows = bytes_in_memory(file), max(file.metadata.num_rows, 1)
             groups = (file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
-            size += of_file
-            largest = max(largest, of_file * max(groups, default=0) // num_rows)
+            of_file = bytes_in_memory(file)
+            return of_file, of_file * max(groups, default=0) // max(file.metadata.num_rows, 1)
+
+    found = list(in_threads(sizes, local_paths(files)))
+    size = sum(of_file for of_file, _ in found)
     master = str(files.spark.sparkContext.master)
     if size > most_on_driver(limits.MAX_COPIED_BYTES_ON_DRIVER, master):
         raise NotRewritableError(f"the files to rewrite have about {size:,} bytes in memory")
-    held = largest * min(len(files), limits.MAX_THREADS_ON_DRIVER)
-    if held > limits.MAX_HELD_BYTES_ON_DRIVER:
-        raise NotRewritableError(f"threads would hold about {held:,} bytes of row groups")
+    largest = max((of_group for _, of_group in found), default=0)
+    threads = limits.MAX_HELD_BYTES_ON_DRIVER // max(largest, 1)
+    if threads < min(2, len(files)):
+        raise NotRewritableError(f"a row group has about {largest:,} bytes in memory")
+    return max(1, min(threads, limits.MAX_THREADS_ON_DRIVER))
 
 
 def _of_statement(merge: ResolvedMerge, source: PreparedSource) -> str | None:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 from deltaweave.delta.commit import ChangeFileOf
 from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, FILE, NEW_ROW, TARGET_ROW_ID
-from deltaweave.engine.find import PartitionColumns, PartitionValues, name_of, with_partition
+from deltaweave.engine.find import (
+    PartitionColumns,
+    PartitionValues,
+    in_threads,
+    name_of,
+    with_partition,
+)
 from deltaweave.engine.tasks import ChangeFile, TableFormat, change_file, images, rows_at
 from deltaweave.engine.write.driver_values import NewValues
 from deltaweave.engine.write.partition_parts import Part, parts_of
@@ -74,18 +80,32 @@ def record_changes(
         partitioned_by: The table's partition columns.
         partitions: The partition of each file, as `FILE` names it.
     """
-    import pyarrow.compute as pc
-
     if not touched or table.change_feed is None:
         return []
     with ExitStack() as stack:
         feed = _Feed(table, partitioned_by, stack)
         feed.add([(inserted, "insert")])
-        for path in touched:
+        of_files = by_file(changes)
+
+        def of_file(path: str) -> list[tuple[pyarrow.Table, str]]:
             name = name_of(f"file:{path}")
-            of_file = changes.filter(pc.equal(changes[FILE], name))
-            feed.add(_images(table, values, of_file, path, partitions[name]))
+            return _images(table, values, of_files[name], path, partitions[name])
+
+        for entries in in_threads(of_file, touched):
+            feed.add(entries)
     return feed.written()
+
+
+def by_file(changes: pyarrow.Table) -> dict[str, pyarrow.Table]:
+    """The pairs of each file, as `FILE` names it; those of a file are one after the other."""
+    import numpy as np
+
+    files = changes[FILE].combine_chunks().dictionary_encode()
+    bounds = np.searchsorted(files.indices.to_numpy(), np.arange(len(files.dictionary) + 1))
+    return {
+        name: changes.slice(bounds[i], bounds[i + 1] - bounds[i])
+        for i, name in enumerate(files.dictionary.to_pylist())
+    }
 
 
 def _images(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -34,9 +35,9 @@ from deltaweave.engine.tasks import (
     rewrite_rows,
     write_file,
 )
-from deltaweave.engine.write.driver_feed import record_changes
+from deltaweave.engine.write.driver_feed import by_file, record_changes
 from deltaweave.engine.write.mark_or_rewrite import MarkedFiles
-from deltaweave.engine.write.on_driver import Found
+from deltaweave.engine.write.on_driver import Found, row_counts_of
 from deltaweave.engine.write.partition_parts import Part, parts_of
 from deltaweave.engine.write.strategy import Strategy
 
@@ -63,8 +64,10 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
         elsewhere = np.ones(len(changes), dtype=bool) if marks else _leave_file(found, changes)
         changes = changes.append_column(ELSEWHERE, pa.array(elsewhere))
         replaced, others = _write_files(transaction, found, changes)
-    except Exception as error:  # of pyarrow, the file system, or a thread that cannot begin
-        transaction.own_files.delete_all()
+    except BaseException as error:  # of pyarrow, the file system, a thread; also an interrupt
+        transaction.own_files.delete_all()  # no thread writes any more
+        if not isinstance(error, Exception):
+            raise
         raise NotRewritableError(f"the driver could not write a file: {error}") from error
     written = None
     if replaced or others:
@@ -114,9 +117,9 @@ def _with_most_rows(found: Found) -> FileList:
     import numpy as np
 
     touched, copied = found.scan.touched, found.fates.copied
-    changed = np.array(found.scan.changed_by_file) / touched.row_counts
+    most = limits.MAX_CHANGED_FRACTION_ON_DRIVER * row_counts_of(found.pairs, touched)
     is_great = touched.rows["size"].to_numpy() >= 2 * limits.MIN_FILE_BYTES
-    nearly_all = touched.where((changed > limits.DEFAULT_MAX_MARKED_FRACTION) & is_great)
+    nearly_all = touched.where((np.array(found.scan.changed_by_file) > most) & is_great)
     return copied.but_for(nearly_all.paths)
 
 
@@ -133,11 +136,17 @@ def _write_files(
     if transaction.metadata.has_random_directories:
         parts = [replace(part, directory="") for part in parts]
     root, paths = transaction.data_path.removeprefix("file:"), local_paths(found.fates.copied)
-    with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
-        writing = [threads.submit(_write_part, root, part, found.table) for part in parts]
-        rewritten = list(threads.map(partial(_rewrite, found, changes), paths))
+    of_files = by_file(changes)
+    with ThreadPoolExecutor(max_workers=found.num_threads) as threads:
+        try:
+            writing = [threads.submit(_write_part, root, part, found.table) for part in parts]
+            rewritten = list(threads.map(partial(_rewrite, found, of_files), paths))
+            others = [file.result() for file in writing]
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)  # what has begun is waited for
+            raise
     new = zip(found.fates.copied.paths, rewritten, strict=True)
-    return {path: file for path, file in new if file}, [file.result() for file in writing]
+    return {path: file for path, file in new if file}, others
 
 
 def _write_part(root: str, part: Part, table: TableFormat) -> FurtherFile:
@@ -162,14 +171,13 @@ def _with_updated(found: Found, changes: pyarrow.Table) -> pyarrow.Table:
     return pa.concat_tables([found.inserted_rows, updated]).combine_chunks().take(pa.array(order))
 
 
-def _rewrite(found: Found, changes: pyarrow.Table, path: str) -> NewFile | None:
+def _rewrite(found: Found, of_files: Mapping[str, pyarrow.Table], path: str) -> NewFile | None:
     """Rewrite a file, without the rows that were marked before; None if no row is left."""
     import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     name = name_of(f"file:{path}")
-    own = changes.filter(pc.equal(changes[FILE], name))
+    own = of_files[name]
     gone = found.pairs.marked.get(name, np.array([], dtype=np.int64))
     places = np.concatenate([own[TARGET_ROW_ID].to_numpy(), gone])
     # A row that several source rows delete has several pairs.

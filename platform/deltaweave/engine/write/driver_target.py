@@ -40,7 +40,14 @@ from deltaweave.engine.columns import (
     TARGET_ROW_ID,
     VALUES,
 )
-from deltaweave.engine.find import DriverPairs, PartitionValues, check_zones, with_partition
+from deltaweave.engine.find import (
+    DriverPairs,
+    Held,
+    PartitionValues,
+    check_zones,
+    in_threads,
+    with_partition,
+)
 from deltaweave.engine.source import (
     CollectedSource,
     unless_it_fails,
@@ -210,21 +217,23 @@ def _old_rows(
     in_file = [field for field in table.schema if field.name in names]
     of_file = replace(table, schema=pa.schema(in_file))
     checked = [field for field in in_file if field.name in through_spark]
-    parts, left = [], limits.MAX_NEW_BYTES_ON_DRIVER
+    held = Held(limits.MAX_NEW_BYTES_ON_DRIVER, "the rows that clauses read")
     files = pairs[FILE].combine_chunks().dictionary_encode()
     bounds = np.searchsorted(files.indices.to_numpy(), np.arange(len(files.dictionary) + 1))
     rows_of_pairs = pairs[TARGET_ROW_ID].to_numpy()
-    for i, name in enumerate(files.dictionary.to_pylist()):
+
+    def of_pairs(i: int, name: str) -> pyarrow.Table:
         path = local_path(name)
         with opened(path) as file:
             check_zones(file, checked)
         places, of_pair = np.unique(rows_of_pairs[bounds[i] : bounds[i + 1]], return_inverse=True)
-        rows = rows_at(path, places, of_file, left)
+        rows = rows_at(path, places, of_file, limits.MAX_NEW_BYTES_ON_DRIVER)
         rows = with_partition(rows, len(places), partitions[name], names)
-        left -= size_at_most(rows.nbytes, of_pair)
-        if left < 0:
-            raise NotRewritableError("the rows that clauses read are too big")
-        parts.append(rows.take(pa.array(of_pair)))
+        held.add(size_at_most(rows.nbytes, of_pair))
+        return rows.take(pa.array(of_pair))
+
+    numbers = range(len(files.dictionary))
+    parts = list(in_threads(of_pairs, numbers, files.dictionary.to_pylist()))
     return pa.concat_tables(parts).combine_chunks()
 
 

@@ -8,12 +8,16 @@ less than to read the others again and again. A file without any row left is rem
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from deltaweave.delta.commit import Transaction, WrittenFiles
 from deltaweave.delta.files import MarkedRows
 from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
 from deltaweave.engine.find import TouchedFilesScan
+
+if TYPE_CHECKING:
+    import numpy
 
 MAX_MARKED_FRACTION = "spark.deltaweave.merge.maxMarkedFraction"
 """A file is rewritten if more than this fraction of its rows would be marked; 1 always marks."""
@@ -76,13 +80,14 @@ def mark_or_rewrite(transaction: Transaction, scan: TouchedFilesScan) -> Touched
     )
 
 
-def all_rewritten(scan: TouchedFilesScan) -> TouchedFileFates:
+def all_rewritten(scan: TouchedFilesScan, row_counts: numpy.ndarray) -> TouchedFileFates:
     """The fates in a table without deletion vectors; how many rows are copied is not counted.
 
-    A file with an unknown number of rows is copied.
+    Args:
+        scan: The touched files.
+        row_counts: How many rows each of them has, as the file itself says.
     """
     import numpy as np
 
-    have_rows_left = np.array(scan.changed_by_file, dtype=float) != scan.touched.row_counts
-    copied = scan.touched.where(have_rows_left)
+    copied = scan.touched.where(row_counts > np.array(scan.changed_by_file))
     return TouchedFileFates(scan.touched.none(), scan.touched, copied, 0)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import row_schema
 from deltaweave.delta.jvm import column_named
+from deltaweave.delta.log import FileList
 from deltaweave.engine.columns import CLAUSE, FILE, NEW_ROW, NO_CLAUSE, SOURCE_ROW
 from deltaweave.engine.find import (
     Candidates,
@@ -23,6 +24,7 @@ from deltaweave.engine.find import (
     TouchedFilesScan,
     candidate_files,
     files_by_conditions,
+    name_of,
     pairs_on_driver,
     touched_files_of_pairs,
 )
@@ -30,7 +32,7 @@ from deltaweave.engine.source import CollectedSource, PreparedSource, collect_so
 from deltaweave.engine.tasks import NotRewritableError, TableFormat
 from deltaweave.engine.write.driver_choice import (
     DriverChoice,
-    check_copied,
+    threads_that_copy,
     why_not_these_files,
 )
 from deltaweave.engine.write.driver_target import values_of_pairs
@@ -65,6 +67,7 @@ class Found:
         inserted: The numbers of the source rows that are inserted.
         insert_clauses: The clauses that insert them, by their places.
         table: What new files look like.
+        num_threads: How many threads may write files at once.
     """
 
     candidates: Candidates
@@ -76,6 +79,7 @@ class Found:
     inserted: numpy.ndarray
     insert_clauses: numpy.ndarray
     table: TableFormat
+    num_threads: int
 
     @cached_property
     def inserted_rows(self) -> pyarrow.Table:
@@ -177,14 +181,24 @@ def _found(
     if strategy is Strategy.DELETION_VECTORS:
         fates = mark_or_rewrite(transaction, scan)
     else:
-        fates = all_rewritten(scan)
-    check_copied(fates.copied, table)
+        fates = all_rewritten(scan, row_counts_of(pairs, scan.touched))
+    threads = threads_that_copy(fates.copied, table)
     is_inserted = ~pairs.is_matched & (collected.insert_clauses != NO_CLAUSE)
     inserted = np.flatnonzero(is_inserted)
     clauses = collected.insert_clauses[inserted]
-    found = Found(candidates, pairs, scan, fates, updates, inserts, inserted, clauses, table)
+    found = Found(
+        candidates, pairs, scan, fates, updates, inserts, inserted, clauses, table, threads
+    )
     _check_new_rows(found)
     return found
+
+
+def row_counts_of(pairs: DriverPairs, touched: FileList) -> numpy.ndarray:
+    """The number of rows in touched files, in their order, as the files themselves say."""
+    import numpy as np
+
+    names = [name_of(location) for location in touched.rows["location"].to_pylist()]
+    return np.array([pairs.row_counts[name] for name in names], dtype=np.int64)
 
 
 def _check_new_rows(found: Found) -> None:

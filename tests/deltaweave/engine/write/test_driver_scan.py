@@ -82,7 +82,9 @@ def test_rows_are_found_at_their_places_in_files_of_several_row_groups(
 
 
 # Rows of which each key is one of the source's: (1, 2) too, though no source row has both.
-@pytest.mark.parametrize(("most", "is_done"), [(3, True), (2, False)])
+# With its places, each takes less than 50 bytes.
+@pytest.mark.parametrize(("most", "is_done"), [(150, True), (50, False)])
+@pytest.mark.parametrize("partition_by", [[], ["region", "k"]], ids=["", "keys_of_partitions"])
 def test_too_many_rows_with_keys_of_the_source_are_left_to_spark(
     spark: SparkSession,
     tmp_path: Path,
@@ -90,10 +92,12 @@ def test_too_many_rows_with_keys_of_the_source_are_left_to_spark(
     on_driver: list[Any],
     most: int,
     is_done: bool,
+    partition_by: list[str],
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_POSSIBLE_ROWS_ON_DRIVER", most)
+    monkeypatch.setattr(limits, "MAX_POSSIBLE_BYTES_ON_DRIVER", most)
     path = str(tmp_path / "table")
-    write_table(spark, path, [("DE", 1, 0), ("FR", 2, 0), ("DE", 2, 0), ("IT", 2, 0)], SCHEMA)
+    rows: Rows = [("DE", 1, 0), ("FR", 2, 0), ("DE", 2, 0), ("IT", 2, 0)]
+    write_table(spark, path, rows, SCHEMA, partition_by=partition_by)
     source: Rows = [("DE", 1, 9), ("FR", 2, 9)]
     upsert(Table(spark, path), source, "t.region = s.region AND t.k = s.k")
     assert bool(on_driver) == is_done
@@ -104,13 +108,17 @@ def test_too_many_rows_with_keys_of_the_source_are_left_to_spark(
     ("master", "times"),
     [
         ("local", 16),
-        ("local[*]", 16),
+        ("local[2]", 16),
+        ("local[4, 3]", 16),
+        ("local[16]", 4),  # of which the driver's threads use a quarter
+        ("local[1000]", 1),
+        ("local-cluster[2,1,1024]", 1),
         ("spark://one:7077", 1),
         ("yarn", 1),
         ("k8s://https://one:6443", 1),
     ],
 )
-def test_executors_of_other_machines_are_left_more(master: str, times: int) -> None:
+def test_executors_with_cores_of_their_own_are_left_more(master: str, times: int) -> None:
     assert most_on_driver(limits.MAX_BYTES_ON_DRIVER, master) == times * limits.MAX_BYTES_ON_DRIVER
 
 

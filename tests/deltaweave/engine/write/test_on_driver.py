@@ -484,14 +484,12 @@ def test_new_files_have_the_permissions_that_hadoop_gives(
     assert {os.stat(file).st_mode & 0o777 for file in files} == {mode}
 
 
-# What the source holds (None deletes), whether statistics count rows, and how many rows are copied
-# and how many files are added.
-WHOLE_FILES: dict[str, tuple[Rows, bool, int, int]] = {
-    "all rows of both are updated": ([(0, 1), (1, 1), (2, 1), (3, 1), (9, 1)], True, 0, 1),
-    "all rows of one are updated": ([(0, 1), (1, 1), (2, 1)], True, 1, 2),
-    "a row is updated and one deleted": ([(0, 1), (1, None)], True, 0, 1),
-    "all rows of one are deleted": ([(0, None), (1, None)], True, 0, 0),
-    "it is unknown how many rows there are": ([(0, 1), (1, 1), (9, 1)], False, 0, 2),
+# What the source holds (None deletes), how many rows are copied, and how many files are added.
+WHOLE_FILES: dict[str, tuple[Rows, int, int]] = {
+    "all rows of both are updated": ([(0, 1), (1, 1), (2, 1), (3, 1), (9, 1)], 0, 1),
+    "all rows of one are updated": ([(0, 1), (1, 1), (2, 1)], 1, 2),
+    "a row is updated and one deleted": ([(0, 1), (1, None)], 0, 1),
+    "all rows of one are deleted": ([(0, None), (1, None)], 0, 0),
 }
 
 
@@ -500,20 +498,42 @@ def test_a_file_of_which_no_row_stays_is_not_copied(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], name: str
 ) -> None:
     """Its new rows go where inserted ones go, to files that several threads write."""
-    source, is_counted, num_copied, num_added = WHOLE_FILES[name]
+    source, num_copied, num_added = WHOLE_FILES[name]
     path = str(tmp_path / "table")
-    with configured(spark, {"spark.databricks.delta.stats.collect": str(is_counted).lower()}):
-        rows: Rows = [(k, 0) for k in range(4)]
-        write_table(spark, path, rows, SCHEMA, files=2)
+    rows: Rows = [(k, 0) for k in range(4)]
+    write_table(spark, path, rows, SCHEMA, files=2)
     merge = Table(spark, path).merge(frame(spark, source, SCHEMA), on="t.k = s.k")
     merge = merge.when_matched_delete("s.v IS NULL").when_matched_update_all()
     metrics = merge.when_not_matched_insert_all().execute().metrics
     assert on_driver
     new = {**dict(rows), **dict(source)}
     assert rows_of(Table(spark, path)) == [(k, new[k]) for k in sorted(new) if new[k] is not None]
-    assert metrics["numTargetFilesAdded"] == num_added
-    if is_counted:
-        assert metrics["numTargetRowsCopied"] == num_copied
+    counts = [metrics[name] for name in ("numTargetRowsCopied", "numTargetFilesAdded")]
+    assert counts == [num_copied, num_added]
+
+
+@pytest.mark.parametrize("said", [None, 2, 4], ids=["nothing", "less", "more"])
+def test_whether_a_row_stays_is_seen_in_the_file_and_not_in_its_statistics(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any], said: int | None
+) -> None:
+    """As other writers may leave them."""
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(k, 0) for k in range(3)], SCHEMA)
+    log = Path(path, "_delta_log", f"{0:020}.json")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:
+        if "add" in line:
+            stats = json.loads(line["add"].pop("stats"))
+            if said is not None:
+                line["add"]["stats"] = json.dumps({**stats, "numRecords": said})
+    log.write_text("\n".join(map(json.dumps, lines)))
+    for file in (Path(path, "_delta_log", f"{0:020}.crc"), log.with_name(f".{log.name}.crc")):
+        file.unlink(missing_ok=True)  # which say what the log was
+    upsert(Table(spark, path), [(0, 1), (1, 1)])
+    assert on_driver
+    assert rows_of(Table(spark, path)) == [(0, 1), (1, 1), (2, 0)]
+    upsert(Table(spark, path), [(0, 2), (1, 2), (2, 2)])
+    assert rows_of(Table(spark, path)) == [(0, 2), (1, 2), (2, 2)]
 
 
 @ONE_LAYOUT
@@ -808,14 +828,34 @@ def test_spark_does_the_merge_where_a_write_fails_and_no_file_is_left(
     assert there == before | of_table | of_feed
 
 
+def test_an_interrupted_write_leaves_no_file(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(k, 0) for k in range(4)], SCHEMA, files=2)
+    before = all_files(path)
+    rewrite = driver_files.rewrite_rows
+
+    def interrupted(*arguments: Any) -> Any:
+        rewrite(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(driver_files, "rewrite_rows", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        upsert(Table(spark, path), [(0, 1), (9, 1)])
+    assert all_files(path) == before
+
+
 @pytest.mark.parametrize(
     ("other", "runs", "left"),
     [
         ("INSERT INTO {t} VALUES (50, 5)", 1, [(50, 5)]),  # what it wrote is committed again
         # A row with its key: it is done again.
         pytest.param("INSERT INTO {t} VALUES (9, 5)", 2, [], marks=FULL),
+        # Its rows are in another file.
+        pytest.param("OPTIMIZE {t}", 2, [], marks=FULL),
     ],
-    ids=["follows", "again"],
+    ids=["follows", "again", "moved"],
 )
 @ONE_LAYOUT
 def test_what_another_commit_leaves_right_is_committed_again(

@@ -21,7 +21,8 @@ FILE_NUMBER = "file"
 ROW_INDEX = "row"
 """The place of a row in its file."""
 
-_ROWS_AT_ONCE = 65_536
+# Few, since a value that a file stores once is in memory for each row.
+_ROWS_AT_ONCE = 16_384
 
 
 def rows_of(path: str, fields: Sequence[pyarrow.Field], *, new_calendar: bool) -> int:

@@ -101,6 +101,7 @@ def by_file(changes: pyarrow.Table) -> dict[str, pyarrow.Table]:
     import numpy as np
 
     files = changes[FILE].combine_chunks().dictionary_encode()
+    assert (np.diff(files.indices.to_numpy()) >= 0).all(), "pairs are in the order of files"
     bounds = np.searchsorted(files.indices.to_numpy(), np.arange(len(files.dictionary) + 1))
     return {
         name: changes.slice(bounds[i], bounds[i + 1] - bounds[i])

@@ -65,7 +65,7 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
         changes = changes.append_column(ELSEWHERE, pa.array(elsewhere))
         replaced, others = _write_files(transaction, found, changes)
     except BaseException as error:  # of pyarrow, the file system, a thread; also an interrupt
-        transaction.own_files.delete_all()  # no thread writes any more
+        transaction.own_files.delete_all()  # threads have ended, unless it comes twice
         if not isinstance(error, Exception):
             raise
         raise NotRewritableError(f"the driver could not write a file: {error}") from error

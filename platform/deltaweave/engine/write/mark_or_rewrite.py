@@ -61,17 +61,27 @@ class MarkedFiles:
     marked: MarkedRows
 
 
-def mark_or_rewrite(transaction: Transaction, scan: TouchedFilesScan) -> TouchedFileFates:
+def mark_or_rewrite(
+    transaction: Transaction, scan: TouchedFilesScan, row_counts: numpy.ndarray | None = None
+) -> TouchedFileFates:
     """Choose for each touched file, by the fraction of its rows that would be marked.
 
-    Rows that earlier merges marked count as marked. A file with an unknown number of rows stays.
+    Rows that earlier merges marked count as marked. A file with an unknown number of rows stays,
+    and so does one of which more rows changed than its statistics count.
+
+    Args:
+        transaction: The merge's transaction.
+        scan: The touched files.
+        row_counts: How many rows each of them has, as the file itself says, if that is known.
     """
     import numpy as np
 
     limit = max_marked_fraction(transaction)
-    rows, num_marked = scan.touched.row_counts, scan.touched.rows["num_marked"].to_numpy()
+    rows = scan.touched.row_counts if row_counts is None else row_counts
+    num_marked = scan.touched.rows["num_marked"].to_numpy()
     left = rows - np.array(scan.changed_by_file, dtype=float)
-    leaves = (left == 0) | (1 - left / (rows + num_marked) > limit)
+    fraction = 1 - left / np.maximum(rows + num_marked, 1)
+    leaves = (left == 0) | ((left > 0) & (fraction > limit))
     return TouchedFileFates(
         scan.touched.where(~leaves),
         scan.touched.where(leaves),

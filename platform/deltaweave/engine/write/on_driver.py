@@ -178,10 +178,11 @@ def _found(
     scan = touched_files_of_pairs(
         transaction, source, candidates, identity, pairs.pairs, may_repeat=may_repeat
     )
+    row_counts = row_counts_of(pairs, scan.touched)
     if strategy is Strategy.DELETION_VECTORS:
-        fates = mark_or_rewrite(transaction, scan)
+        fates = mark_or_rewrite(transaction, scan, row_counts)
     else:
-        fates = all_rewritten(scan, row_counts_of(pairs, scan.touched))
+        fates = all_rewritten(scan, row_counts)
     threads = threads_that_copy(fates.copied, table)
     is_inserted = ~pairs.is_matched & (collected.insert_clauses != NO_CLAUSE)
     inserted = np.flatnonzero(is_inserted)

@@ -512,13 +512,18 @@ def test_a_file_of_which_no_row_stays_is_not_copied(
     assert counts == [num_copied, num_added]
 
 
-@pytest.mark.parametrize("said", [None, 2, 4], ids=["nothing", "less", "more"])
+@pytest.mark.parametrize("properties", [{}, VECTORS], ids=LAYOUTS)
+@pytest.mark.parametrize("said", [None, 1, 2, 4], ids=["nothing", "fewer", "less", "more"])
 def test_whether_a_row_stays_is_seen_in_the_file_and_not_in_its_statistics(
-    spark: SparkSession, tmp_path: Path, on_driver: list[Any], said: int | None
+    spark: SparkSession,
+    tmp_path: Path,
+    on_driver: list[Any],
+    properties: dict[str, str],
+    said: int | None,
 ) -> None:
     """As other writers may leave them."""
     path = str(tmp_path / "table")
-    write_table(spark, path, [(k, 0) for k in range(3)], SCHEMA)
+    write_table(spark, path, [(k, 0) for k in range(3)], SCHEMA, properties=properties)
     log = Path(path, "_delta_log", f"{0:020}.json")
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     for line in lines:

@@ -67,7 +67,8 @@ def mark_or_rewrite(
     """Choose for each touched file, by the fraction of its rows that would be marked.
 
     Rows that earlier merges marked count as marked. A file with an unknown number of rows stays,
-    and so does one of which more rows changed than its statistics count.
+    and so does one of which more rows changed than its statistics count. One that says itself that
+    they are wrong is rewritten: Delta takes a file for empty by its statistics.
 
     Args:
         transaction: The merge's transaction.
@@ -77,11 +78,13 @@ def mark_or_rewrite(
     import numpy as np
 
     limit = max_marked_fraction(transaction)
-    rows = scan.touched.row_counts if row_counts is None else row_counts
+    said = scan.touched.row_counts
+    rows = said if row_counts is None else row_counts
     num_marked = scan.touched.rows["num_marked"].to_numpy()
     left = rows - np.array(scan.changed_by_file, dtype=float)
     fraction = 1 - left / np.maximum(rows + num_marked, 1)
-    leaves = (left == 0) | ((left > 0) & (fraction > limit))
+    is_wrong = (rows != said) & ~np.isnan(said)
+    leaves = (left == 0) | ((left > 0) & ((fraction > limit) | is_wrong))
     return TouchedFileFates(
         scan.touched.where(~leaves),
         scan.touched.where(leaves),

@@ -530,7 +530,8 @@ def test_whether_a_row_stays_is_seen_in_the_file_and_not_in_its_statistics(
         if "add" in line:
             stats = json.loads(line["add"].pop("stats"))
             if said is not None:
-                line["add"]["stats"] = json.dumps({**stats, "numRecords": said})
+                said_by_log = {**stats, "numRecords": said}
+                line["add"]["stats"] = json.dumps(said_by_log, separators=(",", ":"))
     log.write_text("\n".join(map(json.dumps, lines)))
     for file in (Path(path, "_delta_log", f"{0:020}.crc"), log.with_name(f".{log.name}.crc")):
         file.unlink(missing_ok=True)  # which say what the log was

@@ -1,4 +1,4 @@
-"""Tells whether a merge was done on the driver."""
+"""What tests of merges on the driver share: whether one was done there, and what it left."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from deltaweave import Table
 from deltaweave.engine.write import changes
 
 
@@ -20,3 +21,8 @@ def written_on_driver(patch: pytest.MonkeyPatch) -> list[Any]:
 
     patch.setattr(changes, "write_on_driver", spy)
     return written
+
+
+def rows_of(table: Table) -> list[tuple[Any, ...]]:
+    """A table's rows, in one order for any values."""
+    return sorted((tuple(row) for row in table.read().collect()), key=repr)

@@ -10,6 +10,7 @@ from deltaweave.engine.find.candidates import (
 )
 from deltaweave.engine.find.driver_pairs import (
     DriverPairs,
+    by_file,
     local_paths,
     name_of,
     pairs_on_driver,
@@ -47,6 +48,7 @@ __all__ = [
     "PartitionColumns",
     "PartitionValues",
     "TouchedFilesScan",
+    "by_file",
     "candidate_files",
     "check_zones",
     "files_by_conditions",

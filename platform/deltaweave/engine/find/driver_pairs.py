@@ -73,6 +73,13 @@ class DriverPairs:
     partitioned_by: PartitionColumns
     partitions: Mapping[str, PartitionValues]
 
+    def row_counts_in(self, touched: FileList) -> numpy.ndarray:
+        """The number of rows in files with pairs, in their order, as the files themselves say."""
+        import numpy as np
+
+        names = [name_of(location) for location in touched.rows["location"].to_pylist()]
+        return np.array([self.row_counts[name] for name in names], dtype=np.int64)
+
 
 def pairs_on_driver(
     transaction: Transaction,
@@ -136,6 +143,19 @@ def pairs_on_driver(
     of_files = {names[i]: places for i, places in marked.items()}
     of_names = dict(zip(names, partitions, strict=True))
     return DriverPairs(pairs, is_matched, row_counts, of_files, partitioned_by, of_names)
+
+
+def by_file(changes: pyarrow.Table) -> dict[str, pyarrow.Table]:
+    """The pairs of each file, as `FILE` names it; those of a file are one after the other."""
+    import numpy as np
+
+    files = changes[FILE].combine_chunks().dictionary_encode()
+    assert (np.diff(files.indices.to_numpy()) >= 0).all(), "pairs are in the order of files"
+    bounds = np.searchsorted(files.indices.to_numpy(), np.arange(len(files.dictionary) + 1))
+    return {
+        name: changes.slice(bounds[i], bounds[i + 1] - bounds[i])
+        for i, name in enumerate(files.dictionary.to_pylist())
+    }
 
 
 def local_paths(files: FileList) -> list[str]:

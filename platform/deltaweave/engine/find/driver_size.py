@@ -7,13 +7,14 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from deltaweave.engine import limits
 from deltaweave.engine.tasks import NotRewritableError
 
 _LOCAL = re.compile(r"local(?:\[(?P<cores>\d+|\*)(?:,\s*\d+)?\])?")
 
+_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
@@ -53,9 +54,9 @@ class Held:
                 raise NotRewritableError(f"{self._what} have more than {self._most:,} bytes")
 
 
-def in_threads(function: Callable[..., _Result], *of_items: Sequence[Any]) -> Iterator[_Result]:
+def in_threads(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
     """What a function gives for items that are big, in their order, of a few at once."""
     at_once = limits.MAX_THREADS_ON_DRIVER
     with ThreadPoolExecutor(max_workers=at_once) as threads:
-        for start in range(0, len(of_items[0]), at_once):
-            yield from threads.map(function, *(each[start : start + at_once] for each in of_items))
+        for start in range(0, len(items), at_once):
+            yield from threads.map(function, items[start : start + at_once])

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from deltaweave.delta.commit import ChangeFileOf
 from deltaweave.engine import limits
-from deltaweave.engine.columns import CLAUSE, FILE, NEW_ROW, TARGET_ROW_ID
+from deltaweave.engine.columns import CLAUSE, NEW_ROW, TARGET_ROW_ID
 from deltaweave.engine.find import (
     PartitionColumns,
     PartitionValues,
+    by_file,
     in_threads,
     name_of,
     with_partition,
@@ -94,19 +95,6 @@ def record_changes(
         for entries in in_threads(of_file, touched):
             feed.add(entries)
     return feed.written()
-
-
-def by_file(changes: pyarrow.Table) -> dict[str, pyarrow.Table]:
-    """The pairs of each file, as `FILE` names it; those of a file are one after the other."""
-    import numpy as np
-
-    files = changes[FILE].combine_chunks().dictionary_encode()
-    assert (np.diff(files.indices.to_numpy()) >= 0).all(), "pairs are in the order of files"
-    bounds = np.searchsorted(files.indices.to_numpy(), np.arange(len(files.dictionary) + 1))
-    return {
-        name: changes.slice(bounds[i], bounds[i + 1] - bounds[i])
-        for i, name in enumerate(files.dictionary.to_pylist())
-    }
 
 
 def _images(

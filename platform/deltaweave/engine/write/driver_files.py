@@ -27,7 +27,7 @@ from deltaweave.engine.columns import (
     SOURCE_ROW,
     TARGET_ROW_ID,
 )
-from deltaweave.engine.find import local_paths, name_of
+from deltaweave.engine.find import by_file, local_paths, name_of
 from deltaweave.engine.tasks import (
     NotRewritableError,
     TableFormat,
@@ -35,9 +35,9 @@ from deltaweave.engine.tasks import (
     rewrite_rows,
     write_file,
 )
-from deltaweave.engine.write.driver_feed import by_file, record_changes
+from deltaweave.engine.write.driver_feed import record_changes
 from deltaweave.engine.write.mark_or_rewrite import MarkedFiles
-from deltaweave.engine.write.on_driver import Found, row_counts_of
+from deltaweave.engine.write.on_driver import Found
 from deltaweave.engine.write.partition_parts import Part, parts_of
 from deltaweave.engine.write.strategy import Strategy
 
@@ -117,7 +117,7 @@ def _with_most_rows(found: Found) -> FileList:
     import numpy as np
 
     touched, copied = found.scan.touched, found.fates.copied
-    most = limits.MAX_CHANGED_FRACTION_ON_DRIVER * row_counts_of(found.pairs, touched)
+    most = limits.MAX_CHANGED_FRACTION_ON_DRIVER * found.pairs.row_counts_in(touched)
     is_great = touched.rows["size"].to_numpy() >= 2 * limits.MIN_FILE_BYTES
     nearly_all = touched.where((np.array(found.scan.changed_by_file) > most) & is_great)
     return copied.but_for(nearly_all.paths)

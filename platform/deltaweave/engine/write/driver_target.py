@@ -33,7 +33,6 @@ from deltaweave.engine import limits
 from deltaweave.engine.columns import (
     BREAKS_CONSTRAINT,
     CLAUSE,
-    FILE,
     NEW_ROW,
     READ,
     SOURCE_ROW,
@@ -44,6 +43,7 @@ from deltaweave.engine.find import (
     DriverPairs,
     Held,
     PartitionValues,
+    by_file,
     check_zones,
     in_threads,
     with_partition,
@@ -218,23 +218,19 @@ def _old_rows(
     of_file = replace(table, schema=pa.schema(in_file))
     checked = [field for field in in_file if field.name in through_spark]
     held = Held(limits.MAX_NEW_BYTES_ON_DRIVER, "the rows that clauses read")
-    files = pairs[FILE].combine_chunks().dictionary_encode()
-    bounds = np.searchsorted(files.indices.to_numpy(), np.arange(len(files.dictionary) + 1))
-    rows_of_pairs = pairs[TARGET_ROW_ID].to_numpy()
+    of_files = by_file(pairs)
 
-    def of_pairs(i: int, name: str) -> pyarrow.Table:
+    def of_pairs(name: str) -> pyarrow.Table:
         path = local_path(name)
         with opened(path) as file:
             check_zones(file, checked)
-        places, of_pair = np.unique(rows_of_pairs[bounds[i] : bounds[i + 1]], return_inverse=True)
+        places, of_pair = np.unique(of_files[name][TARGET_ROW_ID].to_numpy(), return_inverse=True)
         rows = rows_at(path, places, of_file, limits.MAX_NEW_BYTES_ON_DRIVER)
         rows = with_partition(rows, len(places), partitions[name], names)
         held.add(size_at_most(rows.nbytes, of_pair))
         return rows.take(pa.array(of_pair))
 
-    numbers = range(len(files.dictionary))
-    parts = list(in_threads(of_pairs, numbers, files.dictionary.to_pylist()))
-    return pa.concat_tables(parts).combine_chunks()
+    return pa.concat_tables(list(in_threads(of_pairs, list(of_files)))).combine_chunks()
 
 
 def _by_query(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import row_schema
 from deltaweave.delta.jvm import column_named
-from deltaweave.delta.log import FileList
 from deltaweave.engine.columns import CLAUSE, FILE, NEW_ROW, NO_CLAUSE, SOURCE_ROW
 from deltaweave.engine.find import (
     Candidates,
@@ -24,7 +23,6 @@ from deltaweave.engine.find import (
     TouchedFilesScan,
     candidate_files,
     files_by_conditions,
-    name_of,
     pairs_on_driver,
     touched_files_of_pairs,
 )
@@ -178,7 +176,7 @@ def _found(
     scan = touched_files_of_pairs(
         transaction, source, candidates, identity, pairs.pairs, may_repeat=may_repeat
     )
-    row_counts = row_counts_of(pairs, scan.touched)
+    row_counts = pairs.row_counts_in(scan.touched)
     if strategy is Strategy.DELETION_VECTORS:
         fates = mark_or_rewrite(transaction, scan, row_counts)
     else:
@@ -192,14 +190,6 @@ def _found(
     )
     _check_new_rows(found)
     return found
-
-
-def row_counts_of(pairs: DriverPairs, touched: FileList) -> numpy.ndarray:
-    """The number of rows in touched files, in their order, as the files themselves say."""
-    import numpy as np
-
-    names = [name_of(location) for location in touched.rows["location"].to_pylist()]
-    return np.array([pairs.row_counts[name] for name in names], dtype=np.int64)
 
 
 def _check_new_rows(found: Found) -> None:

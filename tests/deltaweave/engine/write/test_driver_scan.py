@@ -17,6 +17,7 @@ from deltaweave.delta.log import actions
 from deltaweave.engine import limits
 from deltaweave.engine.find import most_on_driver
 from tests.builders import Rows, frame, write_table
+from tests.on_driver import rows_of
 
 pytestmark = pytest.mark.usefixtures("switched_on")
 
@@ -29,10 +30,6 @@ def upsert(table: Table, rows: Rows, on: str) -> None:
     merge = table.merge(frame(table.spark, rows, SCHEMA), on=on)
     merge = merge.when_matched_delete("s.v IS NULL").when_matched_update_all()
     merge.when_not_matched_insert_all().execute()
-
-
-def rows_of(table: Table) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row) for row in table.read().collect()), key=repr)
 
 
 # How many rows a batch has: of one file, of several, and of all.

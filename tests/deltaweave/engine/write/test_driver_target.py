@@ -13,6 +13,7 @@ import deltaweave
 from deltaweave import MergeResult, Table, errors
 from deltaweave.engine import limits
 from tests.builders import Rows, frame, write_table
+from tests.on_driver import rows_of
 from tests.oracles import configured, newest_version
 from tests.spark_jobs import jobs_of
 
@@ -28,10 +29,6 @@ def merge(table: Table, rows: Rows, clauses: str, on: str = "t.k = s.k") -> Merg
     frame(table.spark, rows, SCHEMA).createOrReplaceTempView("changes")
     target = f"delta.`{table.path_or_name}`"
     return deltaweave.merge(table.spark, f"MERGE INTO {target} t USING changes s ON {on} {clauses}")
-
-
-def rows_of(table: Table) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row) for row in table.read().collect()), key=repr)
 
 
 def small_table(spark: SparkSession, path: Path, rows: Rows, **options: Any) -> Table:

@@ -26,6 +26,7 @@ from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from tests.builders import Rows, frame, write_table
 from tests.footers import SPARK_VERSION, rewritten_footer
+from tests.on_driver import rows_of
 from tests.oracles import actions, all_files, commit_info, configured, newest_version
 from tests.spark_jobs import jobs_of
 
@@ -45,10 +46,6 @@ ONE_LAYOUT = pytest.mark.parametrize(
 def upsert(table: Table, rows: Rows, schema: str = SCHEMA, on: str = "t.k = s.k") -> MergeResult:
     merge = table.merge(frame(table.spark, rows, schema), on=on)
     return merge.when_matched_update_all().when_not_matched_insert_all().execute()
-
-
-def rows_of(table: Table) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row) for row in table.read().collect()), key=repr)
 
 
 UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"

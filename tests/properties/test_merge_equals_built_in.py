@@ -194,10 +194,11 @@ def trips_over_names(case: MergeCase, theirs: Outcome) -> bool:
     quotes their columns by hand, and it shuffles rows by partition columns that it does not quote.
     """
     with_feed = case.properties.items() >= FEED.items()
-    dotted = any("." in name for name in case.partition_by)
-    return (
-        with_feed and "``" in case.target_schema and theirs.error_classes[:1] == (BAD_NAME,)
-    ) or (dotted and theirs.error_classes[:1] == (UNKNOWN_NAME,))
+    shuffled_by = "".join(case.partition_by)
+    quoted_wrongly = (with_feed and "``" in case.target_schema) or "`" in shuffled_by
+    return (quoted_wrongly and theirs.error_classes[:1] == (BAD_NAME,)) or (
+        "." in shuffled_by and theirs.error_classes[:1] == (UNKNOWN_NAME,)
+    )
 
 
 def seeks_zero_among_negative_ones(case: MergeCase) -> bool:

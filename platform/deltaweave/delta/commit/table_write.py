@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.after_commit import AfterCommit
 from deltaweave.delta.commit.commit_call import Committed, committed
 from deltaweave.delta.commit.partition_times import check_partition_times, with_true_times
-from deltaweave.delta.commit.transaction_ids import is_applied, transaction_id
+from deltaweave.delta.commit.transaction_ids import (
+    is_applied,
+    last_applied,
+    transaction_id,
+)
 from deltaweave.delta.commit.uncommitted_files import OwnFiles
 from deltaweave.delta.jvm import JavaObject, letting_go, translated
-from deltaweave.delta.log import at_version
+from deltaweave.delta.log import TableSnapshot, at_version
 from deltaweave.delta.releases import write_command, write_operation
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
@@ -96,7 +100,7 @@ def write_rows(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
     active = jvm_.singleton(delta, "OptimisticTransaction")
     with translated(write.table, operation=write.operation, version=write.computed_from):
         transaction = _begun(rows, log, write.computed_from, write.reads_all)
-        if _is_done(transaction, write):
+        if _is_done(spark, log, transaction, write):
             return WriteResult(None, {})
         active.setActive(transaction)
         try:
@@ -111,20 +115,20 @@ def write_rows(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
     return WriteResult(done.version, metrics, tuple(afterwards.warnings))
 
 
-def _is_done(transaction: JavaObject, write: Write) -> bool:
+def _is_done(spark: SparkSession, log: JavaObject, transaction: JavaObject, write: Write) -> bool:
     """Whether the table holds all pairs already, so that nothing is to be written.
 
     Raises:
         CommitConflictError: It does not hold the version that the rows were computed from.
     """
-    read = int(transaction.snapshot().version())
+    table = TableSnapshot(spark, log, transaction.snapshot())
     are_applied = [
         is_applied(
             pair,
-            int(transaction.txnVersion(pair[0])),
+            last_applied(transaction, table, pair[0]),
             write.applied_before if write.once else None,
             table=write.table,
-            version=read,
+            version=table.version,
         )
         for pair in write.applied.items()
     ]

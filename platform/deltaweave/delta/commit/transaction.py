@@ -14,7 +14,7 @@ from deltaweave.delta.commit.commit_call import Committed, committed
 from deltaweave.delta.commit.local_disk import TableLock
 from deltaweave.delta.commit.merge_operation import merge_operation, sql_metrics, tags_of_merge
 from deltaweave.delta.commit.partition_times import check_partition_times, with_true_times
-from deltaweave.delta.commit.transaction_ids import transaction_id
+from deltaweave.delta.commit.transaction_ids import last_applied, transaction_id
 from deltaweave.delta.commit.uncommitted_files import OwnFiles
 from deltaweave.delta.commit.written_files import WrittenFiles, written_files
 from deltaweave.delta.jvm import (
@@ -27,13 +27,13 @@ from deltaweave.delta.log import (
     TableMetadata,
     TableSnapshot,
     actions,
+    in_partitions,
+    reads_partitions_alone,
     refuse_unsupported,
 )
 from deltaweave.delta.releases import string_prefix_length
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.identifiers import column
-
-_FEW_FILES = 1_000
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Transaction:
 
     def last_applied(self, application_id: str) -> int:
         """The newest version that application id committed here, or -1."""
-        return int(self.transaction.txnVersion(application_id))
+        return last_applied(self.transaction, self.table, application_id)
 
     @property
     def statistics_schema(self) -> str:
@@ -150,7 +150,9 @@ class Transaction:
 
         None where the predicate reads more than partition columns.
         """
-        return files.in_partitions(self.snapshot.metadata().partitionSchema(), predicate)
+        schema = self.snapshot.metadata().partitionSchema()
+        alone = reads_partitions_alone(schema, predicate)
+        return in_partitions(files, schema, predicate) if alone else None
 
     def evolve_schema(self) -> None:
         """Put the evolved schema into the transaction, where the statement or session allows it."""
@@ -180,18 +182,18 @@ class Transaction:
         expressions = view.org.apache.spark.sql.catalyst.expressions
         literals = jvm_.singleton(expressions, "Literal")
         wanted = jvm_.seq(view, predicates or [literals.TrueLiteral()])
-        if predicates or not self._lists_all_files_quickly():
+        schema = self.snapshot.metadata().partitionSchema()
+        by_partition = all(reads_partitions_alone(schema, predicate) for predicate in predicates)
+        if not by_partition or not self.table.has_few_files:
             files = self.transaction.filterFiles(wanted, True)
             return FileList(self.merge.spark, files, self.data_path)
-        # The same as filterFiles, without the totals of the whole table that it also computes.
-        listed = self.table.file_list()
+        # The same as filterFiles, without its job over the log, and with all statistics.
+        known = self.table.file_list()
+        for predicate in predicates:
+            known = known.among(in_partitions(known, schema, predicate))
         self.transaction.trackReadPredicates(wanted, False, True)
-        self.transaction.trackFilesRead(listed.files)
-        return listed
-
-    def _lists_all_files_quickly(self) -> bool:
-        """Whether the checksum says that the table has few files; their list has all statistics."""
-        return self.table.has_checksum and self.table.num_files <= _FEW_FILES
+        self.transaction.trackFilesRead(known.files)
+        return known
 
     def refuse_unsupported(self) -> None:
         """Refuse a table that the engine does not write.

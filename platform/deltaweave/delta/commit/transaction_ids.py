@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, StatementError
 
 if TYPE_CHECKING:
@@ -90,6 +91,21 @@ def is_applied(
             hint="Run it again: it will read what is left to apply.",
         )
     return held >= wanted
+
+
+def last_applied(transaction: JavaObject, table: TableSnapshot, application_id: str) -> int:
+    """The newest version that an application id committed to a table, or -1.
+
+    It is registered as read: Delta refuses the commit if another one with the same id wins.
+
+    Args:
+        transaction: Delta's transaction.
+        table: The version of the table that the transaction reads.
+        application_id: The application id.
+    """
+    transaction.readTxn().addOne(application_id)  # Delta's `txnVersion` takes a job over the log
+    held = table.last_applied(application_id)
+    return -1 if held is None else held
 
 
 def session_pair(spark: SparkSession, *, table: str) -> tuple[str, int] | None:

@@ -49,6 +49,7 @@ from deltaweave.delta.jvm.functions import (
     instances_of,
     made_once,
     setter,
+    static_function,
 )
 from deltaweave.delta.jvm.gateway import (
     column_of,
@@ -138,6 +139,7 @@ __all__ = [
     "spark_line",
     "sql_expression",
     "started",
+    "static_function",
     "text_of",
     "texts",
     "translated",

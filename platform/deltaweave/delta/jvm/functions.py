@@ -59,6 +59,17 @@ def function(spark: SparkSession, owner: str, method: str) -> JavaObject:
     return made_once(spark, f"{owner}.{method}", make)
 
 
+def static_function(spark: SparkSession, owner: str, method: str) -> JavaObject:
+    """A Scala function that gives its argument, a text, to a static method of a Java class."""
+
+    def make() -> JavaObject:
+        text = class_of_delta(spark, "java.lang.String")
+        found = class_of_delta(spark, owner).getMethod(method, _types(spark, text))
+        return _as(spark, "scala.Function1", _lookup(spark).unreflect(found))
+
+    return made_once(spark, f"{owner}.{method} of a text", make)
+
+
 def function_of_text(
     spark: SparkSession, owner: JavaObject, method: str, first: JavaObject
 ) -> JavaObject:

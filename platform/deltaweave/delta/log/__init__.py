@@ -4,9 +4,11 @@
 - `catalogs`: finds the log of a table by its name, in the catalog that the name means.
 - `versions`: finds a table's log, and a version in it.
 - `file_list`: a list of data files, read as one Arrow table.
+- `followed_tables`: files and application ids of tables, brought up to date without a job.
 - `file_paths`: where a file of the log is, so that paths can be compared.
 - `file_layout`: how rows are spread over files.
 - `key_overlap`: how the ranges of a column's values in files overlap.
+- `partition_files`: which files' partitions can satisfy a predicate.
 - `file_version`: what tells a file in one version from the same file in another.
 - `file_index`: a scan of listed files that does not ask Delta for the list again.
 - `metadata`: columns, partition columns and properties.
@@ -21,17 +23,19 @@
 
 from __future__ import annotations
 
+from deltaweave.delta.log.actions import encoder
 from deltaweave.delta.log.arrow_values import python_values, sorted_values
 from deltaweave.delta.log.catalogs import place_of_new_table
 from deltaweave.delta.log.features import refuse_unsupported
 from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
 from deltaweave.delta.log.file_layout import FileLayout
-from deltaweave.delta.log.file_list import FileList, encoder
+from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.log.file_paths import decoded, decoded_location
 from deltaweave.delta.log.file_version import FileVersion, file_versions
 from deltaweave.delta.log.key_overlap import KeyOverlap, key_overlaps
 from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
+from deltaweave.delta.log.partition_files import in_partitions, reads_partitions_alone
 from deltaweave.delta.log.repeated_hours import PartitionTime, RepeatedHours, hours_that_repeat
 from deltaweave.delta.log.snapshot import TableSnapshot, data_path
 from deltaweave.delta.log.statistic_bounds import are_bounded
@@ -59,12 +63,14 @@ __all__ = [
     "encoder",
     "file_versions",
     "hours_that_repeat",
+    "in_partitions",
     "key_overlaps",
     "latest",
     "num_physical_rows_column",
     "parsed",
     "place_of_new_table",
     "python_values",
+    "reads_partitions_alone",
     "refuse_unsupported",
     "scan_of_known_files",
     "scan_with_index",

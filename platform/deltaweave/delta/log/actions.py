@@ -55,6 +55,17 @@ def from_json(spark: SparkSession, kind: str, actions: Sequence[Action]) -> Java
     return mapper.readValue(json.dumps(actions), jvm_.made_once(spark, f"a list of {kind}", a_list))
 
 
+def read_line(spark: SparkSession) -> JavaObject:
+    """A Scala function that reads a line of a commit as one of Delta's actions."""
+    return jvm_.static_function(spark, "org.apache.spark.sql.delta.actions.Action", "fromJson")
+
+
+def encoder(spark: SparkSession, action: str) -> JavaObject:
+    """Spark's encoder of an action, e.g. `addFile`."""
+    implicits = jvm_.singleton(jvm_.jvm(spark).org.apache.spark.sql.delta.implicits, "package")
+    return getattr(implicits, f"{action}Encoder")()
+
+
 def json_map(spark: SparkSession, items: Mapping[str, int | str]) -> JavaObject:
     """A Scala immutable Map of numbers and texts; a few py4j calls for any number."""
     view = jvm_.jvm(spark)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import actions
+from deltaweave.delta.log.actions import encoder
 from deltaweave.delta.log.file_paths import absolute_location, location_in
 from deltaweave.delta.log.num_records import (
     Statistics,
@@ -75,6 +76,12 @@ class FileList:
             chosen = self.listed
             return jvm_.select_where(jvm_.jvm(self.spark), chosen.of.files, chosen.mask)
         return self.listed
+
+    def seen_by(self, spark: SparkSession) -> FileList:
+        """The same files for another session, with what is known of them."""
+        files, known = replace(self, spark=spark), ("adds", "statistics", "rows")
+        files.__dict__.update({k: self.__dict__[k] for k in known if k in self.__dict__})
+        return files
 
     def none(self) -> FileList:
         """An empty list of files of the same table."""
@@ -248,24 +255,6 @@ class FileList:
 
         return self.where(np.array([path not in paths for path in self.paths], dtype=bool))
 
-    def in_partitions(self, partition_schema: JavaObject, predicate: JavaObject) -> set[str] | None:
-        """Paths of the files whose partitions can satisfy a predicate; the query runs no job.
-
-        None if the predicate reads other columns than partition columns.
-        """
-        names = {field["name"] for field in json.loads(partition_schema.json())["fields"]}
-        if not {attribute.name() for attribute in jvm_.iterate(predicate.references())} <= names:
-            return None
-        view = jvm_.jvm(self.spark)
-        chosen = view.org.apache.spark.sql.delta.DeltaLog.filterFileList(
-            partition_schema,
-            self.data_frame._jdf,
-            jvm_.seq(view, [predicate]),
-            jvm_.seq(view, []),
-            True,
-        )
-        return set(jvm_.data_frame(self.spark, chosen).select("path").toArrow()["path"].to_pylist())
-
     def without_vectors(self) -> FileList:
         """The files with all of their rows, those marked deleted included."""
         vector = F.lit(None).cast(self.data_frame.schema["deletionVector"].dataType)
@@ -292,9 +281,3 @@ class FileList:
             F.lit(True).alias("extendedFileMetadata"),
         )
         return getattr(removes._jdf, "as")(encoder(self.spark, "removeFile")).collectAsList()
-
-
-def encoder(spark: SparkSession, action: str) -> JavaObject:
-    """Spark's encoder of an action, e.g. `addFile`."""
-    implicits = jvm_.singleton(jvm_.jvm(spark).org.apache.spark.sql.delta.implicits, "package")
-    return getattr(implicits, f"{action}Encoder")()

@@ -14,19 +14,25 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.log import actions
+from deltaweave.delta.log.actions import encoder
+from deltaweave.delta.log.checksum import Checksum, applied
 from deltaweave.delta.log.file_index import scan_of_known_files
 from deltaweave.delta.log.file_layout import FileLayout, layout_of
-from deltaweave.delta.log.file_list import FileList, encoder
+from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.log.file_version import files_not_in, vector_column
+from deltaweave.delta.log.followed_tables import (
+    MAX_FILES,
+    TableState,
+    Version,
+    all_files,
+    follow,
+    known_state,
+)
 from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.num_records import num_physical_rows_column
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_BETWEEN_IDS = "\n\0\n"
-_FILES_IN_CHECKSUM = "spark.databricks.delta.allFilesInCrc.enabled"
 
 
 @dataclass(frozen=True)
@@ -68,15 +74,14 @@ class TableSnapshot:
 
     def applied_versions(self, prefix: str = "") -> dict[str, int]:
         """The newest version of each application id that begins with a prefix."""
-        # `transactions` takes a job, even where the checksum lists all of them.
         checksum = self._checksum
-        if checksum is not None and (listed := checksum.setTransactions()).isDefined():
-            listed = actions.to_json(self.spark, listed.get())
-            pairs = [(each["appId"], each["version"]) for each in listed]
+        listed = None if checksum is None else checksum.transactions
+        if listed is not None:
+            pairs = applied(self.spark, listed)
         else:
-            text = str(self.snapshot.transactions().mkString(_BETWEEN_IDS))
-            pairs = [each.rpartition(" -> ")[::2] for each in text.split(_BETWEEN_IDS) if each]
-        return {name: int(version) for name, version in pairs if name.startswith(prefix)}
+            state = self._known_state or self._follow()
+            pairs = state.applied if state else applied(self.spark, self.snapshot.setTransactions())
+        return {name: version for name, version in pairs.items() if name.startswith(prefix)}
 
     def applied_at_ms(self, application_id: str) -> int | None:
         """When this application id was last committed, in ms since 1970; None if unknown."""
@@ -129,56 +134,63 @@ class TableSnapshot:
         return jvm_.data_frame(self.spark, self.snapshot.allFiles().toDF())
 
     def file_list(self) -> FileList:
-        """All data files, with their statistics; one job, or none if the checksum lists them."""
+        """All data files, with their statistics; one job or more if they are not known."""
         listed = self.listed_files()
         if listed is not None:
             return listed
-        files = jvm_.seq_of(jvm_.jvm(self.spark), self.snapshot.allFiles().collectAsList())
+        if (state := self._follow()) is not None:
+            return state.files
+        files = all_files(self.spark, self.snapshot)
         return FileList(self.spark, files, self.data_path, have_statistics=True)
 
     def listed_files(self) -> FileList | None:
-        """All data files, with their statistics, if the checksum lists them; no job runs."""
+        """All data files, with their statistics, if they are known; no job runs."""
         files = self.files_in_checksum()
         if files is None:
-            return None
+            return None if self._known_state is None else self._known_state.files
         return FileList(self.spark, files, self.data_path, have_statistics=True)
 
     def files_in_checksum(self) -> JavaObject | None:
-        """The AddFiles in the version's checksum, a Scala Seq; writers list up to 50 files there.
-
-        None if it does not list them (Delta protocol, section "Version Checksum File").
-        """
-        is_trusted = jvm_.is_on(self.spark, _FILES_IN_CHECKSUM, otherwise=True)
-        if not is_trusted or self._checksum is None:
-            return None
-        listed = self._checksum.allFiles()
-        if not listed.isDefined():
-            return None
-        files = listed.get()
-        return files if files.size() == self.num_files else None
+        """The AddFiles, a Scala Seq, if the version's checksum lists them."""
+        return None if self._checksum is None else self._checksum.files
 
     @cached_property
-    def _checksum(self) -> JavaObject | None:
+    def _checksum(self) -> Checksum | None:
         """The version's checksum, if it has one."""
-        found = self.snapshot.checksumOpt()
-        return found.get() if found.isDefined() else None
+        return Checksum.of(self.spark, self.snapshot.checksumOpt())
+
+    @cached_property
+    def _version(self) -> Version | None:
+        """The version, if it has a checksum."""
+        if self._checksum is None:
+            return None
+        return Version(self.spark, self.log, self.version, self._checksum, self.data_path)
+
+    @cached_property
+    def _known_state(self) -> TableState | None:
+        """What is known of the version without a job, if the table is followed."""
+        return None if self._version is None else known_state(self._version)
+
+    def _follow(self) -> TableState | None:
+        """Follow the table from this version on, if that can be."""
+        return None if self._version is None else follow(self._version, self.snapshot)
 
     @property
-    def has_checksum(self) -> bool:
-        """Whether the numbers of files and bytes are known without a job."""
-        return self._checksum is not None
+    def has_few_files(self) -> bool:
+        """Whether the checksum says that there are so few files that the table may be followed."""
+        return self._checksum is not None and self._checksum.num_files <= MAX_FILES
 
     @cached_property
     def num_files(self) -> int:
         """How many data files there are; a job if the version has no checksum."""
         checksum = self._checksum
-        return int(self.snapshot.numOfFiles() if checksum is None else checksum.numFiles())
+        return int(self.snapshot.numOfFiles()) if checksum is None else checksum.num_files
 
     @cached_property
     def size_in_bytes(self) -> int:
         """Their total size, in bytes; a job if the version has no checksum."""
         checksum = self._checksum
-        return int(self.snapshot.sizeInBytes() if checksum is None else checksum.tableSizeBytes())
+        return int(self.snapshot.sizeInBytes()) if checksum is None else checksum.size_in_bytes
 
     def num_records(self) -> int | None:
         """The number of rows by statistics, or None if a file has none.

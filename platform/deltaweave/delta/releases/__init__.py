@@ -4,6 +4,7 @@ Each function calls what the session's release has. `deltaweave.tested_releases`
 
 - `arrow_types`: PySpark's types in Arrow.
 - `update_clauses`: Spark's node of an UPDATE clause before analysis.
+- `log_replays`: a replay of Delta's log in memory.
 - `operations`: Delta's operations, which go into the history.
 - `write_commands`: Delta's command that writes rows.
 - `old_snapshots`: an old version of a table.
@@ -21,6 +22,7 @@ from __future__ import annotations
 from deltaweave.delta.releases.arrow_types import arrow_type
 from deltaweave.delta.releases.cached_relations import reads_cached_rows
 from deltaweave.delta.releases.changed_metadata import check_type_widening, metadata_changed
+from deltaweave.delta.releases.log_replays import log_replay
 from deltaweave.delta.releases.old_snapshots import snapshot_at
 from deltaweave.delta.releases.operations import replace_operation, write_operation
 from deltaweave.delta.releases.partition_columns import files_may_hold_partition_columns
@@ -36,6 +38,7 @@ __all__ = [
     "arrow_type",
     "check_type_widening",
     "files_may_hold_partition_columns",
+    "log_replay",
     "metadata_changed",
     "partition_times_are_kept",
     "reads_cached_rows",

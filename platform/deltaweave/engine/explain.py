@@ -137,7 +137,7 @@ def _plan(
         source_rows=source.num_rows,
         source_bytes=source.size_in_bytes,
         source_materialization=source.reason,
-        before_skipping=Files(transaction.num_files, transaction.size_in_bytes),
+        before_skipping=Files(transaction.table.num_files, transaction.table.size_in_bytes),
         after_conditions=Files(len(considered), considered.size_in_bytes),
         after_source_keys=Files(len(scanned), scanned.size_in_bytes),
         key_index=_index_asked(transaction, keys),
@@ -183,8 +183,8 @@ def _advice(
             "columns that says which rows the source speaks of."
         )
     if (
-        transaction.num_files > limits.MIN_FILES_FOR_ADVICE
-        and len(scanned) * 2 > transaction.num_files
+        transaction.table.num_files > limits.MIN_FILES_FOR_ADVICE
+        and len(scanned) * 2 > transaction.table.num_files
     ):
         if not keys.columns:
             return (

@@ -97,6 +97,11 @@ def further_cases() -> list[Case]:
             partial(_web_returns, fractions=_COPIED, clauses=UPSERT),
             with_rewrite=True,
         ),
+        Case(
+            "ten_merges_into_500_files",
+            "10 merges into 500 files",
+            further_tables.ten_merges_into_500_files,
+        ),
         Case("hundred_merges", "100 merges in a row", further_tables.hundred_merges),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _SMALL_ROWS = 100_000
 _SMALL_FILES = 10
+_MANY_FILES = 500
 _MERGES = 100
 _ROWS_OF_A_MERGE = 10
 _PARTITIONS = 100
@@ -78,6 +80,23 @@ def hundred_merges(workspace: Workspace) -> Merges:
         for number in range(_MERGES)
     )
     return Merges(_accounts(workspace), tuple(statements))
+
+
+def ten_merges_into_500_files(workspace: Workspace) -> Merges:
+    """10 merges of 10 rows, one after the other, into so many files that no checksum lists them."""
+    rows_of_a_file = _SMALL_ROWS // _MANY_FILES
+
+    def make_source(number: int, path: Path) -> None:
+        there = workspace.spark.range(number * 5 * rows_of_a_file, _SMALL_ROWS, rows_of_a_file, 1)
+        ids = there.limit(5).union(_ids(workspace, _SMALL_ROWS + 5 * number, 5))
+        _write(_account_rows(ids, "new"), path)
+
+    sources = [
+        workspace.made_once(f"ten-source-{number}", partial(make_source, number))
+        for number in range(10)
+    ]
+    statements = (Statement(sql_name(source), "t.id = s.id", UPSERT) for source in sources)
+    return Merges(_accounts(workspace, "many-accounts", _MANY_FILES), tuple(statements))
 
 
 def not_matched_by_source_one_partition(workspace: Workspace) -> Merges:
@@ -178,12 +197,12 @@ def web_returns_times(workspace: Workspace, times: int) -> Path:
     return workspace.target(f"web_returns-x{times}", make)
 
 
-def _accounts(workspace: Workspace) -> Path:
+def _accounts(workspace: Workspace, name: str = "accounts", files: int = _SMALL_FILES) -> Path:
     def make(path: Path) -> None:
-        ids = workspace.spark.range(0, _SMALL_ROWS, 1, _SMALL_FILES)
+        ids = workspace.spark.range(0, _SMALL_ROWS, 1, files)
         workspace.write_delta(_account_rows(ids, "old"), path)
 
-    return workspace.target("accounts", make)
+    return workspace.target(name, make)
 
 
 def _accounts_by_part(workspace: Workspace, name: str, partitions: int, rows_of_each: int) -> Path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.after_commit import AfterCommit
@@ -100,7 +100,7 @@ def write_rows(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
     active = jvm_.singleton(delta, "OptimisticTransaction")
     with translated(write.table, operation=write.operation, version=write.computed_from):
         transaction = _begun(rows, log, write.computed_from, write.reads_all)
-        if _is_done(spark, log, transaction, write):
+        if _is_done(transaction, TableSnapshot(spark, log, transaction.snapshot()), write):
             return WriteResult(None, {})
         active.setActive(transaction)
         try:
@@ -115,13 +115,12 @@ def write_rows(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
     return WriteResult(done.version, metrics, tuple(afterwards.warnings))
 
 
-def _is_done(spark: SparkSession, log: JavaObject, transaction: JavaObject, write: Write) -> bool:
+def _is_done(transaction: JavaObject, table: TableSnapshot, write: Write) -> bool:
     """Whether the table holds all pairs already, so that nothing is to be written.
 
     Raises:
         CommitConflictError: It does not hold the version that the rows were computed from.
     """
-    table = TableSnapshot(spark, log, transaction.snapshot())
     are_applied = [
         is_applied(
             pair,

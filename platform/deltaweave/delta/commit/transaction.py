@@ -28,7 +28,6 @@ from deltaweave.delta.log import (
     TableSnapshot,
     actions,
     in_partitions,
-    reads_partitions_alone,
     refuse_unsupported,
 )
 from deltaweave.delta.releases import string_prefix_length
@@ -111,16 +110,6 @@ class Transaction:
         return string_prefix_length(self.merge.spark, self.transaction.metadata())
 
     @property
-    def num_files(self) -> int:
-        """How many data files the table has."""
-        return self.table.num_files
-
-    @property
-    def size_in_bytes(self) -> int:
-        """Their total size, in bytes."""
-        return self.table.size_in_bytes
-
-    @property
     def changes_metadata(self) -> bool:
         """Whether the transaction changes the table's metadata, e.g. by schema evolution."""
         return self.metadata != self.table.metadata
@@ -145,14 +134,14 @@ class Transaction:
         """Delta's schema of the statistics of a new file, as Spark's JSON."""
         return str(self.snapshot.statsSchema().json())
 
-    def files_in_partitions(self, files: FileList, predicate: JavaObject) -> set[str] | None:
-        """Paths of those files in whose partition a predicate can hold, found without a job.
+    def files_in_partitions(
+        self, files: FileList, predicates: Sequence[JavaObject]
+    ) -> set[str] | None:
+        """Paths of those files whose partitions can satisfy all predicates; no job runs.
 
-        None where the predicate reads more than partition columns.
+        None where a predicate reads more than partition columns.
         """
-        schema = self.snapshot.metadata().partitionSchema()
-        alone = reads_partitions_alone(schema, predicate)
-        return in_partitions(files, schema, predicate) if alone else None
+        return in_partitions(files, self.snapshot.metadata().partitionSchema(), predicates)
 
     def evolve_schema(self) -> None:
         """Put the evolved schema into the transaction, where the statement or session allows it."""
@@ -179,21 +168,24 @@ class Transaction:
     def candidate_files(self, predicates: Sequence[JavaObject]) -> FileList:
         """The files that can hold a row that satisfies all predicates, registered as read."""
         view = jvm_.jvm(self.merge.spark)
-        expressions = view.org.apache.spark.sql.catalyst.expressions
-        literals = jvm_.singleton(expressions, "Literal")
+        literals = jvm_.singleton(view.org.apache.spark.sql.catalyst.expressions, "Literal")
         wanted = jvm_.seq(view, predicates or [literals.TrueLiteral()])
-        schema = self.snapshot.metadata().partitionSchema()
-        by_partition = all(reads_partitions_alone(schema, predicate) for predicate in predicates)
-        if not by_partition or not self.table.has_few_files:
-            files = self.transaction.filterFiles(wanted, True)
-            return FileList(self.merge.spark, files, self.data_path)
-        # The same as filterFiles, without its job over the log, and with all statistics.
-        known = self.table.file_list()
-        for predicate in predicates:
-            known = known.among(in_partitions(known, schema, predicate))
+        files = self._known_files(predicates)
+        if files is None:
+            chosen = self.transaction.filterFiles(wanted, True)
+            return FileList(self.merge.spark, chosen, self.data_path)
+        # The same as filterFiles, without its job over the log.
         self.transaction.trackReadPredicates(wanted, False, True)
-        self.transaction.trackFilesRead(known.files)
-        return known
+        self.transaction.trackFilesRead(files.files)
+        return files
+
+    def _known_files(self, predicates: Sequence[JavaObject]) -> FileList | None:
+        """The files that can satisfy all predicates; None if Delta has to say."""
+        if not predicates:
+            return self.table.file_list() if self.table.has_few_files else None
+        files = self.table.listed_files()
+        chosen = None if files is None else self.files_in_partitions(files, predicates)
+        return None if files is None or chosen is None else files.among(chosen)
 
     def refuse_unsupported(self) -> None:
         """Refuse a table that the engine does not write.

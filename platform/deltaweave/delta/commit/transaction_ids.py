@@ -103,9 +103,11 @@ def last_applied(transaction: JavaObject, table: TableSnapshot, application_id: 
         table: The version of the table that the transaction reads.
         application_id: The application id.
     """
-    transaction.readTxn().addOne(application_id)  # Delta's `txnVersion` takes a job over the log
-    held = table.last_applied(application_id)
-    return -1 if held is None else held
+    ids = table.listed_ids
+    if ids is None:
+        return int(transaction.txnVersion(application_id))
+    transaction.readTxn().addOne(application_id)  # as `txnVersion` does, which takes a job
+    return ids.get(application_id, -1)
 
 
 def session_pair(spark: SparkSession, *, table: str) -> tuple[str, int] | None:

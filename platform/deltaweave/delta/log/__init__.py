@@ -4,7 +4,8 @@
 - `catalogs`: finds the log of a table by its name, in the catalog that the name means.
 - `versions`: finds a table's log, and a version in it.
 - `file_list`: a list of data files, read as one Arrow table.
-- `followed_tables`: files and application ids of tables, brought up to date without a job.
+- `followed_tables`: the files of a version, brought up to date by later commits.
+- `checksum`: what a version's checksum says of it.
 - `file_paths`: where a file of the log is, so that paths can be compared.
 - `file_layout`: how rows are spread over files.
 - `key_overlap`: how the ranges of a column's values in files overlap.
@@ -35,7 +36,7 @@ from deltaweave.delta.log.file_version import FileVersion, file_versions
 from deltaweave.delta.log.key_overlap import KeyOverlap, key_overlaps
 from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
-from deltaweave.delta.log.partition_files import in_partitions, reads_partitions_alone
+from deltaweave.delta.log.partition_files import in_partitions
 from deltaweave.delta.log.repeated_hours import PartitionTime, RepeatedHours, hours_that_repeat
 from deltaweave.delta.log.snapshot import TableSnapshot, data_path
 from deltaweave.delta.log.statistic_bounds import are_bounded
@@ -70,7 +71,6 @@ __all__ = [
     "parsed",
     "place_of_new_table",
     "python_values",
-    "reads_partitions_alone",
     "refuse_unsupported",
     "scan_of_known_files",
     "scan_with_index",

@@ -1,42 +1,54 @@
 """What a version's checksum says of it, which saves jobs over the log.
 
-See the Delta protocol, section "Version Checksum File". Writers need not write one.
+See the Delta protocol, section "Version Checksum File". Writers need not write one, and do not
+replace one that is left over from a commit that somebody deleted. So what it lists counts only if
+it names the commit of its version.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.jvm import SPARK_ERRORS, JavaObject
 from deltaweave.delta.log import actions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger(__name__)
+
 _FILES_IN_CHECKSUM = "spark.databricks.delta.allFilesInCrc.enabled"
+_RETENTION = "delta.setTransactionRetentionDuration"
 
 
 @dataclass(frozen=True)
 class Checksum:
-    """The checksum of a version: Delta's VersionChecksum."""
+    """The checksum of a version.
+
+    Attributes:
+        spark: The session.
+        log: Delta's log of the table.
+        data_path: Where the table's data is.
+        version: The version.
+        checksum: Delta's VersionChecksum.
+    """
 
     spark: SparkSession
+    log: JavaObject
+    data_path: str
+    version: int
     checksum: JavaObject
 
-    @staticmethod
-    def of(spark: SparkSession, found: JavaObject) -> Checksum | None:
-        """The checksum in a Scala Option, if there is one."""
-        return Checksum(spark, found.get()) if found.isDefined() else None
-
-    @property
+    @cached_property
     def commit(self) -> str | None:
-        """The id of the commit that made it, which no other commit has; None if unknown."""
-        found = self.checksum.txnId()
-        return str(found.get()) if found.isDefined() else None
+        """The id of the commit that it names, which no other commit has; None if it names none."""
+        return commit_in(self.checksum)
 
     @cached_property
     def num_files(self) -> int:
@@ -49,23 +61,64 @@ class Checksum:
         return int(self.checksum.tableSizeBytes())
 
     @property
+    def table_id(self) -> str:
+        """Delta's id of the table."""
+        return str(self.checksum.metadata().id())
+
+    @property
     def files(self) -> JavaObject | None:
         """The AddFiles, a Scala Seq; None if they are not listed. Writers list up to 50."""
         if not jvm_.is_on(self.spark, _FILES_IN_CHECKSUM, otherwise=True):
             return None
         listed = self.checksum.allFiles()
-        if not listed.isDefined():
+        if not listed.isDefined() or not self.is_of_its_version:
             return None
         files = listed.get()
         return files if files.size() == self.num_files else None
 
     @property
-    def transactions(self) -> JavaObject | None:
-        """The SetTransactions, a Scala Seq; None if they are not listed. Writers list up to 100."""
+    def ids(self) -> Mapping[str, int] | None:
+        """The newest version of each application id; None if they are not listed.
+
+        Writers list up to 100. Where the table forgets ids after a time, its log says which ones.
+        """
         listed = self.checksum.setTransactions()
-        return listed.get() if listed.isDefined() else None
+        if not listed.isDefined() or not self.is_of_its_version:
+            return None
+        if self.checksum.metadata().configuration().contains(_RETENTION):
+            return None
+        return versions_by_id(self.spark, listed.get())
+
+    @cached_property
+    def is_of_its_version(self) -> bool:
+        """Whether it names the commit of its version, as the log has it."""
+        try:
+            first_line = self._first_line()  # where Delta's writers put the commit's id
+        except (OSError, ValueError, *SPARK_ERRORS) as error:  # e.g. it was cleaned up
+            logger.info("%s: commit %d cannot be read: %s", self.data_path, self.version, error)
+            return False
+        return self.commit is not None and f'"txnId":"{self.commit}"' in first_line
+
+    def _first_line(self) -> str:
+        name = f"{self.version:020}.json"
+        if self.data_path.startswith("file:"):  # that saves calls of the JVM
+            directory = os.path.join(self.data_path.removeprefix("file:"), "_delta_log")
+            with open(os.path.join(directory, name), encoding="utf-8") as file:
+                return file.readline()
+        path = self.log.logPath().suffix(f"/{name}")
+        lines = self.log.store().readAsIterator(path, self.log.newDeltaHadoopConf())
+        try:
+            return str(lines.next())
+        finally:
+            lines.close()
 
 
-def applied(spark: SparkSession, transactions: JavaObject) -> Mapping[str, int]:
-    """The newest version of each application id, by all SetTransactions (Scala Iterable)."""
+def commit_in(checksum: JavaObject) -> str | None:
+    """The id of the commit that a VersionChecksum names, or None."""
+    found = checksum.txnId()
+    return str(found.get()) if found.isDefined() else None
+
+
+def versions_by_id(spark: SparkSession, transactions: JavaObject) -> Mapping[str, int]:
+    """The newest version of each application id, by all SetTransactions (a Scala Seq)."""
     return {each["appId"]: each["version"] for each in actions.to_json(spark, transactions)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -76,12 +76,6 @@ class FileList:
             chosen = self.listed
             return jvm_.select_where(jvm_.jvm(self.spark), chosen.of.files, chosen.mask)
         return self.listed
-
-    def seen_by(self, spark: SparkSession) -> FileList:
-        """The same files for another session, with what is known of them."""
-        files, known = replace(self, spark=spark), ("adds", "statistics", "rows")
-        files.__dict__.update({k: self.__dict__[k] for k in known if k in self.__dict__})
-        return files
 
     def none(self) -> FileList:
         """An empty list of files of the same table."""

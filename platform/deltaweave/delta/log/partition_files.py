@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log.file_list import FileList
 
 
-def reads_partitions_alone(partition_schema: JavaObject, predicate: JavaObject) -> bool:
-    """Whether a predicate reads no other columns than partition columns."""
+def in_partitions(
+    files: FileList, partition_schema: JavaObject, predicates: Sequence[JavaObject]
+) -> set[str] | None:
+    """The paths of those of the files whose partitions can satisfy all predicates.
+
+    None if one reads other columns than partition columns.
+    """
     names = {field["name"] for field in json.loads(partition_schema.json())["fields"]}
-    return {attribute.name() for attribute in jvm_.iterate(predicate.references())} <= names
-
-
-def in_partitions(files: FileList, partition_schema: JavaObject, predicate: JavaObject) -> set[str]:
-    """The paths of those of the files whose partitions can satisfy a predicate over them alone."""
+    for predicate in predicates:
+        if not {attribute.name() for attribute in jvm_.iterate(predicate.references())} <= names:
+            return None
     view = jvm_.jvm(files.spark)
     chosen = view.org.apache.spark.sql.delta.DeltaLog.filterFileList(
         partition_schema,
         files.data_frame._jdf,
-        jvm_.seq(view, [predicate]),
+        jvm_.seq(view, predicates),
         jvm_.seq(view, []),
         True,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -15,19 +15,12 @@ from pyspark.sql.types import DataType, StructField, StructType
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log.actions import encoder
-from deltaweave.delta.log.checksum import Checksum, applied
+from deltaweave.delta.log.checksum import Checksum, versions_by_id
 from deltaweave.delta.log.file_index import scan_of_known_files
 from deltaweave.delta.log.file_layout import FileLayout, layout_of
 from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.log.file_version import files_not_in, vector_column
-from deltaweave.delta.log.followed_tables import (
-    MAX_FILES,
-    TableState,
-    Version,
-    all_files,
-    follow,
-    known_state,
-)
+from deltaweave.delta.log.followed_tables import MAX_FILES, follow, known_files
 from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.num_records import num_physical_rows_column
 
@@ -74,14 +67,15 @@ class TableSnapshot:
 
     def applied_versions(self, prefix: str = "") -> dict[str, int]:
         """The newest version of each application id that begins with a prefix."""
-        checksum = self._checksum
-        listed = None if checksum is None else checksum.transactions
-        if listed is not None:
-            pairs = applied(self.spark, listed)
-        else:
-            state = self._known_state or self._follow()
-            pairs = state.applied if state else applied(self.spark, self.snapshot.setTransactions())
+        pairs = self.listed_ids
+        if pairs is None:
+            pairs = versions_by_id(self.spark, self.snapshot.setTransactions())
         return {name: version for name, version in pairs.items() if name.startswith(prefix)}
+
+    @cached_property
+    def listed_ids(self) -> Mapping[str, int] | None:
+        """The newest version of each application id, if the checksum lists them; no job runs."""
+        return None if self._checksum is None else self._checksum.ids
 
     def applied_at_ms(self, application_id: str) -> int | None:
         """When this application id was last committed, in ms since 1970; None if unknown."""
@@ -134,46 +128,42 @@ class TableSnapshot:
         return jvm_.data_frame(self.spark, self.snapshot.allFiles().toDF())
 
     def file_list(self) -> FileList:
-        """All data files, with their statistics; one job or more if they are not known."""
+        """All data files, with their statistics; one job if they are not known."""
         listed = self.listed_files()
         if listed is not None:
             return listed
-        if (state := self._follow()) is not None:
-            return state.files
-        files = all_files(self.spark, self.snapshot)
+        collected = self.snapshot.allFiles().collectAsList()
+        files = jvm_.seq_of(jvm_.jvm(self.spark), collected)
+        if self._checksum is not None:
+            follow(self._checksum, files)
+        self.__dict__["_known_files"] = files
         return FileList(self.spark, files, self.data_path, have_statistics=True)
 
     def listed_files(self) -> FileList | None:
         """All data files, with their statistics, if they are known; no job runs."""
         files = self.files_in_checksum()
         if files is None:
-            return None if self._known_state is None else self._known_state.files
+            files = self._known_files
+        if files is None:
+            return None
         return FileList(self.spark, files, self.data_path, have_statistics=True)
 
     def files_in_checksum(self) -> JavaObject | None:
-        """The AddFiles, a Scala Seq, if the version's checksum lists them."""
+        """The AddFiles, a Scala Seq, if the version's checksum lists them: up to 50."""
         return None if self._checksum is None else self._checksum.files
+
+    @cached_property
+    def _known_files(self) -> JavaObject | None:
+        """The AddFiles, a Scala Seq, if the table is followed."""
+        return None if self._checksum is None else known_files(self._checksum)
 
     @cached_property
     def _checksum(self) -> Checksum | None:
         """The version's checksum, if it has one."""
-        return Checksum.of(self.spark, self.snapshot.checksumOpt())
-
-    @cached_property
-    def _version(self) -> Version | None:
-        """The version, if it has a checksum."""
-        if self._checksum is None:
+        found = self.snapshot.checksumOpt()
+        if not found.isDefined():
             return None
-        return Version(self.spark, self.log, self.version, self._checksum, self.data_path)
-
-    @cached_property
-    def _known_state(self) -> TableState | None:
-        """What is known of the version without a job, if the table is followed."""
-        return None if self._version is None else known_state(self._version)
-
-    def _follow(self) -> TableState | None:
-        """Follow the table from this version on, if that can be."""
-        return None if self._version is None else follow(self._version, self.snapshot)
+        return Checksum(self.spark, self.log, self.data_path, self.version, found.get())
 
     @property
     def has_few_files(self) -> bool:
@@ -240,8 +230,10 @@ class TableSnapshot:
         If its files are few, they are listed here. Delta would list them in a job for every plan
         that Spark makes of a table with deletion vectors, several times for one query.
         """
-        listed = self.listed_files()
-        return self.read() if listed is None else self.read_files(listed)
+        files = self.files_in_checksum()
+        if files is None:
+            return self.read()
+        return self.read_files(FileList(self.spark, files, self.data_path, have_statistics=True))
 
     def read_change_feed(self, since: int) -> DataFrame:
         """The changes that the commits from version `since` up to this one made."""
@@ -274,7 +266,7 @@ class TableSnapshot:
 
         A query over both file lists; no job if the checksums list the files.
         """
-        ours_listed, theirs_listed = self.listed_files(), other.listed_files()
+        theirs_listed, ours_listed = other.listed_files(), self.listed_files()
         if ours_listed is not None and theirs_listed is not None:
             return files_not_in(ours_listed, theirs_listed)
         vector = vector_column()

@@ -57,7 +57,7 @@ def candidate_files(
     can_match = _can_match(transaction, source, keys, files)
     if predicate is None or can_match.all():
         return files.where(can_match)
-    open_to_a_clause = transaction.files_in_partitions(files, predicate)
+    open_to_a_clause = transaction.files_in_partitions(files, [predicate])
     if open_to_a_clause is None:
         open_to_a_clause = set(transaction.candidate_files([predicate]).paths)
     taken = [path in open_to_a_clause for path in files.paths]

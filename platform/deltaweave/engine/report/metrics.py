@@ -21,8 +21,8 @@ def merge_metrics(
     values |= {
         "numSourceRows": source.num_rows,
         "operationNumSourceRows": source.num_rows,
-        "numTargetFilesBeforeSkipping": transaction.num_files,
-        "numTargetBytesBeforeSkipping": transaction.size_in_bytes,
+        "numTargetFilesBeforeSkipping": transaction.table.num_files,
+        "numTargetBytesBeforeSkipping": transaction.table.size_in_bytes,
         "numTargetFilesAfterSkipping": len(changes.candidates),
         "numTargetBytesAfterSkipping": changes.candidates.size_in_bytes,
         "numTargetPartitionsAfterSkipping": changes.candidates.num_partitions,

@@ -84,7 +84,7 @@ def _why_not_in_place(transaction: Transaction, source: PreparedSource) -> str |
         return f"{REWRITE_IN_PLACE} is false"
     if lacks_pyarrow(transaction.merge.spark):
         return WITHOUT_PYARROW
-    if setting == "auto" and transaction.size_in_bytes < limits.MIN_BYTES_IN_PLACE:
+    if setting == "auto" and transaction.table.size_in_bytes < limits.MIN_BYTES_IN_PLACE:
         return "the table is small"
     merge, partitioned_by = transaction.merge, transaction.partition_columns
     updates = [clause for clause in merge.clauses if clause.action == "update"]

@@ -1,4 +1,4 @@
-"""Followed tables: files and application ids of later versions are those that Delta says."""
+"""Followed tables: the files of later versions are those that Delta says, and no job lists them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from deltaweave import Table
 from deltaweave.delta.log import TableSnapshot, actions, followed_tables
-from deltaweave.delta.log import snapshot as snapshots
-from deltaweave.delta.log.checksum import Checksum, applied
-from deltaweave.delta.log.followed_tables import all_files
+from deltaweave.delta.log.checksum import Checksum
 from deltaweave.engine.write.driver_choice import ON_DRIVER
 from tests.builders import frame, write_table
 from tests.oracles import configured
@@ -25,16 +25,15 @@ VECTORS = {"delta.enableDeletionVectors": "true"}
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checksums list neither files nor application ids, as in tables that have many."""
+def no_files_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checksums list no files, as in tables that have many."""
     monkeypatch.setattr(Checksum, "files", None)
-    monkeypatch.setattr(Checksum, "transactions", None)
 
 
 def files_of(snapshot: TableSnapshot) -> dict[str, dict[str, Any]]:
     """The AddFiles of a version by their paths, as Delta's job gives them."""
-    listed = actions.to_json(snapshot.spark, all_files(snapshot.spark, snapshot.snapshot))
-    return by_path(listed)
+    collected = snapshot.snapshot.allFiles().collectAsList()
+    return by_path(actions.to_json(snapshot.spark, collected))
 
 
 def by_path(adds: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -44,13 +43,11 @@ def by_path(adds: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def is_known(snapshot: TableSnapshot) -> bool:
     """Whether the newest version is known without a job; what is known must be what Delta says."""
-    spark, known = snapshot.spark, snapshot.listed_files()
+    known = snapshot.listed_files()
     if known is None:
         return False
     assert known.adds is not None
     assert by_path(known.adds) == files_of(snapshot)
-    by_delta = applied(spark, snapshot.snapshot.setTransactions())
-    assert snapshot.applied_versions() == by_delta
     return True
 
 
@@ -171,9 +168,15 @@ def break_the_commit(log: Path) -> None:
     commit.write_text(commit.read_text()[:-20])
 
 
+def write_a_path_without_scheme(log: Path) -> None:
+    commit = log / f"{2:020}.json"
+    commit.write_text(commit.read_text().replace('"path":"', f'"path":"{log.parent}/'))
+
+
 @pytest.mark.parametrize(
     "damage",
     [
+        write_a_path_without_scheme,
         lose_the_commit,
         lose_the_checksum_of_the_known_version,
         say_other_bytes,
@@ -206,25 +209,85 @@ def test_too_much_is_asked_of_delta(
     assert set(snapshot.file_list().paths) == set(files_of(snapshot))
 
 
+@pytest.mark.parametrize(("most", "begun"), [(0, 3), (10_000, 1)])
 def test_a_long_replay_begins_anew(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, begun: int
 ) -> None:
-    monkeypatch.setattr(followed_tables, "_MAX_REPLAYED", 1)
+    replays = []
+    new_replay = followed_tables._new_replay
+
+    def counted(*arguments: Any) -> Any:
+        replays.append(arguments)
+        return new_replay(*arguments)
+
+    monkeypatch.setattr(followed_tables, "_new_replay", counted)
+    monkeypatch.setattr(followed_tables, "_MAX_REPLAYED", most)
     path = str(tmp_path / "table")
     table = followed(spark, path)
-    for commit in ("update", "delete", "append", "compaction", "update"):
+    for commit in ("update", "append"):
         spark.sql(COMMITS[commit].format(t=f"delta.`{path}`"))
         assert is_known(table.snapshot()), commit
+    assert len(replays) == begun
 
 
 def test_tables_that_were_not_asked_for_are_forgotten(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(followed_tables, "_FOLLOWED", WeakKeyDictionary())
     monkeypatch.setattr(followed_tables, "_MAX_FILES_OF_ALL", 8)
-    first, second = (followed(spark, str(tmp_path / name)) for name in ("first", "second"))
+    paths = [str(tmp_path / name) for name in ("first", "second", "third")]
+    first, second = (followed(spark, path) for path in paths[:2])
     assert is_known(first.snapshot())
-    third = followed(spark, str(tmp_path / "third"))
+    third = followed(spark, paths[2])
     assert [is_known(each.snapshot()) for each in (first, second, third)] == [True, False, True]
+    spark.sql(COMMITS["append"].format(t=f"delta.`{paths[0]}`"))  # it grows
+    assert is_known(first.snapshot())
+    assert not is_known(third.snapshot())
+
+
+def test_what_is_kept_goes_with_its_context(spark: SparkSession, tmp_path: Path) -> None:
+    followed(spark, str(tmp_path / "table"))
+    seen: list[Any] = [followed_tables._FOLLOWED[spark.sparkContext]]
+    held: set[int] = set()
+    while seen:
+        each = seen.pop()
+        if id(each) in held or type(each).__module__.startswith("py4j"):
+            continue
+        held.add(id(each))
+        assert not isinstance(each, SparkSession | SparkContext)
+        seen += [*vars(each).values()] if hasattr(each, "__dict__") else []
+        seen += each.values() if isinstance(each, dict) else []
+
+
+def test_a_version_that_is_asked_for_twice_is_listed_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(k, 0) for k in range(8)], "k INT, v INT", files=4)
+    snapshot = Table(spark, path).snapshot()
+    assert len(snapshot.file_list()) == 4
+    assert jobs_of(spark, "listed before", snapshot.file_list) == 0
+    assert len(snapshot.listed_files() or []) == 4
+
+
+def test_more_files_than_are_read_as_text_are_known_without_a_job(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "table")
+    table = followed(spark, path)
+    spark.sql(COMMITS["append"].format(t=f"delta.`{path}`"))
+    monkeypatch.setattr(actions, "FEW", 0)
+    snapshot = table.snapshot()
+    assert jobs_of(spark, "many files", snapshot.listed_files) == 0
+    assert set((snapshot.listed_files() or snapshot.file_list()).paths) == set(files_of(snapshot))
+
+
+def test_reads_leave_files_out_by_statistics(spark: SparkSession, tmp_path: Path) -> None:
+    table = followed(spark, str(tmp_path / "table"))
+    rows = table.snapshot().read_whole().where("k = 5")
+    assert [row.k for row in rows.collect()] == [5]
+    scanned = rows._jdf.queryExecution().executedPlan().collectLeaves().head()
+    assert scanned.metrics().apply("numFiles").value() == 1
 
 
 def test_threads_that_ask_for_several_versions_get_each_what_it_is(
@@ -236,13 +299,13 @@ def test_threads_that_ask_for_several_versions_get_each_what_it_is(
     for commit in ("append", "delete", "update", "compaction", "append"):
         spark.sql(COMMITS[commit].format(t=f"delta.`{path}`"))
         snapshots.append(table.snapshot())
-    wanted = [set(files_of(snapshot)) for snapshot in snapshots]
+    wanted = [files_of(snapshot) for snapshot in snapshots]
 
     def asked(number: int) -> None:
         place = number * 5 % 6
         old = snapshots[place]
         new = TableSnapshot(spark, old.log, old.snapshot)
-        assert set(new.file_list().paths) == wanted[place]
+        assert by_path(new.file_list().adds or []) == wanted[place]
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(asked, range(48)))
@@ -272,25 +335,24 @@ def test_a_merge_into_a_followed_table_runs_no_job_over_its_log(
         assert table.last_applied("loads") == 3
 
 
+@pytest.mark.parametrize("is_followed", [True, False])
 def test_partitions_are_chosen_among_known_files(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, is_followed: bool
 ) -> None:
     path = str(tmp_path / "table")
     rows = [(k, k % 4) for k in range(8)]
     write_table(spark, path, rows, "k INT, p INT", partition_by=["p"])
     table = Table(spark, path)
     source = frame(spark, [(1, 1), (9, 1)], "k INT, p INT")
-    jobs = []
+    if is_followed:
+        table.snapshot().file_list()
 
     def merge() -> None:
         statement = table.merge(source, on="t.k = s.k AND t.p = 1").when_matched_delete()
         metrics = statement.when_not_matched_insert_all().execute().metrics
         assert metrics["numTargetFilesAfterSkipping"] == 1
 
-    for most in (followed_tables.MAX_FILES, 0):
-        monkeypatch.setattr(snapshots, "MAX_FILES", most)
+    for _ in range(2):  # (1, 1) and (9, 1) are deleted and inserted in turn
         merge()
-        jobs.append(jobs_of(spark, f"partitions, {most}", merge))
-    assert jobs[0] < jobs[1]
-    # (1, 1) is deleted and inserted in turn, and so is (9, 1)
+        assert is_known(table.snapshot()) == is_followed
     assert sorted(map(tuple, table.read().collect())) == sorted(rows)

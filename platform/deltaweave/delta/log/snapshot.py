@@ -137,15 +137,16 @@ class TableSnapshot:
         if self._checksum is not None:
             follow(self._checksum, files)
         self.__dict__["_known_files"] = files
-        return FileList(self.spark, files, self.data_path, have_statistics=True)
+        return self._as_list(files)
 
     def listed_files(self) -> FileList | None:
         """All data files, with their statistics, if they are known; no job runs."""
         files = self.files_in_checksum()
         if files is None:
             files = self._known_files
-        if files is None:
-            return None
+        return None if files is None else self._as_list(files)
+
+    def _as_list(self, files: JavaObject) -> FileList:
         return FileList(self.spark, files, self.data_path, have_statistics=True)
 
     def files_in_checksum(self) -> JavaObject | None:
@@ -231,9 +232,7 @@ class TableSnapshot:
         that Spark makes of a table with deletion vectors, several times for one query.
         """
         files = self.files_in_checksum()
-        if files is None:
-            return self.read()
-        return self.read_files(FileList(self.spark, files, self.data_path, have_statistics=True))
+        return self.read() if files is None else self.read_files(self._as_list(files))
 
     def read_change_feed(self, since: int) -> DataFrame:
         """The changes that the commits from version `since` up to this one made."""
@@ -277,8 +276,7 @@ class TableSnapshot:
 
     def _chosen(self, files: DataFrame) -> FileList:
         chosen = getattr(files._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
-        files_chosen = jvm_.seq_of(jvm_.jvm(self.spark), chosen)
-        return FileList(self.spark, files_chosen, self.data_path, have_statistics=True)
+        return self._as_list(jvm_.seq_of(jvm_.jvm(self.spark), chosen))
 
 
 def _physical_name(field: StructField) -> str:

@@ -167,9 +167,15 @@ class Transaction:
 
     def candidate_files(self, predicates: Sequence[JavaObject]) -> FileList:
         """The files that can hold a row that satisfies all predicates, registered as read."""
-        view = jvm_.jvm(self.merge.spark)
-        literals = jvm_.singleton(view.org.apache.spark.sql.catalyst.expressions, "Literal")
-        wanted = jvm_.seq(view, predicates or [literals.TrueLiteral()])
+        spark = self.merge.spark
+        view = jvm_.jvm(spark)
+
+        def any_row() -> JavaObject:
+            literals = jvm_.singleton(view.org.apache.spark.sql.catalyst.expressions, "Literal")
+            return jvm_.seq(view, [literals.TrueLiteral()])
+
+        all_of_it = jvm_.made_once(spark, "a predicate of any row", any_row)
+        wanted = jvm_.seq(view, predicates) if predicates else all_of_it
         files = self._known_files(predicates)
         if files is None:
             chosen = self.transaction.filterFiles(wanted, True)

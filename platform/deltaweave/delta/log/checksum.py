@@ -115,8 +115,8 @@ class Checksum:
 
 def commit_in(checksum: JavaObject) -> str | None:
     """The id of the commit that a VersionChecksum names, or None."""
-    found = checksum.txnId()
-    return str(found.get()) if found.isDefined() else None
+    option = str(checksum.txnId().toString())  # a call less than by its methods
+    return option.removeprefix("Some(").removesuffix(")") if option != "None" else None
 
 
 def versions_by_id(spark: SparkSession, transactions: JavaObject) -> Mapping[str, int]:

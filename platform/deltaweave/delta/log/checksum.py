@@ -2,7 +2,7 @@
 
 See the Delta protocol, section "Version Checksum File". Writers need not write one, and do not
 replace one that is left over from a commit that somebody deleted. So what it lists counts only if
-it names the commit of its version.
+it names the commit that its version has in the log.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Checksum:
     @cached_property
     def commit(self) -> str | None:
         """The id of the commit that it names, which no other commit has; None if it names none."""
-        return commit_in(self.checksum)
+        option = str(self.checksum.txnId().toString())  # a call less than by its methods
+        return None if option == "None" else option.removeprefix("Some(").removesuffix(")")
 
     @cached_property
     def num_files(self) -> int:
@@ -61,9 +62,10 @@ class Checksum:
         return int(self.checksum.tableSizeBytes())
 
     @property
-    def table_id(self) -> str:
-        """Delta's id of the table."""
-        return str(self.checksum.metadata().id())
+    def table_id(self) -> str | None:
+        """Delta's id of the table, if it has the metadata."""
+        metadata = self.checksum.metadata()
+        return None if metadata is None else str(metadata.id())
 
     @property
     def files(self) -> JavaObject | None:
@@ -85,22 +87,27 @@ class Checksum:
         listed = self.checksum.setTransactions()
         if not listed.isDefined() or not self.is_of_its_version:
             return None
-        if self.checksum.metadata().configuration().contains(_RETENTION):
+        metadata = self.checksum.metadata()
+        if metadata is None or metadata.configuration().contains(_RETENTION):
             return None
         return versions_by_id(self.spark, listed.get())
 
     @cached_property
     def is_of_its_version(self) -> bool:
-        """Whether it names the commit of its version, as the log has it."""
-        try:
-            first_line = self._first_line()  # where Delta's writers put the commit's id
-        except (OSError, ValueError, *SPARK_ERRORS) as error:  # e.g. it was cleaned up
-            logger.info("%s: commit %d cannot be read: %s", self.data_path, self.version, error)
-            return False
-        return self.commit is not None and f'"txnId":"{self.commit}"' in first_line
+        """Whether it names the commit that its version has in the log."""
+        return self.commit is not None and self.has_commit(self.version, self.commit)
 
-    def _first_line(self) -> str:
-        name = f"{self.version:020}.json"
+    def has_commit(self, version: int, commit: str) -> bool:
+        """Whether a version of the table was made by a commit, as the log says."""
+        try:
+            first_line = self._first_line(version)  # where Delta's writers put the commit's id
+        except (OSError, ValueError, *SPARK_ERRORS) as error:  # e.g. it was cleaned up
+            logger.info("%s: commit %d cannot be read: %s", self.data_path, version, error)
+            return False
+        return names_commit(first_line, commit)
+
+    def _first_line(self, version: int) -> str:
+        name = f"{version:020}.json"
         if self.data_path.startswith("file:"):  # that saves calls of the JVM
             directory = os.path.join(self.data_path.removeprefix("file:"), "_delta_log")
             with open(os.path.join(directory, name), encoding="utf-8") as file:
@@ -113,10 +120,9 @@ class Checksum:
             lines.close()
 
 
-def commit_in(checksum: JavaObject) -> str | None:
-    """The id of the commit that a VersionChecksum names, or None."""
-    option = str(checksum.txnId().toString())  # a call less than by its methods
-    return option.removeprefix("Some(").removesuffix(")") if option != "None" else None
+def names_commit(first_line: str, commit: str) -> bool:
+    """Whether the first line of a commit names it by its id."""
+    return f'"txnId":"{commit}"' in first_line
 
 
 def versions_by_id(spark: SparkSession, transactions: JavaObject) -> Mapping[str, int]:

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import SPARK_ERRORS, JavaObject
 from deltaweave.delta.log import actions
-from deltaweave.delta.log.checksum import Checksum, commit_in
+from deltaweave.delta.log.checksum import Checksum, names_commit
 from deltaweave.delta.releases import log_replay
 
 if TYPE_CHECKING:
@@ -33,13 +33,15 @@ logger = logging.getLogger(__name__)
 MAX_FILES = 10_000
 """Files of a table that is followed. With their statistics, so many take some 20 MB of the JVM."""
 
-# Files of all followed tables together; those that were not asked for are forgotten.
+# Files of all followed tables together, with those removed since; tables that were not asked for
+# are forgotten.
 _MAX_FILES_OF_ALL = 2 * MAX_FILES
 # Commits to read for a version, and their bytes; with more, Delta's job is as fast.
 _MAX_COMMITS = 20
 _MAX_BYTES = 16 * 1024 * 1024
-# Actions after which a replay begins anew, since it also keeps the files that were removed.
-_MAX_REPLAYED = 10_000
+# Actions after which a replay begins anew, since it also keeps the files that were removed; in
+# larger tables, as many as there are files.
+_MAX_REPLAYED = 1_000
 # State reconstruction gives such a path a scheme, and conflicts are told by the paths.
 _PATH_WITHOUT_SCHEME = r'"path"\s*:\s*"\\?/'
 
@@ -51,7 +53,9 @@ def known_files(version: Checksum) -> JavaObject | None:
     """
     tables = _tables(version.spark)
     followed = tables.of(version.data_path)
-    files = None if followed is None else followed.at(version)
+    if followed is None or not version.is_of_its_version:
+        return None
+    files = followed.at(version)
     tables.forget_some()  # the table may have grown
     return files
 
@@ -64,7 +68,7 @@ def follow(version: Checksum, files: JavaObject) -> None:
         files: Scala Seq of all of its AddFiles.
     """
     commit = version.commit
-    if commit is not None and _fit(files, version):
+    if commit is not None and version.is_of_its_version and _fit(files, version):
         _tables(version.spark).put(version, _Followed(version, commit, files))
 
 
@@ -75,9 +79,13 @@ class _Followed:
         self._turn = threading.Lock()
         self.table_id, self.number, self._commit = version.table_id, version.version, commit
         self._replay = _new_replay(version.spark, version.version, files)
-        self._num_replayed = 0
+        self._num_replayed, self.num_files = 0, version.num_files
         self._files: JavaObject | None = files
-        self.num_files = version.num_files
+
+    @property
+    def num_kept(self) -> int:
+        """How many files are kept, with those removed since."""
+        return self.num_files + self._num_replayed
 
     @property
     def is_lost(self) -> bool:
@@ -97,7 +105,7 @@ class _Followed:
             elif commit != self._commit:
                 self._files = None
             if self._files is None:
-                self._replay, self.num_files = None, 0
+                self._replay = None
             return self._files
 
     def _replayed(self, version: Checksum, commit: str) -> JavaObject | None:
@@ -105,7 +113,9 @@ class _Followed:
         if version.version - self.number > _MAX_COMMITS:
             return None
         try:
-            if not self._is_still_there(version) or not self._append(version, commit):
+            # The kept version is still one of the table, which may have been made anew.
+            is_there = version.has_commit(self.number, self._commit)
+            if not is_there or not self._append(version, commit):
                 return None
             files = self._replay.allFiles()
             if not _fit(files, version):
@@ -113,16 +123,10 @@ class _Followed:
         except SPARK_ERRORS as error:  # e.g. a commit that log cleanup has deleted
             logger.info("%s: its commits cannot be read: %s", version.data_path, error)
             return None
-        if self._num_replayed > _MAX_REPLAYED:
+        if self._num_replayed > max(_MAX_REPLAYED, version.num_files):
             self._replay = _new_replay(version.spark, version.version, files)
             self._num_replayed = 0
         return files
-
-    def _is_still_there(self, version: Checksum) -> bool:
-        """Whether the kept version is still one of the table, which may have been made anew."""
-        none = jvm_.option(jvm_.jvm(version.spark), None)
-        checksum = version.log.readChecksum(self.number, none)
-        return bool(checksum.isDefined()) and commit_in(checksum.get()) == self._commit
 
     def _append(self, version: Checksum, commit: str) -> bool:
         """Replay the commits up to a version; False if that cannot be done, or gives another."""
@@ -144,7 +148,7 @@ class _Followed:
             self._replay.append(number, lines.iterator().map(actions.read_line(spark)))
             self._num_replayed += int(lines.size())
             first_line = str(lines.head())
-        return f'"txnId":"{commit}"' in first_line
+        return names_commit(first_line, commit)
 
 
 def _fit(files: JavaObject, version: Checksum) -> bool:
@@ -193,7 +197,7 @@ class _Tables:
         with self._turn:
             num_files = 0
             for path, followed in reversed(list(self._by_path.items())):
-                num_files += followed.num_files
+                num_files += followed.num_kept
                 if followed.is_lost or num_files > _MAX_FILES_OF_ALL:
                     del self._by_path[path]
 

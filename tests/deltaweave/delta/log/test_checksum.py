@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -66,10 +67,16 @@ def test_a_checksum_left_over_from_a_deleted_commit_says_nothing(
 def test_ids_that_a_table_forgets_are_asked_of_its_log(
     spark: SparkSession, tmp_path: Path, properties: dict[str, str]
 ) -> None:
-    path = str(tmp_path / "table")
-    write_table(spark, path, [(1, 0)], "k INT, v INT", properties=properties)
-    loaded(spark, path, 5)
-    snapshot = Table(spark, path).snapshot()
-    assert (snapshot.listed_ids is None) == bool(properties)
-    assert snapshot.last_applied("loads") == 5
-    assert loaded(spark, path, 5) == "already-applied"
+    path, copy = tmp_path / "table", tmp_path / "copy"
+    write_table(spark, str(path), [(1, 0)], "k INT, v INT", properties=properties)
+    loaded(spark, str(path), 5)
+    # Another writer lists ids all the same, and one that the log does not have.
+    shutil.copytree(path, copy)
+    file = copy / "_delta_log" / f"{1:020}.crc"
+    checksum = json.loads(file.read_text())
+    checksum["setTransactions"] = [{"appId": "other", "version": 1, "lastUpdated": 1}]
+    file.write_text(json.dumps(checksum))
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    snapshot = Table(spark, str(copy)).snapshot()
+    assert snapshot.applied_versions() == ({"loads": 5} if properties else {"other": 1})
+    assert loaded(spark, str(path), 5) == "already-applied"

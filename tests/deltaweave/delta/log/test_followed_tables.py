@@ -145,12 +145,40 @@ def test_a_backup_of_an_earlier_version_that_went_another_way_is_told_apart(
     assert not is_known(Table(spark, str(path)).snapshot())
 
 
+@pytest.mark.parametrize("commits_since", [0, 1])
+def test_a_commit_that_another_one_replaced_is_not_believed_by_its_checksum(
+    spark: SparkSession, tmp_path: Path, commits_since: int
+) -> None:
+    path = tmp_path / "table"
+    log = path / "_delta_log"
+    table = followed(spark, str(path))
+    append = "INSERT INTO delta.`{path}` VALUES ({k}, 9)"
+    spark.sql(append.format(path=path, k=50))
+    assert is_known(table.snapshot())
+    checksum = (log / f"{1:020}.crc").read_bytes()
+    for name in (f"{1:020}.json", f"{1:020}.crc", f".{1:020}.crc.crc", f".{1:020}.json.crc"):
+        (log / name).unlink(missing_ok=True)
+    # In another process, which writes a file of as many bytes.
+    copy = tmp_path / "copy"
+    shutil.copytree(path, copy)
+    spark.sql(append.format(path=copy, k=51))
+    if commits_since:
+        spark.sql(append.format(path=copy, k=52))
+    shutil.copytree(copy, path, dirs_exist_ok=True)
+    (log / f"{1:020}.crc").write_bytes(checksum)
+    (log / f".{1:020}.crc.crc").unlink(missing_ok=True)
+    snapshot = Table(spark, str(path)).snapshot()
+    assert snapshot.version == 1 + commits_since
+    assert not is_known(snapshot)
+    assert set(snapshot.file_list().paths) == set(files_of(snapshot))
+
+
 def lose_the_commit(log: Path) -> None:
     (log / f"{1:020}.json").unlink()
 
 
-def lose_the_checksum_of_the_known_version(log: Path) -> None:
-    (log / f"{0:020}.crc").unlink()
+def lose_the_known_commit(log: Path) -> None:
+    (log / f"{0:020}.json").unlink()
 
 
 def say_other_bytes(log: Path) -> None:
@@ -178,7 +206,7 @@ def write_a_path_without_scheme(log: Path) -> None:
     [
         write_a_path_without_scheme,
         lose_the_commit,
-        lose_the_checksum_of_the_known_version,
+        lose_the_known_commit,
         say_other_bytes,
         say_another_commit,
         break_the_commit,
@@ -209,7 +237,7 @@ def test_too_much_is_asked_of_delta(
     assert set(snapshot.file_list().paths) == set(files_of(snapshot))
 
 
-@pytest.mark.parametrize(("most", "begun"), [(0, 3), (10_000, 1)])
+@pytest.mark.parametrize(("most", "begun"), [(0, 2), (10_000, 1)])
 def test_a_long_replay_begins_anew(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, begun: int
 ) -> None:
@@ -224,9 +252,8 @@ def test_a_long_replay_begins_anew(
     monkeypatch.setattr(followed_tables, "_MAX_REPLAYED", most)
     path = str(tmp_path / "table")
     table = followed(spark, path)
-    for commit in ("update", "append"):
-        spark.sql(COMMITS[commit].format(t=f"delta.`{path}`"))
-        assert is_known(table.snapshot()), commit
+    spark.sql(COMMITS["update"].format(t=f"delta.`{path}`"))
+    assert is_known(table.snapshot())
     assert len(replays) == begun
 
 

@@ -266,6 +266,9 @@ def compare_on_the_other_strategy(spark: SparkSession, case: MergeCase, ours: Ou
     """
     has_vectors = VECTORS.items() <= case.properties.items()
     theirs = by_oracle_with(spark, case, dict.fromkeys(VECTORS, "false" if has_vectors else "true"))
+    if trips_over_names(case, theirs):  # and without a change feed, it loses no inserts
+        compare_without_change_feed(spark, case, ours)
+        return
     assert (ours.error is None) == (theirs.error is None)
     assert (ours.rows, ours.schema) == (theirs.rows, theirs.schema)
     assert (ours.changes or []) == (theirs.changes or [])

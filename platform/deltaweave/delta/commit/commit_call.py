@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from deltaweave.delta.commit.local_disk import TableLock
 from deltaweave.delta.jvm import JavaObject, said_by, started, translated
-from deltaweave.delta.log import data_path
+from deltaweave.delta.log import commit_file, data_path
 from deltaweave.errors import CommitStateUnknownError
 
 if TYPE_CHECKING:
@@ -125,16 +125,12 @@ def _landed_at(log: JavaObject, transaction: JavaObject) -> int | None:
     files = log.logPath().getFileSystem(configuration)
     while True:
         version += 1
-        file = _file_of(log, version)
+        file = commit_file(log, version)
         if not files.exists(file):
             return None
         # Delta's writers put commitInfo first.
         if _id(transaction) in log.store().read(file, configuration).head():
             return version
-
-
-def _file_of(log: JavaObject, version: int) -> JavaObject:
-    return log.logPath().suffix(f"/{version:020}.json")
 
 
 def _id(transaction: JavaObject) -> str:

@@ -16,11 +16,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.after_commit import AfterCommit
 from deltaweave.delta.commit.commit_call import Committed, committed
 from deltaweave.delta.commit.partition_times import check_partition_times, with_true_times
-from deltaweave.delta.commit.transaction_ids import (
-    is_applied,
-    last_applied,
-    transaction_id,
-)
+from deltaweave.delta.commit.transaction_ids import is_applied, last_applied, transaction_id
 from deltaweave.delta.commit.uncommitted_files import OwnFiles
 from deltaweave.delta.jvm import JavaObject, letting_go, translated
 from deltaweave.delta.log import TableSnapshot, at_version

@@ -31,7 +31,7 @@ from deltaweave.delta.log.features import refuse_unsupported
 from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
 from deltaweave.delta.log.file_layout import FileLayout
 from deltaweave.delta.log.file_list import FileList
-from deltaweave.delta.log.file_paths import decoded, decoded_location
+from deltaweave.delta.log.file_paths import commit_file, decoded, decoded_location
 from deltaweave.delta.log.file_version import FileVersion, file_versions
 from deltaweave.delta.log.key_overlap import KeyOverlap, key_overlaps
 from deltaweave.delta.log.metadata import TableMetadata
@@ -58,6 +58,7 @@ __all__ = [
     "are_without_nulls",
     "at_version",
     "bounds",
+    "commit_file",
     "data_path",
     "decoded",
     "decoded_location",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import SPARK_ERRORS, JavaObject
 from deltaweave.delta.log import actions
+from deltaweave.delta.log.file_paths import commit_file, commit_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,13 +108,12 @@ class Checksum:
         return names_commit(first_line, commit)
 
     def _first_line(self, version: int) -> str:
-        name = f"{version:020}.json"
         if self.data_path.startswith("file:"):  # that saves calls of the JVM
             directory = os.path.join(self.data_path.removeprefix("file:"), "_delta_log")
-            with open(os.path.join(directory, name), encoding="utf-8") as file:
+            with open(os.path.join(directory, commit_name(version)), encoding="utf-8") as file:
                 return file.readline()
-        path = self.log.logPath().suffix(f"/{name}")
-        lines = self.log.store().readAsIterator(path, self.log.newDeltaHadoopConf())
+        path, settings = commit_file(self.log, version), self.log.newDeltaHadoopConf()
+        lines = self.log.store().readAsIterator(path, settings)
         try:
             return str(lines.next())
         finally:

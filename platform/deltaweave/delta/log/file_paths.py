@@ -8,7 +8,19 @@ from urllib.parse import unquote
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from deltaweave.delta.jvm import JavaObject
+
 _SCHEME = "^([A-Za-z][A-Za-z0-9+.-]*):/"
+
+
+def commit_name(version: int) -> str:
+    """The name of the file in the log that holds a version's commit."""
+    return f"{version:020}.json"
+
+
+def commit_file(log: JavaObject, version: int) -> JavaObject:
+    """Hadoop's path of that file."""
+    return log.logPath().suffix(f"/{commit_name(version)}")
 
 
 def decoded_location(path: str) -> str:

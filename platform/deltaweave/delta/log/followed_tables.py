@@ -22,6 +22,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import SPARK_ERRORS, JavaObject
 from deltaweave.delta.log import actions
 from deltaweave.delta.log.checksum import Checksum, names_commit
+from deltaweave.delta.log.file_paths import commit_file
 from deltaweave.delta.releases import log_replay
 
 if TYPE_CHECKING:
@@ -132,13 +133,12 @@ class _Followed:
         """Replay the commits up to a version; False if that cannot be done, or gives another."""
         spark, log = version.spark, version.log
         view = jvm_.jvm(spark)
-        names = view.org.apache.spark.sql.delta.util.FileNames
         without_scheme = view.java.util.regex.Pattern.compile(_PATH_WITHOUT_SCHEME).asPredicate()
-        settings, directory = log.newDeltaHadoopConf(), log.logPath()
-        disk = directory.getFileSystem(settings)
+        settings = log.newDeltaHadoopConf()
+        disk = log.logPath().getFileSystem(settings)
         num_bytes, first_line = 0, ""
         for number in range(self.number + 1, version.version + 1):
-            path = names.unsafeDeltaFile(directory, number)
+            path = commit_file(log, number)
             num_bytes += disk.getFileStatus(path).getLen()
             if num_bytes > _MAX_BYTES:
                 return False

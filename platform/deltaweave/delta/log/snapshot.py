@@ -186,7 +186,7 @@ class TableSnapshot:
     def num_records(self) -> int | None:
         """The number of rows by statistics, or None if a file has none.
 
-        One job over the file list; none where the checksum lists the files.
+        One job over the file list; none where the files are known.
         """
         listed = self.listed_files()
         if listed is not None:
@@ -263,7 +263,7 @@ class TableSnapshot:
     def files_not_in(self, other: TableSnapshot) -> FileList:
         """The files (with their deletion vectors) of this version that another does not have.
 
-        A query over both file lists; no job if the checksums list the files.
+        A query over both file lists; no job if both are known.
         """
         theirs_listed, ours_listed = other.listed_files(), self.listed_files()
         if ours_listed is not None and theirs_listed is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +58,8 @@ class Lane:
             self.let_work(process, drawn)
             kill_session(process.pid)
             process.wait()
+            # Spark copied its jars there, 90 MB for each process.
+            shutil.rmtree(scratch_of(self.lake, "work"))
             self.killed += 1
             self.look()
 
@@ -130,9 +133,14 @@ class Lane:
         return f"seed {self.seed}, {newest}, {last}:\n{errors}"
 
 
+def scratch_of(lake: Lake, what: str) -> Path:
+    """Where a process that was started for a lake keeps what it needs until it ends."""
+    return lake.folder / f"scratch-of-{what}"
+
+
 def start(what: str, seed: int, lakes: Sequence[Lake]) -> subprocess.Popen[str]:
     """Start `killed_work` in a session of its own; its errors go to a file in the first lake."""
-    scratch = lakes[0].folder / f"scratch-of-{what}"
+    scratch = scratch_of(lakes[0], what)
     scratch.mkdir(exist_ok=True)
     options = os.environ.get("SPARK_SUBMIT_OPTS", "")
     with (lakes[0].folder / f"errors-of-{what}").open("w") as errors:

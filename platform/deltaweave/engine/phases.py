@@ -19,6 +19,13 @@ logger = logging.getLogger(__name__)
 
 _DESCRIPTION = "spark.job.description"
 
+MATERIALIZE_SOURCE = (
+    "materializeSource",
+    "MERGE operation - materialize source",
+    "materializeSourceTimeMs",
+)
+"""The phase that prepares the source; see `Phases.running`."""
+
 _listener: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
 
 

@@ -32,7 +32,7 @@ from deltaweave.delta.log import latest
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.commit_changes import Commit, commit_changes, written_by_one
 from deltaweave.engine.find import index_new_files, stored_index
-from deltaweave.engine.phases import Phases, tell
+from deltaweave.engine.phases import MATERIALIZE_SOURCE, Phases, tell
 from deltaweave.engine.redo import CommitAttempts, KeptSource, commit_attempts
 from deltaweave.engine.report import (
     MergeMetrics,
@@ -161,9 +161,7 @@ def _attempt(
         check_since_analysis(transaction)
         terms.check_version(transaction)
         transaction.evolve_schema()
-        with phases.running(
-            "materializeSource", "MERGE operation - materialize source", "materializeSourceTimeMs"
-        ):
+        with phases.running(*MATERIALIZE_SOURCE):
             source = sources.prepared(merge, attempt)
         changes = write_changes(transaction, source, phases)
         check_same_source(merge, source)

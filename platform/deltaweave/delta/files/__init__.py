@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from deltaweave.delta.files.constraints import conditions_of_rows
 from deltaweave.delta.files.data_files import (
+    MAPPING_MODE,
     FurtherFile,
     NewFile,
     additions,
@@ -21,7 +22,9 @@ from deltaweave.delta.files.data_files import (
     data_columns,
     file_mode,
     row_schema,
+    survives,
     table_columns,
+    times_read_differently,
     why_not_writable,
 )
 from deltaweave.delta.files.deletion_vectors import (
@@ -35,6 +38,7 @@ from deltaweave.delta.files.missing_statistics import compute_missing_statistics
 from deltaweave.delta.files.united_vectors import MarkedSince, marked_rows, without_files
 
 __all__ = [
+    "MAPPING_MODE",
     "FurtherFile",
     "MarkedRows",
     "MarkedSince",
@@ -53,7 +57,9 @@ __all__ = [
     "marked_rows",
     "may_mark_here",
     "row_schema",
+    "survives",
     "table_columns",
+    "times_read_differently",
     "vectors_writable",
     "why_not_writable",
     "without_files",

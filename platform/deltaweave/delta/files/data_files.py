@@ -6,7 +6,7 @@ import json
 import posixpath
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,12 @@ _ENCRYPTION = "parquet.crypto.factory.class"
 # A path in the log that is not relative to the table (Delta protocol, "Add File and Remove File").
 _ABSOLUTE = r"/|[A-Za-z][A-Za-z0-9+.-]*:"
 _SHIFTS_INT96 = "spark.sql.parquet.int96TimestampConversion"
+# Settings by which Spark reads dates and times differently, and the value that says so.
+_READ_DIFFERENTLY = (
+    ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY"),
+    ("spark.sql.parquet.int96RebaseModeInRead", "LEGACY"),
+    (_SHIFTS_INT96, "TRUE"),
+)
 _CALENDARS_OF_READS = (
     "spark.sql.parquet.datetimeRebaseModeInRead",
     "spark.sql.parquet.int96RebaseModeInRead",
@@ -123,6 +129,15 @@ def assumes_new_calendar(spark: SparkSession) -> bool:
     modes = (spark.conf.get(setting) for setting in _CALENDARS_OF_READS)
     shifts = jvm_.is_on(spark, _SHIFTS_INT96, otherwise=False)
     return not shifts and all((mode or "").upper() == "CORRECTED" for mode in modes)
+
+
+def times_read_differently(spark: SparkSession, data_types: Iterable[DataType]) -> str | None:
+    """Why Spark may read times of these types otherwise than Arrow does; None if it does not."""
+    if any(isinstance(data_type, (DateType, TimestampType)) for data_type in data_types):
+        for setting, value in _READ_DIFFERENTLY:
+            if (spark.conf.get(setting) or "").upper() == value:
+                return f"{setting} is {value}"
+    return None
 
 
 def are_own(files: FileList) -> numpy.ndarray:
@@ -235,6 +250,11 @@ def additions(
         name, size, statistics = each.file
         adds.append(added(posixpath.join(each.directory, name), each.partition, size, statistics))
     return FileList.of_actions(old.spark, adds, old.data_path)
+
+
+def survives(data_type: DataType) -> bool:
+    """Whether values of a type survive the way from a file through Arrow to Spark and back."""
+    return _is_plain(data_type, nested_allowed=False)
 
 
 def _is_plain(data_type: DataType, *, nested_allowed: bool) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
@@ -19,24 +18,40 @@ from deltaweave.delta.jvm import JavaObject, letting_go
 NAME = "mergeMaterializedSource"
 
 
-@dataclass(frozen=True)
 class Materialized:
-    """Checkpointed rows.
+    """Rows that the first query that reads them computes, and that are kept then.
 
     Attributes:
-        rows: The rows, with the attribute ids of the materialized DataFrame.
-        num_rows: How many there are.
-        size_in_bytes: Their serialized size on the executors, in bytes.
+        rows: The rows, with the attribute ids of the DataFrame that gives them.
     """
 
-    rows: DataFrame
-    num_rows: int
-    size_in_bytes: int
+    def __init__(self, rows: DataFrame, plan: JavaObject) -> None:
+        self.rows, self._plan, self._rdd = rows, plan, plan.rdd()
+        self._rdd.setName(NAME)
+
+    @property
+    def estimated_bytes(self) -> int:
+        """Spark's estimate of their size, in bytes; very high where it knows nothing."""
+        return int(str(self._plan.stats().sizeInBytes()))
+
+    def count(self) -> int:
+        """How many rows there are. The job computes those that no query has read."""
+        # Of the RDD and not of SQL, so that it reads every row.
+        return int(self._rdd.count())
+
+    def drop(self) -> None:
+        """Keep them no longer."""
+        self._rdd.unpersist(False)
+
+    @property
+    def size_in_bytes(self) -> int:
+        """The serialized size on the executors of the rows that are computed, in bytes."""
+        return _size(self.rows.sparkSession.sparkContext._jsc.sc(), self._rdd.id())
 
 
 @contextmanager
 def materialized(rows: DataFrame, storage_level: str) -> Iterator[Materialized]:
-    """Compute the rows in one job and keep them until the block ends.
+    """Keep the rows until the block ends, once they are computed. No job runs.
 
     Args:
         rows: The rows.
@@ -45,17 +60,13 @@ def materialized(rows: DataFrame, storage_level: str) -> Iterator[Materialized]:
     spark = rows.sparkSession
     view = jvm_.jvm(spark)
     level = view.org.apache.spark.storage.StorageLevel.fromString(storage_level.upper())
-    kept = jvm_.data_frame(spark, rows._jdf.localCheckpoint(False, level))
-    rdd = kept._jdf.queryExecution().analyzed().rdd()
-    rdd.setName(NAME)
+    checkpoint = rows._jdf.localCheckpoint(False, level)
+    kept = Materialized(jvm_.data_frame(spark, checkpoint), checkpoint.logicalPlan())
     try:
-        # This count fills the checkpoint. It is one of the RDD and not of SQL, so it reads every
-        # row.
-        num_rows = int(rdd.count())
-        yield Materialized(kept, num_rows, _size(spark.sparkContext._jsc.sc(), rdd.id()))
+        yield kept
     finally:
         with letting_go("the materialized rows"):
-            rdd.unpersist(False)
+            kept.drop()
 
 
 def _size(context: JavaObject, rdd_id: int) -> int:

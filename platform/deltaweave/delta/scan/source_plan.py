@@ -1,4 +1,4 @@
-"""The plan of a source: whether it gives the same rows again, and which files it reads."""
+"""The plan of a source: whether it gives the same rows again, and what it reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.log import FileList, TableSnapshot, scan_of_known_files, scan_with_index
 from deltaweave.delta.releases import reads_cached_rows
 from deltaweave.delta.statement import ResolvedMerge
 
@@ -111,81 +110,6 @@ def _reads_elsewhere(merge: ResolvedMerge, leaf: JavaObject) -> bool:
         f"{path.toString().rstrip('/')}/".startswith(target)
         for path in jvm_.iterate(index.rootPaths())
     )
-
-
-def with_files_chosen(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, int | None]:
-    """The same rows, from the files that Delta chooses now.
-
-    Otherwise, every query of a Delta table chooses them in a job of its own.
-
-    Args:
-        rows: Rows of Delta tables.
-        target: Delta's log of the merge's target. Delta must see reads of it, so they are left as
-            they are.
-
-    Returns:
-        The rows, and their number if the files' statistics have it.
-    """
-    listed = _with_listed_files(rows, target)
-    return (_with_skipped_files(rows), None) if listed is None else listed
-
-
-def _with_listed_files(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, int | None] | None:
-    """All files of one table, from its checksum; None if that does not list them."""
-    spark, view = rows.sparkSession, jvm_.jvm(rows.sparkSession)
-    above, scan = _below(rows._jdf.queryExecution().analyzed(), ("Project", "SubqueryAlias"))
-    if scan.getClass().getSimpleName() != "LogicalRelation":
-        return None
-    relation = scan.relation()
-    if not jvm_.is_a(spark, relation, _FILE_RELATION):
-        return None
-    index = relation.location()
-    if (
-        index.getClass().getSimpleName() != "TahoeLogFileIndex"
-        or index.partitionFilters().nonEmpty()
-        or index.deltaLog().isSameLogAs(target)
-    ):
-        return None
-    log, snapshot = index.deltaLog(), index.getSnapshot()
-    table = TableSnapshot(spark, log, snapshot)
-    files = table.files_in_checksum()
-    if files is None:
-        return None
-    listed = FileList(spark, files, table.data_path, have_statistics=True)
-    plan = scan_of_known_files(spark, scan, listed, log.options())
-    if plan is None:
-        batch = view.org.apache.spark.sql.delta.files.TahoeBatchFileIndex(
-            spark._jsparkSession, "batch", files, log, index.path(), snapshot, False
-        )
-        plan = scan_with_index(spark, scan, batch)
-    for node in reversed(above):
-        plan = node.withNewChildren(jvm_.seq(view, [plan]))
-    return jvm_.data_frame_of_plan(spark, plan), listed.num_records
-
-
-def _with_skipped_files(rows: DataFrame) -> DataFrame:
-    """The rows of a filtered and projected table, from the files that data skipping leaves.
-
-    Only Project and Filter over a scan: Spark may fail to re-analyze other optimized plans.
-    """
-    query = rows._jdf.queryExecution()
-    plan = query.optimizedPlan()
-    _, scan = _below(plan, ("Project", "Filter"))
-    # Renamed columns may have lost the attribute ids that the statement uses.
-    if scan.getClass().getSimpleName() != "LogicalRelation" or not plan.sameOutput(
-        query.analyzed()
-    ):
-        return rows
-    return jvm_.data_frame_of_plan(rows.sparkSession, plan)
-
-
-def _below(plan: JavaObject, kinds: tuple[str, ...]) -> tuple[list[JavaObject], JavaObject]:
-    """The topmost nodes of a plan that are of these kinds, and the plan below them."""
-    nodes = []
-    while plan.getClass().getSimpleName() in kinds:
-        nodes.append(plan)
-        plan = plan.child()
-    return nodes, plan
 
 
 def estimated_bytes(rows: DataFrame) -> int:

@@ -31,6 +31,7 @@ from deltaweave.delta.statement.lineage import Origin, origins
 from deltaweave.delta.statement.parsed import ParsedMerge
 from deltaweave.delta.statement.read_columns import Attribute, TargetReads, target_reads
 from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
+from deltaweave.delta.statement.spark_types import spark_schema
 
 __all__ = [
     "Assignment",
@@ -55,5 +56,6 @@ __all__ = [
     "resolve",
     "run_builtin_merge",
     "skipping_predicates",
+    "spark_schema",
     "target_reads",
 ]

@@ -20,7 +20,6 @@ from deltaweave.engine.find.driver_partitions import (
     PartitionValues,
     with_partition,
 )
-from deltaweave.engine.find.driver_scan import check_zones
 from deltaweave.engine.find.driver_size import Held, in_threads, most_on_driver
 from deltaweave.engine.find.key_index import (
     KEY_INDEX_DIRECTORY,
@@ -50,7 +49,6 @@ __all__ = [
     "TouchedFilesScan",
     "by_file",
     "candidate_files",
-    "check_zones",
     "files_by_conditions",
     "find_candidates",
     "find_touched_files",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from deltaweave.engine import limits
 from deltaweave.engine.find.driver_keys import KeyColumn
 from deltaweave.engine.find.driver_size import Held
-from deltaweave.engine.tasks import NotRewritableError, check_copyable, opened
+from deltaweave.engine.tasks import check_copyable, check_zones, opened
 
 if TYPE_CHECKING:
     import pyarrow
@@ -33,21 +33,6 @@ def rows_of(path: str, fields: Sequence[pyarrow.Field], *, new_calendar: bool) -
         check_copyable(file, pa.schema(fields), new_calendar=new_calendar)
         check_zones(file, fields)
         return int(file.metadata.num_rows)
-
-
-def check_zones(file: pyarrow.parquet.ParquetFile, fields: Sequence[pyarrow.Field]) -> None:
-    """Raise NotRewritableError for a time that is stored without a zone, unless it is an INT96."""
-    import pyarrow.types as types
-
-    physical = {
-        file.schema.column(i).path: file.schema.column(i).physical_type
-        for i in range(len(file.schema))
-    }
-    for field in fields:
-        if types.is_timestamp(field.type) and field.type.tz and field.name in physical:
-            stored = file.schema_arrow.field(field.name).type
-            if stored.tz is None and physical[field.name] != "INT96":
-                raise NotRewritableError(f"column {field.name!r} is stored without a time zone")
 
 
 @dataclass(frozen=True)

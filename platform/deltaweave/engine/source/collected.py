@@ -1,8 +1,9 @@
 """The rows of a small source on the driver: keys, clauses and the values that clauses give them.
 
-One query evaluates the source, as its only job. Where clauses depend on the source row alone, it is
-known before any match which clause takes a row, and what it writes. Where WHEN MATCHED clauses read
-the target, the source's columns that they read are collected instead.
+One query evaluates the source, as the merge's only job; pyarrow reads a table where nothing is to
+be evaluated. Where clauses depend on the source row alone, it is known before any match which
+clause takes a row, and what it writes. Where WHEN MATCHED clauses read the target, the source's
+columns that they read are collected instead.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from deltaweave.engine.columns import (
 )
 from deltaweave.engine.source.keys import SourceKeys, collected_keys
 from deltaweave.engine.source.prepared import PreparedSource
+from deltaweave.engine.source.read_table import rows_of_table
 from deltaweave.engine.statement import first_insert, first_match, with_broken
 from deltaweave.errors import DeltaweaveError, SessionEndedError, SourceError, SourceLostError
 
@@ -115,12 +117,16 @@ def collect_source(
         SourceError: The query was cancelled.
     """
     values_of = _values_of(merge, reads)
+    table = None
+    if source.files is not None and not conditions:
+        table = rows_of_table(merge, source.files, conjuncts, values_of, reads)
 
     def query() -> DataFrame:
         rows = _collected(merge, source, conjuncts, values_of, reads)
         return with_broken_values(rows, merge, values_of, conditions) if conditions else rows
 
-    table = unless_it_fails(merge, query)
+    if table is None:
+        table = unless_it_fails(merge, query)
     if table is None or table.num_rows > limits.MAX_ROWS_ON_DRIVER:
         return None
     _remember_counts(source, table)

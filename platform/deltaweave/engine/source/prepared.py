@@ -8,15 +8,23 @@ setting `spark.databricks.delta.merge.materializeSource` decides, as it does for
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta.jvm import delta_message, translated, unique_number
-from deltaweave.delta.scan import materialized, reason_to_materialize, with_files_chosen
+from deltaweave.delta.scan import (
+    Materialized,
+    SourceFiles,
+    materialized,
+    reason_to_materialize,
+    with_files_chosen,
+)
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
 from deltaweave.engine.columns import SOURCE_ROW_ID, SOURCE_ROW_PRESENT
@@ -27,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 
 _SETTING = "spark.databricks.delta.merge.materializeSource"
+# Not those of "local-cluster", which runs executors in processes of their own.
+_LOCAL_MASTER = re.compile(r"local(\[.*\])?")
 # An attempt that lost blocks of the source is followed by one that keeps more copies of them.
 _STORAGE_LEVELS = (
     ("rddStorageLevel", "DISK_ONLY"),
@@ -56,29 +66,40 @@ class PreparedSource:
     Attributes:
         rows: The columns that the merge uses, and `SOURCE_ROW_ID` (bigint) if materialized.
         table: The target's name in messages.
-        size_in_bytes: Their measured size, or None if they were not materialized.
+        materialized: What keeps them, or None if they are not materialized.
         reason: Why the source was materialized or not, in Delta's words.
         gives_same_rows: Whether evaluating them again is certain to give the same rows.
         insertable: Whether an insert clause takes a row if it matches nothing; None if that is not
             asked for (see unaffected_rows).
+        files: What it is read from, if it is all rows of a table whose files are known.
         known: Counts that are known.
     """
 
     rows: DataFrame
     table: str
-    size_in_bytes: int | None
+    materialized: Materialized | None
     reason: str
     gives_same_rows: bool
     insertable: Column | None = None
+    files: SourceFiles | None = None
     known: KnownCounts = field(default_factory=KnownCounts)
 
     @property
     def num_rows(self) -> int:
         """How many rows there are; one job counts them unless that is known."""
         if self.known.rows is None:
+            counted = self.rows if self.materialized is None else self.materialized
             with translated(self.table, otherwise=SourceError):
-                self.known.rows = self.rows.count()
+                self.known.rows = counted.count()
         return self.known.rows
+
+    @cached_property
+    def size_in_bytes(self) -> int | None:
+        """The measured size of the materialized rows; None if they are not materialized."""
+        if self.materialized is None:
+            return None
+        self.materialize()
+        return self.materialized.size_in_bytes
 
     @property
     def is_counted(self) -> bool:
@@ -98,14 +119,24 @@ class PreparedSource:
 
     @property
     def is_materialized(self) -> bool:
-        """Whether the rows were computed once and are stored on the executors."""
-        return self.size_in_bytes is not None
+        """Whether the rows are computed once and stored on the executors."""
+        return self.materialized is not None
+
+    @property
+    def is_to_be_materialized(self) -> bool:
+        """Whether the rows are still to be computed and stored."""
+        return self.is_materialized and not self.is_counted
 
     @property
     def is_broadcastable(self) -> bool:
         """Whether the rows were measured to fit a broadcast."""
         size = self.size_in_bytes
         return size is not None and size <= limits.MAX_BROADCAST_SOURCE_BYTES
+
+    def materialize(self) -> None:
+        """Compute and store the rows, if that is to be done and no query has done it."""
+        if self.is_to_be_materialized:
+            logger.debug("%s: %d source rows are materialized", self.table, self.num_rows)
 
     def for_join(self) -> DataFrame:
         """The rows with `SOURCE_ROW_PRESENT`, and a broadcast hint if they are measured to fit."""
@@ -127,14 +158,15 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
     materialize, reason = decide(merge)
     used = merge.used_source()
     if not materialize:
-        same, num_rows = reason == "NOT_MATERIALIZED_AUTO", None
+        same, files = reason == "NOT_MATERIALIZED_AUTO", None
         if same:
-            used, num_rows = with_files_chosen(used, merge.target_log)
-        source = PreparedSource(used, merge.table, None, reason, same, insertable(merge))
-        if not same:
-            # The source may give other rows later: they are counted before they are merged.
-            num_rows = source.num_rows
-        source.known.rows = num_rows
+            used, files = with_files_chosen(used, merge.target_log)
+        source = PreparedSource(used, merge.table, None, reason, same, insertable(merge), files)
+        if files is not None:
+            source.known.rows = files.files.num_records
+        # The source may give other rows later: they are counted before they are merged.
+        elif not same:
+            source.known.rows = source.num_rows
         yield source
         return
     setting, default = _STORAGE_LEVELS[min(attempt, len(_STORAGE_LEVELS)) - 1]
@@ -143,23 +175,21 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
     with ExitStack() as stack:
         with translated(merge.table, otherwise=SourceError):
             kept = stack.enter_context(materialized(numbered, level))
-        logger.debug(
-            "materialized the source (%s, attempt %d, %s): %d rows, %d bytes",
-            reason,
-            attempt,
-            level,
-            kept.num_rows,
-            kept.size_in_bytes,
-        )
-        yield PreparedSource(
-            kept.rows,
-            merge.table,
-            kept.size_in_bytes,
-            reason,
-            gives_same_rows=True,
-            insertable=insertable(merge),
-            known=KnownCounts(rows=kept.num_rows),
-        )
+        source = PreparedSource(kept.rows, merge.table, kept, reason, True, insertable(merge))
+        if not _may_be_handed_over(merge, kept):
+            source.materialize()
+        yield source
+
+
+def _may_be_handed_over(merge: ResolvedMerge, source: Materialized) -> bool:
+    """Whether the rows may wait for the query that hands them to the driver.
+
+    Not in a cluster: what an executor computed may be lost with it meanwhile, and be computed anew
+    for later queries.
+    """
+    if not _LOCAL_MASTER.fullmatch(str(merge.spark.sparkContext.master)):
+        return False
+    return source.estimated_bytes <= limits.MAX_ESTIMATED_BYTES_ON_DRIVER
 
 
 def check_same_source(merge: ResolvedMerge, source: PreparedSource) -> None:

@@ -24,11 +24,12 @@ from deltaweave.engine.tasks.parquet_rewrite import (
     rewrite_rows,
     rewriter,
 )
-from deltaweave.engine.tasks.stored_rows import rows_at
+from deltaweave.engine.tasks.stored_rows import all_rows, rows_at
 from deltaweave.engine.tasks.table_format import (
     NotRewritableError,
     TableFormat,
     check_copyable,
+    check_zones,
     estimated_bytes,
     make_directory,
     opened,
@@ -42,9 +43,11 @@ __all__ = [
     "ChangeFile",
     "NotRewritableError",
     "TableFormat",
+    "all_rows",
     "as_stored",
     "change_file",
     "check_copyable",
+    "check_zones",
     "estimated_bytes",
     "filters_of",
     "holders_of",

@@ -12,6 +12,7 @@ from deltaweave.engine.tasks.table_format import (
     NotRewritableError,
     TableFormat,
     check_copyable,
+    check_zones,
     opened,
 )
 
@@ -54,6 +55,35 @@ def _as_of_table(rows: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
         for wanted in schema
     ]
     return pa.table(arrays, schema=schema)
+
+
+def all_rows(
+    path: str, schema: pyarrow.Schema, max_bytes: int, *, new_calendar: bool
+) -> pyarrow.Table:
+    """All rows of a file, with some columns of its table.
+
+    Args:
+        path: The file.
+        schema: The columns, by the names in files.
+        max_bytes: The most bytes that they may have in memory.
+        new_calendar: See `TableFormat`.
+
+    Raises:
+        NotRewritableError: Arrow may not read the file, or the rows are too big.
+    """
+    import pyarrow as pa
+
+    parts, size = [schema.empty_table()], 0
+    with opened(path) as file:
+        check_copyable(file, schema, new_calendar=new_calendar)
+        check_zones(file, schema)
+        # Few rows at once, since a value that a file stores once is in memory for each row.
+        for batch in file.iter_batches(_ROWS_AT_ONCE, columns=_stored_names(file, schema)):
+            parts.append(_as_of_table(pa.Table.from_batches([batch]), schema))
+            size += parts[-1].nbytes
+            if size > max_bytes:
+                raise NotRewritableError(f"the rows have more than {max_bytes:,} bytes")
+    return pa.concat_tables(parts)
 
 
 def rows_at(path: str, places: Any, table: TableFormat, max_bytes: int) -> pyarrow.Table:

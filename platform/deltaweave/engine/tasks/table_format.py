@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -202,6 +202,21 @@ def check_copyable(
                 f"column {wanted.name!r} is stored as {stored.field(index).type}, "
                 f"not as {wanted.type}"
             )
+
+
+def check_zones(file: pyarrow.parquet.ParquetFile, fields: Iterable[pyarrow.Field]) -> None:
+    """Raise NotRewritableError for a time that is stored without a zone, unless it is an INT96."""
+    import pyarrow.types as types
+
+    physical = {
+        file.schema.column(i).path: file.schema.column(i).physical_type
+        for i in range(len(file.schema))
+    }
+    for field in fields:
+        if types.is_timestamp(field.type) and field.type.tz and field.name in physical:
+            stored = file.schema_arrow.field(field.name).type
+            if stored.tz is None and physical[field.name] != "INT96":
+                raise NotRewritableError(f"column {field.name!r} is stored without a time zone")
 
 
 def _may_be_of_old_calendar(old: pyarrow.parquet.ParquetFile, *, new_calendar: bool) -> bool:

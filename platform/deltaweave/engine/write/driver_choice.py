@@ -24,7 +24,9 @@ from pyspark.sql.types import (
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
     conditions_of_rows,
+    survives,
     table_columns,
+    times_read_differently,
     vectors_writable,
     why_not_writable,
 )
@@ -49,7 +51,6 @@ from deltaweave.engine.tasks import (
 from deltaweave.engine.tasks import (
     estimated_bytes as bytes_in_memory,
 )
-from deltaweave.engine.write.driver_target import survives
 from deltaweave.engine.write.partition_parts import is_plain
 from deltaweave.engine.write.strategy import ONLY_DELTA_CHECKS, REWRITE_IN_PLACE
 
@@ -59,13 +60,6 @@ source is known or estimated to be small), `true` (if it turns out to be small) 
 
 # Types whose values are equal in Arrow if and only if they are in Spark.
 _COMPARED_ALIKE = (DecimalType, StringType, DateType, TimestampType, TimestampNTZType)
-_TIMES = (DateType, TimestampType)
-# Settings by which Spark reads dates and times differently, and the value that says so.
-_READ_DIFFERENTLY = (
-    ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY"),
-    ("spark.sql.parquet.int96RebaseModeInRead", "LEGACY"),
-    ("spark.sql.parquet.int96TimestampConversion", "TRUE"),
-)
 _OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 _IDENTITY = "delta.identity."
 
@@ -188,10 +182,14 @@ def _of_reads(transaction: Transaction, reads: TargetReads) -> str | None:
             return "a clause reads the target and one asks for the current time, user or catalog"
         if clause.has_subquery():
             return "a clause reads the target and one has a subquery"
-    return _read_differently(transaction, [each.data_type for each in reads.target])
+    return times_read_differently(
+        transaction.merge.spark, [each.data_type for each in reads.target]
+    )
 
 
 def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> str | None:
+    if source.is_to_be_materialized:
+        return None  # then it is estimated to be small
     size = source.size_in_bytes
     if size is not None and size > limits.MAX_BYTES_ON_DRIVER:
         return f"the source has {size:,} bytes"
@@ -246,7 +244,9 @@ def _of_keys(transaction: Transaction, conjuncts: Sequence[Equality]) -> str | N
             return f"{name!r} is compared as {equality.compared_as.simpleString()}"
         if _OF_LIMITED_LENGTH in columns[name].metadata:
             return f"{name!r} is of limited length"
-    return _read_differently(transaction, [equality.data_type for equality in conjuncts])
+    return times_read_differently(
+        transaction.merge.spark, [equality.data_type for equality in conjuncts]
+    )
 
 
 def _is_compared_alike(kind: DataType, compared_as: DataType) -> bool:
@@ -254,12 +254,3 @@ def _is_compared_alike(kind: DataType, compared_as: DataType) -> bool:
     if isinstance(kind, IntegralType):
         return isinstance(compared_as, IntegralType | DoubleType)
     return kind == compared_as and isinstance(kind, _COMPARED_ALIKE)
-
-
-def _read_differently(transaction: Transaction, data_types: Sequence[DataType]) -> str | None:
-    if any(isinstance(data_type, _TIMES) for data_type in data_types):
-        conf = transaction.merge.spark.conf
-        for setting, value in _READ_DIFFERENTLY:
-            if (conf.get(setting) or "").upper() == value:
-                return f"{setting} is {value}"
-    return None

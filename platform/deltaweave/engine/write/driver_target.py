@@ -13,17 +13,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
     LongType,
-    NumericType,
-    StringType,
     StructField,
     StructType,
-    TimestampNTZType,
-    TimestampType,
 )
 
 from deltaweave.delta.commit import Transaction
@@ -44,7 +36,6 @@ from deltaweave.engine.find import (
     Held,
     PartitionValues,
     by_file,
-    check_zones,
     in_threads,
     with_partition,
 )
@@ -59,6 +50,7 @@ from deltaweave.engine.tasks import (
     NotRewritableError,
     TableFormat,
     as_stored,
+    check_zones,
     local_path,
     opened,
     rows_at,
@@ -68,15 +60,6 @@ from deltaweave.engine.write.driver_values import NewValues, refuse_above_limit,
 if TYPE_CHECKING:
     import numpy
     import pyarrow
-
-# Types whose values survive the way from a file through Arrow to Spark and back.
-_SURVIVING = (BooleanType, NumericType, BinaryType, DateType, TimestampType, TimestampNTZType)
-
-
-def survives(data_type: DataType) -> bool:
-    """Whether values of a type survive the way from a file through Arrow to Spark and back."""
-    is_text = isinstance(data_type, StringType) and data_type.simpleString() == "string"
-    return is_text or isinstance(data_type, _SURVIVING)
 
 
 @dataclass(frozen=True)

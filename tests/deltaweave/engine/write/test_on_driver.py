@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from py4j.java_gateway import GatewayClient
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import deltaweave
 from deltaweave import MergeResult, Table, errors
@@ -611,7 +612,8 @@ def test_the_source_is_evaluated_by_one_job_and_no_other_runs(
     whole = spark.read.format("delta").load(source)
     # Delta itself runs a job to choose the files of a filtered table. How many rows are left of
     # them, no statistics say.
-    for rows, jobs in ((whole, 1), (whole.where("v > 0"), 2)):
+    computed = whole.withColumn("v", F.col("v") + 0)
+    for rows, jobs in ((computed, 1), (whole.where("v > 0"), 2)):
         merge = table.merge(rows, on="t.k = s.k")
         merge = merge.when_matched_update_all().when_not_matched_insert_all()
         merge.execute()  # Delta reads the state of a table once
@@ -619,6 +621,39 @@ def test_the_source_is_evaluated_by_one_job_and_no_other_runs(
             assert jobs_of(spark, f"{jobs}, {properties}", merge.execute) == jobs
     assert len(on_driver) == 5
     assert rows_of(table) == [(0, 1), (1, 0), (2, 0), *[(k, 1) for k in range(3, 9)]]
+
+
+@pytest.mark.parametrize("too_big", [False, True], ids=["on_driver", "left_to_spark"])
+def test_a_source_of_files_is_computed_once_by_the_job_that_hands_it_over(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_driver: list[Any],
+    too_big: bool,
+) -> None:
+    """Its files may change, so it is materialized. The driver may then leave the merge to Spark."""
+    path, source, calls = (str(tmp_path / name) for name in ("table", "source", "calls"))
+    write_table(spark, path, [(k, 0) for k in range(8)], SCHEMA, files=4)
+    frame(spark, [(k, 1) for k in range(6, 10)], SCHEMA).coalesce(1).write.parquet(source)
+
+    def noted(k: int) -> int:
+        with open(calls, "a", encoding="utf-8") as file:
+            file.write(f"{k} ")
+        return k
+
+    rows = spark.read.schema(SCHEMA).parquet(source).withColumn("k", F.udf(noted, "INT")("k"))
+    table = Table(spark, path)
+    merge = table.merge(rows, on="t.k = s.k")
+    merge = merge.when_matched_update_all().when_not_matched_insert_all()
+    if too_big:
+        monkeypatch.setattr(on_driver_module, "why_not_these_files", lambda files: "too big")
+    with configured(spark, {ON_DRIVER: "auto"}):
+        jobs = jobs_of(spark, f"computed once {too_big}", merge.execute)
+    assert Path(calls).read_text(encoding="utf-8").split() == ["6", "7", "8", "9"]
+    assert rows_of(table) == [*[(k, 0) for k in range(6)], *[(k, 1) for k in range(6, 10)]]
+    assert len(on_driver) == (0 if too_big else 1)
+    if not too_big:
+        assert jobs == 1
 
 
 # Without the calls that release objects, which come when Python collects garbage.
@@ -752,7 +787,8 @@ def test_keys_are_not_collected_again_for_files_that_are_too_big(
         merge.execute()
         usual = jobs_of(spark, f"usual {rows_left}", merge.execute)
     tried = jobs_of(spark, f"tried {rows_left}", merge.execute)
-    assert tried == usual
+    # The query that hands the source to the driver is the one that materializes it.
+    assert tried == usual - 1
     assert rows_of(table) == [(1, 10), (2, 1), (3, 1)]
 
 

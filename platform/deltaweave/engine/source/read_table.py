@@ -1,0 +1,189 @@
+"""Reads a source that is a small Delta table with pyarrow, so that no job of Spark evaluates it.
+
+It serves clauses without a condition that take columns of the source as they are, as `UPDATE SET *`
+and `INSERT *` do, and keys that are columns of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructField
+
+from deltaweave.delta.files import (
+    MAPPING_MODE,
+    are_own,
+    assumes_new_calendar,
+    survives,
+    times_read_differently,
+)
+from deltaweave.delta.jvm import expression_of, jvm, select_where, seq
+from deltaweave.delta.releases import arrow_type
+from deltaweave.delta.scan import SourceFiles
+from deltaweave.delta.statement import Equality, ResolvedMerge, TargetReads
+from deltaweave.engine import limits
+from deltaweave.engine.columns import CLAUSE, INSERT_CLAUSE, KEY, NO_CLAUSE, READ
+from deltaweave.engine.tasks import NotRewritableError, all_rows
+
+if TYPE_CHECKING:
+    import pyarrow
+
+logger = logging.getLogger(__name__)
+
+# What Spark makes of a column: it pads texts, and gives old rows a default.
+_CHANGED_BY_SPARK = ("__CHAR_VARCHAR_TYPE_STRING", "EXISTS_DEFAULT")
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Columns of the source by what they are for.
+
+    Attributes:
+        keys: The values for the equalities of the ON condition.
+        values: By the column of values, what its fields take.
+        places: By the same, the places of these fields among the target's columns.
+        read: What clauses read beside the target's columns.
+    """
+
+    keys: Sequence[StructField]
+    values: Mapping[str, Sequence[StructField]]
+    places: Mapping[str, Sequence[int]]
+    read: Sequence[StructField]
+
+    @cached_property
+    def all(self) -> list[StructField]:
+        """All of them, each once."""
+        used = [*self.keys, *self.read, *(field for each in self.values.values() for field in each)]
+        return list({field.name: field for field in used}.values())
+
+
+def rows_of_table(
+    merge: ResolvedMerge,
+    source: SourceFiles,
+    conjuncts: Sequence[Equality],
+    values_of: Mapping[int, str],
+    reads: TargetReads,
+) -> pyarrow.Table | None:
+    """A row for each source row: keys, clauses, values, columns that clauses read.
+
+    The same columns as those of the query that would evaluate them. None if that is left to it.
+
+    Args:
+        merge: The merge. New rows need not satisfy any condition.
+        source: The table.
+        conjuncts: The equalities of the ON condition.
+        values_of: By the place of a clause, the column of its values.
+        reads: What WHEN MATCHED clauses read of the target.
+    """
+    import pyarrow as pa
+
+    kinds = ("not_matched",) if reads.takes_query else ("matched", "not_matched")
+    if any(clause.condition is not None for kind in kinds for clause in merge.of_kind(kind)):
+        return None
+    columns = _columns(merge, source, conjuncts, values_of, reads)
+    if columns is None:
+        return None
+    try:
+        rows = _read(source, columns.all)
+    except (NotRewritableError, OSError, MemoryError, pa.ArrowException) as error:
+        logger.info("%s: Spark reads the source: %s", merge.table, error)
+        return None
+    return _as_collected(merge, rows, columns, reads)
+
+
+def _columns(
+    merge: ResolvedMerge,
+    source: SourceFiles,
+    conjuncts: Sequence[Equality],
+    values_of: Mapping[int, str],
+    reads: TargetReads,
+) -> _Columns | None:
+    """The columns that keys and clauses take; None if one takes anything else."""
+    import numpy as np
+
+    spark, view = merge.spark, jvm(merge.spark)
+    keys = source.columns(seq(view, [expression_of(spark, each.source) for each in conjuncts]))
+    read = source.columns(seq(view, [each.node for each in reads.source])) if reads.source else []
+    if keys is None or read is None:
+        return None
+    values: dict[str, Sequence[StructField]] = {}
+    places: dict[str, Sequence[int]] = {}
+    for i, name in values_of.items():
+        if name in values:
+            continue
+        expressions, wanted = merge.clauses[i].value_expressions(), reads.computed.get(i)
+        if wanted is not None:
+            expressions = select_where(view, expressions, wanted)
+        else:
+            wanted = np.ones(len(merge.evolved_schema), dtype=bool)
+        taken, places[name] = source.columns(expressions), np.flatnonzero(wanted).tolist()
+        if taken is None:
+            return None
+        given = [merge.evolved_schema.fields[place].dataType for place in places[name]]
+        if [field.dataType for field in taken] != given:
+            return None  # to cast them is left to Spark
+        values[name] = taken
+    columns = _Columns(keys, values, places, read)
+    return columns if _are_read_alike(source, columns.all) else None
+
+
+def _are_read_alike(source: SourceFiles, columns: Sequence[StructField]) -> bool:
+    """Whether Arrow reads these columns of the table as Spark does, as far as the log tells."""
+    table, files = source.table, source.files
+    return (
+        files.data_path.startswith("file:")
+        and files.size_in_bytes <= limits.MAX_ESTIMATED_BYTES_ON_DRIVER
+        and (files.num_records or 0) <= limits.MAX_ROWS_ON_DRIVER
+        and not files.num_vectors
+        and bool(are_own(files).all())
+        and all(survives(column.dataType) for column in columns)
+        and not any(key in (each.metadata or {}) for each in columns for key in _CHANGED_BY_SPARK)
+        and not {column.name for column in columns} & set(table.partition_columns)
+        and table.setting(MAPPING_MODE) != "id"
+        and times_read_differently(table.spark, [each.dataType for each in columns]) is None
+    )
+
+
+def _read(source: SourceFiles, columns: Sequence[StructField]) -> pyarrow.Table:
+    """The rows of the files, one after the other, with columns by the names of the table."""
+    import pyarrow as pa
+
+    spark, physical = source.table.spark, source.table.physical_names
+    schema = pa.schema([(physical[c.name], arrow_type(spark, c.dataType)) for c in columns])
+    read = partial(
+        all_rows,
+        schema=schema,
+        max_bytes=limits.MAX_BYTES_ON_DRIVER,
+        new_calendar=assumes_new_calendar(spark),
+    )
+    paths = [each.removeprefix("file:") for each in source.files.rows["location"].to_pylist()]
+    with ThreadPoolExecutor(limits.MAX_THREADS_ON_DRIVER) as threads:
+        rows = pa.concat_tables([schema.empty_table(), *threads.map(read, paths)])
+    return rows.rename_columns([column.name for column in columns]).combine_chunks()
+
+
+def _as_collected(
+    merge: ResolvedMerge, rows: pyarrow.Table, columns: _Columns, reads: TargetReads
+) -> pyarrow.Table:
+    import pyarrow as pa
+
+    def clause(kind: str) -> pyarrow.Array:
+        first = next((i for i, each in enumerate(merge.clauses) if each.kind == kind), NO_CLAUSE)
+        return pa.repeat(pa.scalar(first, pa.int32()), rows.num_rows)
+
+    matched = pa.repeat(pa.scalar(NO_CLAUSE, pa.int32()), rows.num_rows)
+    collected = {f"{KEY}{i}": rows[field.name] for i, field in enumerate(columns.keys)}
+    collected[CLAUSE] = matched if reads.takes_query else clause("matched")
+    collected[INSERT_CLAUSE] = clause("not_matched")
+    for name, fields in columns.values.items():
+        arrays = [rows[field.name].combine_chunks() for field in fields]
+        names = [f"v{place}" for place in columns.places[name]]
+        collected[name] = pa.StructArray.from_arrays(arrays, names)
+    for i, field in enumerate(columns.read):
+        collected[f"{READ}{i}"] = rows[field.name]
+    return pa.table(collected)

@@ -1,0 +1,302 @@
+"""Sources that are small Delta tables: which of them pyarrow reads, and what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import deltaweave
+from deltaweave import Table, errors
+from deltaweave.engine import limits
+from deltaweave.engine.source import collected
+from tests.builders import Rows, frame, write_table
+from tests.on_driver import rows_of
+from tests.oracles import configured
+from tests.spark_jobs import jobs_of
+
+pytestmark = pytest.mark.usefixtures("switched_on")
+
+SCHEMA = "k INT, v INT"
+UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+VECTORS = {"delta.enableDeletionVectors": "true"}
+BY_NAME = {"delta.columnMapping.mode": "name"}
+BY_ID = {"delta.columnMapping.mode": "id"}
+# The checksum of a commit that changes the schema lists no files.
+LATER = "INSERT INTO {other} VALUES (3, 33)"
+WIDENING = {"delta.enableTypeWidening": "true"}
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What pyarrow read of each source; None where that was left to Spark."""
+    tables: list[Any] = []
+    rows_of_table = collected.rows_of_table
+
+    def spy(*arguments: Any) -> Any:
+        tables.append(rows_of_table(*arguments))
+        return tables[-1]
+
+    monkeypatch.setattr(collected, "rows_of_table", spy)
+    return tables
+
+
+@dataclass(frozen=True)
+class Case:
+    """A merge of the rows of a table.
+
+    Attributes:
+        is_read: Whether pyarrow reads the source.
+        clauses: The WHEN clauses.
+        on: The condition.
+        source: A query of the source, which is called `{other}` there.
+        schema: The columns of the source.
+        ddl: The same, where that says more.
+        rows: Its rows.
+        properties: Its properties.
+        partition_by: Its partition columns.
+        setup: Statements that change the source.
+        target: The columns of the target, if they are others.
+        settings: Settings of the session.
+    """
+
+    is_read: bool = True
+    clauses: str = UPSERT
+    on: str = "t.k = s.k"
+    source: str = "SELECT * FROM {other}"
+    schema: str = SCHEMA
+    ddl: str | None = None
+    rows: Rows = ((1, 11), (2, 12), (None, 13), (9, None))
+    properties: dict[str, str] = field(default_factory=dict)
+    partition_by: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    target: str = SCHEMA
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+OF_THREE = ((1, 11, 0), (2, 12, 1), (9, 19, 0))
+TIMES = "k INT, at TIMESTAMP, plain TIMESTAMP_NTZ, day DATE"
+CASES = {
+    "an upsert": Case(),
+    "deletes": Case(clauses="WHEN MATCHED THEN DELETE"),
+    "inserts": Case(clauses="WHEN NOT MATCHED THEN INSERT *"),
+    "some columns": Case(clauses="WHEN NOT MATCHED THEN INSERT (v, k) VALUES (s.k, s.v)"),
+    "columns in another order": Case(source="SELECT v, k FROM {other}"),
+    "an update that reads the target": Case(
+        clauses="WHEN MATCHED AND t.v > 0 THEN UPDATE SET v = t.v + s.v "
+        "WHEN NOT MATCHED THEN INSERT *"
+    ),
+    "an update that keeps columns": Case(
+        clauses="WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT *"
+    ),
+    "null-safe keys": Case(on="t.k <=> s.k"),
+    "the second of two clauses": Case(
+        clauses="WHEN MATCHED AND t.v > 20 THEN DELETE WHEN MATCHED THEN UPDATE SET v = s.v"
+    ),
+    "a table without rows": Case(rows=()),
+    "columns by name": Case(properties=BY_NAME),
+    "a column that was renamed": Case(
+        schema="k INT, w INT",
+        properties=BY_NAME,
+        setup=("ALTER TABLE {other} RENAME COLUMN w TO v", LATER),
+    ),
+    "a column that its files lack": Case(
+        schema="k INT", rows=((1,), (9,)), setup=("ALTER TABLE {other} ADD COLUMN v INT", LATER)
+    ),
+    "a version": Case(
+        source="SELECT * FROM {other} VERSION AS OF 0", setup=("INSERT INTO {other} VALUES (3, 4)",)
+    ),
+    "two files": Case(setup=(LATER,)),
+    "other columns than those of its partitions": Case(
+        schema="k INT, v INT, p INT", rows=OF_THREE, partition_by=("p",)
+    ),
+    "times": Case(
+        schema=TIMES,
+        rows=(),
+        target=TIMES,
+        setup=(
+            "INSERT INTO {other} VALUES "
+            "(1, '0001-01-03 00:00:00', '0001-01-01 00:00:00', '0001-01-01'), "
+            "(2, '2024-03-10 07:30:00', '2024-03-10 02:30:00.123456', '9999-12-31'), "
+            "(9, '1582-10-10 12:00:00.000001', '9999-12-31 23:59:59.999999', '1582-10-10')",
+        ),
+        settings={"spark.sql.session.timeZone": "America/New_York"},
+    ),
+    # What Spark must evaluate:
+    "a computed key": Case(False, on="t.k = s.k + 1"),
+    "a key that is cast": Case(False, schema="k TINYINT, v INT"),
+    "a value that is cast": Case(False, schema="k INT, v SMALLINT"),
+    "a computed value": Case(False, clauses="WHEN MATCHED THEN UPDATE SET v = s.v + 1"),
+    "a constant that looks like a column": Case(
+        False,
+        schema="k STRING, v STRING",
+        rows=(("1", "11"),),
+        target="k STRING, v STRING",
+        clauses="WHEN NOT MATCHED THEN INSERT (k, v) VALUES (s.k, 'v#1')",
+    ),
+    "a condition": Case(False, clauses=f"WHEN MATCHED AND s.v > 11 THEN DELETE {UPSERT}"),
+    "a condition of inserts": Case(False, clauses="WHEN NOT MATCHED AND s.v > 0 THEN INSERT *"),
+    "a column by another name": Case(False, source="SELECT k, v AS v FROM {other}"),
+    "some rows": Case(False, source="SELECT * FROM {other} WHERE v > 11"),
+    # What Spark must read:
+    "a partition column": Case(
+        False, schema="v INT, k INT", rows=((11, 1), (19, 9)), partition_by=("k",)
+    ),
+    "marked rows": Case(False, properties=VECTORS, setup=("DELETE FROM {other} WHERE k = 2",)),
+    "columns by id": Case(False, properties=BY_ID),
+    "a column that was widened": Case(
+        False,
+        schema="k INT, v SMALLINT",
+        properties=WIDENING,
+        setup=("ALTER TABLE {other} ALTER COLUMN v TYPE INT", LATER),
+    ),
+    "texts of limited length": Case(
+        False, schema="k INT, v STRING",
+        ddl="k INT, v VARCHAR(3)", rows=(), target="k INT, v STRING",
+        setup=("INSERT INTO {other} VALUES (1, 'a'), (9, 'b')",),
+    ),
+    "structs": Case(
+        False, schema="k INT, v STRUCT<x: INT>", rows=((1, (1,)),), target="k INT, v STRUCT<x: INT>"
+    ),
+    "days of the old calendar": Case(
+        False,
+        schema="k INT, v DATE",
+        rows=(),
+        target="k INT, v DATE",
+        setup=(
+            "SET spark.sql.parquet.datetimeRebaseModeInWrite = LEGACY",
+            "INSERT INTO {other} VALUES (1, '1500-01-01')",
+            "SET spark.sql.parquet.datetimeRebaseModeInWrite = CORRECTED",
+        ),
+    ),
+    "times that Spark may shift": Case(
+        False,
+        schema="k INT, v TIMESTAMP",
+        rows=(),
+        target="k INT, v TIMESTAMP",
+        setup=("INSERT INTO {other} VALUES (1, '2024-03-10 07:30:00')",),
+        settings={"spark.sql.parquet.int96TimestampConversion": "true"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_which_tables_are_read_and_that_the_merge_is_that_of_built_in(
+    spark: SparkSession, tmp_path: Path, read: list[Any], on_driver: list[Any], name: str
+) -> None:
+    case, other = CASES[name], str(tmp_path / "other")
+    write_table(
+        spark,
+        other,
+        case.rows,
+        case.schema,
+        ddl=case.ddl,
+        partition_by=case.partition_by,
+        properties=case.properties,
+        setup=[each.replace("{other}", "{target}") for each in case.setup],
+    )
+    paths = [str(tmp_path / each) for each in ("ours", "theirs")]
+    for path in paths:
+        frame(spark, [], case.target).write.format("delta").save(path)
+        values = "(1, 10), (2, 20), (3, 30)"
+        if case.target == SCHEMA:
+            spark.sql(f"INSERT INTO delta.`{path}` VALUES {values}")
+    query = case.source.format(other=f"delta.`{other}`")
+    ours, theirs = (
+        f"MERGE INTO delta.`{path}` t USING ({query}) s ON {case.on} {case.clauses}"
+        for path in paths
+    )
+    with configured(spark, case.settings):
+        deltaweave.merge(spark, ours)
+        spark.sql(theirs)
+        found, expected = (rows_of(Table(spark, path)) for path in paths)
+    assert found == expected
+    assert any(each is not None for each in read) == case.is_read
+    assert len(on_driver) == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [
+        ("MAX_ESTIMATED_BYTES_ON_DRIVER", 100),
+        ("MAX_ROWS_ON_DRIVER", 2),
+        ("MAX_BYTES_ON_DRIVER", 20),
+    ],
+)
+def test_a_table_that_is_too_big_is_not_read(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    read: list[Any],
+    limit: str,
+    most: int,
+) -> None:
+    path, other = str(tmp_path / "target"), str(tmp_path / "other")
+    write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
+    write_table(spark, other, [(2, 21), (3, 31), (4, 41)], SCHEMA)
+    monkeypatch.setattr(limits, limit, most)
+    deltaweave.merge(
+        spark, f"MERGE INTO delta.`{path}` t USING delta.`{other}` s ON t.k = s.k {UPSERT}"
+    )
+    assert read in ([], [None])  # the driver may not even have tried
+    assert rows_of(Table(spark, path)) == [(1, 10), (2, 21), (3, 31), (4, 41)]
+
+
+def _without(path: Path) -> None:
+    path.unlink()
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+@pytest.mark.parametrize("spoiled", [_without, _cut], ids=["missing", "cut"])
+def test_a_file_that_cannot_be_read_fails_the_merge_with_sparks_error(
+    spark: SparkSession, tmp_path: Path, read: list[Any], spoiled: Callable[[Path], None]
+) -> None:
+    path, other = str(tmp_path / "target"), str(tmp_path / "other")
+    write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
+    write_table(spark, other, [(2, 21), (3, 31)], SCHEMA)
+    for each in Path(other).glob("*.parquet"):
+        spoiled(each)
+    with pytest.raises(errors.SourceError, match="target"):
+        deltaweave.merge(
+            spark, f"MERGE INTO delta.`{path}` t USING delta.`{other}` s ON t.k = s.k {UPSERT}"
+        )
+    assert not any(each is not None for each in read)
+    assert rows_of(Table(spark, path)) == [(1, 10), (2, 20)]
+
+
+def test_files_of_another_table_are_left_to_spark(
+    spark: SparkSession, tmp_path: Path, read: list[Any]
+) -> None:
+    """A shallow clone names files by absolute paths, which may be anywhere."""
+    path, other, clone = (str(tmp_path / name) for name in ("target", "other", "clone"))
+    write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
+    write_table(spark, other, [(2, 21), (3, 31)], SCHEMA)
+    spark.sql(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE delta.`{other}`")
+    deltaweave.merge(
+        spark, f"MERGE INTO delta.`{path}` t USING delta.`{clone}` s ON t.k = s.k {UPSERT}"
+    )
+    assert not any(each is not None for each in read)
+    assert rows_of(Table(spark, path)) == [(1, 10), (2, 21), (3, 31)]
+
+
+def test_a_table_whose_rows_are_taken_as_they_are_is_merged_without_a_job(
+    spark: SparkSession, tmp_path: Path, on_driver: list[Any]
+) -> None:
+    path, other = str(tmp_path / "a table %20 'x'"), str(tmp_path / "its source #1 %41")
+    write_table(spark, path, [(k, 0) for k in range(8)], SCHEMA, files=4)
+    write_table(spark, other, [(k, 1) for k in range(6, 10)], SCHEMA, files=2)
+    statement = f"MERGE INTO delta.`{path}` t USING delta.`{other}` s ON t.k = s.k {UPSERT}"
+    deltaweave.merge(spark, statement)  # Delta reads the state of a table once
+    assert jobs_of(spark, "no job", lambda: deltaweave.merge(spark, statement)) == 0
+    assert len(on_driver) == 2
+    assert rows_of(Table(spark, path)) == [
+        *[(k, 0) for k in range(6)],
+        *[(k, 1) for k in range(6, 10)],
+    ]

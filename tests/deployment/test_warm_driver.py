@@ -261,6 +261,27 @@ answer = merge.when_not_matched_insert_all().execute().version
     assert later.run(count) == 1
 
 
+def test_processes_share_the_lists_of_files_that_one_of_them_asked_for(
+    pair: tuple[Client, Client], tmp_path: Path
+) -> None:
+    """A checksum lists up to 50 files: more are listed by a job over the log, once for all."""
+    path = str(tmp_path / "table")
+    listed = f"""
+import deltaweave
+context = spark.sparkContext
+context.setJobGroup({{group!r}}, "")
+files = deltaweave.Table(spark, {path!r}).snapshot().file_list()
+answer = [len(files), len(context.statusTracker().getJobIdsForGroup({{group!r}}))]
+"""
+    append = "spark.range({rows}, numPartitions={rows}).write.format('delta').mode('append')"
+    first, second = pair
+    first.run(f"{append.format(rows=60)}.save({path!r})")
+    assert first.run(listed.format(group="first"))[1] > 0
+    assert second.run(listed.format(group="second")) == [60, 0]
+    second.run(f"{append.format(rows=2)}.save({path!r})")
+    assert first.run(listed.format(group="first again")) == [62, 0]
+
+
 def test_nobody_without_the_token_gets_in(pair: tuple[Client, Client], home: Path) -> None:
     files = list((home / "deltaweave").iterdir())
     assert {path.suffix for path in files} == {".sock", ".lock", ".log"}

@@ -102,8 +102,15 @@ MAX_ROWS_ON_DRIVER = 300_000
 # which Spark plans and starts its jobs.
 MAX_BYTES_ON_DRIVER = 64 * 1024 * 1024
 
-# Bytes of a source that was not measured, as Spark estimates them: of Parquet files, which hold up
-# to some ten times as many bytes of rows.
+# A source that is handed to the driver before it is measured: its bytes, as Spark estimates them,
+# its partitions, and the rows of each. Estimates are too low for compressed text and for texts that
+# Parquet stores once; so many rows of 10,000 characters are 200 MB.
+MAX_BYTES_HANDED_OVER = 4 * 1024 * 1024
+MAX_PARTITIONS_HANDED_OVER = 16
+MAX_ROWS_HANDED_OVER = 20_000
+
+# Bytes of a source that gives the same rows each time, as Spark estimates them, since it is not
+# measured: of Parquet files, which hold up to some ten times as many bytes of rows.
 MAX_ESTIMATED_BYTES_ON_DRIVER = 32 * 1024 * 1024
 
 # Rows of the candidate files: two cores read the keys of so many in a quarter of a second.

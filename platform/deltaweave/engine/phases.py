@@ -74,6 +74,12 @@ class Phases:
                 so that 0 means that the phase did not run.
         """
         tell(status)
+        with self.continued(operation, status, metric):
+            yield
+
+    @contextmanager
+    def continued(self, operation: str, status: str, metric: str) -> Iterator[None]:
+        """Run the block as a part of a phase that ran before; the arguments are those of it."""
         started = time.perf_counter()
         logger.debug("%s: %s", operation, status)
         try:

@@ -1,7 +1,8 @@
 """A merge, phase by phase.
 
 1. Resolve: Delta's analyzer says what the statement means (`delta.statement`).
-2. Materialize the source: it is read once, counted and measured (`source`).
+2. Materialize the source: it is read once, counted and measured, or left to the query that hands
+   it to the driver (`source`).
 3. Find touched files: the scan gives the pairs of matching rows and their clauses (`find`).
 4. Write all changes: touched files are rewritten, or their changed rows are marked (`write`).
 5. Commit: one transaction removes and adds files and records metrics (`report`). If it loses to

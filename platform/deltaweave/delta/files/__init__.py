@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from deltaweave.delta.files.constraints import conditions_of_rows
 from deltaweave.delta.files.data_files import (
-    MAPPING_MODE,
     FurtherFile,
     NewFile,
     additions,
@@ -38,7 +37,6 @@ from deltaweave.delta.files.missing_statistics import compute_missing_statistics
 from deltaweave.delta.files.united_vectors import MarkedSince, marked_rows, without_files
 
 __all__ = [
-    "MAPPING_MODE",
     "FurtherFile",
     "MarkedRows",
     "MarkedSince",

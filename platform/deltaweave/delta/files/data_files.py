@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-MAPPING_MODE = "delta.columnMapping.mode"
 _FIELD_ID = "delta.columnMapping.id"
 _PLAIN_TYPES = (
     BinaryType,
@@ -87,11 +86,13 @@ def why_not_writable(transaction: Transaction) -> str | None:
         return "the table stores its partition columns in the files too"
     if "delta.generationExpression" in metadata.schema_text:  # also partition columns
         return "the table has generated columns"
-    mapping = metadata.properties.get(MAPPING_MODE)
+    mapping = metadata.column_mapping
     if mapping == "id":
         return "the table finds columns in its files by id"
+    if metadata.has_unused_names:
+        return "its columns have names for files that the table does not use"
     for field in columns:
-        if not _is_plain(field.dataType, nested_allowed=mapping is None):
+        if not _is_plain(field.dataType, nested_allowed=mapping == "none"):
             return f"column {field.name!r} is of type {field.dataType.simpleString()}"
     codec = merge.spark.conf.get("spark.sql.parquet.compression.codec") or ""
     if codec.lower() not in _CODECS:

@@ -11,6 +11,7 @@
 - `delta_messages`: what the errors say that Delta itself would raise.
 - `local_rows`: a DataFrame of a few numbers.
 - `sessions`: makes a session the active one; reads settings that are true or false, and its zone.
+- `interrupts`: interrupts of the process that errors of Spark hide.
 - `threads`: runs work for Spark in a second thread.
 """
 
@@ -78,6 +79,7 @@ from deltaweave.delta.jvm.gateway import (
     text_of,
     texts,
 )
+from deltaweave.delta.jvm.interrupts import interrupts_shown
 from deltaweave.delta.jvm.local_rows import rows_of_numbers
 from deltaweave.delta.jvm.names import JavaObject, singleton
 from deltaweave.delta.jvm.sessions import active, is_on, zone_rules
@@ -110,6 +112,7 @@ __all__ = [
     "function",
     "function_of_text",
     "instances_of",
+    "interrupts_shown",
     "is_a",
     "is_on",
     "iterate",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _NO_COLUMNS = '{"type":"struct","fields":[]}'
 _CHANGE_FEED = "delta.enableChangeDataFeed"
+_COLUMN_MAPPING = "delta.columnMapping"
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,21 @@ class TableMetadata:
         return self.properties.get(name, "").lower() == "true"
 
     @property
+    def column_mapping(self) -> str:
+        """How files name columns (Delta protocol, "Column Mapping"): `none`, `name` or `id`."""
+        return self.properties.get(f"{_COLUMN_MAPPING}.mode", "none").lower()
+
+    @property
+    def has_unused_names(self) -> bool:
+        """Whether columns have names for files that no reader uses, as a defect of Delta left them.
+
+        See DeltaColumnMapping.verifyAndUpdateMetadataChange in Delta's source.
+        """
+        is_mapped = self.column_mapping in ("name", "id")
+        return not is_mapped and f"{_COLUMN_MAPPING}.physicalName" in self.schema_text
+
+    @property
     def has_random_directories(self) -> bool:
         """Whether new files lie in directories of random names, not in those of partitions."""
-        mapping = self.properties.get("delta.columnMapping.mode", "").lower()
-        return mapping in ("name", "id") or self.is_on("delta.randomizeFilePrefixes")
+        is_mapped = self.column_mapping in ("name", "id")
+        return is_mapped or self.is_on("delta.randomizeFilePrefixes")

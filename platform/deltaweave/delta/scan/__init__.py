@@ -23,6 +23,7 @@ from deltaweave.delta.scan.source_plan import (
     estimated_bytes,
     first_of_partitions,
     is_cached,
+    keeps_lengths,
     reason_to_materialize,
     source_may_read_target,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "file_metadata",
     "first_of_partitions",
     "is_cached",
+    "keeps_lengths",
     "literal",
     "materialized",
     "reason_to_materialize",

@@ -34,6 +34,11 @@ class Materialized:
         """Spark's estimate of their size, in bytes; very high where it knows nothing."""
         return int(str(self._plan.stats().sizeInBytes()))
 
+    @property
+    def num_partitions(self) -> int:
+        """How many partitions they have."""
+        return int(self._rdd.getNumPartitions())
+
     def count(self) -> int:
         """How many rows there are. The job computes those that no query has read."""
         # Of the RDD and not of SQL, so that it reads every row.
@@ -51,7 +56,9 @@ class Materialized:
 
 @contextmanager
 def materialized(rows: DataFrame, storage_level: str) -> Iterator[Materialized]:
-    """Keep the rows until the block ends, once they are computed. No job runs.
+    """Keep the rows until the block ends, once they are computed.
+
+    No job runs but those of shuffles and broadcasts, which adaptive execution begins with.
 
     Args:
         rows: The rows.

@@ -35,11 +35,22 @@ class SourceFiles:
     def columns(self, expressions: JavaObject) -> list[StructField] | None:
         """The table's columns that expressions are, a Scala Seq; None if one is anything else."""
         spark = self.table.spark
+        if not self._is_as_analyzed:
+            return None
         kinds = expressions.map(jvm_.function(spark, _NODE, "nodeName")).distinct()
         if str(kinds.mkString(" ")) != "AttributeReference":
             return None
         ids = self._ids(expressions)
         return [self._by_id[each] for each in ids] if self._by_id.keys() >= set(ids) else None
+
+    @cached_property
+    def _is_as_analyzed(self) -> bool:
+        """Whether the columns are still those that the statement knows.
+
+        Delta checks that, unless `spark.databricks.delta.checkLatestSchemaOnRead` is false.
+        """
+        analyzed = self.scan.relation().location().metadata()
+        return bool(analyzed.equals(self.table.snapshot.metadata()))
 
     @cached_property
     def _by_id(self) -> dict[str, StructField]:

@@ -22,6 +22,7 @@ from deltaweave.delta.jvm import (
     column_named,
     column_of,
     constant,
+    interrupts_shown,
     selected,
     sql_expression,
     translated,
@@ -126,7 +127,10 @@ def collect_source(
         return with_broken_values(rows, merge, values_of, conditions) if conditions else rows
 
     if table is None:
+        is_measured = not source.is_to_be_materialized
         table = unless_it_fails(merge, query)
+        if not is_measured and table is not None and table.num_rows > limits.MAX_ROWS_HANDED_OVER:
+            table = unless_it_fails(merge, query) if _fits(source) else None
     if table is None or table.num_rows > limits.MAX_ROWS_ON_DRIVER:
         return None
     _remember_counts(source, table)
@@ -146,9 +150,9 @@ def unless_it_fails(merge: ResolvedMerge, query: Callable[[], DataFrame]) -> pya
     import pyarrow as pa
 
     try:
-        with translated(merge.table, otherwise=SourceError):
+        with translated(merge.table, otherwise=SourceError), interrupts_shown():
             return query().toArrow()
-    except pa.ArrowException as error:
+    except (MemoryError, pa.ArrowException) as error:
         logger.info("%s: rows are not collected: %s", merge.table, error)
         return None
     except (SourceLostError, SessionEndedError):
@@ -250,12 +254,21 @@ def _bounded(source: PreparedSource) -> DataFrame:
 
     If they are counted, all of them, since too many are not asked for.
     """
-    most = limits.MAX_ROWS_ON_DRIVER + 1
     if source.is_counted:
         return source.rows
+    if source.is_to_be_materialized:
+        return first_of_partitions(source.rows, limits.MAX_ROWS_HANDED_OVER + 1)
+    most = limits.MAX_ROWS_ON_DRIVER + 1
     if estimated_bytes(source.rows) <= limits.MAX_BYTES_ON_DRIVER:
         return first_of_partitions(source.rows, most)
     return source.rows.limit(most)
+
+
+def _fits(source: PreparedSource) -> bool:
+    """Whether the rows are few enough for the driver, once they are computed and measured."""
+    source.materialize()
+    size = source.size_in_bytes or 0
+    return source.num_rows <= limits.MAX_ROWS_ON_DRIVER and size <= limits.MAX_BYTES_ON_DRIVER
 
 
 def _remember_counts(source: PreparedSource, table: pyarrow.Table) -> None:

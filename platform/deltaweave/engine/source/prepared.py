@@ -14,13 +14,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from deltaweave.delta.jvm import delta_message, translated, unique_number
 from deltaweave.delta.scan import (
     Materialized,
     SourceFiles,
+    keeps_lengths,
     materialized,
     reason_to_materialize,
     with_files_chosen,
@@ -176,20 +177,23 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
         with translated(merge.table, otherwise=SourceError):
             kept = stack.enter_context(materialized(numbered, level))
         source = PreparedSource(kept.rows, merge.table, kept, reason, True, insertable(merge))
-        if not _may_be_handed_over(merge, kept):
+        if not _may_be_handed_over(merge.spark, numbered, kept):
             source.materialize()
         yield source
 
 
-def _may_be_handed_over(merge: ResolvedMerge, source: Materialized) -> bool:
+def _may_be_handed_over(spark: SparkSession, rows: DataFrame, kept: Materialized) -> bool:
     """Whether the rows may wait for the query that hands them to the driver.
 
-    Not in a cluster: what an executor computed may be lost with it meanwhile, and be computed anew
-    for later queries.
+    They must be certain to fit it without being measured. Not in a cluster: what an executor
+    computed may be lost with it meanwhile, and be computed anew for later queries.
     """
-    if not _LOCAL_MASTER.fullmatch(str(merge.spark.sparkContext.master)):
-        return False
-    return source.estimated_bytes <= limits.MAX_ESTIMATED_BYTES_ON_DRIVER
+    return (
+        _LOCAL_MASTER.fullmatch(str(spark.sparkContext.master)) is not None
+        and kept.estimated_bytes <= limits.MAX_BYTES_HANDED_OVER
+        and kept.num_partitions <= limits.MAX_PARTITIONS_HANDED_OVER
+        and keeps_lengths(rows)
+    )
 
 
 def check_same_source(merge: ResolvedMerge, source: PreparedSource) -> None:

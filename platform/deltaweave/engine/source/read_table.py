@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructField
 
 from deltaweave.delta.files import (
-    MAPPING_MODE,
     are_own,
     assumes_new_calendar,
     survives,
@@ -89,11 +87,10 @@ def rows_of_table(
     if columns is None:
         return None
     try:
-        rows = _read(source, columns.all)
+        return _as_collected(merge, _read(source, columns.all), columns, reads)
     except (NotRewritableError, OSError, MemoryError, pa.ArrowException) as error:
         logger.info("%s: Spark reads the source: %s", merge.table, error)
         return None
-    return _as_collected(merge, rows, columns, reads)
 
 
 def _columns(
@@ -144,7 +141,8 @@ def _are_read_alike(source: SourceFiles, columns: Sequence[StructField]) -> bool
         and all(survives(column.dataType) for column in columns)
         and not any(key in (each.metadata or {}) for each in columns for key in _CHANGED_BY_SPARK)
         and not {column.name for column in columns} & set(table.partition_columns)
-        and table.setting(MAPPING_MODE) != "id"
+        and table.metadata.column_mapping in ("none", "name")
+        and not table.metadata.has_unused_names
         and times_read_differently(table.spark, [each.dataType for each in columns]) is None
     )
 
@@ -155,16 +153,14 @@ def _read(source: SourceFiles, columns: Sequence[StructField]) -> pyarrow.Table:
 
     spark, physical = source.table.spark, source.table.physical_names
     schema = pa.schema([(physical[c.name], arrow_type(spark, c.dataType)) for c in columns])
-    read = partial(
-        all_rows,
-        schema=schema,
-        max_bytes=limits.MAX_BYTES_ON_DRIVER,
-        new_calendar=assumes_new_calendar(spark),
-    )
-    paths = [each.removeprefix("file:") for each in source.files.rows["location"].to_pylist()]
-    with ThreadPoolExecutor(limits.MAX_THREADS_ON_DRIVER) as threads:
-        rows = pa.concat_tables([schema.empty_table(), *threads.map(read, paths)])
-    return rows.rename_columns([column.name for column in columns]).combine_chunks()
+    is_new = assumes_new_calendar(spark)
+    parts, num_rows, size = [schema.empty_table()], 0, 0
+    for location in source.files.rows["location"].to_pylist():
+        most = limits.MAX_ROWS_ON_DRIVER - num_rows, limits.MAX_BYTES_ON_DRIVER - size
+        parts.append(all_rows(location.removeprefix("file:"), schema, *most, new_calendar=is_new))
+        num_rows, size = num_rows + parts[-1].num_rows, size + parts[-1].nbytes
+    rows = pa.concat_tables(parts).combine_chunks()
+    return rows.rename_columns([column.name for column in columns])
 
 
 def _as_collected(

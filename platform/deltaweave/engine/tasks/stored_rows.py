@@ -58,18 +58,19 @@ def _as_of_table(rows: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
 
 
 def all_rows(
-    path: str, schema: pyarrow.Schema, max_bytes: int, *, new_calendar: bool
+    path: str, schema: pyarrow.Schema, max_rows: int, max_bytes: int, *, new_calendar: bool
 ) -> pyarrow.Table:
     """All rows of a file, with some columns of its table.
 
     Args:
         path: The file.
         schema: The columns, by the names in files.
+        max_rows: The most rows that there may be.
         max_bytes: The most bytes that they may have in memory.
         new_calendar: See `TableFormat`.
 
     Raises:
-        NotRewritableError: Arrow may not read the file, or the rows are too big.
+        NotRewritableError: Arrow may not read the file, or there is too much.
     """
     import pyarrow as pa
 
@@ -77,8 +78,13 @@ def all_rows(
     with opened(path) as file:
         check_copyable(file, schema, new_calendar=new_calendar)
         check_zones(file, schema)
+        if (num_rows := file.metadata.num_rows) > max_rows:
+            raise NotRewritableError(f"there are more than {max_rows:,} rows")
+        names = _stored_names(file, schema)
+        if not names:  # all columns were added later
+            return pa.table([pa.nulls(num_rows, field.type) for field in schema], schema=schema)
         # Few rows at once, since a value that a file stores once is in memory for each row.
-        for batch in file.iter_batches(_ROWS_AT_ONCE, columns=_stored_names(file, schema)):
+        for batch in file.iter_batches(_ROWS_AT_ONCE, columns=names):
             parts.append(_as_of_table(pa.Table.from_batches([batch]), schema))
             size += parts[-1].nbytes
             if size > max_bytes:

@@ -100,7 +100,7 @@ def write_changes(transaction: Transaction, source: PreparedSource, phases: Phas
         if changes is not None:
             return changes
     if source.is_to_be_materialized:  # no query has handed it to the driver
-        with phases.running(*MATERIALIZE_SOURCE):
+        with phases.continued(*MATERIALIZE_SOURCE):
             source.materialize()
     if strategy is Strategy.INSERT_ONLY:
         written, found = insert_without_scan(transaction, source, phases, known)

@@ -55,7 +55,7 @@ from deltaweave.engine.write.partition_parts import is_plain
 from deltaweave.engine.write.strategy import ONLY_DELTA_CHECKS, REWRITE_IN_PLACE
 
 ON_DRIVER = "spark.deltaweave.merge.onDriver"
-"""Whether small merges run on the driver, with two Spark jobs at most: `auto`, the default (if their
+"""Whether small merges run on the driver, with few Spark jobs or none: `auto`, the default (if the
 source is known or estimated to be small), `true` (if it turns out to be small) or `false`."""
 
 # Types whose values are equal in Arrow if and only if they are in Spark.

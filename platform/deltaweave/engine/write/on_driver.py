@@ -1,8 +1,8 @@
-"""What changes in a small merge on the driver: a job evaluates the source, pyarrow does the rest.
+"""What changes in a small merge on the driver: one job at most evaluates the source.
 
-Changed rows are marked in their files, or their files are rewritten row by row in their order, as
-the strategies on Spark do. Before anything is written, any doubt leaves the merge to them.
-`driver_files` writes what was found.
+pyarrow does the rest. Changed rows are marked in their files, or their files are rewritten row by
+row in their order, as the strategies on Spark do. Before anything is written, any doubt leaves the
+merge to them. `driver_files` writes what was found.
 """
 
 from __future__ import annotations

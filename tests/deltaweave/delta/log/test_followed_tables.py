@@ -7,10 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from deltaweave import Table
@@ -237,53 +235,20 @@ def test_too_much_is_asked_of_delta(
     assert set(snapshot.file_list().paths) == set(files_of(snapshot))
 
 
-@pytest.mark.parametrize(("most", "begun"), [(0, 2), (10_000, 1)])
-def test_a_long_replay_begins_anew(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, begun: int
-) -> None:
-    replays = []
-    new_replay = followed_tables._new_replay
-
-    def counted(*arguments: Any) -> Any:
-        replays.append(arguments)
-        return new_replay(*arguments)
-
-    monkeypatch.setattr(followed_tables, "_new_replay", counted)
-    monkeypatch.setattr(followed_tables, "_MAX_REPLAYED", most)
+def test_what_the_jvm_lets_go_is_asked_of_delta(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     table = followed(spark, path)
-    spark.sql(COMMITS["update"].format(t=f"delta.`{path}`"))
+    assert is_known(TableSnapshot(spark.newSession(), *of_jvm(table.snapshot())))
+    spark.sparkContext._jsc.sc().env().hadoopJobMetadata().clear()
+    spark.sql(COMMITS["append"].format(t=f"delta.`{path}`"))
+    assert not is_known(table.snapshot())
+    assert set(table.snapshot().file_list().paths) == set(files_of(table.snapshot()))
     assert is_known(table.snapshot())
-    assert len(replays) == begun
 
 
-def test_tables_that_were_not_asked_for_are_forgotten(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(followed_tables, "_FOLLOWED", WeakKeyDictionary())
-    monkeypatch.setattr(followed_tables, "_MAX_FILES_OF_ALL", 8)
-    paths = [str(tmp_path / name) for name in ("first", "second", "third")]
-    first, second = (followed(spark, path) for path in paths[:2])
-    assert is_known(first.snapshot())
-    third = followed(spark, paths[2])
-    assert [is_known(each.snapshot()) for each in (first, second, third)] == [True, False, True]
-    spark.sql(COMMITS["append"].format(t=f"delta.`{paths[0]}`"))  # it grows
-    assert is_known(first.snapshot())
-    assert not is_known(third.snapshot())
-
-
-def test_what_is_kept_goes_with_its_context(spark: SparkSession, tmp_path: Path) -> None:
-    followed(spark, str(tmp_path / "table"))
-    seen: list[Any] = [followed_tables._FOLLOWED[spark.sparkContext]]
-    held: set[int] = set()
-    while seen:
-        each = seen.pop()
-        if id(each) in held or type(each).__module__.startswith("py4j"):
-            continue
-        held.add(id(each))
-        assert not isinstance(each, SparkSession | SparkContext)
-        seen += [*vars(each).values()] if hasattr(each, "__dict__") else []
-        seen += each.values() if isinstance(each, dict) else []
+def of_jvm(snapshot: TableSnapshot) -> tuple[Any, Any]:
+    """Delta's log and snapshot."""
+    return snapshot.log, snapshot.snapshot
 
 
 def test_a_version_that_is_asked_for_twice_is_listed_once(

@@ -623,39 +623,6 @@ def test_the_source_is_evaluated_by_one_job_and_no_other_runs(
     assert rows_of(table) == [(0, 1), (1, 0), (2, 0), *[(k, 1) for k in range(3, 9)]]
 
 
-@pytest.mark.parametrize("too_big", [False, True], ids=["on_driver", "left_to_spark"])
-def test_a_source_of_files_is_computed_once_by_the_job_that_hands_it_over(
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    on_driver: list[Any],
-    too_big: bool,
-) -> None:
-    """Its files may change, so it is materialized. The driver may then leave the merge to Spark."""
-    path, source, calls = (str(tmp_path / name) for name in ("table", "source", "calls"))
-    write_table(spark, path, [(k, 0) for k in range(8)], SCHEMA, files=4)
-    frame(spark, [(k, 1) for k in range(6, 10)], SCHEMA).coalesce(1).write.parquet(source)
-
-    def noted(k: int) -> int:
-        with open(calls, "a", encoding="utf-8") as file:
-            file.write(f"{k} ")
-        return k
-
-    rows = spark.read.schema(SCHEMA).parquet(source).withColumn("k", F.udf(noted, "INT")("k"))
-    table = Table(spark, path)
-    merge = table.merge(rows, on="t.k = s.k")
-    merge = merge.when_matched_update_all().when_not_matched_insert_all()
-    if too_big:
-        monkeypatch.setattr(on_driver_module, "why_not_these_files", lambda files: "too big")
-    with configured(spark, {ON_DRIVER: "auto"}):
-        jobs = jobs_of(spark, f"computed once {too_big}", merge.execute)
-    assert Path(calls).read_text(encoding="utf-8").split() == ["6", "7", "8", "9"]
-    assert rows_of(table) == [*[(k, 0) for k in range(6)], *[(k, 1) for k in range(6, 10)]]
-    assert len(on_driver) == (0 if too_big else 1)
-    if not too_big:
-        assert jobs == 1
-
-
 # Without the calls that release objects, which come when Python collects garbage.
 MOST_CALLS = 300
 

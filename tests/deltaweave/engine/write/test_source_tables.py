@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Table, errors
 from deltaweave.engine import limits
-from deltaweave.engine.source import collected
+from deltaweave.engine.source import collected, read_table
 from tests.builders import Rows, frame, write_table
 from tests.on_driver import rows_of
 from tests.oracles import configured
@@ -110,6 +113,11 @@ CASES = {
     "a version": Case(
         source="SELECT * FROM {other} VERSION AS OF 0", setup=("INSERT INTO {other} VALUES (3, 4)",)
     ),
+    "a name with a dot beside a struct": Case(
+        schema="k INT, `a.b` INT, a STRUCT<b: INT>",
+        rows=((1, 11, (5,)), (9, 19, (6,))),
+        clauses="WHEN MATCHED THEN UPDATE SET v = s.`a.b`",
+    ),
     "two files": Case(setup=(LATER,)),
     "other columns than those of its partitions": Case(
         schema="k INT, v INT, p INT", rows=OF_THREE, partition_by=("p",)
@@ -148,6 +156,7 @@ CASES = {
     ),
     "marked rows": Case(False, properties=VECTORS, setup=("DELETE FROM {other} WHERE k = 2",)),
     "columns by id": Case(False, properties=BY_ID),
+    "columns by ID": Case(False, properties={"delta.columnMapping.mode": "ID"}),
     "a column that was widened": Case(
         False,
         schema="k INT, v SMALLINT",
@@ -223,10 +232,11 @@ def test_which_tables_are_read_and_that_the_merge_is_that_of_built_in(
     ("limit", "most"),
     [
         ("MAX_ESTIMATED_BYTES_ON_DRIVER", 100),
-        ("MAX_ROWS_ON_DRIVER", 2),
-        ("MAX_BYTES_ON_DRIVER", 20),
+        ("MAX_ROWS_ON_DRIVER", 3),
+        ("MAX_BYTES_ON_DRIVER", 20),  # of one file 16
     ],
 )
+@pytest.mark.parametrize("statistics", [True, False])
 def test_a_table_that_is_too_big_is_not_read(
     spark: SparkSession,
     tmp_path: Path,
@@ -234,16 +244,104 @@ def test_a_table_that_is_too_big_is_not_read(
     read: list[Any],
     limit: str,
     most: int,
+    statistics: bool,
 ) -> None:
     path, other = str(tmp_path / "target"), str(tmp_path / "other")
     write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
-    write_table(spark, other, [(2, 21), (3, 31), (4, 41)], SCHEMA)
+    with configured(spark, {"spark.databricks.delta.stats.collect": str(statistics).lower()}):
+        write_table(spark, other, [(k, 1) for k in (2, 3, 4, 5)], SCHEMA, files=2)
     monkeypatch.setattr(limits, limit, most)
     deltaweave.merge(
         spark, f"MERGE INTO delta.`{path}` t USING delta.`{other}` s ON t.k = s.k {UPSERT}"
     )
     assert read in ([], [None])  # the driver may not even have tried
-    assert rows_of(Table(spark, path)) == [(1, 10), (2, 21), (3, 31), (4, 41)]
+    assert rows_of(Table(spark, path)) == [(1, 10), *[(k, 1) for k in (2, 3, 4, 5)]]
+
+
+def test_spark_reads_what_arrow_fails_for(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[Any]
+) -> None:
+    path, other = str(tmp_path / "target"), str(tmp_path / "other")
+    write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
+    write_table(spark, other, [(2, 21), (3, 31)], SCHEMA)
+
+    def fails(*arguments: Any) -> Any:
+        raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+
+    monkeypatch.setattr(read_table, "_as_collected", fails)
+    deltaweave.merge(
+        spark, f"MERGE INTO delta.`{path}` t USING delta.`{other}` s ON t.k = s.k {UPSERT}"
+    )
+    assert read == [None]
+    assert rows_of(Table(spark, path)) == [(1, 10), (2, 21), (3, 31)]
+
+
+NOT_CHECKED = {"spark.databricks.delta.checkLatestSchemaOnRead": "false"}
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+def test_columns_are_those_that_the_statement_knows(
+    spark: SparkSession, tmp_path: Path, read: list[Any], renamed: bool
+) -> None:
+    """A DataFrame that was read before the schema changed, where Delta is told not to look."""
+    paths = [str(tmp_path / name) for name in ("ours", "theirs")]
+    other = str(tmp_path / "other")
+    for path in paths:
+        write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
+    write_table(spark, other, [(2, 21), (3, 31)], SCHEMA, properties=BY_NAME)
+    rows = spark.read.format("delta").load(other)
+    if renamed:
+        for change in ("RENAME COLUMN v TO w", "ADD COLUMN v INT"):
+            spark.sql(f"ALTER TABLE delta.`{other}` {change}")
+    else:
+        spark.sql(f"ALTER TABLE delta.`{other}` RENAME COLUMN v TO w")
+    spark.sql(f"DELETE FROM delta.`{other}` WHERE k = 7")
+    frame(spark, [(4, 41)], "k INT, w INT").write.format("delta").mode("append").save(other)
+    with configured(spark, NOT_CHECKED):
+        merge = Table(spark, paths[0]).merge(rows, on="t.k = s.k")
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        theirs = DeltaTable.forPath(spark, paths[1]).alias("t").merge(rows.alias("s"), "t.k = s.k")
+        theirs.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+    assert rows_of(Table(spark, paths[0])) == rows_of(Table(spark, paths[1]))
+    assert read == [None]
+
+
+def leave_names(path: Path) -> None:
+    """Give the columns of a table without column mapping names for files."""
+    log = path / "_delta_log"
+    commit = log / f"{0:020}.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    for line in lines:
+        if "metaData" in line:
+            schema = json.loads(line["metaData"]["schemaString"])
+            for column in schema["fields"]:
+                column["metadata"] = {"delta.columnMapping.physicalName": f"col-{column['name']}"}
+            line["metaData"]["schemaString"] = json.dumps(schema)
+    commit.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    for checksum in log.glob("*.crc"):
+        checksum.unlink()
+    for checksum in log.glob(".*.crc"):
+        checksum.unlink()
+
+
+@pytest.mark.parametrize("which", ["target", "other"])
+def test_names_for_files_that_a_table_does_not_use_are_not_used(
+    spark: SparkSession, tmp_path: Path, read: list[Any], on_driver: list[Any], which: str
+) -> None:
+    for name, rows in (("target", [(1, 10), (2, 20)]), ("other", [(2, 21), (3, 31)])):
+        write_table(spark, str(tmp_path / name), rows, SCHEMA)
+    leave_names(tmp_path / which)
+    # A commit with a checksum, which lists the files.
+    spark.sql(f"INSERT INTO delta.`{tmp_path / which}` VALUES (5, 50)")
+    deltaweave.merge(
+        spark,
+        f"MERGE INTO delta.`{tmp_path / 'target'}` t USING delta.`{tmp_path / 'other'}` s "
+        f"ON t.k = s.k {UPSERT}",
+    )
+    merged = [(1, 10), (2, 21), (3, 31), (5, 50)]
+    assert rows_of(Table(spark, str(tmp_path / "target"))) == merged
+    assert not any(each is not None for each in read)
+    assert bool(on_driver) == (which == "other")
 
 
 def _without(path: Path) -> None:

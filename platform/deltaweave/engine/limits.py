@@ -102,12 +102,13 @@ MAX_ROWS_ON_DRIVER = 300_000
 # which Spark plans and starts its jobs.
 MAX_BYTES_ON_DRIVER = 64 * 1024 * 1024
 
-# A source that is handed to the driver before it is measured: its bytes, as Spark estimates them,
-# its partitions, and the rows of each. Estimates are too low for compressed text and for texts that
-# Parquet stores once; so many rows of 10,000 characters are 200 MB.
+# A source that comes to the driver before it is measured: its bytes, as Spark estimates them (which
+# bounds nothing, but spares a job that gives too much), its rows, the bytes of a row's texts, and
+# the columns and values of a row: 50 MB in all.
 MAX_BYTES_HANDED_OVER = 4 * 1024 * 1024
-MAX_PARTITIONS_HANDED_OVER = 16
 MAX_ROWS_HANDED_OVER = 20_000
+MAX_BYTES_OF_ROW_HANDED_OVER = 1_000
+MAX_COLUMNS_HANDED_OVER = 200
 
 # Bytes of a source that gives the same rows each time, as Spark estimates them, since it is not
 # measured: of Parquet files, which hold up to some ten times as many bytes of rows.

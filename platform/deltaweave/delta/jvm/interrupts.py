@@ -14,18 +14,23 @@ def interrupts_shown() -> Iterator[None]:
     While PySpark collects rows, an interrupt closes the stream that the JVM writes them to. PySpark
     then waits for the job, and raises what the job failed with.
     """
-    before = _interrupt_behind(sys.exc_info()[1])
+    before = _interrupts_behind(sys.exc_info()[1])
     try:
         yield
     except Exception as error:
-        interrupt = _interrupt_behind(error)
-        if interrupt is None or interrupt is before:
+        came = _interrupts_behind(error).items() - before.items()
+        if not came:
             raise
-        raise interrupt from None
+        raise next(iter(came))[1] from None
 
 
-def _interrupt_behind(error: BaseException | None) -> BaseException | None:
-    """The interrupt while whose handling an error was raised; None without one."""
-    while isinstance(error, Exception):
-        error = error.__cause__ or error.__context__
-    return error
+def _interrupts_behind(error: BaseException | None) -> dict[int, BaseException]:
+    """The interrupts while whose handling an error was raised, by their identities."""
+    seen: dict[int, BaseException] = {}
+    found = [error]
+    while found:
+        each = found.pop()
+        if each is not None and id(each) not in seen:  # causes may go in circles
+            seen[id(each)] = each
+            found += [each.__cause__, each.__context__]
+    return {number: each for number, each in seen.items() if not isinstance(each, Exception)}

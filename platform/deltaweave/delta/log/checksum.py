@@ -63,12 +63,6 @@ class Checksum:
         return int(self.checksum.tableSizeBytes())
 
     @property
-    def table_id(self) -> str | None:
-        """Delta's id of the table, if it has the metadata."""
-        metadata = self.checksum.metadata()
-        return None if metadata is None else str(metadata.id())
-
-    @property
     def files(self) -> JavaObject | None:
         """The AddFiles, a Scala Seq; None if they are not listed. Writers list up to 50."""
         if not jvm_.is_on(self.spark, _FILES_IN_CHECKSUM, otherwise=True):

@@ -46,13 +46,11 @@ class _Kept(NamedTuple):
     Attributes:
         version: The version.
         commit: The id of the commit that made it.
-        table_id: Delta's id of the table.
         files: Scala Seq of all of its AddFiles.
     """
 
     version: int
     commit: str
-    table_id: str | None
     files: JavaObject
 
 
@@ -91,8 +89,8 @@ def follow(version: Checksum, files: JavaObject) -> None:
         return
     kept = _kept(version)
     is_later = kept is not None and kept.version > version.version
-    if kept is None or not is_later or kept.table_id != version.table_id:
-        _keep(version, _Kept(version.version, commit, version.table_id, files))
+    if kept is None or not is_later or not version.has_commit(kept.version, kept.commit):
+        _keep(version, _Kept(version.version, commit, files))
 
 
 def _replayed(kept: _Kept, version: Checksum, commit: str) -> JavaObject | None:

@@ -23,7 +23,6 @@ from deltaweave.delta.scan.source_plan import (
     estimated_bytes,
     first_of_partitions,
     is_cached,
-    keeps_lengths,
     reason_to_materialize,
     source_may_read_target,
 )
@@ -40,7 +39,6 @@ __all__ = [
     "file_metadata",
     "first_of_partitions",
     "is_cached",
-    "keeps_lengths",
     "literal",
     "materialized",
     "reason_to_materialize",

@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    AnsiIntervalType,
-    BooleanType,
-    DataType,
-    DateType,
-    NullType,
-    NumericType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
@@ -40,34 +28,6 @@ _OF_NO_TABLE = frozenset(
         "ResolvedInlineTable",
         "CTERelationRef",
     }
-)
-_CATALYST = "org.apache.spark.sql.catalyst"
-# Nodes of plans that give each row that they take once at most.
-_REPEATING_NO_ROW = frozenset(
-    {
-        "Aggregate",
-        "Deduplicate",
-        "Filter",
-        "GlobalLimit",
-        "LocalLimit",
-        "LocalRelation",
-        "LogicalRelation",
-        "Project",
-        "Repartition",
-        "RepartitionByExpression",
-        "Sort",
-        "Union",
-        "Window",
-    }
-)
-_OF_FIXED_LENGTH = (
-    AnsiIntervalType,
-    BooleanType,
-    DateType,
-    NullType,
-    NumericType,
-    TimestampNTZType,
-    TimestampType,
 )
 _FORCE_CACHED = "spark.databricks.delta.merge.materializeCachedSource"
 
@@ -156,33 +116,6 @@ def estimated_bytes(rows: DataFrame) -> int:
     """Spark's estimate of the size of a query's result; very high where it knows nothing."""
     statistics = rows._jdf.queryExecution().optimizedPlan().stats()
     return int(str(statistics.sizeInBytes()))
-
-
-def keeps_lengths(rows: DataFrame) -> bool:
-    """Whether no text, binary value, array or map of a result can be longer than what is read.
-
-    They are columns of what is read, as they are, and no row of it is there several times.
-    """
-    spark = rows.sparkSession
-    view = jvm_.jvm(spark)
-    has_any_length = np.array([not _is_of_fixed_length(f.dataType) for f in rows.schema], bool)
-    if not has_any_length.any():
-        return True
-    plan = rows._jdf.queryExecution().optimizedPlan()
-    nodes = plan.map(jvm_.function(spark, f"{_CATALYST}.trees.TreeNode", "nodeName"))
-    if not _REPEATING_NO_ROW.issuperset(str(nodes.distinct().mkString(" ")).split()):
-        return False
-    columns = jvm_.function(spark, f"{_CATALYST}.plans.QueryPlan", "output")
-    sets = jvm_.singleton(view.org.apache.spark.sql.catalyst.expressions, "AttributeSet")
-    read = sets.apply(plan.collectLeaves().flatMap(columns))
-    result = sets.apply(jvm_.select_where(view, plan.output(), has_any_length))
-    return bool(result.subsetOf(read))
-
-
-def _is_of_fixed_length(data_type: DataType) -> bool:
-    if isinstance(data_type, StructType):
-        return all(_is_of_fixed_length(field.dataType) for field in data_type)
-    return isinstance(data_type, _OF_FIXED_LENGTH)
 
 
 def first_of_partitions(rows: DataFrame, number: int) -> DataFrame:

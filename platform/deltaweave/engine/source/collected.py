@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
@@ -44,6 +45,7 @@ from deltaweave.engine.columns import (
 from deltaweave.engine.source.keys import SourceKeys, collected_keys
 from deltaweave.engine.source.prepared import PreparedSource
 from deltaweave.engine.source.read_table import rows_of_table
+from deltaweave.engine.source.unmeasured import handed_over
 from deltaweave.engine.statement import first_insert, first_match, with_broken
 from deltaweave.errors import DeltaweaveError, SessionEndedError, SourceError, SourceLostError
 
@@ -122,15 +124,16 @@ def collect_source(
     if source.files is not None and not conditions:
         table = rows_of_table(merge, source.files, conjuncts, values_of, reads)
 
-    def query() -> DataFrame:
-        rows = _collected(merge, source, conjuncts, values_of, reads)
+    def query(rows: DataFrame) -> DataFrame:
+        rows = _collected(merge, rows, conjuncts, values_of, reads)
         return with_broken_values(rows, merge, values_of, conditions) if conditions else rows
 
+    if table is None and source.is_to_be_materialized:
+        table = handed_over(source, query, partial(unless_it_fails, merge))
+        if table is None and not _fits(source):
+            return None
     if table is None:
-        is_measured = not source.is_to_be_materialized
-        table = unless_it_fails(merge, query)
-        if not is_measured and table is not None and table.num_rows > limits.MAX_ROWS_HANDED_OVER:
-            table = unless_it_fails(merge, query) if _fits(source) else None
+        table = unless_it_fails(merge, lambda: query(_bounded(source)))
     if table is None or table.num_rows > limits.MAX_ROWS_ON_DRIVER:
         return None
     _remember_counts(source, table)
@@ -178,7 +181,7 @@ def _values_of(merge: ResolvedMerge, reads: TargetReads) -> dict[int, str]:
 
 def _collected(
     merge: ResolvedMerge,
-    source: PreparedSource,
+    source_rows: DataFrame,
     conjuncts: Sequence[Equality],
     values_of: dict[int, str],
     reads: TargetReads,
@@ -186,7 +189,7 @@ def _collected(
     """A row for each source row: keys, clauses, values, columns that clauses read."""
     spark = merge.spark
     matched = constant(spark, NO_CLAUSE) if reads.takes_query else first_match(merge)
-    rows = with_column(_bounded(source), CLAUSE, matched)
+    rows = with_column(source_rows, CLAUSE, matched)
     rows = with_column(rows, INSERT_CLAUSE, first_insert(merge))
     keys = [aliased(equality.source, f"{KEY}{i}") for i, equality in enumerate(conjuncts)]
     taken = [column_named(spark, name) for name in (CLAUSE, INSERT_CLAUSE)]
@@ -256,8 +259,6 @@ def _bounded(source: PreparedSource) -> DataFrame:
     """
     if source.is_counted:
         return source.rows
-    if source.is_to_be_materialized:
-        return first_of_partitions(source.rows, limits.MAX_ROWS_HANDED_OVER + 1)
     most = limits.MAX_ROWS_ON_DRIVER + 1
     if estimated_bytes(source.rows) <= limits.MAX_BYTES_ON_DRIVER:
         return first_of_partitions(source.rows, most)

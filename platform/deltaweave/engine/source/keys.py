@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from deltaweave.delta.jvm import between, translated
+from deltaweave.delta.jvm import between, interrupts_shown, translated
 from deltaweave.delta.log import FileList, sorted_values
 from deltaweave.delta.scan import literal
 from deltaweave.delta.statement import Equality, ResolvedMerge, equalities
@@ -180,7 +180,7 @@ def source_keys(merge: ResolvedMerge, source: PreparedSource, files: FileList) -
         return SourceKeys()
     columns = [equality.source.alias(f"key_{i}") for i, equality in enumerate(conjuncts)]
     keys = source.rows.select(*columns)
-    with translated(merge.table, otherwise=SourceError):
+    with translated(merge.table, otherwise=SourceError), interrupts_shown():
         if source.is_counted and source.num_rows > _max_collected(keys):
             return _ranges(conjuncts, keys, files)
         asked = keys

@@ -21,7 +21,6 @@ from deltaweave.delta.jvm import delta_message, translated, unique_number
 from deltaweave.delta.scan import (
     Materialized,
     SourceFiles,
-    keeps_lengths,
     materialized,
     reason_to_materialize,
     with_files_chosen,
@@ -134,6 +133,12 @@ class PreparedSource:
         size = self.size_in_bytes
         return size is not None and size <= limits.MAX_BROADCAST_SOURCE_BYTES
 
+    @property
+    def num_partitions(self) -> int:
+        """How many partitions the materialized rows have."""
+        assert self.materialized is not None
+        return self.materialized.num_partitions
+
     def materialize(self) -> None:
         """Compute and store the rows, if that is to be done and no query has done it."""
         if self.is_to_be_materialized:
@@ -177,23 +182,19 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
         with translated(merge.table, otherwise=SourceError):
             kept = stack.enter_context(materialized(numbered, level))
         source = PreparedSource(kept.rows, merge.table, kept, reason, True, insertable(merge))
-        if not _may_be_handed_over(merge.spark, numbered, kept):
+        if not _may_be_handed_over(merge.spark, kept):
             source.materialize()
         yield source
 
 
-def _may_be_handed_over(spark: SparkSession, rows: DataFrame, kept: Materialized) -> bool:
-    """Whether the rows may wait for the query that hands them to the driver.
+def _may_be_handed_over(spark: SparkSession, source: Materialized) -> bool:
+    """Whether the rows wait for the query that hands them to the driver (see `unmeasured`).
 
-    They must be certain to fit it without being measured. Not in a cluster: what an executor
-    computed may be lost with it meanwhile, and be computed anew for later queries.
+    Not in a cluster: what an executor computed may be lost with it meanwhile, and be computed anew
+    for later queries.
     """
-    return (
-        _LOCAL_MASTER.fullmatch(str(spark.sparkContext.master)) is not None
-        and kept.estimated_bytes <= limits.MAX_BYTES_HANDED_OVER
-        and kept.num_partitions <= limits.MAX_PARTITIONS_HANDED_OVER
-        and keeps_lengths(rows)
-    )
+    is_local = _LOCAL_MASTER.fullmatch(str(spark.sparkContext.master)) is not None
+    return is_local and source.estimated_bytes <= limits.MAX_BYTES_HANDED_OVER
 
 
 def check_same_source(merge: ResolvedMerge, source: PreparedSource) -> None:

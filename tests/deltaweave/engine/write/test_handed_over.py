@@ -15,8 +15,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import deltaweave
 from deltaweave import Table
-from deltaweave.delta.scan import keeps_lengths
+from deltaweave.delta.jvm import interrupts_shown
 from deltaweave.engine import limits
 from deltaweave.engine.phases import telling
 from deltaweave.engine.source import prepared
@@ -37,8 +38,7 @@ def read_as(spark: SparkSession, path: Path, rows: Rows) -> DataFrame:
     return spark.read.schema(SCHEMA).parquet(str(path))
 
 
-# What leaves the merge to Spark after the driver has the rows, and the jobs of the source: the one
-# that hands it over, and others.
+# What cuts the rows that come, or leaves the merge to Spark once the driver has them.
 @pytest.mark.parametrize(
     "limit", [None, "MAX_ROWS_HANDED_OVER", "MAX_ROWS_ON_DRIVER", "MAX_NEW_BYTES_ON_DRIVER"]
 )
@@ -75,33 +75,82 @@ def test_a_source_of_files_is_computed_once_by_the_job_that_hands_it_over(
         assert jobs == 1
 
 
-# Whether the rows may come to the driver before they are measured.
-OF_SOURCES: dict[str, tuple[Callable[[DataFrame], DataFrame], bool]] = {
-    "columns as they are": (lambda rows: rows.where("k > 0").distinct(), True),
-    "numbers": (lambda rows: rows.selectExpr("length(text) + k AS k"), True),
-    "counts": (lambda rows: rows.groupBy("text").count(), True),
-    "made texts": (lambda rows: rows.selectExpr("k", "repeat(text, 1000) AS text"), False),
-    "sums of texts": (lambda rows: rows.groupBy("k").agg(F.collect_list("text")), False),
-    "texts in a struct": (lambda rows: rows.selectExpr("struct(text) AS s"), False),
-    "repeated rows": (lambda rows: rows.selectExpr("text", "explode(sequence(1, k)) AS k"), False),
-    "joined rows": (lambda rows: rows.join(rows.selectExpr("k AS j"), F.expr("k > j")), False),
-    "what a function makes": (
-        lambda rows: rows.select(F.udf(lambda k: "x" * k, "STRING")("k").alias("text")), False
+LONG = "x" * 2_000
+OF_TEXT = "k INT, text STRING"
+
+# Sources, ON, clauses, and the jobs until the driver has the rows: one that hands them over, or one
+# that hands over what is cut, one that counts, and one for the rows that were measured.
+CUT = 3
+SOURCES: dict[str, tuple[Callable[[DataFrame], DataFrame], str, int]] = {
+    "short texts": (lambda rows: rows, "*", 1),
+    "made texts": (lambda rows: rows.selectExpr("k", "repeat(text, 2000) AS text"), "*", CUT),
+    "texts that some rows make": (
+        lambda rows: rows.union(rows.selectExpr("k + 10 AS k", "repeat(text, 2000) AS text")),
+        "*",
+        CUT,
     ),
+    "texts that clauses make": (
+        lambda rows: rows, "(k, text) VALUES (s.k, repeat('x', 2000))", CUT
+    ),
+    "binary values": (
+        lambda rows: rows.selectExpr("k", "CAST(repeat(text, 2000) AS BINARY) AS text"), "*", CUT
+    ),
+    "many rows": (
+        lambda rows: rows.selectExpr("explode(sequence(1, 20)) AS k", "text"), "*", CUT
+    ),
+    "a list": (lambda rows: rows.selectExpr("k", "array(text) AS text"), "*", 2),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OF_SOURCES)
-def test_what_may_come_to_the_driver_before_it_is_measured(
-    spark: SparkSession, tmp_path: Path, name: str
+@pytest.mark.parametrize("name", SOURCES)
+def test_rows_that_are_many_or_long_are_measured_before_they_come_to_the_driver(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_driver: list[Any],
+    name: str,
 ) -> None:
-    rows_of_source, is_bounded = OF_SOURCES[name]
-    frame(spark, [(1, "a"), (2, "b")], "k INT, text STRING").write.parquet(str(tmp_path / "s"))
-    rows = spark.read.schema("k INT, text STRING").parquet(str(tmp_path / "s"))
-    assert keeps_lengths(rows_of_source(rows)) == is_bounded
+    monkeypatch.setattr(limits, "MAX_ROWS_HANDED_OVER", 10)
+    change, values, jobs = SOURCES[name]
+    files = frame(spark, [(1, "a"), (2, None)], OF_TEXT).coalesce(1)
+    files.write.parquet(str(tmp_path / "source"))
+    source = change(spark.read.schema(OF_TEXT).parquet(str(tmp_path / "source")))
+    source.createOrReplaceTempView("handed_over")
+    paths = [str(tmp_path / each) for each in ("ours", "theirs")]
+    for path in paths:
+        source.limit(0).write.format("delta").save(path)
+    ours, theirs = (
+        f"MERGE INTO delta.`{path}` t USING handed_over s ON t.k = s.k "
+        f"WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT {values}"
+        for path in paths
+    )
+    assert jobs_of(spark, f"measured {name}", lambda: deltaweave.merge(spark, ours)) == jobs
+    spark.sql(theirs)
+    assert len(on_driver) == 1
+    assert rows_of(Table(spark, paths[0])) == rows_of(Table(spark, paths[1]))
 
 
-@pytest.mark.parametrize("setting", ["cluster", "bytes", "partitions"])
+# The largest of the partitions has 13 rows. How many rows each may have, and the jobs then.
+@pytest.mark.parametrize(("share", "jobs"), [(13, 1), (12, CUT), (0, 2)])
+def test_each_partition_has_its_share_of_the_rows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: int, jobs: int
+) -> None:
+    path, source = str(tmp_path / "table"), tmp_path / "source"
+    write_table(spark, path, [(1, 10)], SCHEMA)
+    for name, keys in (("a", range(13)), ("b", [13]), ("c", [14])):
+        rows = frame(spark, [(k, 1) for k in keys], SCHEMA).coalesce(1)
+        rows.write.parquet(str(source / f"part={name}"))
+    with configured(spark, {"spark.sql.files.openCostInBytes": str(1 << 40)}):
+        rows = spark.read.parquet(str(source)).select("k", "v")
+        assert sorted(map(len, rows.rdd.glom().collect())) == [1, 1, 13]
+        monkeypatch.setattr(limits, "MAX_ROWS_HANDED_OVER", 3 * share)
+        merge = Table(spark, path).merge(rows, on="t.k = s.k")
+        merge = merge.when_matched_update_all().when_not_matched_insert_all()
+        assert jobs_of(spark, f"a share of {share}", merge.execute) == jobs
+    assert sorted(rows_of(Table(spark, path))) == [(k, 1) for k in range(15)]
+
+
+@pytest.mark.parametrize("setting", ["cluster", "bytes", "columns"])
 def test_other_sources_are_measured_before_they_come_to_the_driver(
     spark: SparkSession,
     tmp_path: Path,
@@ -123,9 +172,43 @@ def test_other_sources_are_measured_before_they_come_to_the_driver(
     assert rows_of(Table(spark, path)) == [(1, 10), (2, 21), (3, 31)]
 
 
+def fail(cause: BaseException | None = None) -> None:
+    raise OSError("of the block") from cause
+
+
+def fail_while_interrupted() -> None:
+    try:
+        raise KeyboardInterrupt
+    finally:
+        fail(ValueError("another cause"))
+
+
+def test_an_interrupt_is_raised_instead_of_the_error_that_took_its_place() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts_shown():
+        fail_while_interrupted()
+    with pytest.raises(OSError, match="of the block"), interrupts_shown():
+        fail()
+
+
+def in_a_circle() -> BaseException:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+@pytest.mark.parametrize("handled", [KeyboardInterrupt(), in_a_circle()], ids=["one", "circle"])
+def test_what_the_caller_handles_is_not_raised_again(handled: BaseException) -> None:
+    try:
+        raise handled
+    except BaseException:
+        with pytest.raises(OSError, match="of the block"), interrupts_shown():
+            fail()
+
+
+@pytest.mark.parametrize("setting", ["auto", "false"])
 @pytest.mark.parametrize("handler", ["of pyspark", "of python"])
 def test_an_interrupt_while_the_source_is_evaluated_ends_the_merge(
-    spark: SparkSession, tmp_path: Path, handler: str
+    spark: SparkSession, tmp_path: Path, handler: str, setting: str
 ) -> None:
     path = str(tmp_path / "table")
     write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
@@ -151,7 +234,7 @@ def test_an_interrupt_while_the_source_is_evaluated_ends_the_merge(
         assert of_pyspark is not signal.default_int_handler
     try:
         interrupting.start()
-        with pytest.raises(KeyboardInterrupt):
+        with configured(spark, {ON_DRIVER: setting}), pytest.raises(KeyboardInterrupt):
             Table(spark, path).merge(rows, on="t.k = s.k").when_matched_delete().execute()
     finally:
         interrupting.join()

@@ -143,8 +143,10 @@ def collect_source(
     return CollectedSource(keys, table.select(range(len(conjuncts), table.num_columns)), values_of)
 
 
-def unless_it_fails(merge: ResolvedMerge, query: Callable[[], DataFrame]) -> pyarrow.Table | None:
-    """What a query gives; None if it fails.
+def unless_it_fails(
+    merge: ResolvedMerge, query: Callable[[], DataFrame | None]
+) -> pyarrow.Table | None:
+    """What a query gives; None if it fails, or if there is none.
 
     Raises:
         SourceLostError: The executors lost the materialized rows.
@@ -154,7 +156,8 @@ def unless_it_fails(merge: ResolvedMerge, query: Callable[[], DataFrame]) -> pya
 
     try:
         with translated(merge.table, otherwise=SourceError), interrupts_shown():
-            return query().toArrow()
+            rows = query()
+            return None if rows is None else rows.toArrow()
     except (MemoryError, pa.ArrowException) as error:
         logger.info("%s: rows are not collected: %s", merge.table, error)
         return None

@@ -48,23 +48,21 @@ _OF_FIXED_LENGTH = (
 def handed_over(
     source: PreparedSource,
     rows_of: Callable[[DataFrame], DataFrame],
-    collect: Callable[[Callable[[], DataFrame]], pyarrow.Table | None],
+    collect: Callable[[Callable[[], DataFrame | None]], pyarrow.Table | None],
 ) -> pyarrow.Table | None:
     """All rows that a query gives; None if they are not certain to be few and short.
 
     Args:
         source: A source that is to be materialized. It is, if all of its rows came.
         rows_of: The query, which gives one row for each.
-        collect: Runs a query; None if it fails.
+        collect: Runs a query; None if it fails, or if there is none.
     """
     import pyarrow.compute as pc
 
-    most = limits.MAX_ROWS_HANDED_OVER // source.num_partitions
-    rows = rows_of(first_of_partitions(source.rows, most + 1))
-    lengths = list(_lengths(rows.schema))
-    if not most or None in lengths or len(lengths) > limits.MAX_COLUMNS_HANDED_OVER:
+    most = limits.MAX_ROWS_HANDED_OVER // max(source.num_partitions, 1)
+    if not most:
         return None
-    table = collect(lambda: _cut(rows, [length for length in lengths if length]))
+    table = collect(lambda: _cut(rows_of(first_of_partitions(source.rows, most + 1))))
     if table is None or pc.any(table[IS_LONG]).as_py():
         return None
     of_partitions = pc.value_counts(table[PARTITION]).field("counts")
@@ -73,9 +71,15 @@ def handed_over(
     return table.drop_columns([IS_LONG, PARTITION])
 
 
-def _cut(rows: DataFrame, lengths: list[str]) -> DataFrame:
-    """The rows, with nulls in place of long ones; whether each is long, and its partition."""
-    length = " + ".join(f"coalesce({each}, 0)" for each in lengths) or "0"
+def _cut(rows: DataFrame) -> DataFrame | None:
+    """The rows, with nulls in place of long ones; whether each is long, and its partition.
+
+    None if the length of a row is not known by its texts and the number of its columns.
+    """
+    lengths = list(_lengths(rows.schema))
+    if None in lengths or len(lengths) > limits.MAX_COLUMNS_HANDED_OVER:
+        return None
+    length = " + ".join(f"coalesce({each}, 0)" for each in lengths if each) or "0"
     is_long = f"{length} > {limits.MAX_BYTES_OF_ROW_HANDED_OVER}"
     cut = [f"IF({is_long}, NULL, {quoted(name)}) AS {quoted(name)}" for name in rows.columns]
     further = [f"{is_long} AS {IS_LONG}", f"spark_partition_id() AS {PARTITION}"]

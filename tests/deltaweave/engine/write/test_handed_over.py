@@ -83,6 +83,8 @@ OF_TEXT = "k INT, text STRING"
 CUT = 3
 SOURCES: dict[str, tuple[Callable[[DataFrame], DataFrame], str, int]] = {
     "short texts": (lambda rows: rows, "*", 1),
+    "no row": (lambda rows: rows.where("k > 2"), "*", 1),
+    "no partition": (lambda rows: rows.where("false"), "*", 1),
     "made texts": (lambda rows: rows.selectExpr("k", "repeat(text, 2000) AS text"), "*", CUT),
     "texts that some rows make": (
         lambda rows: rows.union(rows.selectExpr("k + 10 AS k", "repeat(text, 2000) AS text")),

@@ -43,10 +43,6 @@ IS_DELETED = f"{RESERVED_PREFIX}is_deleted"
 """Whether a clause deletes the row."""
 BREAKS_CONSTRAINT = f"{RESERVED_PREFIX}breaks_constraint"
 """Whether the new values of a row break a constraint of the table."""
-IS_LONG = f"{RESERVED_PREFIX}is_long"
-"""Whether a row of the source is too long to come to the driver before it is measured."""
-PARTITION = f"{RESERVED_PREFIX}partition"
-"""The number of Spark's partition that a row is in."""
 
 NO_CLAUSE = -1
 """`CLAUSE` of a row that no clause takes."""

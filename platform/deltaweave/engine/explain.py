@@ -105,7 +105,6 @@ def explain(merge: ResolvedMerge) -> MergePlan:
         transaction.refuse_unsupported()
         transaction.evolve_schema()  # in this transaction alone, which nobody commits
         with prepared_source(merge, attempt=1) as source:
-            source.materialize()
             considered = files_by_conditions(transaction)
             keys = source_keys(merge, source, considered)
             scanned = candidate_files(transaction, source, keys, considered)

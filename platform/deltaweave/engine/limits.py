@@ -102,16 +102,8 @@ MAX_ROWS_ON_DRIVER = 300_000
 # which Spark plans and starts its jobs.
 MAX_BYTES_ON_DRIVER = 64 * 1024 * 1024
 
-# A source that comes to the driver before it is measured: its bytes, as Spark estimates them (which
-# bounds nothing, but spares a job that gives too much), its rows, the bytes of a row's texts, and
-# the columns and values of a row: 50 MB in all.
-MAX_BYTES_HANDED_OVER = 4 * 1024 * 1024
-MAX_ROWS_HANDED_OVER = 20_000
-MAX_BYTES_OF_ROW_HANDED_OVER = 1_000
-MAX_COLUMNS_HANDED_OVER = 200
-
-# Bytes of a source that gives the same rows each time, as Spark estimates them, since it is not
-# measured: of Parquet files, which hold up to some ten times as many bytes of rows.
+# Bytes of a source that was not measured, as Spark estimates them: of Parquet files, which hold up
+# to some ten times as many bytes of rows.
 MAX_ESTIMATED_BYTES_ON_DRIVER = 32 * 1024 * 1024
 
 # Rows of the candidate files: two cores read the keys of so many in a quarter of a second.

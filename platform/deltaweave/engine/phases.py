@@ -19,13 +19,6 @@ logger = logging.getLogger(__name__)
 
 _DESCRIPTION = "spark.job.description"
 
-MATERIALIZE_SOURCE = (
-    "materializeSource",
-    "MERGE operation - materialize source",
-    "materializeSourceTimeMs",
-)
-"""The phase that prepares the source; see `Phases.running`."""
-
 _listener: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
 
 
@@ -74,12 +67,6 @@ class Phases:
                 so that 0 means that the phase did not run.
         """
         tell(status)
-        with self.continued(operation, status, metric):
-            yield
-
-    @contextmanager
-    def continued(self, operation: str, status: str, metric: str) -> Iterator[None]:
-        """Run the block as a part of a phase that ran before; the arguments are those of it."""
         started = time.perf_counter()
         logger.debug("%s: %s", operation, status)
         try:

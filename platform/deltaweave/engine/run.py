@@ -1,8 +1,7 @@
 """A merge, phase by phase.
 
 1. Resolve: Delta's analyzer says what the statement means (`delta.statement`).
-2. Materialize the source: it is read once, counted and measured, or left to the query that hands
-   it to the driver (`source`).
+2. Materialize the source: it is read once, counted and measured (`source`).
 3. Find touched files: the scan gives the pairs of matching rows and their clauses (`find`).
 4. Write all changes: touched files are rewritten, or their changed rows are marked (`write`).
 5. Commit: one transaction removes and adds files and records metrics (`report`). If it loses to
@@ -33,7 +32,7 @@ from deltaweave.delta.log import latest
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.commit_changes import Commit, commit_changes, written_by_one
 from deltaweave.engine.find import index_new_files, stored_index
-from deltaweave.engine.phases import MATERIALIZE_SOURCE, Phases, tell
+from deltaweave.engine.phases import Phases, tell
 from deltaweave.engine.redo import CommitAttempts, KeptSource, commit_attempts
 from deltaweave.engine.report import (
     MergeMetrics,
@@ -162,7 +161,9 @@ def _attempt(
         check_since_analysis(transaction)
         terms.check_version(transaction)
         transaction.evolve_schema()
-        with phases.running(*MATERIALIZE_SOURCE):
+        with phases.running(
+            "materializeSource", "MERGE operation - materialize source", "materializeSourceTimeMs"
+        ):
             source = sources.prepared(merge, attempt)
         changes = write_changes(transaction, source, phases)
         check_same_source(merge, source)

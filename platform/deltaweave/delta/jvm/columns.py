@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import DataType
 
-from deltaweave.delta.jvm.gateway import jvm, seq, texts
+from deltaweave.delta.jvm.gateway import jvm, seq
 from deltaweave.delta.jvm.names import JavaObject, singleton
 
 if TYPE_CHECKING:
@@ -70,12 +70,6 @@ def selected(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
     spark = rows.sparkSession
     chosen = seq(jvm(spark), [column._jc for column in columns])
     return DataFrame(rows._jdf.select(chosen), spark)
-
-
-def selected_by_text(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
-    """What SQL expressions of one line give for the rows; a few calls for any number of them."""
-    spark = rows.sparkSession
-    return DataFrame(rows._jdf.selectExpr(texts(jvm(spark), expressions)), spark)
 
 
 def _functions(spark: SparkSession) -> JavaObject:

@@ -2,7 +2,7 @@
 
 - `source_plan`: whether the source must be materialized, and what it reads.
 - `source_files`: the files of a source that is a Delta table.
-- `checkpoint`: rows that are computed once, by the first query that reads them, and kept.
+- `checkpoint`: rows that are computed once and kept on the executors.
 - `target_rows`: the target's rows in chosen files, under the names that the statement uses.
 - `row_index`: a scan that also gives the position of each row in its file.
 - `row_tracking`: the columns that keep row ids and row commit versions.
@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from deltaweave.delta.scan.checkpoint import Materialized, materialized
+from deltaweave.delta.scan.checkpoint import materialized
 from deltaweave.delta.scan.literals import literal
 from deltaweave.delta.scan.metadata_column import METADATA_COLUMN, file_metadata
 from deltaweave.delta.scan.row_tracking import TrackedColumns, tracked_columns
@@ -30,7 +30,6 @@ from deltaweave.delta.scan.target_rows import target_plan, with_ids_of
 
 __all__ = [
     "METADATA_COLUMN",
-    "Materialized",
     "SourceFiles",
     "TrackedColumns",
     "clauses_may_read_target",

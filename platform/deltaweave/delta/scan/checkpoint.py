@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
@@ -18,47 +19,24 @@ from deltaweave.delta.jvm import JavaObject, letting_go
 NAME = "mergeMaterializedSource"
 
 
+@dataclass(frozen=True)
 class Materialized:
-    """Rows that the first query that reads them computes, and that are kept then.
+    """Checkpointed rows.
 
     Attributes:
-        rows: The rows, with the attribute ids of the DataFrame that gives them.
+        rows: The rows, with the attribute ids of the materialized DataFrame.
+        num_rows: How many there are.
+        size_in_bytes: Their serialized size on the executors, in bytes.
     """
 
-    def __init__(self, rows: DataFrame, plan: JavaObject) -> None:
-        self.rows, self._plan, self._rdd = rows, plan, plan.rdd()
-        self._rdd.setName(NAME)
-
-    @property
-    def estimated_bytes(self) -> int:
-        """Spark's estimate of their size, in bytes; very high where it knows nothing."""
-        return int(str(self._plan.stats().sizeInBytes()))
-
-    @property
-    def num_partitions(self) -> int:
-        """How many partitions they have."""
-        return int(self._rdd.getNumPartitions())
-
-    def count(self) -> int:
-        """How many rows there are. The job computes those that no query has read."""
-        # Of the RDD and not of SQL, so that it reads every row.
-        return int(self._rdd.count())
-
-    def drop(self) -> None:
-        """Keep them no longer."""
-        self._rdd.unpersist(False)
-
-    @property
-    def size_in_bytes(self) -> int:
-        """The serialized size on the executors of the rows that are computed, in bytes."""
-        return _size(self.rows.sparkSession.sparkContext._jsc.sc(), self._rdd.id())
+    rows: DataFrame
+    num_rows: int
+    size_in_bytes: int
 
 
 @contextmanager
 def materialized(rows: DataFrame, storage_level: str) -> Iterator[Materialized]:
-    """Keep the rows until the block ends, once they are computed.
-
-    No job runs but those of shuffles and broadcasts, which adaptive execution begins with.
+    """Compute the rows in one job and keep them until the block ends.
 
     Args:
         rows: The rows.
@@ -67,13 +45,17 @@ def materialized(rows: DataFrame, storage_level: str) -> Iterator[Materialized]:
     spark = rows.sparkSession
     view = jvm_.jvm(spark)
     level = view.org.apache.spark.storage.StorageLevel.fromString(storage_level.upper())
-    checkpoint = rows._jdf.localCheckpoint(False, level)
-    kept = Materialized(jvm_.data_frame(spark, checkpoint), checkpoint.logicalPlan())
+    kept = jvm_.data_frame(spark, rows._jdf.localCheckpoint(False, level))
+    rdd = kept._jdf.queryExecution().analyzed().rdd()
+    rdd.setName(NAME)
     try:
-        yield kept
+        # This count fills the checkpoint. It is one of the RDD and not of SQL, so it reads every
+        # row.
+        num_rows = int(rdd.count())
+        yield Materialized(kept, num_rows, _size(spark.sparkContext._jsc.sc(), rdd.id()))
     finally:
         with letting_go("the materialized rows"):
-            kept.drop()
+            rdd.unpersist(False)
 
 
 def _size(context: JavaObject, rdd_id: int) -> int:

@@ -81,7 +81,9 @@ def with_files_chosen(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, S
 
 def _with_listed_files(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, SourceFiles] | None:
     spark, view = rows.sparkSession, jvm_.jvm(rows.sparkSession)
-    above, scan = _below(rows._jdf.queryExecution().analyzed(), ("Project", "SubqueryAlias"))
+    above, scan = _below(
+        rows._jdf.queryExecution().analyzed(), ("Project", "SubqueryAlias", "View")
+    )
     if scan.getClass().getSimpleName() != "LogicalRelation":
         return None
     relation = scan.relation()

@@ -35,7 +35,8 @@ _FORCE_CACHED = "spark.databricks.delta.merge.materializeCachedSource"
 def reason_to_materialize(merge: ResolvedMerge) -> str | None:
     """Why evaluating the source twice could give two results, or None if it cannot.
 
-    Reasons, order and names are those of Delta 4.4.
+    Reasons, order and names are those of Delta 4.4, which takes every view for a query that may
+    give other rows.
     """
     spark, node = merge.spark, merge.node
     plan = merge.source_plan
@@ -45,7 +46,8 @@ def reason_to_materialize(merge: ResolvedMerge) -> str | None:
     )(True)
     if not node.planContainsOnlyDeltaScans(plan):
         return "NON_DETERMINISTIC_SOURCE_NON_DELTA"
-    if not node.planIsDeterministic(plan, options):
+    without_views = jvm_.singleton(view.org.apache.spark.sql.catalyst.analysis, "EliminateView")
+    if not node.planIsDeterministic(without_views.apply(plan), options):
         return "NON_DETERMINISTIC_SOURCE_OPERATORS"
     if jvm_.is_on(spark, _FORCE_UNREADABLE, otherwise=True) and _ignores_unreadable_files(merge):
         return "IGNORE_UNREADABLE_FILES_CONFIGS_ARE_SET"

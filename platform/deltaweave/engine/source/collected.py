@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
@@ -45,7 +44,6 @@ from deltaweave.engine.columns import (
 from deltaweave.engine.source.keys import SourceKeys, collected_keys
 from deltaweave.engine.source.prepared import PreparedSource
 from deltaweave.engine.source.read_table import rows_of_table
-from deltaweave.engine.source.unmeasured import handed_over
 from deltaweave.engine.statement import first_insert, first_match, with_broken
 from deltaweave.errors import DeltaweaveError, SessionEndedError, SourceError, SourceLostError
 
@@ -124,16 +122,12 @@ def collect_source(
     if source.files is not None and not conditions:
         table = rows_of_table(merge, source.files, conjuncts, values_of, reads)
 
-    def query(rows: DataFrame) -> DataFrame:
-        rows = _collected(merge, rows, conjuncts, values_of, reads)
+    def query() -> DataFrame:
+        rows = _collected(merge, source, conjuncts, values_of, reads)
         return with_broken_values(rows, merge, values_of, conditions) if conditions else rows
 
-    if table is None and source.is_to_be_materialized:
-        table = handed_over(source, query, partial(unless_it_fails, merge))
-        if table is None and not _fits(source):
-            return None
     if table is None:
-        table = unless_it_fails(merge, lambda: query(_bounded(source)))
+        table = unless_it_fails(merge, query)
     if table is None or table.num_rows > limits.MAX_ROWS_ON_DRIVER:
         return None
     _remember_counts(source, table)
@@ -143,10 +137,8 @@ def collect_source(
     return CollectedSource(keys, table.select(range(len(conjuncts), table.num_columns)), values_of)
 
 
-def unless_it_fails(
-    merge: ResolvedMerge, query: Callable[[], DataFrame | None]
-) -> pyarrow.Table | None:
-    """What a query gives; None if it fails, or if there is none.
+def unless_it_fails(merge: ResolvedMerge, query: Callable[[], DataFrame]) -> pyarrow.Table | None:
+    """What a query gives; None if it fails.
 
     Raises:
         SourceLostError: The executors lost the materialized rows.
@@ -156,8 +148,7 @@ def unless_it_fails(
 
     try:
         with translated(merge.table, otherwise=SourceError), interrupts_shown():
-            rows = query()
-            return None if rows is None else rows.toArrow()
+            return query().toArrow()
     except (MemoryError, pa.ArrowException) as error:
         logger.info("%s: rows are not collected: %s", merge.table, error)
         return None
@@ -184,7 +175,7 @@ def _values_of(merge: ResolvedMerge, reads: TargetReads) -> dict[int, str]:
 
 def _collected(
     merge: ResolvedMerge,
-    source_rows: DataFrame,
+    source: PreparedSource,
     conjuncts: Sequence[Equality],
     values_of: dict[int, str],
     reads: TargetReads,
@@ -192,7 +183,7 @@ def _collected(
     """A row for each source row: keys, clauses, values, columns that clauses read."""
     spark = merge.spark
     matched = constant(spark, NO_CLAUSE) if reads.takes_query else first_match(merge)
-    rows = with_column(source_rows, CLAUSE, matched)
+    rows = with_column(_bounded(source), CLAUSE, matched)
     rows = with_column(rows, INSERT_CLAUSE, first_insert(merge))
     keys = [aliased(equality.source, f"{KEY}{i}") for i, equality in enumerate(conjuncts)]
     taken = [column_named(spark, name) for name in (CLAUSE, INSERT_CLAUSE)]
@@ -266,13 +257,6 @@ def _bounded(source: PreparedSource) -> DataFrame:
     if estimated_bytes(source.rows) <= limits.MAX_BYTES_ON_DRIVER:
         return first_of_partitions(source.rows, most)
     return source.rows.limit(most)
-
-
-def _fits(source: PreparedSource) -> bool:
-    """Whether the rows are few enough for the driver, once they are computed and measured."""
-    source.materialize()
-    size = source.size_in_bytes or 0
-    return source.num_rows <= limits.MAX_ROWS_ON_DRIVER and size <= limits.MAX_BYTES_ON_DRIVER
 
 
 def _remember_counts(source: PreparedSource, table: pyarrow.Table) -> None:

@@ -8,18 +8,15 @@ setting `spark.databricks.delta.merge.materializeSource` decides, as it does for
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta.jvm import delta_message, translated, unique_number
 from deltaweave.delta.scan import (
-    Materialized,
     SourceFiles,
     materialized,
     reason_to_materialize,
@@ -35,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 
 _SETTING = "spark.databricks.delta.merge.materializeSource"
-# Not those of "local-cluster", which runs executors in processes of their own.
-_LOCAL_MASTER = re.compile(r"local(\[.*\])?")
 # An attempt that lost blocks of the source is followed by one that keeps more copies of them.
 _STORAGE_LEVELS = (
     ("rddStorageLevel", "DISK_ONLY"),
@@ -66,7 +61,7 @@ class PreparedSource:
     Attributes:
         rows: The columns that the merge uses, and `SOURCE_ROW_ID` (bigint) if materialized.
         table: The target's name in messages.
-        materialized: What keeps them, or None if they are not materialized.
+        size_in_bytes: Their measured size, or None if they were not materialized.
         reason: Why the source was materialized or not, in Delta's words.
         gives_same_rows: Whether evaluating them again is certain to give the same rows.
         insertable: Whether an insert clause takes a row if it matches nothing; None if that is not
@@ -77,7 +72,7 @@ class PreparedSource:
 
     rows: DataFrame
     table: str
-    materialized: Materialized | None
+    size_in_bytes: int | None
     reason: str
     gives_same_rows: bool
     insertable: Column | None = None
@@ -88,18 +83,9 @@ class PreparedSource:
     def num_rows(self) -> int:
         """How many rows there are; one job counts them unless that is known."""
         if self.known.rows is None:
-            counted = self.rows if self.materialized is None else self.materialized
             with translated(self.table, otherwise=SourceError):
-                self.known.rows = counted.count()
+                self.known.rows = self.rows.count()
         return self.known.rows
-
-    @cached_property
-    def size_in_bytes(self) -> int | None:
-        """The measured size of the materialized rows; None if they are not materialized."""
-        if self.materialized is None:
-            return None
-        self.materialize()
-        return self.materialized.size_in_bytes
 
     @property
     def is_counted(self) -> bool:
@@ -119,30 +105,14 @@ class PreparedSource:
 
     @property
     def is_materialized(self) -> bool:
-        """Whether the rows are computed once and stored on the executors."""
-        return self.materialized is not None
-
-    @property
-    def is_to_be_materialized(self) -> bool:
-        """Whether the rows are still to be computed and stored."""
-        return self.is_materialized and not self.is_counted
+        """Whether the rows were computed once and are stored on the executors."""
+        return self.size_in_bytes is not None
 
     @property
     def is_broadcastable(self) -> bool:
         """Whether the rows were measured to fit a broadcast."""
         size = self.size_in_bytes
         return size is not None and size <= limits.MAX_BROADCAST_SOURCE_BYTES
-
-    @property
-    def num_partitions(self) -> int:
-        """How many partitions the materialized rows have."""
-        assert self.materialized is not None
-        return self.materialized.num_partitions
-
-    def materialize(self) -> None:
-        """Compute and store the rows, if that is to be done and no query has done it."""
-        if self.is_to_be_materialized:
-            logger.debug("%s: %d source rows are materialized", self.table, self.num_rows)
 
     def for_join(self) -> DataFrame:
         """The rows with `SOURCE_ROW_PRESENT`, and a broadcast hint if they are measured to fit."""
@@ -181,20 +151,23 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
     with ExitStack() as stack:
         with translated(merge.table, otherwise=SourceError):
             kept = stack.enter_context(materialized(numbered, level))
-        source = PreparedSource(kept.rows, merge.table, kept, reason, True, insertable(merge))
-        if not _may_be_handed_over(merge.spark, kept):
-            source.materialize()
-        yield source
-
-
-def _may_be_handed_over(spark: SparkSession, source: Materialized) -> bool:
-    """Whether the rows wait for the query that hands them to the driver (see `unmeasured`).
-
-    Not in a cluster: what an executor computed may be lost with it meanwhile, and be computed anew
-    for later queries.
-    """
-    is_local = _LOCAL_MASTER.fullmatch(str(spark.sparkContext.master)) is not None
-    return is_local and source.estimated_bytes <= limits.MAX_BYTES_HANDED_OVER
+        logger.debug(
+            "materialized the source (%s, attempt %d, %s): %d rows, %d bytes",
+            reason,
+            attempt,
+            level,
+            kept.num_rows,
+            kept.size_in_bytes,
+        )
+        yield PreparedSource(
+            kept.rows,
+            merge.table,
+            kept.size_in_bytes,
+            reason,
+            gives_same_rows=True,
+            insertable=insertable(merge),
+            known=KnownCounts(rows=kept.num_rows),
+        )
 
 
 def check_same_source(merge: ResolvedMerge, source: PreparedSource) -> None:

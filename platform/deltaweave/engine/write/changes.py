@@ -25,7 +25,7 @@ from deltaweave.engine.find import (
     find_candidates,
     find_touched_files,
 )
-from deltaweave.engine.phases import MATERIALIZE_SOURCE, Phases
+from deltaweave.engine.phases import Phases
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.tasks import NotRewritableError
 from deltaweave.engine.write.copy_on_write import copy_files, copy_touched_files
@@ -99,9 +99,6 @@ def write_changes(transaction: Transaction, source: PreparedSource, phases: Phas
         changes, known = _on_driver(transaction, source, phases, by_driver, driver)
         if changes is not None:
             return changes
-    if source.is_to_be_materialized:  # no query has handed it to the driver
-        with phases.continued(*MATERIALIZE_SOURCE):
-            source.materialize()
     if strategy is Strategy.INSERT_ONLY:
         written, found = insert_without_scan(transaction, source, phases, known)
         return _inserted_without_scan(written, found)

@@ -188,8 +188,6 @@ def _of_reads(transaction: Transaction, reads: TargetReads) -> str | None:
 
 
 def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> str | None:
-    if source.is_to_be_materialized:
-        return None  # then it is estimated to be small
     size = source.size_in_bytes
     if size is not None and size > limits.MAX_BYTES_ON_DRIVER:
         return f"the source has {size:,} bytes"

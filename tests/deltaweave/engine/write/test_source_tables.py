@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
@@ -29,6 +30,7 @@ UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 VECTORS = {"delta.enableDeletionVectors": "true"}
 BY_NAME = {"delta.columnMapping.mode": "name"}
 BY_ID = {"delta.columnMapping.mode": "id"}
+VIEW = "CREATE OR REPLACE TEMP VIEW of_other AS SELECT * FROM {other}"
 # The checksum of a commit that changes the schema lists no files.
 LATER = "INSERT INTO {other} VALUES (3, 33)"
 WIDENING = {"delta.enableTypeWidening": "true"}
@@ -135,6 +137,13 @@ CASES = {
         settings={"spark.sql.session.timeZone": "America/New_York"},
     ),
     # What Spark must evaluate:
+    # A view by SQL casts each of its columns, to the type that it has.
+    "a view": Case(False, setup=(VIEW,), source="SELECT * FROM of_other"),
+    "a view that computes": Case(
+        False,
+        setup=("CREATE OR REPLACE TEMP VIEW of_other AS SELECT k, v + 1 AS v FROM {other}",),
+        source="SELECT * FROM of_other WHERE v > 12",
+    ),
     "a computed key": Case(False, on="t.k = s.k + 1"),
     "a key that is cast": Case(False, schema="k TINYINT, v INT"),
     "a value that is cast": Case(False, schema="k INT, v SMALLINT"),
@@ -342,6 +351,37 @@ def test_names_for_files_that_a_table_does_not_use_are_not_used(
     assert rows_of(Table(spark, str(tmp_path / "target"))) == merged
     assert not any(each is not None for each in read)
     assert bool(on_driver) == (which == "other")
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_view_of_a_table_is_read_from_its_files_unless_it_is_cached(
+    spark: SparkSession, tmp_path: Path, read: list[Any], is_cached: bool
+) -> None:
+    paths, other = [str(tmp_path / name) for name in ("ours", "theirs")], str(tmp_path / "other")
+    for path in paths:
+        write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
+    write_table(spark, other, [(2, 21), (3, 31)], SCHEMA)
+    spark.read.format("delta").load(other).createOrReplaceTempView("of_other")
+    if is_cached:
+        spark.sql("CACHE TABLE of_other")
+    # Another process, so that Spark does not drop what it has cached.
+    deltalake.write_deltalake(
+        other,
+        pa.table({"k": pa.array([4], pa.int32()), "v": [41]}).cast(
+            pa.schema([("k", pa.int32()), ("v", pa.int32())])
+        ),
+        mode="append",
+    )
+    ours, theirs = (
+        f"MERGE INTO delta.`{path}` t USING of_other s ON t.k = s.k {UPSERT}" for path in paths
+    )
+    result = deltaweave.merge(spark, ours)
+    spark.sql(theirs)
+    found, expected = (rows_of(Table(spark, path)) for path in paths)
+    spark.sql("UNCACHE TABLE IF EXISTS of_other")
+    assert found == expected
+    reason = "SOURCE_CACHED" if is_cached else "NOT_MATERIALIZED_AUTO"
+    assert result.source_materialization == reason
 
 
 def _without(path: Path) -> None:

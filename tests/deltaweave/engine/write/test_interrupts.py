@@ -1,0 +1,91 @@
+"""Interrupts while a source is evaluated, and the errors of Spark that could take their place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from deltaweave import Table
+from deltaweave.delta.jvm import interrupts_shown
+from deltaweave.engine.write.driver_choice import ON_DRIVER
+from tests.builders import frame, write_table
+from tests.oracles import configured, newest_version
+
+SCHEMA = "k INT, v INT"
+
+
+def fail(cause: BaseException | None = None) -> None:
+    raise OSError("of the block") from cause
+
+
+def fail_while_interrupted() -> None:
+    try:
+        raise KeyboardInterrupt
+    finally:
+        fail(ValueError("another cause"))
+
+
+def test_an_interrupt_is_raised_instead_of_the_error_that_took_its_place() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts_shown():
+        fail_while_interrupted()
+    with pytest.raises(OSError, match="of the block"), interrupts_shown():
+        fail()
+
+
+def in_a_circle() -> BaseException:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+@pytest.mark.parametrize("handled", [KeyboardInterrupt(), in_a_circle()], ids=["one", "circle"])
+def test_what_the_caller_handles_is_not_raised_again(handled: BaseException) -> None:
+    try:
+        raise handled
+    except BaseException:
+        with pytest.raises(OSError, match="of the block"), interrupts_shown():
+            fail()
+
+
+@pytest.mark.parametrize("setting", ["auto", "false"])
+@pytest.mark.parametrize("handler", ["of pyspark", "of python"])
+def test_an_interrupt_while_the_source_is_evaluated_ends_the_merge(
+    spark: SparkSession, tmp_path: Path, handler: str, setting: str
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
+    begun, of_pyspark = tmp_path / "begun", signal.getsignal(signal.SIGINT)
+
+    def slow(k: int) -> int:
+        begun.touch()
+        time.sleep(0.5)
+        return k
+
+    rows = frame(spark, [(k, 1) for k in range(4)], SCHEMA)
+    rows = rows.withColumn("k", F.udf(slow, "INT")("k"))
+
+    def interrupt() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    if handler == "of python":
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    else:
+        assert of_pyspark is not signal.default_int_handler
+    try:
+        interrupting.start()
+        with configured(spark, {ON_DRIVER: setting}), pytest.raises(KeyboardInterrupt):
+            Table(spark, path).merge(rows, on="t.k = s.k").when_matched_delete().execute()
+    finally:
+        interrupting.join()
+        signal.signal(signal.SIGINT, of_pyspark)
+    assert newest_version(path) == 0

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.releases import reads_cached_rows
+from deltaweave.delta.scan.source_files import is_view_of_table
 from deltaweave.delta.statement import ResolvedMerge
 
 _IGNORING_FILES = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
@@ -35,8 +36,7 @@ _FORCE_CACHED = "spark.databricks.delta.merge.materializeCachedSource"
 def reason_to_materialize(merge: ResolvedMerge) -> str | None:
     """Why evaluating the source twice could give two results, or None if it cannot.
 
-    Reasons, order and names are those of Delta 4.4, which takes every view for a query that may
-    give other rows.
+    Reasons, order and names are those of Delta 4.4, but for views of tables (`is_view_of_table`).
     """
     spark, node = merge.spark, merge.node
     plan = merge.source_plan
@@ -46,8 +46,7 @@ def reason_to_materialize(merge: ResolvedMerge) -> str | None:
     )(True)
     if not node.planContainsOnlyDeltaScans(plan):
         return "NON_DETERMINISTIC_SOURCE_NON_DELTA"
-    without_views = jvm_.singleton(view.org.apache.spark.sql.catalyst.analysis, "EliminateView")
-    if not node.planIsDeterministic(without_views.apply(plan), options):
+    if not node.planIsDeterministic(plan, options) and not is_view_of_table(merge, options):
         return "NON_DETERMINISTIC_SOURCE_OPERATORS"
     if jvm_.is_on(spark, _FORCE_UNREADABLE, otherwise=True) and _ignores_unreadable_files(merge):
         return "IGNORE_UNREADABLE_FILES_CONFIGS_ARE_SET"

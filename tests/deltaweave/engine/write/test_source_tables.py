@@ -18,6 +18,7 @@ import deltaweave
 from deltaweave import Table, errors
 from deltaweave.engine import limits
 from deltaweave.engine.source import collected, read_table
+from deltaweave.engine.write.driver_choice import ON_DRIVER
 from tests.builders import Rows, frame, write_table
 from tests.on_driver import rows_of
 from tests.oracles import configured
@@ -353,9 +354,10 @@ def test_names_for_files_that_a_table_does_not_use_are_not_used(
     assert bool(on_driver) == (which == "other")
 
 
+@pytest.mark.parametrize("materialized", ["true", "false"])
 @pytest.mark.parametrize("is_cached", [False, True])
 def test_a_view_of_a_table_is_read_from_its_files_unless_it_is_cached(
-    spark: SparkSession, tmp_path: Path, read: list[Any], is_cached: bool
+    spark: SparkSession, tmp_path: Path, read: list[Any], is_cached: bool, materialized: str
 ) -> None:
     paths, other = [str(tmp_path / name) for name in ("ours", "theirs")], str(tmp_path / "other")
     for path in paths:
@@ -364,24 +366,57 @@ def test_a_view_of_a_table_is_read_from_its_files_unless_it_is_cached(
     spark.read.format("delta").load(other).createOrReplaceTempView("of_other")
     if is_cached:
         spark.sql("CACHE TABLE of_other")
-    # Another process, so that Spark does not drop what it has cached.
-    deltalake.write_deltalake(
-        other,
-        pa.table({"k": pa.array([4], pa.int32()), "v": [41]}).cast(
-            pa.schema([("k", pa.int32()), ("v", pa.int32())])
-        ),
-        mode="append",
-    )
+        # By another writer, so that Spark does not drop what it has cached.
+        rows = pa.table({"k": pa.array([4], pa.int32()), "v": pa.array([41], pa.int32())})
+        deltalake.write_deltalake(other, rows, mode="append")
     ours, theirs = (
         f"MERGE INTO delta.`{path}` t USING of_other s ON t.k = s.k {UPSERT}" for path in paths
     )
-    result = deltaweave.merge(spark, ours)
-    spark.sql(theirs)
+    with configured(spark, {"spark.databricks.delta.merge.materializeCachedSource": materialized}):
+        result = deltaweave.merge(spark, ours)
+        spark.sql(theirs)
     found, expected = (rows_of(Table(spark, path)) for path in paths)
     spark.sql("UNCACHE TABLE IF EXISTS of_other")
     assert found == expected
-    reason = "SOURCE_CACHED" if is_cached else "NOT_MATERIALIZED_AUTO"
-    assert result.source_materialization == reason
+    assert (result.source_materialization == "NOT_MATERIALIZED_AUTO") != is_cached
+    assert [each is not None for each in read] == ([] if is_cached else [True])
+
+
+# Queries of views, and whether what they read is pinned to files.
+OF_VIEWS = {
+    "SELECT * FROM {other}": True,
+    "SELECT k, v + 1 AS v FROM {other}": True,
+    "SELECT * FROM (SELECT k AS k, v FROM of_others)": True,
+    "SELECT k, (SELECT max(v) FROM {other}) AS v FROM {other}": False,
+    "SELECT * FROM {other} WHERE v > 0": False,
+    "SELECT DISTINCT * FROM {other}": False,
+    "SELECT * FROM {other} UNION ALL SELECT * FROM {other} WHERE false": False,
+    "SELECT k, CAST(v + rand() AS INT) AS v FROM {other}": False,
+    "SELECT k + 4 AS k, v FROM {target}": False,
+}
+
+
+@pytest.mark.parametrize("query", OF_VIEWS)
+def test_a_view_is_materialized_unless_its_files_are_known(
+    spark: SparkSession, tmp_path: Path, query: str
+) -> None:
+    paths, other = [str(tmp_path / name) for name in ("ours", "theirs")], str(tmp_path / "other")
+    for path in paths:
+        write_table(spark, path, [(1, 10), (2, 20)], SCHEMA, files=2)
+    write_table(spark, other, [(2, 21), (3, 31)], SCHEMA)
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW of_others AS SELECT * FROM delta.`{other}`")
+    results = []
+    for path in paths:
+        text = query.format(other=f"delta.`{other}`", target=f"delta.`{path}`")
+        spark.sql(f"CREATE OR REPLACE TEMP VIEW of_other AS {text}")
+        statement = f"MERGE INTO delta.`{path}` t USING of_other s ON t.k = s.k {UPSERT}"
+        if path == paths[0]:
+            with configured(spark, {ON_DRIVER: "false"}):
+                results.append(deltaweave.merge(spark, statement).source_materialization)
+        else:
+            spark.sql(statement)
+    assert rows_of(Table(spark, paths[0])) == rows_of(Table(spark, paths[1]))
+    assert (results == ["NOT_MATERIALIZED_AUTO"]) == OF_VIEWS[query]
 
 
 def _without(path: Path) -> None:

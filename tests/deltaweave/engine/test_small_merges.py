@@ -14,7 +14,7 @@ import deltaweave
 from deltaweave import Table, errors
 from deltaweave.delta.jvm.threads import alongside
 from deltaweave.delta.log.file_list import FileList
-from deltaweave.delta.scan.source_plan import with_files_chosen
+from deltaweave.delta.scan import with_files_chosen
 from tests.builders import frame, write_table
 from tests.spark_jobs import jobs_of
 

@@ -16,8 +16,9 @@ from deltaweave.delta.scan.checkpoint import materialized
 from deltaweave.delta.scan.literals import literal
 from deltaweave.delta.scan.metadata_column import METADATA_COLUMN, file_metadata
 from deltaweave.delta.scan.row_tracking import TrackedColumns, tracked_columns
-from deltaweave.delta.scan.source_files import SourceFiles, with_files_chosen
+from deltaweave.delta.scan.source_files import SourceFiles, with_files_chosen, with_listed_files
 from deltaweave.delta.scan.source_plan import (
+    OPERATORS,
     clauses_may_read_target,
     clauses_read_cached_rows,
     estimated_bytes,
@@ -30,6 +31,7 @@ from deltaweave.delta.scan.target_rows import target_plan, with_ids_of
 
 __all__ = [
     "METADATA_COLUMN",
+    "OPERATORS",
     "SourceFiles",
     "TrackedColumns",
     "clauses_may_read_target",
@@ -46,4 +48,5 @@ __all__ = [
     "tracked_columns",
     "with_files_chosen",
     "with_ids_of",
+    "with_listed_files",
 ]

@@ -11,8 +11,7 @@ from pyspark.sql.types import StructField
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import FileList, TableSnapshot, scan_of_known_files, scan_with_index
-from deltaweave.delta.releases import reads_cached_rows
-from deltaweave.delta.statement import ResolvedMerge, spark_schema
+from deltaweave.delta.statement import spark_schema
 
 _FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
@@ -63,26 +62,6 @@ class SourceFiles:
         return str(attributes.map(number).mkString(" ")).split(" ")
 
 
-def is_view_of_table(merge: ResolvedMerge, options: JavaObject) -> bool:
-    """Whether the source is a view of all rows of a table whose files are known.
-
-    Delta takes every view for a query that may give other rows. Reading these files gives the same
-    rows each time.
-
-    Args:
-        merge: The merge.
-        options: Delta's options of what counts as certain to give the same.
-    """
-    catalyst = jvm_.jvm(merge.spark).org.apache.spark.sql.catalyst
-    plan = jvm_.singleton(catalyst.analysis, "EliminateView").apply(merge.source_plan)
-    subqueries = catalyst.trees.TreePattern.PLAN_EXPRESSION()
-    if not merge.node.planIsDeterministic(plan, options) or plan.containsPattern(subqueries):
-        return False
-    if reads_cached_rows(merge.node, merge.source):
-        return False
-    return _with_listed_files(merge.source, merge.target_log) is not None
-
-
 def with_files_chosen(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, SourceFiles | None]:
     """The same rows, from the files that Delta chooses now.
 
@@ -96,11 +75,12 @@ def with_files_chosen(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, S
     Returns:
         The rows, and the files if they are all of a table and its checksum lists them.
     """
-    listed = _with_listed_files(rows, target)
+    listed = with_listed_files(rows, target)
     return (_with_skipped_files(rows), None) if listed is None else listed
 
 
-def _with_listed_files(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, SourceFiles] | None:
+def with_listed_files(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, SourceFiles] | None:
+    """The same, if they are all rows of a table, or a view of these, and its checksum lists it."""
     spark, view = rows.sparkSession, jvm_.jvm(rows.sparkSession)
     above, scan = _below(
         rows._jdf.queryExecution().analyzed(), ("Project", "SubqueryAlias", "View")

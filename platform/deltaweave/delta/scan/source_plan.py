@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.releases import reads_cached_rows
-from deltaweave.delta.scan.source_files import is_view_of_table
 from deltaweave.delta.statement import ResolvedMerge
 
 _IGNORING_FILES = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
@@ -30,13 +29,19 @@ _OF_NO_TABLE = frozenset(
         "CTERelationRef",
     }
 )
+OPERATORS = "NON_DETERMINISTIC_SOURCE_OPERATORS"
 _FORCE_CACHED = "spark.databricks.delta.merge.materializeCachedSource"
 
 
-def reason_to_materialize(merge: ResolvedMerge) -> str | None:
+def reason_to_materialize(merge: ResolvedMerge, *, through_views: bool = False) -> str | None:
     """Why evaluating the source twice could give two results, or None if it cannot.
 
-    Reasons, order and names are those of Delta 4.4, but for views of tables (`is_view_of_table`).
+    Reasons, order and names are those of Delta 4.4.
+
+    Args:
+        merge: The merge.
+        through_views: Whether to look at the queries of views, which Delta takes for queries that
+            may give other rows. What subqueries read is not looked at then.
     """
     spark, node = merge.spark, merge.node
     plan = merge.source_plan
@@ -46,8 +51,13 @@ def reason_to_materialize(merge: ResolvedMerge) -> str | None:
     )(True)
     if not node.planContainsOnlyDeltaScans(plan):
         return "NON_DETERMINISTIC_SOURCE_NON_DELTA"
-    if not node.planIsDeterministic(plan, options) and not is_view_of_table(merge, options):
-        return "NON_DETERMINISTIC_SOURCE_OPERATORS"
+    catalyst = view.org.apache.spark.sql.catalyst
+    if through_views:
+        plan = jvm_.singleton(catalyst.analysis, "EliminateView").apply(plan)
+        if plan.containsPattern(catalyst.trees.TreePattern.PLAN_EXPRESSION()):
+            return OPERATORS
+    if not node.planIsDeterministic(plan, options):
+        return OPERATORS
     if jvm_.is_on(spark, _FORCE_UNREADABLE, otherwise=True) and _ignores_unreadable_files(merge):
         return "IGNORE_UNREADABLE_FILES_CONFIGS_ARE_SET"
     if node.planContainsUdf(plan):

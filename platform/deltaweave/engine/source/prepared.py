@@ -17,10 +17,13 @@ from pyspark.sql import functions as F
 
 from deltaweave.delta.jvm import delta_message, translated, unique_number
 from deltaweave.delta.scan import (
+    OPERATORS,
     SourceFiles,
+    is_cached,
     materialized,
     reason_to_materialize,
     with_files_chosen,
+    with_listed_files,
 )
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
@@ -31,6 +34,7 @@ from deltaweave.errors import SourceError
 logger = logging.getLogger(__name__)
 
 
+_SAME_ROWS = "NOT_MATERIALIZED_AUTO"
 _SETTING = "spark.databricks.delta.merge.materializeSource"
 # An attempt that lost blocks of the source is followed by one that keeps more copies of them.
 _STORAGE_LEVELS = (
@@ -132,11 +136,14 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
         SourceError: The source's rows could not be read or computed.
     """
     materialize, reason = decide(merge)
-    used = merge.used_source()
+    used, files = merge.used_source(), None
+    if reason == _SAME_ROWS:
+        used, files = with_files_chosen(used, merge.target_log)
+    elif reason == OPERATORS and (listed := _of_view(merge, used)) is not None:
+        used, files = listed
+        materialize, reason = False, _SAME_ROWS
     if not materialize:
-        same, files = reason == "NOT_MATERIALIZED_AUTO", None
-        if same:
-            used, files = with_files_chosen(used, merge.target_log)
+        same = reason == _SAME_ROWS
         source = PreparedSource(used, merge.table, None, reason, same, insertable(merge), files)
         if files is not None:
             source.known.rows = files.files.num_records
@@ -168,6 +175,14 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
             insertable=insertable(merge),
             known=KnownCounts(rows=kept.num_rows),
         )
+
+
+def _of_view(merge: ResolvedMerge, used: DataFrame) -> tuple[DataFrame, SourceFiles] | None:
+    """The rows of a view from the files that it reads; None if others might be read later."""
+    # What is cached may be cached anew meanwhile.
+    if is_cached(merge) or reason_to_materialize(merge, through_views=True) is not None:
+        return None
+    return with_listed_files(used, merge.target_log)
 
 
 def check_same_source(merge: ResolvedMerge, source: PreparedSource) -> None:
@@ -209,4 +224,4 @@ def decide(merge: ResolvedMerge) -> tuple[bool, str]:
     # Also for an insert-only merge, unlike Delta: it counts the rows, prunes by them and inserts
     # them.
     reason = reason_to_materialize(merge)
-    return (False, "NOT_MATERIALIZED_AUTO") if reason is None else (True, reason)
+    return (False, _SAME_ROWS) if reason is None else (True, reason)

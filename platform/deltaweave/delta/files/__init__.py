@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from deltaweave.delta.files.constraints import conditions_of_rows
 from deltaweave.delta.files.data_files import (
+    OF_LIMITED_LENGTH,
     FurtherFile,
     NewFile,
     additions,
@@ -37,6 +38,7 @@ from deltaweave.delta.files.missing_statistics import compute_missing_statistics
 from deltaweave.delta.files.united_vectors import MarkedSince, marked_rows, without_files
 
 __all__ = [
+    "OF_LIMITED_LENGTH",
     "FurtherFile",
     "MarkedRows",
     "MarkedSince",

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
+OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
+"""The key in a column's metadata that says that it is CHAR or VARCHAR."""
+
 _FIELD_ID = "delta.columnMapping.id"
 _PLAIN_TYPES = (
     BinaryType,
@@ -59,15 +62,14 @@ _ENCRYPTION = "parquet.crypto.factory.class"
 # A path in the log that is not relative to the table (Delta protocol, "Add File and Remove File").
 _ABSOLUTE = r"/|[A-Za-z][A-Za-z0-9+.-]*:"
 _SHIFTS_INT96 = "spark.sql.parquet.int96TimestampConversion"
-# Settings by which Spark reads dates and times differently, and the value that says so.
-_READ_DIFFERENTLY = (
-    ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY"),
-    ("spark.sql.parquet.int96RebaseModeInRead", "LEGACY"),
-    (_SHIFTS_INT96, "TRUE"),
-)
 _CALENDARS_OF_READS = (
     "spark.sql.parquet.datetimeRebaseModeInRead",
     "spark.sql.parquet.int96RebaseModeInRead",
+)
+# Settings by which Spark reads dates and times differently, and the value that says so.
+_READ_DIFFERENTLY = (
+    *((setting, "LEGACY") for setting in _CALENDARS_OF_READS),
+    (_SHIFTS_INT96, "TRUE"),
 )
 
 

@@ -73,7 +73,7 @@ def known_files(version: Checksum) -> JavaObject | None:
         logger.info("%s: its commits cannot be read: %s", version.data_path, error)
         return None
     if files is not None:
-        follow(version, files)
+        _keep_unless_later(version, _Kept(version.version, commit, files))
     return files
 
 
@@ -85,12 +85,8 @@ def follow(version: Checksum, files: JavaObject) -> None:
         files: Scala Seq of all of its AddFiles.
     """
     commit = version.commit
-    if commit is None or not version.is_of_its_version or not _fit(files, version):
-        return
-    kept = _kept(version)
-    is_later = kept is not None and kept.version > version.version
-    if kept is None or not is_later or not version.has_commit(kept.version, kept.commit):
-        _keep(version, _Kept(version.version, commit, files))
+    if commit is not None and version.is_of_its_version and _fit(files, version):
+        _keep_unless_later(version, _Kept(version.version, commit, files))
 
 
 def _replayed(kept: _Kept, version: Checksum, commit: str) -> JavaObject | None:
@@ -136,9 +132,14 @@ def _kept(version: Checksum) -> _Kept | None:
     return None if values is None else _Kept(*values)
 
 
-def _keep(version: Checksum, kept: _Kept) -> None:
+def _keep_unless_later(version: Checksum, new: _Kept) -> None:
+    """Keep the files of a version, unless those of a later one of the same table are kept."""
+    kept = _kept(version)
+    is_later = kept is not None and kept.version > new.version
+    if kept is not None and is_later and version.has_commit(kept.version, kept.commit):
+        return
     values = jvm_.jvm(version.spark).java.util.ArrayList()
-    for value in kept:
+    for value in new:
         values.add(value)
     _all_kept(version.spark).put(_name(version), values)
 

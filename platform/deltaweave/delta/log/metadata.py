@@ -71,16 +71,18 @@ class TableMetadata:
         return self.properties.get(f"{_COLUMN_MAPPING}.mode", "none").lower()
 
     @property
+    def _is_mapped(self) -> bool:
+        return self.column_mapping in ("name", "id")
+
+    @property
     def has_unused_names(self) -> bool:
         """Whether columns have names for files that no reader uses, as a defect of Delta left them.
 
         See DeltaColumnMapping.verifyAndUpdateMetadataChange in Delta's source.
         """
-        is_mapped = self.column_mapping in ("name", "id")
-        return not is_mapped and f"{_COLUMN_MAPPING}.physicalName" in self.schema_text
+        return not self._is_mapped and f"{_COLUMN_MAPPING}.physicalName" in self.schema_text
 
     @property
     def has_random_directories(self) -> bool:
         """Whether new files lie in directories of random names, not in those of partitions."""
-        is_mapped = self.column_mapping in ("name", "id")
-        return is_mapped or self.is_on("delta.randomizeFilePrefixes")
+        return self._is_mapped or self.is_on("delta.randomizeFilePrefixes")

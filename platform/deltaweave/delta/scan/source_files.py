@@ -13,7 +13,9 @@ from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import FileList, TableSnapshot, scan_of_known_files, scan_with_index
 from deltaweave.delta.statement import spark_schema
 
-_FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+"""Spark's relation of files."""
+
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 _NODE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 
@@ -88,7 +90,7 @@ def with_listed_files(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, S
     if scan.getClass().getSimpleName() != "LogicalRelation":
         return None
     relation = scan.relation()
-    if not jvm_.is_a(spark, relation, _FILE_RELATION):
+    if not jvm_.is_a(spark, relation, FILE_RELATION):
         return None
     index = relation.location()
     if (

@@ -10,13 +10,13 @@ from pyspark.sql import functions as F
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.releases import reads_cached_rows
+from deltaweave.delta.scan.source_files import FILE_RELATION
 from deltaweave.delta.statement import ResolvedMerge
 
 _IGNORING_FILES = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 _FORCE_UNREADABLE = (
     "spark.databricks.delta.merge.forceSourceMaterializationWithUnreadableFilesConfig"
 )
-_FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 _DELTA_INDEX = "org.apache.spark.sql.delta.files.TahoeFileIndex"
 # Rows that the plan itself holds or makes, and references to plans that are searched, too.
 _OF_NO_TABLE = frozenset(
@@ -111,7 +111,7 @@ def _reads_elsewhere(merge: ResolvedMerge, leaf: JavaObject) -> bool:
     if leaf.getClass().getSimpleName() != "LogicalRelation":
         return False
     relation = leaf.relation()
-    if not jvm_.is_a(merge.spark, relation, _FILE_RELATION):
+    if not jvm_.is_a(merge.spark, relation, FILE_RELATION):
         return False
     index = relation.location()
     if jvm_.is_a(merge.spark, index, _DELTA_INDEX):
@@ -150,7 +150,7 @@ def _ignores_files(spark: SparkSession, leaf: JavaObject) -> bool:
     if leaf.getClass().getSimpleName() != "LogicalRelation":
         return False
     relation = leaf.relation()
-    if not jvm_.is_a(spark, relation, _FILE_RELATION):
+    if not jvm_.is_a(spark, relation, FILE_RELATION):
         return False
     settings = [relation.options().get(key.rsplit(".", 1)[-1]) for key in _IGNORING_FILES]
     return any(setting.isDefined() and setting.get() == "true" for setting in settings)

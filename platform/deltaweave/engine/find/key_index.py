@@ -29,6 +29,7 @@ from pyspark.sql.types import (
     StringType,
 )
 
+from deltaweave.delta.files import OF_LIMITED_LENGTH
 from deltaweave.delta.log import FileList, TableLog, TableSnapshot, decoded
 from deltaweave.delta.scan import file_metadata
 from deltaweave.engine import limits
@@ -59,7 +60,6 @@ _HASHED_AS = {
     DateType: "date",
 }
 _IN_ARROW = {"bigint": "int64", "string": "string", "date": "date32"}
-_OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"  # one side of a comparison may be padded
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,8 @@ def index_of(table: TableSnapshot, column: str) -> KeyIndex | None:
     if column not in table.schema.names:
         return None
     field = table.schema[column]
-    limited = _OF_LIMITED_LENGTH in (field.metadata or {})
+    # One side of a comparison may be padded.
+    limited = OF_LIMITED_LENGTH in (field.metadata or {})
     hashed_as = None if limited else _hashed_as(field.dataType)
     return None if hashed_as is None else KeyIndex(table, column, hashed_as)
 

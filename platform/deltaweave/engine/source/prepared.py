@@ -180,7 +180,7 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
 def _of_view(merge: ResolvedMerge, used: DataFrame) -> tuple[DataFrame, SourceFiles] | None:
     """The rows of a view from the files that it reads; None if others might be read later."""
     # What is cached may be cached anew meanwhile.
-    if is_cached(merge) or reason_to_materialize(merge, through_views=True) is not None:
+    if reason_to_materialize(merge, through_views=True) is not None or is_cached(merge):
         return None
     return with_listed_files(used, merge.target_log)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructField
 
 from deltaweave.delta.files import (
+    OF_LIMITED_LENGTH,
     are_own,
     assumes_new_calendar,
     survives,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # What Spark makes of a column: it pads texts, and gives old rows a default.
-_CHANGED_BY_SPARK = ("__CHAR_VARCHAR_TYPE_STRING", "EXISTS_DEFAULT")
+_CHANGED_BY_SPARK = (OF_LIMITED_LENGTH, "EXISTS_DEFAULT")
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
+    OF_LIMITED_LENGTH,
     conditions_of_rows,
     survives,
     table_columns,
@@ -60,7 +61,6 @@ source is known or estimated to be small), `true` (if it turns out to be small) 
 
 # Types whose values are equal in Arrow if and only if they are in Spark.
 _COMPARED_ALIKE = (DecimalType, StringType, DateType, TimestampType, TimestampNTZType)
-_OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 _IDENTITY = "delta.identity."
 
 
@@ -174,7 +174,7 @@ def _of_reads(transaction: Transaction, reads: TargetReads) -> str | None:
             needed = f"clauses or constraints need {attribute.name!r} of the {side}"
             if not survives(attribute.data_type):
                 return f"{needed}, of type {attribute.data_type.simpleString()}"
-            if side == "target" and _OF_LIMITED_LENGTH in columns[attribute.name].metadata:
+            if side == "target" and OF_LIMITED_LENGTH in columns[attribute.name].metadata:
                 return f"{needed}, which is of limited length"
     # The values of inserts and those of updates then come from a query each.
     for clause in transaction.merge.clauses:
@@ -224,7 +224,7 @@ def _of_partitions(transaction: Transaction) -> str | None:
         of_partitions = f"it is partitioned by {name!r}"
         if not (isinstance(kind, (IntegralType, DateType, StringType)) and survives(kind)):
             return f"{of_partitions}, of type {kind.simpleString()}"
-        if _OF_LIMITED_LENGTH in metadata:
+        if OF_LIMITED_LENGTH in metadata:
             return f"{of_partitions}, which is of limited length"
         if not (transaction.metadata.has_random_directories or is_plain(name)):
             return f"{of_partitions}, whose name is escaped in the names of directories"
@@ -240,7 +240,7 @@ def _of_keys(transaction: Transaction, conjuncts: Sequence[Equality]) -> str | N
         kind = equality.data_type
         if not _is_compared_alike(kind, equality.compared_as):
             return f"{name!r} is compared as {equality.compared_as.simpleString()}"
-        if _OF_LIMITED_LENGTH in columns[name].metadata:
+        if OF_LIMITED_LENGTH in columns[name].metadata:
             return f"{name!r} is of limited length"
     return times_read_differently(
         transaction.merge.spark, [equality.data_type for equality in conjuncts]

@@ -1,7 +1,6 @@
 """A server that speaks as much of S3's protocol as one driver of Spark and Arrow need, on loopback.
 
-`make demo ON=object_store` keeps tables in it, and tests of object stores ask it. It knows no
-uploads in parts, which files above 64 MB would take.
+`make demo ON=object_store` keeps tables in it, and tests of object stores ask it.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ from typing import ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
+
+from assets.object_uploads import Uploads, read_body
 
 _PAGE = 1_000
 
@@ -74,6 +75,7 @@ class ObjectStore:
         refusal: With it, every request is answered with an error of these words.
         access_key: With it, requests that do not name it are refused. It is no proof, as signatures
             are, but nobody guesses it.
+        uploads: Objects that come in parts.
         lock: Held while a request is answered: puts that must not replace an object are atomic.
     """
 
@@ -82,6 +84,7 @@ class ObjectStore:
     reads: int = 0
     refusal: str | None = None
     access_key: str | None = None
+    uploads: Uploads = field(default_factory=Uploads)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def put(self, path: str, content: bytes = b"") -> None:
@@ -150,10 +153,10 @@ class _Requests(BaseHTTPRequestHandler):
         self._answer(b"")
 
     def do_PUT(self) -> None:
-        self._answer(self._body())
+        self._answer(read_body(self.rfile, self.headers))
 
     def do_POST(self) -> None:
-        self._answer(self._body())
+        self._answer(read_body(self.rfile, self.headers))
 
     def do_DELETE(self) -> None:
         self._answer(b"")
@@ -176,6 +179,8 @@ class _Requests(BaseHTTPRequestHandler):
                 self._send(204, b"")
             elif self.command == "POST" and "delete" in query:
                 self._delete_each(path.rstrip("/"), body)
+            elif query.keys() & {"uploads", "uploadId"}:
+                self._upload(path, query, body)
             else:
                 self._refuse(501, "NotImplemented", f"{self.command} with {sorted(query)}")
 
@@ -214,6 +219,29 @@ class _Requests(BaseHTTPRequestHandler):
         else:
             self._refuse(404, "NoSuchKey", "There is no object to copy.")
 
+    def _upload(self, path: str, query: dict[str, list[str]], body: bytes) -> None:
+        """Begin, continue, complete or give up an upload in parts."""
+        uploads, upload = self.store.uploads, query.get("uploadId", [""])[0]
+        try:
+            if self.command == "POST" and "uploads" in query:
+                begun = f"<UploadId>{uploads.begin()}</UploadId>"
+                result = f"<InitiateMultipartUploadResult>{begun}</InitiateMultipartUploadResult>"
+                self._send(200, result.encode())
+            elif self.command == "PUT":
+                number = query["partNumber"][0]
+                uploads.add(upload, int(number), body)
+                self._send(200, b"", {"ETag": f'"{number}"'})
+            elif self.command == "POST":
+                self.store.put(path, uploads.complete(upload))
+                etag = '<ETag>"1"</ETag>'
+                result = f"<CompleteMultipartUploadResult>{etag}</CompleteMultipartUploadResult>"
+                self._send(200, result.encode())
+            else:
+                uploads.forget(upload)
+                self._send(204, b"")
+        except KeyError:
+            self._refuse(404, "NoSuchUpload", "There is no such upload.")
+
     def _delete_each(self, bucket: str, body: bytes) -> None:
         for element in ElementTree.fromstring(body).iter():
             if element.tag.rpartition("}")[2] == "Key":
@@ -222,21 +250,6 @@ class _Requests(BaseHTTPRequestHandler):
 
     def _names(self, access_key: str) -> bool:
         return f"Credential={access_key}/" in (self.headers.get("Authorization") or "")
-
-    def _body(self) -> bytes:
-        """What the request brings; Amazon's clients send it in chunks, with checksums after it."""
-        sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if "aws-chunked" not in (self.headers.get("Content-Encoding") or ""):
-            return sent
-        body = bytearray()
-        while sent:
-            head, _, sent = sent.partition(b"\r\n")
-            size = int(head.partition(b";")[0], 16)
-            if not size:
-                break
-            body += sent[:size]
-            sent = sent[size + len(b"\r\n") :]
-        return bytes(body)
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         text = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"

@@ -19,7 +19,7 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Of the Hadoop release that pyspark 4.2.0 ships; it brings the bundle of the AWS SDK it was
 # built with.
-_S3A_PACKAGE = "org.apache.hadoop:hadoop-aws:3.5.0"
+S3A_PACKAGE = "org.apache.hadoop:hadoop-aws:3.5.0"
 
 # A session of our own is tuned for one machine; these are Spark's and Delta's defaults again.
 _MANY_MACHINES = {
@@ -79,7 +79,7 @@ def _object_store() -> dict[str, Any]:
             f"DELTAWEAVE_TABLES is {tables!r}; the environment object_store needs s3a://bucket/…"
         )
     s3a = {
-        "spark.jars.packages": _S3A_PACKAGE,
+        "spark.jars.packages": S3A_PACKAGE,
         "spark.hadoop.fs.s3a.endpoint.region": os.environ["AWS_REGION"],
     }
     if endpoint:  # of other stores than Amazon's, which know no buckets as host names

@@ -64,8 +64,8 @@ class OwnFiles:
                 context.setLocalProperty(_PREFIX, before)  # type: ignore[arg-type]
 
     def change_feed(self) -> str:
-        """The directory for files of the change feed in a table on a local disk."""
-        return str(self.log.dataPath().suffix(f"/{CHANGE_FEED}").toUri().getPath())
+        """The location of the directory for files of the change feed."""
+        return f"{self.log.dataPath().toString()}/{CHANGE_FEED}"
 
     @contextmanager
     def deleted_unless_committed(self) -> Iterator[None]:

@@ -4,6 +4,7 @@
 - `data_files`: which tables' data files the engine can write, and the AddFile actions for them.
 - `deletion_vectors`: writes deletion vectors, on the driver or in a Spark job.
 - `united_vectors`: marks a merge's rows in files that others have marked since.
+- `object_stores`: which stores Python opens as Spark does, and how.
 - `missing_statistics`: computes statistics for files that were written without them.
 """
 
@@ -35,6 +36,7 @@ from deltaweave.delta.files.deletion_vectors import (
     vectors_writable,
 )
 from deltaweave.delta.files.missing_statistics import compute_missing_statistics
+from deltaweave.delta.files.object_stores import settings_for_arrow
 from deltaweave.delta.files.united_vectors import MarkedSince, marked_rows, without_files
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "marked_rows",
     "may_mark_here",
     "row_schema",
+    "settings_for_arrow",
     "survives",
     "table_columns",
     "times_read_differently",

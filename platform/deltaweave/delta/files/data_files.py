@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit import Transaction
+from deltaweave.delta.files.object_stores import settings_for_arrow
 from deltaweave.delta.log import FileList, actions
 from deltaweave.delta.releases import arrow_type
 
@@ -102,7 +103,10 @@ def why_not_writable(transaction: Transaction) -> str | None:
     if transaction.hadoop_settings.get(_ENCRYPTION):
         return "files may be encrypted"
     if not transaction.data_path.startswith("file:"):
-        return "the table is not on a file system that Python opens"
+        settings = settings_for_arrow(
+            merge.spark, transaction.directory, transaction.hadoop_settings
+        )
+        return settings if isinstance(settings, str) else None
     return None
 
 

@@ -11,8 +11,8 @@ from deltaweave.engine.find.candidates import (
 from deltaweave.engine.find.driver_pairs import (
     DriverPairs,
     by_file,
-    local_paths,
     name_of,
+    own_locations,
     pairs_on_driver,
 )
 from deltaweave.engine.find.driver_partitions import (
@@ -55,10 +55,10 @@ __all__ = [
     "hold_match",
     "in_threads",
     "index_new_files",
-    "local_paths",
     "most_on_driver",
     "moved_matches",
     "name_of",
+    "own_locations",
     "pairs_on_driver",
     "stored_index",
     "touched_files_of_pairs",

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -38,11 +37,11 @@ from deltaweave.engine.find.driver_keys import (
     keys_of_source,
 )
 from deltaweave.engine.find.driver_partitions import PartitionColumns, PartitionValues
-from deltaweave.engine.find.driver_scan import FILE_NUMBER, ROW_INDEX, KeyScan, rows_of
+from deltaweave.engine.find.driver_scan import FILE_NUMBER, ROW_INDEX, KeyScan
 from deltaweave.engine.find.driver_size import Held, most_on_driver
 from deltaweave.engine.find.pairs import Pairs
 from deltaweave.engine.source import CollectedSource
-from deltaweave.engine.tasks import NotRewritableError
+from deltaweave.engine.tasks import NotRewritableError, Storage
 
 if TYPE_CHECKING:
     import numpy
@@ -88,6 +87,7 @@ def pairs_on_driver(
     conjuncts: Sequence[Equality],
     *,
     with_insertable: bool,
+    storage: Storage,
     new_calendar: bool,
 ) -> DriverPairs:
     """Find the pairs in the candidate files.
@@ -98,6 +98,7 @@ def pairs_on_driver(
         source: The source's rows.
         conjuncts: The equalities that the ON condition consists of.
         with_insertable: Whether the pairs have `INSERTABLE`.
+        storage: Where the files lie.
         new_calendar: As `assumes_new_calendar` says.
 
     Raises:
@@ -107,16 +108,26 @@ def pairs_on_driver(
     import numpy as np
     import pyarrow as pa
 
-    paths = local_paths(candidates)
+    locations = own_locations(candidates)
     columns = key_columns(transaction, conjuncts)
     keys = keys_of_source(source, columns)
-    names = [name_of(location) for location in candidates.rows["location"].to_pylist()]
+    names = [name_of(location) for location in locations]
     partitioned_by = PartitionColumns.of(transaction)
     texts = candidates.rows["partition"].to_pylist()
     partitions = [partitioned_by.of_file(text) for text in texts]
     spark = transaction.merge.spark
     master = str(spark.sparkContext.master)
-    found, num_rows = _joined(master, paths, partitions, columns, keys, new_calendar=new_calendar)
+    stored = [column for column in columns if not column.is_of_partition]
+    scan = KeyScan(
+        storage,
+        locations,
+        new_calendar,
+        stored,
+        {column.name: keys[column.name].unique() for column in stored},
+        _of_log(columns, partitions),
+        Held(limits.MAX_POSSIBLE_BYTES_ON_DRIVER, "the rows that have keys of the source"),
+    )
+    found, num_rows = _joined(master, scan, columns, keys)
     numbers = found[FILE_NUMBER].to_numpy()
     rows, source_rows = found[ROW_INDEX].to_numpy(), found[SOURCE_NUMBER].to_numpy()
     marked = _marked(transaction, candidates, np.unique(numbers).tolist())
@@ -158,15 +169,16 @@ def by_file(changes: pyarrow.Table) -> dict[str, pyarrow.Table]:
     }
 
 
-def local_paths(files: FileList) -> list[str]:
-    """The files' paths in the driver's file system, in their order.
+def own_locations(files: FileList) -> list[str]:
+    """The files' locations, not encoded, in their order.
 
     Raises:
         NotRewritableError: A file is not below the table's directory (as in shallow clones).
     """
     if not are_own(files).all():
         raise NotRewritableError("a file is not in the table's directory")
-    return [location.removeprefix("file:") for location in files.rows["location"].to_pylist()]
+    locations: list[str] = files.rows["location"].to_pylist()
+    return locations
 
 
 def name_of(location: str) -> str:
@@ -175,13 +187,7 @@ def name_of(location: str) -> str:
 
 
 def _joined(
-    master: str,
-    paths: Sequence[str],
-    partitions: Sequence[PartitionValues],
-    columns: Sequence[KeyColumn],
-    keys: pyarrow.Table,
-    *,
-    new_calendar: bool,
+    master: str, scan: KeyScan, columns: Sequence[KeyColumn], keys: pyarrow.Table
 ) -> tuple[pyarrow.Table, list[int]]:
     """File number, row index and source row's number of each match, in the files' order.
 
@@ -190,17 +196,8 @@ def _joined(
     import pyarrow as pa
 
     names = [name for column in columns for name in column.joined]
-    stored = [column for column in columns if not column.is_of_partition]
-    scan = KeyScan(
-        paths,
-        stored,
-        {column.name: keys[column.name].unique() for column in stored},
-        _of_log(columns, partitions),
-        Held(limits.MAX_POSSIBLE_BYTES_ON_DRIVER, "the rows that have keys of the source"),
-    )
-    count = partial(rows_of, fields=[column.field for column in stored], new_calendar=new_calendar)
     with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
-        num_rows = list(threads.map(count, paths))
+        num_rows = list(threads.map(scan.num_rows, range(len(scan.locations))))
         if sum(num_rows) > most_on_driver(limits.MAX_TARGET_ROWS_ON_DRIVER, master):
             raise NotRewritableError(f"the candidate files have {sum(num_rows)} rows")
         parts = list(threads.map(scan.possible_rows, _groups(num_rows)))

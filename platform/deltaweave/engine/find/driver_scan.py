@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from deltaweave.engine import limits
 from deltaweave.engine.find.driver_keys import KeyColumn
 from deltaweave.engine.find.driver_size import Held
-from deltaweave.engine.tasks import check_copyable, check_zones, opened
+from deltaweave.engine.tasks import Storage, check_copyable, check_zones
 
 if TYPE_CHECKING:
     import pyarrow
@@ -25,29 +25,23 @@ ROW_INDEX = "row"
 _ROWS_AT_ONCE = 16_384
 
 
-def rows_of(path: str, fields: Sequence[pyarrow.Field], *, new_calendar: bool) -> int:
-    """How many rows a file has; raises NotRewritableError if Arrow may read its keys wrongly."""
-    import pyarrow as pa
-
-    with opened(path) as file:
-        check_copyable(file, pa.schema(fields), new_calendar=new_calendar)
-        check_zones(file, fields)
-        return int(file.metadata.num_rows)
-
-
 @dataclass(frozen=True)
 class KeyScan:
     """What to read of files.
 
     Attributes:
-        paths: The files.
+        storage: Where the files lie.
+        locations: The files'.
+        new_calendar: As `assumes_new_calendar` says.
         columns: The compared columns that they store, or would.
         of_source: The source's distinct values of each of these, by its name.
         of_log: The keys that the log has for each file, by the names in joins.
         held: Counts what is found.
     """
 
-    paths: Sequence[str]
+    storage: Storage
+    locations: Sequence[str]
+    new_calendar: bool
     columns: Sequence[KeyColumn]
     of_source: Mapping[str, pyarrow.Array]
     of_log: Mapping[str, pyarrow.ChunkedArray]
@@ -61,11 +55,25 @@ class KeyScan:
         kinds |= {name: values.type for name, values in self.of_log.items()}
         return pa.schema({FILE_NUMBER: pa.int64(), ROW_INDEX: pa.int64(), **kinds}).empty_table()
 
+    def num_rows(self, number: int) -> int:
+        """How many rows a file has; NotRewritableError if Arrow may read its keys wrongly.
+
+        Args:
+            number: The file, by its place in `locations`.
+        """
+        import pyarrow as pa
+
+        fields = [column.field for column in self.columns]
+        with self.storage.opened(self.locations[number]) as file:
+            check_copyable(file, pa.schema(fields), new_calendar=self.new_calendar)
+            check_zones(file, fields)
+            return int(file.metadata.num_rows)
+
     def possible_rows(self, numbers: Sequence[int]) -> pyarrow.Table:
         """The keys and places of the rows of which each stored key is one of the source's.
 
         Args:
-            numbers: The files to read, by their places in `paths`.
+            numbers: The files to read, by their places in `locations`.
 
         Raises:
             NotRewritableError: They are too big, with those that other threads found.
@@ -90,7 +98,7 @@ class KeyScan:
         import pyarrow as pa
 
         start = 0
-        with opened(self.paths[number]) as file:
+        with self.storage.opened(self.locations[number]) as file:
             for num_rows, keys in _keys(file, self.columns):
                 places = np.arange(start, start + num_rows, dtype=np.int64)
                 of_file = {FILE_NUMBER: np.full(num_rows, number), ROW_INDEX: places}

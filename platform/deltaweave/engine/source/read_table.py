@@ -27,7 +27,8 @@ from deltaweave.delta.scan import SourceFiles
 from deltaweave.delta.statement import Equality, ResolvedMerge, TargetReads
 from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, INSERT_CLAUSE, KEY, NO_CLAUSE, READ
-from deltaweave.engine.tasks import NotRewritableError, all_rows
+from deltaweave.engine.storages import storage_of
+from deltaweave.engine.tasks import NotRewritableError, Storage, all_rows
 
 if TYPE_CHECKING:
     import pyarrow
@@ -87,8 +88,12 @@ def rows_of_table(
     columns = _columns(merge, source, conjuncts, values_of, reads)
     if columns is None:
         return None
+    log = source.table.log
+    storage = storage_of(merge.spark, log.dataPath(), log.newDeltaHadoopConf())
+    if storage is None:
+        return None
     try:
-        return _as_collected(merge, _read(source, columns.all), columns, reads)
+        return _as_collected(merge, _read(source, storage, columns.all), columns, reads)
     except (NotRewritableError, OSError, MemoryError, pa.ArrowException) as error:
         logger.info("%s: Spark reads the source: %s", merge.table, error)
         return None
@@ -134,8 +139,7 @@ def _are_read_alike(source: SourceFiles, columns: Sequence[StructField]) -> bool
     """Whether Arrow reads these columns of the table as Spark does, as far as the log tells."""
     table, files = source.table, source.files
     return (
-        files.data_path.startswith("file:")
-        and files.size_in_bytes <= limits.MAX_ESTIMATED_BYTES_ON_DRIVER
+        files.size_in_bytes <= limits.MAX_ESTIMATED_BYTES_ON_DRIVER
         and (files.num_records or 0) <= limits.MAX_ROWS_ON_DRIVER
         and not files.num_vectors
         and bool(are_own(files).all())
@@ -148,7 +152,7 @@ def _are_read_alike(source: SourceFiles, columns: Sequence[StructField]) -> bool
     )
 
 
-def _read(source: SourceFiles, columns: Sequence[StructField]) -> pyarrow.Table:
+def _read(source: SourceFiles, storage: Storage, columns: Sequence[StructField]) -> pyarrow.Table:
     """The rows of the files, one after the other, with columns by the names of the table."""
     import pyarrow as pa
 
@@ -158,7 +162,7 @@ def _read(source: SourceFiles, columns: Sequence[StructField]) -> pyarrow.Table:
     parts, num_rows, size = [schema.empty_table()], 0, 0
     for location in source.files.rows["location"].to_pylist():
         most = limits.MAX_ROWS_ON_DRIVER - num_rows, limits.MAX_BYTES_ON_DRIVER - size
-        parts.append(all_rows(location.removeprefix("file:"), schema, *most, new_calendar=is_new))
+        parts.append(all_rows(storage, location, schema, *most, new_calendar=is_new))
         num_rows, size = num_rows + parts[-1].num_rows, size + parts[-1].nbytes
     rows = pa.concat_tables(parts).combine_chunks()
     return rows.rename_columns([column.name for column in columns])

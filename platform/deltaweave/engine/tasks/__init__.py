@@ -20,10 +20,10 @@ from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
 from deltaweave.engine.tasks.parquet_rewrite import (
     REWRITTEN_SCHEMA,
     as_stored,
-    local_path,
     rewrite_rows,
     rewriter,
 )
+from deltaweave.engine.tasks.storage import Disk, ObjectStore, Storage, location_of
 from deltaweave.engine.tasks.stored_rows import all_rows, rows_at
 from deltaweave.engine.tasks.table_format import (
     NotRewritableError,
@@ -31,8 +31,6 @@ from deltaweave.engine.tasks.table_format import (
     check_copyable,
     check_zones,
     estimated_bytes,
-    make_directory,
-    opened,
     write_file,
 )
 
@@ -41,7 +39,10 @@ __all__ = [
     "HOLDERS_SCHEMA",
     "REWRITTEN_SCHEMA",
     "ChangeFile",
+    "Disk",
     "NotRewritableError",
+    "ObjectStore",
+    "Storage",
     "TableFormat",
     "all_rows",
     "as_stored",
@@ -52,9 +53,7 @@ __all__ = [
     "filters_of",
     "holders_of",
     "images",
-    "local_path",
-    "make_directory",
-    "opened",
+    "location_of",
     "rewrite_rows",
     "rewriter",
     "rows_at",

@@ -5,12 +5,11 @@ Tasks on executors and the driver use it. It needs only pyarrow.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from deltaweave.engine.tasks.table_format import TableFormat, make_directory
+from deltaweave.engine.tasks.table_format import TableFormat
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,7 +27,7 @@ class ChangeFile:
 
     def __init__(self, table: TableFormat, directory: str) -> None:
         self._table = table
-        self._path = os.path.join(directory, table.new_name(of_change_feed=True))
+        self._directory, self._name = directory, table.new_name(of_change_feed=True)
         self._stack = ExitStack()
         self._writer: pyarrow.parquet.ParquetWriter | None = None
         self.written: tuple[str, int] | None = None
@@ -49,20 +48,23 @@ class ChangeFile:
         """Write what is left of it."""
         self._stack.close()
         if self._writer is not None:
-            self.written = os.path.basename(self._path), os.path.getsize(self._path)
+            self.written = self._name, self._table.storage.size(self._location)
 
     def delete(self) -> None:
         """Delete it, whatever is written of it."""
         try:
             self._stack.close()
         finally:
-            if os.path.exists(self._path):
-                os.remove(self._path)
+            self._table.storage.delete(self._location)
+
+    @property
+    def _location(self) -> str:
+        return f"{self._directory}/{self._name}"
 
     def _open(self, schema: pyarrow.Schema) -> pyarrow.parquet.ParquetWriter:
         if self._writer is None:
-            make_directory(os.path.dirname(self._path), self._table.mode)
-            writing = self._table.writer(self._path, True, schema)
+            self._table.storage.make_directory(self._directory)
+            writing = self._table.writer(self._location, True, schema)
             self._writer = self._stack.enter_context(writing)
         return self._writer
 

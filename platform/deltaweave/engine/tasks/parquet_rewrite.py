@@ -7,21 +7,18 @@ after the other, so that a task holds one row group and the changed rows of its 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
 from deltaweave.engine.tasks.file_statistics import Statistics
+from deltaweave.engine.tasks.storage import location_of
 from deltaweave.engine.tasks.stored_rows import FirstRow, row_groups, with_ids, with_ids_of
 from deltaweave.engine.tasks.table_format import (
     NotRewritableError,
     TableFormat,
     check_copyable,
-    opened,
 )
 
 if TYPE_CHECKING:
@@ -57,12 +54,12 @@ def rewriter(
 ) -> Callable[[tuple[Any, ...], pyarrow.Table], pyarrow.Table]:
     """The function for `applyInArrow`: the changed rows of one file in, one row about it out.
 
-    The file comes first (see `local_path`), then what `rewrite_file` takes.
+    The file comes first (see `location_of`), then what `rewrite_file` takes.
 
     Args:
         table: How to write.
-        with_vectors: Paths of files in which rows are marked as deleted, which Spark rewrites.
-        first_rows: Those of the files by their paths, if the table tracks rows.
+        with_vectors: Locations of files in which rows are marked as deleted, which Spark rewrites.
+        first_rows: Those of the files by their locations, if the table tracks rows.
     """
 
     def rewrite(key: tuple[Any, ...], changes: pyarrow.Table) -> pyarrow.Table:
@@ -71,12 +68,13 @@ def rewriter(
         file = key[0].as_py()
         done, refused = Rewritten(None), None
         try:
-            path = local_path(file)
-            if path in with_vectors:
+            location = location_of(file)
+            if location in with_vectors:
                 raise NotRewritableError("rows in it are marked deleted")
-            if table.tracking is not None and path not in first_rows:
+            if table.tracking is not None and location not in first_rows:
                 raise NotRewritableError("its rows have no ids yet")
-            done = rewrite_file(path, changes.remove_column(0), table, first_rows.get(path))
+            first_row = first_rows.get(location)
+            done = rewrite_file(location, changes.remove_column(0), table, first_row)
         except NotRewritableError as error:
             refused = str(error)
         except Exception as error:  # of pyarrow, or of the file system
@@ -92,21 +90,13 @@ def rewriter(
     return rewrite
 
 
-def local_path(file: str) -> str:
-    """The path of a file given as Spark's `_metadata.file_path` (absolute, percent-encoded)."""
-    parts = urlsplit(file)
-    if parts.scheme not in ("", "file"):
-        raise NotRewritableError(f"{parts.scheme} is no file system that is open to pyarrow")
-    return unquote(parts.path)
-
-
 def rewrite_file(
-    path: str, changes: pyarrow.Table, table: TableFormat, first_row: FirstRow | None = None
+    location: str, changes: pyarrow.Table, table: TableFormat, first_row: FirstRow | None = None
 ) -> Rewritten:
     """Write the new file into the directory of the old one.
 
     Args:
-        path: The file.
+        location: The file's.
         changes: A row per change: its place in the file (int64), whether it is deleted (boolean),
             whether its new values break a constraint (boolean), and these values in the order of
             the table's columns (struct). A row that several source rows delete may occur more than
@@ -126,7 +116,7 @@ def rewrite_file(
         raise NotRewritableError("a new row breaks a constraint")  # which Delta's writer tells
     new_rows = as_stored(values, table.schema)
     deleted = is_deleted.to_numpy().astype(bool)
-    return rewrite_rows(path, indexes, deleted, new_rows, table, first_row)
+    return rewrite_rows(location, indexes, deleted, new_rows, table, first_row)
 
 
 def as_stored(values: pyarrow.ChunkedArray, schema: pyarrow.Schema) -> pyarrow.Table:
@@ -138,7 +128,7 @@ def as_stored(values: pyarrow.ChunkedArray, schema: pyarrow.Schema) -> pyarrow.T
 
 
 def rewrite_rows(
-    path: str,
+    location: str,
     indexes: Any,
     deleted: Any,
     new_rows: pyarrow.Table,
@@ -148,7 +138,7 @@ def rewrite_rows(
     """The same as `rewrite_file`, of changes as arrays.
 
     Args:
-        path: The file.
+        location: The file's.
         indexes: Places in the file, ascending, each once (int64).
         deleted: For each of them, whether its row is deleted (boolean).
         new_rows: A row for each of them; any row where it is deleted.
@@ -156,20 +146,19 @@ def rewrite_rows(
         first_row: That of the file, if the table tracks rows.
     """
     name = table.new_name()
-    target = os.path.join(os.path.dirname(path), name)
+    new = f"{location.rpartition('/')[0]}/{name}"
     try:
         with change_file(table) as feed:
             changes = _Changes(indexes, deleted, new_rows, first_row, feed)
-            statistics = _write(path, target, changes, table)
+            statistics = _write(location, new, changes, table)
     except BaseException:
-        with suppress(FileNotFoundError):
-            os.remove(target)
+        table.storage.delete(new)
         raise
     recorded = None if feed is None else feed.written
     if not statistics.num_records:
-        os.remove(target)
+        table.storage.delete(new)
         return Rewritten(None, recorded)
-    return Rewritten((name, os.path.getsize(target), statistics.to_json()), recorded)
+    return Rewritten((name, table.storage.size(new), statistics.to_json()), recorded)
 
 
 @dataclass(frozen=True)
@@ -183,15 +172,15 @@ class _Changes:
     feed: ChangeFile | None
 
 
-def _write(path: str, target: str, changes: _Changes, table: TableFormat) -> Statistics:
+def _write(location: str, new: str, changes: _Changes, table: TableFormat) -> Statistics:
     """Write the new file, row group by row group, and return its statistics."""
     import numpy as np
     import pyarrow as pa
 
     statistics = Statistics(json.loads(table.statistics), table.string_prefix)
-    with opened(path) as old:
+    with table.storage.opened(location) as old:
         check_copyable(old, table.file_schema, new_calendar=table.new_calendar)
-        with table.writer(target, _with_dictionary(old)) as writer:
+        with table.writer(new, _with_dictionary(old)) as writer:
             start = 0
             for part in row_groups(old, table.file_schema):
                 here = slice(*np.searchsorted(changes.indexes, (start, start + part.num_rows)))

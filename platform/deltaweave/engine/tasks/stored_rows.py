@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from deltaweave.engine.tasks.storage import Storage
 from deltaweave.engine.tasks.table_format import (
     NotRewritableError,
     TableFormat,
     check_copyable,
     check_zones,
-    opened,
 )
 
 if TYPE_CHECKING:
@@ -58,12 +58,19 @@ def _as_of_table(rows: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
 
 
 def all_rows(
-    path: str, schema: pyarrow.Schema, max_rows: int, max_bytes: int, *, new_calendar: bool
+    storage: Storage,
+    location: str,
+    schema: pyarrow.Schema,
+    max_rows: int,
+    max_bytes: int,
+    *,
+    new_calendar: bool,
 ) -> pyarrow.Table:
     """All rows of a file, with some columns of its table.
 
     Args:
-        path: The file.
+        storage: Where the file lies.
+        location: The file's.
         schema: The columns, by the names in files.
         max_rows: The most rows that there may be.
         max_bytes: The most bytes that they may have in memory.
@@ -75,7 +82,7 @@ def all_rows(
     import pyarrow as pa
 
     parts, size = [schema.empty_table()], 0
-    with opened(path) as file:
+    with storage.opened(location) as file:
         check_copyable(file, schema, new_calendar=new_calendar)
         check_zones(file, schema)
         if (num_rows := file.metadata.num_rows) > max_rows:
@@ -92,11 +99,11 @@ def all_rows(
     return pa.concat_tables(parts)
 
 
-def rows_at(path: str, places: Any, table: TableFormat, max_bytes: int) -> pyarrow.Table:
+def rows_at(location: str, places: Any, table: TableFormat, max_bytes: int) -> pyarrow.Table:
     """The rows of a file at some places.
 
     Args:
-        path: The file.
+        location: The file's.
         places: Their numbers in the file (int64, ascending).
         table: What files of the table look like.
         max_bytes: The most bytes that they may have in memory.
@@ -108,7 +115,7 @@ def rows_at(path: str, places: Any, table: TableFormat, max_bytes: int) -> pyarr
     import pyarrow as pa
 
     parts, start, size = [], 0, 0
-    with opened(path) as old:
+    with table.storage.opened(location) as old:
         check_copyable(old, table.schema, new_calendar=table.new_calendar)
         names = _stored_names(old, table.schema)
         first = np.cumsum(

@@ -6,14 +6,14 @@ Tasks on executors and the driver use it. It needs only pyarrow.
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltaweave.engine.tasks.file_statistics import Statistics
+from deltaweave.engine.tasks.storage import Storage
 
 if TYPE_CHECKING:
     import pyarrow
@@ -52,7 +52,7 @@ class TableFormat:
             are in the calendar that it uses.
         new_calendar: Whether Spark takes the dates of files that name no version for dates of that
             calendar.
-        mode: Their permissions, as `chmod` takes them.
+        storage: Where they lie.
         file_prefix: What file names begin with.
         change_feed: The directory for the files of the change data feed, if the table keeps one.
         tracking: The names of the columns that keep row ids and commit versions of rows that came
@@ -66,7 +66,7 @@ class TableFormat:
     string_prefix: int
     spark_version: str
     new_calendar: bool
-    mode: int
+    storage: Storage
     file_prefix: str = ""
     change_feed: str | None = None
     tracking: tuple[str, str] | None = None
@@ -86,29 +86,32 @@ class TableFormat:
 
     @contextmanager
     def writer(
-        self, path: str, dictionaries: Sequence[str] | bool, schema: pyarrow.Schema | None = None
+        self,
+        location: str,
+        dictionaries: Sequence[str] | bool,
+        schema: pyarrow.Schema | None = None,
     ) -> Iterator[pyarrow.parquet.ParquetWriter]:
         """A writer of a new file.
 
         Args:
-            path: The file, which must not be there.
+            location: That of the file, which must not be there.
             dictionaries: The columns with a dictionary, or whether all have one.
             schema: Its columns, if they are not those of the table.
         """
         import pyarrow.parquet as pq
 
-        # Whatever this process's umask is; but some mounts refuse to change permissions.
-        with open(path, "xb") as file, suppress(OSError):
-            os.fchmod(file.fileno(), self.mode)
-        with pq.ParquetWriter(
-            path,
-            self.file_schema if schema is None else schema,
-            compression=self.codec,
-            use_dictionary=dictionaries,
-            store_decimal_as_integer=True,
-            store_schema=False,
-            write_page_index=True,
-        ) as writer:
+        with (
+            self.storage.created(location) as file,
+            pq.ParquetWriter(
+                file,
+                self.file_schema if schema is None else schema,
+                compression=self.codec,
+                use_dictionary=dictionaries,
+                store_decimal_as_integer=True,
+                store_schema=False,
+                write_page_index=True,
+            ) as writer,
+        ):
             yield writer
             # Not as metadata of the schema: that is not written without the schema itself.
             writer.add_key_value_metadata({_SPARK_VERSION: self.spark_version.encode()})
@@ -118,43 +121,21 @@ def write_file(directory: str, rows: pyarrow.Table, table: TableFormat) -> tuple
     """Write rows as a new file, and return its name, its size in bytes and its statistics as JSON.
 
     Args:
-        directory: Where to write it.
+        directory: The location of its directory.
         rows: Its rows, at least one, in the table's schema.
         table: How to write.
     """
     name = table.new_name()
-    path = os.path.join(directory, name)
+    location = f"{directory}/{name}"
     statistics = Statistics(json.loads(table.statistics), table.string_prefix)
     try:
-        with table.writer(path, True) as writer:
+        with table.writer(location, True) as writer:
             writer.write_table(rows)
         statistics.add(rows)
     except BaseException:
-        if os.path.exists(path):
-            os.remove(path)
+        table.storage.delete(location)
         raise
-    return name, os.path.getsize(path), statistics.to_json()
-
-
-def make_directory(directory: str, file_mode: int) -> None:
-    """Make the directory, if it is not there, for those who may read and write such files."""
-    try:
-        os.mkdir(directory)
-    except FileExistsError:
-        return
-    inherited = os.stat(directory).st_mode & 0o7000  # such as the group's bit
-    with suppress(OSError):
-        os.chmod(directory, inherited | file_mode | (file_mode & 0o444) >> 2)
-
-
-def opened(path: str) -> pyarrow.parquet.ParquetFile:
-    """A file, open for reading; times stored as INT96 are read as microseconds.
-
-    It is not mapped: a mapped file that disappears on a network's disk would end the process.
-    """
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
+    return name, table.storage.size(location), statistics.to_json()
 
 
 def estimated_bytes(file: pyarrow.parquet.ParquetFile) -> int:

@@ -41,13 +41,12 @@ from deltaweave.delta.statement import (
     target_reads,
 )
 from deltaweave.engine import limits
-from deltaweave.engine.find import in_threads, local_paths, most_on_driver
+from deltaweave.engine.find import in_threads, most_on_driver, own_locations
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.tasks import (
     NotRewritableError,
     TableFormat,
     check_copyable,
-    opened,
 )
 from deltaweave.engine.tasks import (
     estimated_bytes as bytes_in_memory,
@@ -126,14 +125,14 @@ def threads_that_copy(files: FileList, table: TableFormat) -> int:
         NotRewritableError: Arrow may not copy a file, or there is too much.
     """
 
-    def sizes(path: str) -> tuple[int, int]:
-        with opened(path) as file:
+    def sizes(location: str) -> tuple[int, int]:
+        with table.storage.opened(location) as file:
             check_copyable(file, table.schema, new_calendar=table.new_calendar)
             groups = (file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
             of_file = bytes_in_memory(file)
             return of_file, of_file * max(groups, default=0) // max(file.metadata.num_rows, 1)
 
-    found = list(in_threads(sizes, local_paths(files)))
+    found = list(in_threads(sizes, own_locations(files)))
     size = sum(of_file for of_file, _ in found)
     master = str(files.spark.sparkContext.master)
     if size > most_on_driver(limits.MAX_COPIED_BYTES_ON_DRIVER, master):

@@ -76,7 +76,7 @@ def record_changes(
         table: How to write.
         values: What the clauses give to changed rows.
         changes: The pairs of changed rows; of a row that several source rows delete, several.
-        touched: The paths of the files that they are in.
+        touched: The locations of the files that they are in.
         inserted: The inserted rows.
         partitioned_by: The table's partition columns.
         partitions: The partition of each file, as `FILE` names it.
@@ -88,9 +88,9 @@ def record_changes(
         feed.add([(inserted, "insert")])
         of_files = by_file(changes)
 
-        def of_file(path: str) -> list[tuple[pyarrow.Table, str]]:
-            name = name_of(f"file:{path}")
-            return _images(table, values, of_files[name], path, partitions[name])
+        def of_file(location: str) -> list[tuple[pyarrow.Table, str]]:
+            name = name_of(location)
+            return _images(table, values, of_files[name], location, partitions[name])
 
         for entries in in_threads(of_file, touched):
             feed.add(entries)
@@ -101,7 +101,7 @@ def _images(
     table: TableFormat,
     values: NewValues,
     changes: pyarrow.Table,
-    path: str,
+    location: str,
     partition: PartitionValues,
 ) -> list[tuple[pyarrow.Table, str]]:
     """The entries of the changed rows of one file."""
@@ -110,6 +110,6 @@ def _images(
     # A row that several source rows delete has several pairs.
     places, first = np.unique(changes[TARGET_ROW_ID].to_numpy(), return_index=True)
     clauses, numbers = changes[CLAUSE].to_numpy()[first], changes[NEW_ROW].to_numpy()[first]
-    stored = rows_at(path, places, table, limits.MAX_NEW_BYTES_ON_DRIVER)
+    stored = rows_at(location, places, table, limits.MAX_NEW_BYTES_ON_DRIVER)
     before = with_partition(stored, len(places), partition, values.schema.names)
     return images(before, values.rows(numbers, clauses), ~values.gives_row(clauses))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,11 +26,10 @@ from deltaweave.engine.columns import (
     SOURCE_ROW,
     TARGET_ROW_ID,
 )
-from deltaweave.engine.find import by_file, local_paths, name_of
+from deltaweave.engine.find import by_file, name_of, own_locations
 from deltaweave.engine.tasks import (
     NotRewritableError,
     TableFormat,
-    make_directory,
     rewrite_rows,
     write_file,
 )
@@ -135,12 +133,12 @@ def _write_files(
     ]
     if transaction.metadata.has_random_directories:
         parts = [replace(part, directory="") for part in parts]
-    root, paths = transaction.data_path.removeprefix("file:"), local_paths(found.fates.copied)
+    root, locations = transaction.data_path, own_locations(found.fates.copied)
     of_files = by_file(changes)
     with ThreadPoolExecutor(max_workers=found.num_threads) as threads:
         try:
             writing = [threads.submit(_write_part, root, part, found.table) for part in parts]
-            rewritten = list(threads.map(partial(_rewrite, found, of_files), paths))
+            rewritten = list(threads.map(partial(_rewrite, found, of_files), locations))
             others = [file.result() for file in writing]
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)  # what has begun is waited for
@@ -152,8 +150,8 @@ def _write_files(
 def _write_part(root: str, part: Part, table: TableFormat) -> FurtherFile:
     directory = root
     for level in filter(None, part.directory.split("/")):
-        directory = os.path.join(directory, level)
-        make_directory(directory, table.mode)
+        directory = f"{directory}/{level}"
+        table.storage.make_directory(directory)
     return FurtherFile(part.directory, part.values, write_file(directory, part.rows, table))
 
 
@@ -171,12 +169,12 @@ def _with_updated(found: Found, changes: pyarrow.Table) -> pyarrow.Table:
     return pa.concat_tables([found.inserted_rows, updated]).combine_chunks().take(pa.array(order))
 
 
-def _rewrite(found: Found, of_files: Mapping[str, pyarrow.Table], path: str) -> NewFile | None:
+def _rewrite(found: Found, of_files: Mapping[str, pyarrow.Table], location: str) -> NewFile | None:
     """Rewrite a file, without the rows that were marked before; None if no row is left."""
     import numpy as np
     import pyarrow as pa
 
-    name = name_of(f"file:{path}")
+    name = name_of(location)
     own = of_files[name]
     gone = found.pairs.marked.get(name, np.array([], dtype=np.int64))
     places = np.concatenate([own[TARGET_ROW_ID].to_numpy(), gone])
@@ -193,7 +191,7 @@ def _rewrite(found: Found, of_files: Mapping[str, pyarrow.Table], path: str) -> 
     order[has_new_row] = np.arange(new_rows.num_rows)
     new = padded.take(pa.array(order)).select(found.table.schema.names).cast(found.table.schema)
     table = replace(found.table, change_feed=None)  # `_recorded` writes it
-    return rewrite_rows(path, places, ~has_new_row, new, table).file
+    return rewrite_rows(location, places, ~has_new_row, new, table).file
 
 
 def _recorded(found: Found, changes: pyarrow.Table) -> list[ChangeFileOf]:
@@ -202,7 +200,7 @@ def _recorded(found: Found, changes: pyarrow.Table) -> list[ChangeFileOf]:
         found.table,
         found.updates,
         changes,
-        local_paths(found.scan.touched),
+        own_locations(found.scan.touched),
         found.inserted_rows,
         found.partitioned_by,
         found.pairs.partitions,

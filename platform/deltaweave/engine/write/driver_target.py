@@ -51,8 +51,7 @@ from deltaweave.engine.tasks import (
     TableFormat,
     as_stored,
     check_zones,
-    local_path,
-    opened,
+    location_of,
     rows_at,
 )
 from deltaweave.engine.write.driver_values import NewValues, refuse_above_limit, size_at_most
@@ -204,11 +203,11 @@ def _old_rows(
     of_files = by_file(pairs)
 
     def of_pairs(name: str) -> pyarrow.Table:
-        path = local_path(name)
-        with opened(path) as file:
+        location = location_of(name)
+        with table.storage.opened(location) as file:
             check_zones(file, checked)
         places, of_pair = np.unique(of_files[name][TARGET_ROW_ID].to_numpy(), return_inverse=True)
-        rows = rows_at(path, places, of_file, limits.MAX_NEW_BYTES_ON_DRIVER)
+        rows = rows_at(location, places, of_file, limits.MAX_NEW_BYTES_ON_DRIVER)
         rows = with_partition(rows, len(places), partitions[name], names)
         held.add(size_at_most(rows.nbytes, of_pair))
         return rows.take(pa.array(of_pair))

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.files import arrow_schema, assumes_new_calendar, codec, file_mode
+from deltaweave.delta.files import (
+    arrow_schema,
+    assumes_new_calendar,
+    codec,
+    file_mode,
+)
 from deltaweave.delta.scan import tracked_columns
-from deltaweave.engine.tasks import TableFormat
+from deltaweave.engine.storages import storage_of
+from deltaweave.engine.tasks import Disk, Storage, TableFormat
 
 
 def table_format(transaction: Transaction) -> TableFormat:
@@ -20,8 +26,15 @@ def table_format(transaction: Transaction) -> TableFormat:
         transaction.string_prefix_length,
         transaction.merge.spark.version,
         assumes_new_calendar(transaction.merge.spark),
-        file_mode(transaction),
+        _storage(transaction),
         transaction.own_files.prefix,
         transaction.own_files.change_feed() if transaction.metadata.keeps_change_feed else None,
         None if tracked is None else (tracked.row_id.name, tracked.commit_version.name),
     )
+
+
+def _storage(transaction: Transaction) -> Storage:
+    spark, settings = transaction.merge.spark, transaction.hadoop_settings
+    storage = storage_of(spark, transaction.directory, settings)
+    assert storage is not None, "why_not_writable"
+    return Disk(file_mode(transaction)) if isinstance(storage, Disk) else storage

@@ -130,9 +130,7 @@ def _results_of_tasks(
     transaction: Transaction, changes: DataFrame, files: FileList
 ) -> list[dict[str, Any]] | None:
     """A row of `REWRITTEN_SCHEMA` for each file; None if the executors have no pyarrow."""
-    with_vectors = frozenset(
-        row["location"].removeprefix("file:") for row in files.rows.to_pylist() if row["has_vector"]
-    )
+    with_vectors = frozenset(row["location"] for row in files.rows.to_pylist() if row["has_vector"])
     written = table_format(transaction)
     first_rows = {} if written.tracking is None else _first_rows(files)
     task = rewriter(written, with_vectors, first_rows)
@@ -152,11 +150,11 @@ def _results_of_tasks(
 
 
 def _first_rows(files: FileList) -> dict[str, tuple[int, int]]:
-    """Row id of the first row and commit version, by path, of files of a table that tracks rows."""
+    """Row id of the first row and commit version, by location, of files with tracked rows."""
     versions = zip(files.rows["location"].to_pylist(), file_versions(files), strict=True)
     row_ids = {location: each.row_ids.split("|") for location, each in versions}
     return {
-        location.removeprefix("file:"): (int(texts[0]), int(texts[1]))
+        location: (int(texts[0]), int(texts[1]))
         for location, texts in row_ids.items()
         if all(texts)
     }

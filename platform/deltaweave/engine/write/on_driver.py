@@ -140,6 +140,7 @@ def find_on_driver(
             collected,
             conjuncts,
             with_insertable=source.insertable is not None,
+            storage=table.storage,
             new_calendar=table.new_calendar,
         )
         found = _found(transaction, source, candidates, collected, pairs, driver, strategy, table)

@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 import deltaweave
 from deltaweave import Table, errors
 from deltaweave.engine import limits
-from deltaweave.engine.tasks import parquet_rewrite
+from deltaweave.engine.tasks import Disk, parquet_rewrite
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from deltaweave.tested_releases import installed_pair, line
 from tests.builders import frame, write_table
@@ -593,7 +593,7 @@ def test_a_directory_that_takes_no_new_file_is_an_error_that_names_the_file(
     pq.write_table(table, tmp_path / "old.parquet")
     schema = json.dumps({"type": "struct", "fields": []})
     written = parquet_rewrite.TableFormat(
-        table.schema, "snappy", ".parquet", schema, 32, "4.2.0", new_calendar=True, mode=0o644
+        table.schema, "snappy", ".parquet", schema, 32, "4.2.0", new_calendar=True, storage=Disk()
     )
     changes = pa.table(
         {

@@ -1,0 +1,150 @@
+"""Where data files lie: on a disk that is mounted here, or in a store that speaks S3's protocol.
+
+Tasks on executors and the driver open, write and delete files by it. It needs only pyarrow.
+
+A location is what Hadoop calls a path, not encoded: `file:/lake/a b`, `s3a://bucket/a b`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+    import pyarrow.parquet
+
+
+_LOCAL = "file:"
+
+
+class Storage(Protocol):
+    """What files are opened, written and deleted by."""
+
+    def opened(self, location: str) -> pyarrow.parquet.ParquetFile:
+        """A file, open for reading; times stored as INT96 are read as microseconds."""
+
+    def created(self, location: str) -> Any:
+        """A context with what `ParquetWriter` writes a new file to."""
+
+    def size(self, location: str) -> int:
+        """The size of a file in bytes."""
+
+    def delete(self, location: str) -> None:
+        """Delete a file, if it is there."""
+
+    def make_directory(self, location: str) -> None:
+        """Make a directory, if it is not there."""
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A disk that is mounted here.
+
+    Attributes:
+        mode: The permissions of new files, as `chmod` takes them.
+    """
+
+    mode: int = 0o666
+
+    def opened(self, location: str) -> pyarrow.parquet.ParquetFile:
+        """See `Storage`.
+
+        The file is not mapped: a mapped file that disappears on a network's disk would end the
+        process.
+        """
+        import pyarrow.parquet as pq
+
+        return pq.ParquetFile(_path(location), coerce_int96_timestamp_unit="us")
+
+    @contextmanager
+    def created(self, location: str) -> Iterator[str]:
+        """See `Storage`; the file must not be there."""
+        path = _path(location)
+        # Whatever this process's umask is; but some mounts refuse to change permissions.
+        with open(path, "xb") as file, suppress(OSError):
+            os.fchmod(file.fileno(), self.mode)
+        yield path
+
+    def size(self, location: str) -> int:
+        """See `Storage`."""
+        return os.path.getsize(_path(location))
+
+    def delete(self, location: str) -> None:
+        """See `Storage`."""
+        with suppress(FileNotFoundError):
+            os.remove(_path(location))
+
+    def make_directory(self, location: str) -> None:
+        """Make the directory, if it is not there, for those who may read and write such files."""
+        directory = _path(location)
+        try:
+            os.mkdir(directory)
+        except FileExistsError:
+            return
+        inherited = os.stat(directory).st_mode & 0o7000  # such as the group's bit
+        with suppress(OSError):
+            os.chmod(directory, inherited | self.mode | (self.mode & 0o444) >> 2)
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A store that speaks S3's protocol.
+
+    Attributes:
+        files: Arrow's client of it, which holds keys.
+    """
+
+    files: pyarrow.fs.S3FileSystem = field(repr=False)
+
+    def opened(self, location: str) -> pyarrow.parquet.ParquetFile:
+        """See `Storage`; ranges that are near to each other come by one request."""
+        import pyarrow.parquet as pq
+
+        file = self.files.open_input_file(_key(location))
+        return pq.ParquetFile(file, pre_buffer=True, coerce_int96_timestamp_unit="us")
+
+    @contextmanager
+    def created(self, location: str) -> Iterator[Any]:
+        """See `Storage`; the object is there when the context is left, also by an error.
+
+        Raises:
+            OSError: It could not be written as a whole.
+        """
+        with self.files.open_output_stream(_key(location)) as stream:
+            yield stream
+            written = stream.tell()
+        if (size := self.size(location)) != written:
+            raise OSError(f"{location} has {size} bytes, and {written} were written")
+
+    def size(self, location: str) -> int:
+        """See `Storage`."""
+        return int(self.files.get_file_info(_key(location)).size)
+
+    def delete(self, location: str) -> None:
+        """See `Storage`."""
+        with suppress(FileNotFoundError):
+            self.files.delete_file(_key(location))
+
+    def make_directory(self, location: str) -> None:
+        """See `Storage`: there are none to make."""
+
+
+def location_of(name: str) -> str:
+    """The location of a file that is given as Spark's `_metadata.file_path`, percent-encoded."""
+    location = unquote(name)
+    is_local = location.startswith(_LOCAL)
+    return f"{_LOCAL}/{_path(location).lstrip('/')}" if is_local else location
+
+
+def _path(location: str) -> str:
+    return location.removeprefix(_LOCAL)
+
+
+def _key(location: str) -> str:
+    """Bucket and key, as Arrow takes them."""
+    return location.partition("://")[2]

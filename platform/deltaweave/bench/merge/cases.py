@@ -74,6 +74,7 @@ def further_cases() -> list[Case]:
             "by source, one partition",
             further_tables.not_matched_by_source_one_partition,
         ),
+        Case("fifth_of_the_rows", "a fifth of the rows", further_tables.fifth_of_the_rows),
         Case("random_uuid_keys", "random UUID keys", further_tables.random_uuid_keys),
         Case(
             "few_uuid_keys", "few UUID keys", partial(further_tables.few_uuid_keys, indexed=False)

@@ -138,6 +138,24 @@ def random_uuid_keys(workspace: Workspace) -> Merges:
     return Merges(workspace.target("uuid-keys", make_target), (statement,))
 
 
+def fifth_of_the_rows(workspace: Workspace) -> Merges:
+    """Update a fifth of all rows and insert 2% more: at scale 223, 3.5 into 16 million."""
+    rows = max(TARGET_FILES, round(_ROWS_AT_SCALE_1 * workspace.scale))
+
+    def make_target(path: Path) -> None:
+        ids = workspace.spark.range(0, rows, 1, TARGET_FILES)
+        workspace.write_delta(_account_rows(ids, "old"), path)
+
+    def make_source(path: Path) -> None:
+        there = workspace.spark.range(0, rows, 5, 4)
+        new = workspace.spark.range(rows, rows + max(1, rows // 50), 1, 1)
+        _account_rows(there.union(new), "new").write.format("delta").save(str(path))
+
+    source = workspace.made_once("fifth-source", make_source)
+    statement = Statement(sql_name(source), "t.id = s.id", UPSERT)
+    return Merges(workspace.target("fifth-accounts", make_target), (statement,))
+
+
 def few_uuid_keys(workspace: Workspace, *, indexed: bool) -> Merges:
     """Update 10 rows and insert 10 in ten times as many files, with a key index or without."""
     rows = max(_UUID_FILES, round(_ROWS_AT_SCALE_1 * workspace.scale))

@@ -6,6 +6,7 @@ Run as a program, since S3A's jars are no part of the session of pytest's.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -200,6 +201,8 @@ def with_a_store_that_loses_bytes(spark: SparkSession, store: ObjectStore) -> di
 
 
 def main() -> None:
+    logging.basicConfig(format="%(name)s %(message)s")
+    logging.getLogger("deltaweave").setLevel(logging.INFO)
     with object_store(ObjectStore(access_key=KEY)) as (store, endpoint):
         spark = deltaweave.local_session(**conf(endpoint))
         steps = (

@@ -32,15 +32,17 @@ from deltaweave.engine.write.copy_on_write import copy_files, copy_touched_files
 from deltaweave.engine.write.deletion_vectors import mark_changed_rows
 from deltaweave.engine.write.driver_choice import DriverChoice, choose_driver
 from deltaweave.engine.write.driver_files import write_on_driver
-from deltaweave.engine.write.in_place import (
-    most_rows_change,
-    rewrite_in_place,
-    worth_rewriting_in_place,
-)
+from deltaweave.engine.write.in_place import rewrite_in_place, rewrite_without_changed_rows
 from deltaweave.engine.write.insert_only import insert_phase, insert_unmatched, insert_without_scan
 from deltaweave.engine.write.mark_or_rewrite import MarkedFiles
 from deltaweave.engine.write.on_driver import Found, find_on_driver
-from deltaweave.engine.write.strategy import Strategy, choice_on_driver, choose_strategy
+from deltaweave.engine.write.strategy import (
+    Strategy,
+    choice_on_driver,
+    choose_strategy,
+    may_move_rows,
+)
+from deltaweave.engine.write.worth_in_place import most_rows_change, worth_rewriting_in_place
 
 logger = logging.getLogger(__name__)
 
@@ -235,7 +237,10 @@ def _copy(
         files = worth_rewriting_in_place(transaction, scan) if in_place else scan.touched.none()
         written: WrittenFiles | None
         replacements: dict[str, str] = {}
-        if len(files):
+        if len(files) and may_move_rows(transaction):
+            rewritten = rewrite_without_changed_rows(transaction, source, scan, files)
+            written, left = rewritten.written, rewritten.left
+        elif len(files):
             rewritten = rewrite_in_place(transaction, source, scan, files)
             written, left = rewritten.written, rewritten.left
             if len(left):

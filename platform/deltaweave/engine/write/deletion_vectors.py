@@ -5,8 +5,6 @@ A touched file of which few rows would be left is rewritten instead (see mark_or
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import MarkedRows, mark_here, mark_rows, may_mark_here
 from deltaweave.delta.jvm import alongside
@@ -16,13 +14,7 @@ from deltaweave.engine.find import TouchedFilesScan
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.write.mark_or_rewrite import MarkedFiles, mark_or_rewrite
-from deltaweave.engine.write.rows import (
-    changed_rows,
-    inserted_rows,
-    remaining_rows,
-    rows_from_source_alone,
-    together,
-)
+from deltaweave.engine.write.rows import remaining_rows, together, updated_and_inserted
 
 
 def mark_changed_rows(
@@ -47,7 +39,7 @@ def mark_changed_rows(
             "rewriteTimeMs",
         ),
     ):
-        parts = _updated_and_inserted(transaction, source, scan)
+        parts = updated_and_inserted(transaction, source, scan)
         if fates.num_copied:
             parts = [remaining_rows(transaction, scan, fates.copied), *parts]
         written = transaction.write(together(parts)) if parts else None
@@ -62,15 +54,3 @@ def _mark(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> 
         return mark_here(transaction, here[FILE], here[TARGET_ROW_ID], files)
     changed = scan.changed_pairs(FILE, TARGET_ROW_ID, files=files)
     return mark_rows(transaction, changed, FILE, TARGET_ROW_ID, files)
-
-
-def _updated_and_inserted(
-    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
-) -> list[DataFrame]:
-    """Updated and inserted rows: from the source alone if it has all that they need."""
-    if not transaction.metadata.keeps_change_feed:
-        rows = rows_from_source_alone(transaction, source, scan)
-        if rows is not None:
-            return rows
-    changed = changed_rows(transaction, source, scan, scan.touched, with_unmodified=False)
-    return [changed, *inserted_rows(transaction, source, scan)]

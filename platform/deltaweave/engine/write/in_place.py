@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from pyspark.sql.types import StructField, StructType
 
 from deltaweave.delta.commit import Transaction, WrittenFiles, written_without_spark
 from deltaweave.delta.files import additions, are_own, conditions_of_rows, data_columns
-from deltaweave.delta.jvm import alongside, cast_to, is_on, sql_expression, translated
+from deltaweave.delta.jvm import alongside, cast_to, sql_expression, translated
 from deltaweave.delta.log import FileList, decoded_location, file_versions
 from deltaweave.delta.scan import target_plan
 from deltaweave.delta.statement import ResolvedMerge
@@ -39,10 +40,15 @@ from deltaweave.engine.executor_python import found_without_pyarrow
 from deltaweave.engine.find import TouchedFilesScan
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.statement import clause_taken, columns_before, updated, with_broken
-from deltaweave.engine.tasks import REWRITTEN_SCHEMA, rewriter
+from deltaweave.engine.tasks import REWRITTEN_SCHEMA, TableFormat, rewriter
 from deltaweave.engine.write.files_format import table_format
-from deltaweave.engine.write.rows import inserted_rows, together, updates_from_source
-from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from deltaweave.engine.write.rows import (
+    inserted_rows,
+    remaining_rows,
+    together,
+    updated_and_inserted,
+    updates_from_source,
+)
 from deltaweave.errors import MergeFailedError
 
 if TYPE_CHECKING:
@@ -95,11 +101,22 @@ def rewrite_without_inserts(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
 ) -> RewrittenInPlace:
     """Rewrite these files where that is possible; see `rewrite_in_place`."""
+    changes = partial(_changes, transaction, source, scan)
+    return _rewritten(transaction, scan, files, changes, table_format(transaction))
+
+
+def _rewritten(
+    transaction: Transaction,
+    scan: TouchedFilesScan,
+    files: FileList,
+    changes: Callable[[FileList], DataFrame],
+    table: TableFormat,
+) -> RewrittenInPlace:
     files = files.where(are_own(files))  # a new file is written beside the old one
     results: list[dict[str, Any]] | None = None
     if len(files):
         transaction.own_files.may_exist = True
-        results = _results_of_tasks(transaction, _changes(transaction, source, scan, files), files)
+        results = _results_of_tasks(transaction, changes(files), files, table)
     if results is None:
         return RewrittenInPlace(WrittenFiles.of(scan.touched.none()), {}, scan.touched)
     paths = dict(zip(files.rows["location"].to_pylist(), files.paths, strict=True))
@@ -114,26 +131,70 @@ def rewrite_without_inserts(
         if row["name"] is not None
     }
     partitions = dict(zip(files.paths, files.rows["partition"].to_pylist(), strict=True))
-    changes = [
+    recorded = [
         (row["change_file"], row["change_file_size"], json.loads(partitions[path]))
         for path, row in done.items()
         if row["change_file"] is not None
     ]
     added = additions(files, new)
-    written = written_without_spark(transaction.transaction, added).with_changes(changes)
+    written = written_without_spark(transaction.transaction, added).with_changes(recorded)
     replaced = [path for path in files.paths if path in new]
     replacements = dict(zip(replaced, written.files.paths, strict=True))
     return RewrittenInPlace(written, replacements, scan.touched.but_for(in_place))
 
 
+def rewrite_without_changed_rows(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
+) -> RewrittenInPlace:
+    """Rewrite files without their changed rows, and write all new rows to other files.
+
+    So it is done where an update may move rows to another partition, in which their file is not.
+
+    Args:
+        transaction: The merge's transaction.
+        source: The prepared source.
+        scan: What the scan for matches found; it knows each row's place in its file.
+        files: The files to rewrite.
+
+    Returns:
+        All that was written, with what stays of the files that are left to Spark.
+    """
+
+    def write_new_rows() -> WrittenFiles | None:
+        with transaction.active():
+            rows = updated_and_inserted(transaction, source, scan)
+            return transaction.write(together(rows)) if rows else None
+
+    with alongside(transaction.merge.spark, write_new_rows) as writing:
+        # The new rows' side writes the change feed.
+        table = replace(table_format(transaction), change_feed=None)
+        done = _rewritten(transaction, scan, files, partial(_dropped, transaction, scan), table)
+    written = done.written
+    if len(done.left):
+        copied = transaction.write(remaining_rows(transaction, scan, done.left))
+        written = copied.and_also(written)
+    new = writing.result()
+    return replace(done, written=written if new is None else new.and_also(written))
+
+
+def _dropped(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> DataFrame:
+    """The changed rows of these files, as deleted ones: see `_changes`."""
+    fields = [each.dataType for each in data_columns(transaction)]
+    row = StructType([StructField(f"v{i}", kind) for i, kind in enumerate(fields)])
+    nothing = cast_to(transaction.merge.spark, F.lit(None), row).alias(VALUES)
+    flags = F.lit(True).alias(IS_DELETED), F.lit(False).alias(BREAKS_CONSTRAINT)
+    return scan.changed_pairs(FILE, TARGET_ROW_ID, files=files).select(
+        FILE, TARGET_ROW_ID, *flags, nothing
+    )
+
+
 def _results_of_tasks(
-    transaction: Transaction, changes: DataFrame, files: FileList
+    transaction: Transaction, changes: DataFrame, files: FileList, table: TableFormat
 ) -> list[dict[str, Any]] | None:
     """A row of `REWRITTEN_SCHEMA` for each file; None if the executors have no pyarrow."""
     with_vectors = frozenset(row["location"] for row in files.rows.to_pylist() if row["has_vector"])
-    written = table_format(transaction)
-    first_rows = {} if written.tracking is None else _first_rows(files)
-    task = rewriter(written, with_vectors, first_rows)
+    first_rows = {} if table.tracking is None else _first_rows(files)
+    task = rewriter(table, with_vectors, first_rows)
     rewritten = (
         changes.repartition(max(1, min(len(files), limits.MAX_TASKS_IN_PLACE)), FILE)
         .groupBy(FILE)
@@ -158,30 +219,6 @@ def _first_rows(files: FileList) -> dict[str, tuple[int, int]]:
         for location, texts in row_ids.items()
         if all(texts)
     }
-
-
-def most_rows_change(transaction: Transaction, scan: TouchedFilesScan) -> bool:
-    """Whether too many rows of every touched file change for any to be rewritten in place."""
-    setting = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto")
-    is_big = scan.touched.size_in_bytes >= limits.MIN_BYTES_IN_PLACE
-    return setting != "true" and is_big and not _few_rows_change(scan).any()
-
-
-def worth_rewriting_in_place(transaction: Transaction, scan: TouchedFilesScan) -> FileList:
-    """The touched files to be rewritten in place: all of them if the setting is `true`."""
-    if is_on(transaction.merge.spark, REWRITE_IN_PLACE, otherwise=False):
-        return scan.touched
-    files = scan.touched.where(_few_rows_change(scan))
-    return files if files.size_in_bytes >= limits.MIN_BYTES_IN_PLACE else scan.touched.none()
-
-
-def _few_rows_change(scan: TouchedFilesScan) -> numpy.ndarray:
-    """For each touched file, whether few of its rows change; false if their number is not known."""
-    import numpy as np
-
-    at_most = limits.MAX_CHANGED_FRACTION_IN_PLACE * scan.touched.row_counts
-    few: numpy.ndarray = np.array(scan.changed_by_file) <= at_most
-    return few
 
 
 def _changes(

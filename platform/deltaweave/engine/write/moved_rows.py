@@ -18,7 +18,7 @@ from deltaweave.engine.write.changes import Changes
 from deltaweave.engine.write.in_place import rewrite_without_inserts
 from deltaweave.engine.write.mark_or_rewrite import mark_or_rewrite
 from deltaweave.engine.write.rows import updates_from_source
-from deltaweave.engine.write.strategy import Strategy
+from deltaweave.engine.write.strategy import Strategy, may_move_rows
 
 
 def why_not_moved(transaction: Transaction, changes: Changes, gone: Collection[str]) -> str | None:
@@ -34,6 +34,8 @@ def why_not_moved(transaction: Transaction, changes: Changes, gone: Collection[s
         return "its pairs of source rows and target rows are not kept"
     if scan.num_repeated:
         return "several source rows delete one row"
+    if changes.strategy is Strategy.COPY_IN_PLACE and may_move_rows(transaction):
+        return "its new rows are in files with those of others"
     if changes.strategy is Strategy.COPY_IN_PLACE:
         return "it wrote the change feed" if transaction.metadata.keeps_change_feed else None
     if changes.strategy is not Strategy.DELETION_VECTORS:

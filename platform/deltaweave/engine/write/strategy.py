@@ -61,10 +61,20 @@ def choose_strategy(transaction: Transaction, source: PreparedSource) -> Choice:
         )
     why_not = _why_not_in_place(transaction, source)
     if why_not is None:
-        return Choice(
-            Strategy.COPY_IN_PLACE, "the table's files can be copied row by row in their order"
-        )
+        reason = "the table's files can be copied row by row in their order"
+        if may_move_rows(transaction):
+            reason += "; changed rows, which may move to other partitions, go to other files"
+        return Choice(Strategy.COPY_IN_PLACE, reason)
     return Choice(Strategy.COPY_ON_WRITE, f"Spark rewrites the touched files, since {why_not}")
+
+
+def may_move_rows(transaction: Transaction) -> bool:
+    """Whether an update may move rows to another partition."""
+    merge, partitioned_by = transaction.merge, transaction.partition_columns
+    updates = [clause for clause in merge.clauses if clause.action == "update"]
+    return bool(partitioned_by) and not all(
+        keeps_columns(merge, each, partitioned_by) for each in updates
+    )
 
 
 def choice_on_driver(choice: Choice) -> Choice:
@@ -86,10 +96,6 @@ def _why_not_in_place(transaction: Transaction, source: PreparedSource) -> str |
         return WITHOUT_PYARROW
     if setting == "auto" and transaction.table.size_in_bytes < limits.MIN_BYTES_IN_PLACE:
         return "the table is small"
-    merge, partitioned_by = transaction.merge, transaction.partition_columns
-    updates = [clause for clause in merge.clauses if clause.action == "update"]
-    if partitioned_by and not all(keeps_columns(merge, each, partitioned_by) for each in updates):
-        return "an update may move rows to another partition"
     if conditions_of_rows(transaction) is None:
         return ONLY_DELTA_CHECKS
     return why_not_writable(transaction)

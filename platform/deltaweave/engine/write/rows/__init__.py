@@ -9,7 +9,12 @@ from deltaweave.engine.write.rows.from_source import (
     rows_after_scan,
     updates_from_source,
 )
-from deltaweave.engine.write.rows.parts import inserted_rows, rows_from_source_alone, together
+from deltaweave.engine.write.rows.parts import (
+    inserted_rows,
+    rows_from_source_alone,
+    together,
+    updated_and_inserted,
+)
 
 __all__ = [
     "changed_rows",
@@ -21,5 +26,6 @@ __all__ = [
     "rows_after_scan",
     "rows_from_source_alone",
     "together",
+    "updated_and_inserted",
     "updates_from_source",
 ]

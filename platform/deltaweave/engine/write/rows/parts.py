@@ -10,6 +10,7 @@ from deltaweave.delta.commit import Transaction
 from deltaweave.engine.find import TouchedFilesScan
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.write.rows.change_feed import recorded_inserts
+from deltaweave.engine.write.rows.changed import changed_rows
 from deltaweave.engine.write.rows.from_source import (
     may_insert,
     rows_after_scan,
@@ -27,6 +28,21 @@ def rows_from_source_alone(
     if not updates and not may_insert(transaction, source, scan):
         return []
     return [rows_after_scan(transaction, source, scan, updates)]
+
+
+def updated_and_inserted(
+    transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
+) -> list[DataFrame]:
+    """Updated and inserted rows: from the source alone if it has all that they need.
+
+    If the table keeps a change data feed, its rows are among them.
+    """
+    if not transaction.metadata.keeps_change_feed:
+        rows = rows_from_source_alone(transaction, source, scan)
+        if rows is not None:
+            return rows
+    changed = changed_rows(transaction, source, scan, scan.touched, with_unmodified=False)
+    return [changed, *inserted_rows(transaction, source, scan)]
 
 
 def inserted_rows(

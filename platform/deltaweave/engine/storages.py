@@ -26,8 +26,4 @@ def storage_of(
     if str(directory.toString()).startswith("file:"):
         return Disk()
     settings = settings_for_arrow(spark, directory, configuration)
-    if isinstance(settings, str):
-        return None
-    from pyarrow.fs import S3FileSystem
-
-    return ObjectStore(S3FileSystem(**settings))
+    return None if isinstance(settings, str) else ObjectStore(settings)

@@ -65,7 +65,7 @@ class OwnFiles:
 
     def change_feed(self) -> str:
         """The location of the directory for files of the change feed."""
-        return f"{self.log.dataPath().toString()}/{CHANGE_FEED}"
+        return f"{self.log.dataPath().toString().rstrip('/')}/{CHANGE_FEED}"
 
     @contextmanager
     def deleted_unless_committed(self) -> Iterator[None]:

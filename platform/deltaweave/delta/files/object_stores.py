@@ -7,7 +7,10 @@ encryption, of a proxy or of a role, files are left to Spark.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from deltaweave.delta import jvm as jvm_
@@ -20,6 +23,7 @@ _S3A = "org.apache.hadoop.fs.s3a"
 _PREFIX = "fs.s3a."
 _DEFAULTS = "core-default.xml"
 _KEYS_ELSEWHERE = "hadoop.security.credential.provider.path"
+_KEYS_IN_CLEAR = "hadoop.security.credential.clear-text-fallback"
 _PROVIDERS = "aws.credentials.provider"
 _SIMPLE, _TEMPORARY = "SimpleAWSCredentialsProvider", "TemporaryAWSCredentialsProvider"
 # Settings of S3A by which this module chooses those of Arrow.
@@ -34,11 +38,10 @@ _UNDERSTOOD = {
     "session.token",
     _PROVIDERS,
 }
-# Those of how S3A works, not of what it sends. Those of a bucket have become those of the system.
+# Those of how S3A works, not of what it sends, as these names begin.
 _OF_S3A_ALONE = (
     "attempts.maximum",
     "block.size",
-    "bucket.",
     "buffer.dir",
     "committer.",
     "connection.acquisition.timeout",
@@ -55,7 +58,9 @@ _OF_S3A_ALONE = (
     "fast.upload.",
     "input.",
     "max.total.tasks",
-    "multipart.",
+    "multipart.purge",  # and its age
+    "multipart.size",
+    "multipart.threshold",
     "paging.maximum",
     "performance.",
     "prefetch.",
@@ -65,11 +70,10 @@ _OF_S3A_ALONE = (
     "threads.",
     "vectored.",
 )
-_OF_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _CENTRAL = "s3.amazonaws.com"
-# Stores of one region take any name for it.
-_ANY_REGION = "us-east-1"
-_SECONDS_TO_CONNECT, _SECONDS_TO_WAIT = 10, 120
+# What S3A names for a store whose host names none.
+_REGION_OF_S3A = "us-east-2"
+_SECONDS_TO_CONNECT, _SECONDS_TO_WAIT = 10, 30
 
 
 def settings_for_arrow(
@@ -96,12 +100,28 @@ def arguments_by(spark: SparkSession, opened_with: JavaObject) -> dict[str, Any]
     """The same, by the settings that S3A was opened with."""
     if opened_with.get(_KEYS_ELSEWHERE):
         return f"{_KEYS_ELSEWHERE} is set"
+    if (opened_with.get(_KEYS_IN_CLEAR) or "true").strip().lower() != "true":
+        return f"{_KEYS_IN_CLEAR} is false"
     given, usual = _with_prefix(spark, opened_with), _defaults(spark)
     for name in sorted(given.keys() | usual.keys()):
         is_known = name in _UNDERSTOOD or name.startswith(_OF_S3A_ALONE)
         if not is_known and given.get(name, "") != usual.get(name, ""):
             return f"{_PREFIX}{name} is set"
-    return _arguments(given, usual)
+    arguments = _arguments(given, usual)
+    return arguments if isinstance(arguments, str) else _as_arrow_takes_them(arguments)
+
+
+def _as_arrow_takes_them(arguments: dict[str, Any]) -> dict[str, Any] | str:
+    """The arguments, or why this installation's pyarrow takes them not."""
+    import pyarrow as pa
+
+    try:
+        from pyarrow.fs import S3FileSystem
+
+        S3FileSystem(**arguments)
+    except (ImportError, TypeError, ValueError, OSError, pa.ArrowException) as error:
+        return f"pyarrow {pa.__version__} has no client for it: {type(error).__name__}"
+    return arguments
 
 
 def _arguments(given: Mapping[str, str], usual: Mapping[str, str]) -> dict[str, Any] | str:
@@ -112,30 +132,40 @@ def _arguments(given: Mapping[str, str], usual: Mapping[str, str]) -> dict[str, 
     scheme, _, host = endpoint.rpartition("://")
     host = host.rstrip("/")
     by_path = given.get("path.style.access", "").lower() == "true"
-    encrypted = given.get("connection.ssl.enabled", "true").lower() == "true"
     arguments: dict[str, Any] = {
         **keys,
         "allow_delayed_open": True,  # small files by one request
-        "scheme": scheme.lower() or ("https" if encrypted else "http"),
+        "background_writes": False,  # else a file may wait in memory until it is sent
         "connect_timeout": _SECONDS_TO_CONNECT,
         "request_timeout": _SECONDS_TO_WAIT,
     }
-    if host in ("", _CENTRAL) or host.endswith(_OF_AMAZON):
-        if not region:
-            return f"{_PREFIX}endpoint.region is not set"
+    if not region and not _is_without_region(host):
+        return f"{_PREFIX}endpoint.region is not set"
+    if host in ("", _CENTRAL):  # then S3A's client is always encrypted
         if by_path:
             return f"{_PREFIX}path.style.access is true"
-    if host not in ("", _CENTRAL):
-        arguments["endpoint_override"] = host
-        arguments["force_virtual_addressing"] = not by_path
-    return {**arguments, "region": region or _ANY_REGION}
+        return {**arguments, "scheme": "https", "region": region}
+    encrypted = given.get("connection.ssl.enabled", "true").lower() == "true"
+    return {
+        **arguments,
+        "endpoint_override": host,
+        "force_virtual_addressing": not by_path,
+        "scheme": scheme.lower() or ("https" if encrypted else "http"),
+        "region": region or _REGION_OF_S3A,
+    }
+
+
+def _is_without_region(host: str) -> bool:
+    """Whether S3A finds no region in the name of a host, as in those of many providers."""
+    name = host.rpartition(":")[0] or host
+    return bool(name) and ("." not in name or name.replace(".", "").isdigit())
 
 
 def _keys(given: Mapping[str, str], usual: Mapping[str, str]) -> dict[str, str] | None:
     """The keys that the first provider of S3A finds; None if it is one that looks elsewhere."""
     providers = given.get(_PROVIDERS) or usual.get(_PROVIDERS, "")
     names = ("access.key", "secret.key", "session.token")
-    access, secret, session = (given.get(name, "").strip() for name in names)
+    access, secret, session = (given.get(name, "") for name in names)
     keys = {"access_key": access, "secret_key": secret}
     for provider in providers.replace(",", " ").split():
         if provider == f"{_S3A}.{_TEMPORARY}":
@@ -161,8 +191,29 @@ def _defaults(spark: SparkSession) -> Mapping[str, str]:
 
 
 def _with_prefix(spark: SparkSession, configuration: JavaObject) -> dict[str, str]:
-    """The settings of S3A, by their names without the prefix."""
-    found = configuration.getPropsWithPrefix(_PREFIX)
+    """The settings of S3A, by their names without the prefix; those of buckets are left out."""
     json_ = jvm_.singleton(jvm_.jvm(spark).org.apache.spark.sql.delta.util, "JsonUtils")
-    settings: dict[str, str] = json.loads(str(json_.mapper().writeValueAsString(found)))
-    return settings
+    found = configuration.getPropsWithPrefix(_PREFIX)
+    with _unlogged():
+        settings: dict[str, str] = json.loads(str(json_.mapper().writeValueAsString(found)))
+    return {
+        name: value.strip() for name, value in settings.items() if not name.startswith("bucket.")
+    }
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep what the JVM answers to this thread out of py4j's log, which shows it at DEBUG."""
+    thread = get_ident()
+
+    def is_of_another(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    loggers = [logging.getLogger(name) for name in ("py4j.clientserver", "py4j.java_gateway")]
+    for logger in loggers:
+        logger.addFilter(is_of_another)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_of_another)

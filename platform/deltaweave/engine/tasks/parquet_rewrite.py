@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
 from deltaweave.engine.tasks.file_statistics import Statistics
-from deltaweave.engine.tasks.storage import location_of
+from deltaweave.engine.tasks.storage import ObjectStore, location_of
 from deltaweave.engine.tasks.stored_rows import FirstRow, row_groups, with_ids, with_ids_of
 from deltaweave.engine.tasks.table_format import (
     NotRewritableError,
@@ -78,7 +78,9 @@ def rewriter(
         except NotRewritableError as error:
             refused = str(error)
         except Exception as error:  # of pyarrow, or of the file system
-            raise RewriteFailedError(f"{file} could not be rewritten: {error}") from error
+            if not isinstance(table.storage, ObjectStore):
+                raise RewriteFailedError(f"{file} could not be rewritten: {error}") from error
+            refused = f"Arrow's client of the store failed: {error}"  # S3A may do
         values = [file, *(done.file or [None] * 3), *(done.change_file or [None] * 2), refused]
         text, number = pa.string(), pa.int64()
         types = [text, text, number, text, text, number, text]

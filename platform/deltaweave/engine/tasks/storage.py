@@ -8,7 +8,7 @@ A location is what Hadoop calls a path, not encoded: `file:/lake/a b`, `s3a://bu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 _LOCAL = "file:"
+_CLIENT = "client"
+_SMALL_FILE_BYTES = 16 << 20
 
 
 class Storage(Protocol):
@@ -96,17 +98,22 @@ class ObjectStore:
     """A store that speaks S3's protocol.
 
     Attributes:
-        files: Arrow's client of it, which holds keys.
+        settings: What `pyarrow.fs.S3FileSystem` is made with, keys among them. They are sent to
+            tasks, since clients of one release of pyarrow are none of another.
     """
 
-    files: pyarrow.fs.S3FileSystem = field(repr=False)
+    settings: Mapping[str, Any] = field(repr=False)
 
     def opened(self, location: str) -> pyarrow.parquet.ParquetFile:
-        """See `Storage`; ranges that are near to each other come by one request."""
+        """See `Storage`; of a small file, ranges that are near to each other come by one request.
+
+        Arrow would hold all that it is going to read of a large one.
+        """
         import pyarrow.parquet as pq
 
         file = self.files.open_input_file(_key(location))
-        return pq.ParquetFile(file, pre_buffer=True, coerce_int96_timestamp_unit="us")
+        is_small = file.size() <= _SMALL_FILE_BYTES
+        return pq.ParquetFile(file, pre_buffer=is_small, coerce_int96_timestamp_unit="us")
 
     @contextmanager
     def created(self, location: str) -> Iterator[Any]:
@@ -123,7 +130,10 @@ class ObjectStore:
 
     def size(self, location: str) -> int:
         """See `Storage`."""
-        return int(self.files.get_file_info(_key(location)).size)
+        size = self.files.get_file_info(_key(location)).size
+        if size is None:
+            raise FileNotFoundError(f"there is no file {location}")
+        return int(size)
 
     def delete(self, location: str) -> None:
         """See `Storage`."""
@@ -132,6 +142,21 @@ class ObjectStore:
 
     def make_directory(self, location: str) -> None:
         """See `Storage`: there are none to make."""
+
+    @property
+    def files(self) -> pyarrow.fs.S3FileSystem:
+        """Arrow's client, which keeps its connections."""
+        from pyarrow.fs import S3FileSystem
+
+        # No lock, as `cached_property` has, which could not be sent to tasks.
+        made: dict[str, Any] = self.__dict__
+        if _CLIENT not in made:
+            made[_CLIENT] = S3FileSystem(**self.settings)
+        return made[_CLIENT]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to tasks: no client."""
+        return {"settings": self.settings}
 
 
 def location_of(name: str) -> str:

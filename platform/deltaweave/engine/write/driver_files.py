@@ -133,7 +133,7 @@ def _write_files(
     ]
     if transaction.metadata.has_random_directories:
         parts = [replace(part, directory="") for part in parts]
-    root, locations = transaction.data_path, own_locations(found.fates.copied)
+    root, locations = transaction.data_path.rstrip("/"), own_locations(found.fates.copied)
     of_files = by_file(changes)
     with ThreadPoolExecutor(max_workers=found.num_threads) as threads:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,7 +43,7 @@ def arguments(spark: SparkSession, settings: Mapping[str, str]) -> dict[str, Any
                 "scheme": "http",
                 "endpoint_override": "store:9000",
                 "force_virtual_addressing": False,
-                "region": "us-east-1",
+                "region": "us-east-2",  # as S3A says where nothing tells
             },
         ),
         (
@@ -50,6 +51,10 @@ def arguments(spark: SparkSession, settings: Mapping[str, str]) -> dict[str, Any
             {"endpoint_override": "store", "force_virtual_addressing": True, "region": "here"},
         ),
         ({**OWN, "endpoint": "store:9000", "connection.ssl.enabled": "false"}, {"scheme": "http"}),
+        ({**OWN, "endpoint": " http://10.0.0.1:9000/ ", "path.style.access": " true "}, OF_KEYS),
+        # S3A's client of Amazon's stores is encrypted whatever is set
+        ({**AMAZON, "connection.ssl.enabled": "false"}, {"scheme": "https"}),
+        ({**AMAZON, "endpoint": "http://s3.amazonaws.com"}, {"scheme": "https"}),
         # how S3A works is its own affair, and so is what holds for another bucket
         ({**AMAZON, "threads.max": "7", "bucket.other.encryption.algorithm": "SSE-KMS"}, OF_KEYS),
         # a provider before this one would find nothing
@@ -67,9 +72,22 @@ def test_settings_with_keys_are_those_of_arrow(
     assert isinstance(found, dict), found
     assert expected.items() <= found.items()
     assert ("session_token" in found) == ("session_token" in expected)
-    assert ("endpoint_override" in found) == ("endpoint_override" in expected) or "store" in str(
-        settings
-    )
+    has_own_host = "endpoint" in settings and "amazonaws" not in settings["endpoint"]
+    assert ("endpoint_override" in found) == has_own_host
+
+
+def test_keys_are_in_no_log_of_calls_to_the_jvm(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    configuration = jvm_.jvm(spark).org.apache.hadoop.conf.Configuration()
+    for name, value in {**AMAZON, "bucket.other.secret.key": "hidden too"}.items():
+        configuration.set(f"fs.s3a.{name}", value)
+    with caplog.at_level(logging.DEBUG, "py4j"):
+        found = object_stores.arguments_by(spark, configuration)
+
+    assert isinstance(found, dict)
+    assert "Answer received" in caplog.text
+    assert "hidden" not in caplog.text
 
 
 def test_the_first_provider_that_finds_keys_gives_them(spark: SparkSession) -> None:
@@ -89,7 +107,15 @@ def test_the_first_provider_that_finds_keys_gives_them(spark: SparkSession) -> N
             "keys do not come from fs.s3a.access.key",
         ),
         ({**AMAZON, "hadoop.security.credential.provider.path": "jceks://x"}, "provider.path is"),
+        (
+            {**AMAZON, "hadoop.security.credential.clear-text-fallback": "false"},
+            "clear-text-fallback is false",
+        ),
         (KEYS, "fs.s3a.endpoint.region is not set"),
+        ({**OWN, "endpoint": "https://s3.fr-par.scw.cloud"}, "endpoint.region is not set"),
+        ({**KEYS, "endpoint": "s3.eu-west-1.amazonaws.com"}, "endpoint.region is not set"),
+        ({**OWN, "endpoint": "gopher://store"}, "has no client for it"),
+        ({**AMAZON, "multipart.uploads.enabled": "false"}, "multipart.uploads.enabled is set"),
         ({**AMAZON, "path.style.access": "true"}, "fs.s3a.path.style.access is true"),
         ({**AMAZON, "encryption.algorithm": "SSE-KMS"}, "fs.s3a.encryption.algorithm is set"),
         ({**AMAZON, "acl.default": "BucketOwnerFullControl"}, "fs.s3a.acl.default is set"),

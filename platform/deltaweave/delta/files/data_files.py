@@ -62,6 +62,7 @@ _CODECS = {
 _ENCRYPTION = "parquet.crypto.factory.class"
 # A path in the log that is not relative to the table (Delta protocol, "Add File and Remove File").
 _ABSOLUTE = r"/|[A-Za-z][A-Za-z0-9+.-]*:"
+_HOLD_PARTITION_COLUMNS = "delta.writePartitionColumnsToParquet"
 _SHIFTS_INT96 = "spark.sql.parquet.int96TimestampConversion"
 _CALENDARS_OF_READS = (
     "spark.sql.parquet.datetimeRebaseModeInRead",
@@ -111,9 +112,13 @@ def why_not_writable(transaction: Transaction) -> str | None:
 
 
 def _stores_partition_columns(transaction: Transaction) -> bool:
-    """Whether files hold them (Delta protocol, section "Materialize Partition Columns")."""
+    """Whether files hold them (Delta protocol, section "Materialize Partition Columns").
+
+    So they must by the feature, and are to by the property, if somebody has set it.
+    """
     features = transaction.snapshot.protocol().writerFeatureNames()
-    return bool(features.contains("materializePartitionColumns"))
+    by_feature = bool(features.contains("materializePartitionColumns"))
+    return by_feature or transaction.metadata.is_on(_HOLD_PARTITION_COLUMNS)
 
 
 def file_mode(transaction: Transaction) -> int:

@@ -120,7 +120,8 @@ class MergeResult:
         metrics: Row, file and byte counts and phase times, under Delta's names.
         touched_files: The files removed and added.
         strategy: How the changes were written: `"insert-only"`, `"copy-on-write"` (by Spark),
-            `"copy-in-place"` (every touched file was copied, its rows in the same order),
+            `"copy-in-place"` (every touched file was copied, in the order of its rows; where an
+            update may move rows to another partition, without the changed ones),
             `"deletion-vectors"`, `"none"` (nothing changed), `"already-applied"` (the idempotency
             pair was committed before) or `"builtin"` (Delta's own MERGE, as the caller allowed).
         attempts: How often it ran, from a clean state each time; more than 1 if executors died and

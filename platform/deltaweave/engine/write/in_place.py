@@ -3,6 +3,7 @@
 Spark computes the changed rows and groups them by file. A task for each file then copies it with
 pyarrow and replaces the changed rows (see tasks/parquet_rewrite). Each file becomes one new file
 with its rows in the same order. Unmodified rows are not shuffled, and a sorted table stays sorted.
+Where an update may move rows to another partition, all changed rows leave their files instead.
 """
 
 from __future__ import annotations
@@ -169,11 +170,11 @@ def rewrite_without_changed_rows(
         # The new rows' side writes the change feed.
         table = replace(table_format(transaction), change_feed=None)
         done = _rewritten(transaction, scan, files, partial(_dropped, transaction, scan), table)
+    new = writing.result()
     written = done.written
     if len(done.left):
         copied = transaction.write(remaining_rows(transaction, scan, done.left))
         written = copied.and_also(written)
-    new = writing.result()
     return replace(done, written=written if new is None else new.and_also(written))
 
 

@@ -96,6 +96,9 @@ def _why_not_in_place(transaction: Transaction, source: PreparedSource) -> str |
         return WITHOUT_PYARROW
     if setting == "auto" and transaction.table.size_in_bytes < limits.MIN_BYTES_IN_PLACE:
         return "the table is small"
+    if setting == "auto" and may_move_rows(transaction):
+        # Each changed row would leave its file, and each merge add a file to each partition.
+        return "an update may move rows to another partition"
     if conditions_of_rows(transaction) is None:
         return ONLY_DELTA_CHECKS
     return why_not_writable(transaction)

@@ -707,14 +707,26 @@ def test_a_shallow_clone_leaves_the_directory_of_its_source_alone(
     line(installed_pair()[1]) < (4, 2), reason="this Delta has no such table feature"
 )
 @pytest.mark.parametrize("vectors", ["true", "false"])
+@pytest.mark.parametrize(
+    "held",
+    [
+        "'delta.feature.materializePartitionColumns' = 'supported'",
+        pytest.param(
+            "'delta.writePartitionColumnsToParquet' = 'true'",
+            marks=pytest.mark.skipif(
+                line(installed_pair()[1]) < (4, 4), reason="this Delta has no such property"
+            ),
+        ),
+    ],
+    ids=["feature", "property"],
+)
 def test_partition_columns_that_files_have_to_hold_are_in_the_new_ones(
-    spark: SparkSession, tmp_path: Path, vectors: str
+    spark: SparkSession, tmp_path: Path, held: str, vectors: str
 ) -> None:
     path = str(tmp_path / "table")
     spark.sql(
         f"CREATE TABLE delta.`{path}` (k INT, v INT, p INT) USING delta PARTITIONED BY (p) "
-        f"TBLPROPERTIES ('delta.enableDeletionVectors' = '{vectors}', "
-        "'delta.feature.materializePartitionColumns' = 'supported')"
+        f"TBLPROPERTIES ('delta.enableDeletionVectors' = '{vectors}', {held})"
     )
     rows = frame(spark, [(k, 0, k % 2) for k in range(40)], "k INT, v INT, p INT")
     rows.repartition(1).write.format("delta").mode("append").save(path)

@@ -72,7 +72,10 @@ CASES = {
     "all rows of a file": Moving(
         source=[(k, 9, "b") for k in range(8)],
     ),
-    "several source rows delete one": Moving("WHEN MATCHED THEN DELETE", source=[*SOURCE, *SOURCE]),
+    "several source rows delete one": Moving(
+        "WHEN MATCHED THEN DELETE WHEN NOT MATCHED BY SOURCE AND t.k = 3 THEN UPDATE SET p = 'd'",
+        source=[*SOURCE, *SOURCE],
+    ),
     "change feed": Moving(
         "WHEN MATCHED AND s.v = 0 THEN DELETE " + UPSERT,
         {"delta.enableChangeDataFeed": "true"},
@@ -120,13 +123,20 @@ def merged(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rows_move_as_by_built_in_merge(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    case = CASES[name]
+def test_rows_move_as_by_built_in_merge(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    case, apart = CASES[name], list[Any]()
+    rewrite = changes.rewrite_without_changed_rows
+    monkeypatch.setattr(
+        changes, "rewrite_without_changed_rows", lambda *a: apart.append(a) or rewrite(*a)
+    )
     with configured(spark, {REWRITE_IN_PLACE: "true"}):
         _, ours = merged(spark, tmp_path, case, by_delta=False)
     _, theirs = merged(spark, tmp_path, case, by_delta=True)
 
     assert ours == theirs
+    assert len(apart) == 1
 
 
 def test_rows_that_stay_keep_their_order_and_their_file(

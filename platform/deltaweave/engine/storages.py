@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from deltaweave.delta.files import settings_for_arrow
+from deltaweave.delta.log import TableSnapshot
 from deltaweave.engine.tasks import Disk, ObjectStore, Storage
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
-    from deltaweave.delta.jvm import JavaObject
-
-
-def storage_of(
-    spark: SparkSession, directory: JavaObject, configuration: JavaObject
-) -> Storage | None:
-    """The storage of a table in a directory; None if Python does not open it.
-
-    Args:
-        spark: The session.
-        directory: Hadoop's path of the table.
-        configuration: Hadoop's settings for it.
-    """
-    if str(directory.toString()).startswith("file:"):
+def storage_of(table: TableSnapshot) -> Storage | None:
+    """The storage of a table's files; None if Python does not open it."""
+    if table.data_path.startswith("file:"):
         return Disk()
-    settings = settings_for_arrow(spark, directory, configuration)
+    settings = settings_for_arrow(table)
     return None if isinstance(settings, str) else ObjectStore(settings)

@@ -104,9 +104,7 @@ def why_not_writable(transaction: Transaction) -> str | None:
     if transaction.hadoop_settings.get(_ENCRYPTION):
         return "files may be encrypted"
     if not transaction.data_path.startswith("file:"):
-        settings = settings_for_arrow(
-            merge.spark, transaction.directory, transaction.hadoop_settings
-        )
+        settings = settings_for_arrow(transaction.table)
         return settings if isinstance(settings, str) else None
     return None
 

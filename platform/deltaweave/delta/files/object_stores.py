@@ -12,12 +12,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from py4j.protocol import Py4JJavaError
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log import TableSnapshot, commit_file
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+# The stores of which it was seen that Arrow and S3A mean the same one.
+_SAME_STORES: WeakKeyDictionary[SparkContext, set[tuple[Any, ...]]] = WeakKeyDictionary()
 
 _S3A = "org.apache.hadoop.fs.s3a"
 _PREFIX = "fs.s3a."
@@ -56,7 +64,6 @@ _OF_S3A_ALONE = (
     "executor.capacity",
     "experimental.input.",
     "fast.upload.",
-    "input.",
     "max.total.tasks",
     "multipart.purge",  # and its age
     "multipart.size",
@@ -76,24 +83,47 @@ _REGION_OF_S3A = "us-east-2"
 _SECONDS_TO_CONNECT, _SECONDS_TO_WAIT = 10, 30
 
 
-def settings_for_arrow(
-    spark: SparkSession, directory: JavaObject, configuration: JavaObject
-) -> dict[str, Any] | str:
-    """What `pyarrow.fs.S3FileSystem` is made with to open what lies in a directory.
+def settings_for_arrow(table: TableSnapshot) -> dict[str, Any] | str:
+    """What `pyarrow.fs.S3FileSystem` is made with to open a table's files.
 
-    Args:
-        spark: The session.
-        directory: Hadoop's path.
-        configuration: Hadoop's settings, by which its file system is opened.
+    Arrow must see the version's commit as S3A does. It would not where the environment of the JVM
+    tells S3A of another store, where the bucket is in another region, and where nothing answers.
 
     Returns:
-        The arguments, with keys in them; or why only Spark opens it.
+        The arguments, with keys in them; or why only Spark opens them.
     """
-    system = directory.getFileSystem(configuration)
+    system = table.log.dataPath().getFileSystem(table.log.newDeltaHadoopConf())
     if str(system.getClass().getName()) != f"{_S3A}.S3AFileSystem":
         return "the table is not on a file system that Python opens"
     # The file system keeps the settings that it was opened with, those of the bucket among them.
-    return arguments_by(spark, system.getConf())
+    arguments = arguments_by(table.spark, system.getConf())
+    if isinstance(arguments, str) or _is_same_store(table, system, arguments):
+        return arguments
+    return "Arrow's client does not see the table's log as S3A does"
+
+
+def _is_same_store(table: TableSnapshot, system: JavaObject, arguments: dict[str, Any]) -> bool:
+    """Whether the version's commit is the same object for both, or one of the bucket once was."""
+    import pyarrow as pa
+    from pyarrow.fs import S3FileSystem
+
+    commit = commit_file(table.log, table.version)
+    _, _, key = str(commit.toString()).partition("://")
+    place = (key.partition("/")[0], *sorted(arguments.items()))
+    same = _SAME_STORES.setdefault(table.spark.sparkContext, set())
+    if place in same:
+        return True
+    try:
+        status, seen = system.getFileStatus(commit), S3FileSystem(**arguments).get_file_info(key)
+    except (Py4JJavaError, OSError, pa.ArrowException):
+        return False
+    at_second = int(status.getModificationTime()) // 1_000
+    if seen.mtime is None or int(seen.mtime.timestamp()) != at_second:
+        return False
+    if seen.size != int(status.getLen()):
+        return False
+    same.add(place)
+    return True
 
 
 def arguments_by(spark: SparkSession, opened_with: JavaObject) -> dict[str, Any] | str:

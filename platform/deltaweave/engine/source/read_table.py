@@ -88,8 +88,7 @@ def rows_of_table(
     columns = _columns(merge, source, conjuncts, values_of, reads)
     if columns is None:
         return None
-    log = source.table.log
-    storage = storage_of(merge.spark, log.dataPath(), log.newDeltaHadoopConf())
+    storage = storage_of(source.table)
     if storage is None:
         return None
     try:

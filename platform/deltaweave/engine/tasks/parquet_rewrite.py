@@ -78,7 +78,8 @@ def rewriter(
         except NotRewritableError as error:
             refused = str(error)
         except Exception as error:  # of pyarrow, or of the file system
-            if not isinstance(table.storage, ObjectStore):
+            is_of_store = isinstance(error, (OSError, pa.ArrowException))
+            if not (is_of_store and isinstance(table.storage, ObjectStore)):
                 raise RewriteFailedError(f"{file} could not be rewritten: {error}") from error
             refused = f"Arrow's client of the store failed: {error}"  # S3A may do
         values = [file, *(done.file or [None] * 3), *(done.change_file or [None] * 2), refused]
@@ -149,18 +150,21 @@ def rewrite_rows(
     """
     name = table.new_name()
     new = f"{location.rpartition('/')[0]}/{name}"
+    feed: ChangeFile | None = None
     try:
         with change_file(table) as feed:
             changes = _Changes(indexes, deleted, new_rows, first_row, feed)
             statistics = _write(location, new, changes, table)
+        recorded = None if feed is None else feed.written
+        if not statistics.num_records:
+            table.storage.delete(new)
+            return Rewritten(None, recorded)
+        return Rewritten((name, table.storage.size(new), statistics.to_json()), recorded)
     except BaseException:
         table.storage.delete(new)
+        if feed is not None:
+            feed.delete()
         raise
-    recorded = None if feed is None else feed.written
-    if not statistics.num_records:
-        table.storage.delete(new)
-        return Rewritten(None, recorded)
-    return Rewritten((name, table.storage.size(new), statistics.to_json()), recorded)
 
 
 @dataclass(frozen=True)

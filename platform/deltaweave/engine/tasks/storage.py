@@ -146,12 +146,15 @@ class ObjectStore:
     @property
     def files(self) -> pyarrow.fs.S3FileSystem:
         """Arrow's client, which keeps its connections."""
-        from pyarrow.fs import S3FileSystem
-
         # No lock, as `cached_property` has, which could not be sent to tasks.
         made: dict[str, Any] = self.__dict__
         if _CLIENT not in made:
-            made[_CLIENT] = S3FileSystem(**self.settings)
+            try:
+                from pyarrow.fs import S3FileSystem
+
+                made[_CLIENT] = S3FileSystem(**self.settings)
+            except (ImportError, TypeError) as error:  # of an executor's older pyarrow
+                raise OSError(f"pyarrow has no client for the store: {error}") from error
         return made[_CLIENT]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -52,7 +52,7 @@ from deltaweave.engine.tasks import (
     estimated_bytes as bytes_in_memory,
 )
 from deltaweave.engine.write.partition_parts import is_plain
-from deltaweave.engine.write.strategy import ONLY_DELTA_CHECKS, REWRITE_IN_PLACE
+from deltaweave.engine.write.strategy import ONLY_DELTA_CHECKS, REWRITE_IN_PLACE, setting_in_place
 
 ON_DRIVER = "spark.deltaweave.merge.onDriver"
 """Whether small merges run on the driver, with few Spark jobs or none: `auto`, the default (if the
@@ -206,9 +206,9 @@ def _of_table(transaction: Transaction, conditions: Sequence[Column] | None) -> 
         return "the table tracks its rows"
     if any(key.startswith(_IDENTITY) for c in table_columns(transaction) for key in c.metadata):
         return "the table has identity columns"
-    setting = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto")
-    if setting == "false" and not vectors_writable(transaction):
-        return f"{REWRITE_IN_PLACE} is false"
+    setting = setting_in_place(transaction)
+    if setting not in ("auto", "true") and not vectors_writable(transaction):
+        return f"{REWRITE_IN_PLACE} is {setting}"
     if conditions is None:
         return ONLY_DELTA_CHECKS
     return why_not_writable(transaction)

@@ -11,7 +11,7 @@ from deltaweave.delta.files import (
 )
 from deltaweave.delta.scan import tracked_columns
 from deltaweave.engine.storages import storage_of
-from deltaweave.engine.tasks import Disk, Storage, TableFormat
+from deltaweave.engine.tasks import Disk, NotRewritableError, Storage, TableFormat
 
 
 def table_format(transaction: Transaction) -> TableFormat:
@@ -34,7 +34,7 @@ def table_format(transaction: Transaction) -> TableFormat:
 
 
 def _storage(transaction: Transaction) -> Storage:
-    spark, settings = transaction.merge.spark, transaction.hadoop_settings
-    storage = storage_of(spark, transaction.directory, settings)
-    assert storage is not None, "why_not_writable"
+    storage = storage_of(transaction.table)
+    if storage is None:
+        raise NotRewritableError("Arrow no longer sees the table's store")
     return Disk(file_mode(transaction)) if isinstance(storage, Disk) else storage

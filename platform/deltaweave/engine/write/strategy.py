@@ -68,6 +68,12 @@ def choose_strategy(transaction: Transaction, source: PreparedSource) -> Choice:
     return Choice(Strategy.COPY_ON_WRITE, f"Spark rewrites the touched files, since {why_not}")
 
 
+def setting_in_place(transaction: Transaction) -> str:
+    """The value of `REWRITE_IN_PLACE`; what is none of the three means `false`."""
+    given = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, None) or "auto"
+    return given.strip().lower()
+
+
 def may_move_rows(transaction: Transaction) -> bool:
     """Whether an update may move rows to another partition."""
     merge, partitioned_by = transaction.merge, transaction.partition_columns
@@ -89,9 +95,9 @@ def _why_not_in_place(transaction: Transaction, source: PreparedSource) -> str |
     if not source.gives_same_rows:
         # Changed rows are computed after the scan, and must be the rows that the scan saw.
         return "the source may give other rows when it is read again"
-    setting = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto") or "auto"
-    if setting == "false":
-        return f"{REWRITE_IN_PLACE} is false"
+    setting = setting_in_place(transaction)
+    if setting not in ("auto", "true"):
+        return f"{REWRITE_IN_PLACE} is {setting}"
     if lacks_pyarrow(transaction.merge.spark):
         return WITHOUT_PYARROW
     if setting == "auto" and transaction.table.size_in_bytes < limits.MIN_BYTES_IN_PLACE:

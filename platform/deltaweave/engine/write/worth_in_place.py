@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.jvm import is_on
 from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
 from deltaweave.engine.find import TouchedFilesScan
-from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from deltaweave.engine.write.strategy import setting_in_place
 
 if TYPE_CHECKING:
     import numpy
@@ -17,14 +16,13 @@ if TYPE_CHECKING:
 
 def most_rows_change(transaction: Transaction, scan: TouchedFilesScan) -> bool:
     """Whether too many rows of every touched file change for any to be rewritten in place."""
-    setting = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto")
     is_big = scan.touched.size_in_bytes >= limits.MIN_BYTES_IN_PLACE
-    return setting != "true" and is_big and not _few_rows_change(scan).any()
+    return setting_in_place(transaction) != "true" and is_big and not _few_rows_change(scan).any()
 
 
 def worth_rewriting_in_place(transaction: Transaction, scan: TouchedFilesScan) -> FileList:
     """The touched files to be rewritten in place: all of them if the setting is `true`."""
-    if is_on(transaction.merge.spark, REWRITE_IN_PLACE, otherwise=False):
+    if setting_in_place(transaction) == "true":
         return scan.touched
     files = scan.touched.where(_few_rows_change(scan))
     return files if files.size_in_bytes >= limits.MIN_BYTES_IN_PLACE else scan.touched.none()

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 import deltaweave
 from assets.object_store import ObjectStore, object_store
 from deltaweave import Table
+from deltaweave.delta.files import object_stores
 from deltaweave.engine.source import collected
 from deltaweave.engine.write import changes
 from resources.environments import S3A_PACKAGE
@@ -187,6 +188,22 @@ def by_spark_alone(spark: SparkSession, store: ObjectStore) -> list[dict[str, An
     return outcome
 
 
+def where_arrow_means_another_store(spark: SparkSession, store: ObjectStore) -> dict[str, Any]:
+    """As where the JVM's environment names a store that Arrow knows nothing of."""
+    table = made(spark, "s3a://lake/elsewhere", "copy on write")
+    arguments_by = object_stores.arguments_by
+    with (
+        object_store(ObjectStore(access_key=KEY)) as (another, endpoint),
+        pytest.MonkeyPatch.context() as patch,
+        configured(spark, ON_DRIVER),
+    ):
+        host = {"endpoint_override": endpoint.removeprefix("http://")}
+        patch.setattr(object_stores, "arguments_by", lambda *given: arguments_by(*given) | host)
+        on_driver = spied(patch, changes, "write_on_driver")
+        merged(spark, table, source(spark))
+    return {"on_driver": len(on_driver), "sent": sorted(another.objects), "rows": rows(table)}
+
+
 def with_a_store_that_loses_bytes(spark: SparkSession, store: ObjectStore) -> list[dict[str, Any]]:
     """What Arrow sends first arrives cut, on the driver and from a task."""
     outcome = []
@@ -226,6 +243,7 @@ def main() -> None:
             of_many_rows,
             of_a_table,
             by_spark_alone,
+            where_arrow_means_another_store,
             with_a_store_that_loses_bytes,
         )
         print(json.dumps({step.__name__: step(spark, store) for step in steps}))

@@ -92,6 +92,12 @@ def test_a_bucket_with_a_setting_that_only_spark_follows_is_left_to_it(
     assert outcome["by_spark_alone"] == [{"by_arrow": 0, "rows": UPSERTED}] * 2
 
 
+def test_nothing_is_sent_to_a_store_that_is_not_that_of_the_table(outcome: dict[str, Any]) -> None:
+    done = outcome["where_arrow_means_another_store"]
+
+    assert done == {"on_driver": 0, "sent": [], "rows": UPSERTED}
+
+
 def test_a_file_that_arrives_cut_is_deleted_and_spark_does_the_merge(
     outcome: dict[str, Any],
 ) -> None:

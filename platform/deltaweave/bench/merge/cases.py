@@ -56,11 +56,7 @@ def further_cases() -> list[Case]:
     """Cases that ask one question each and are not in the geometric mean."""
     return [
         Case("small_into_100k", "10 rows into 100,000", further_tables.small_into_100k),
-        Case(
-            "small_into_partitions",
-            "10 rows into 10 partitions",
-            further_tables.small_into_partitions,
-        ),
+        Case("small_into_partitions", "10 rows by partition", further_tables.small_into_partitions),
         *(
             Case(
                 f"same_files_table_x{times}",

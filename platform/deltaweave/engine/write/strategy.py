@@ -70,7 +70,7 @@ def choose_strategy(transaction: Transaction, source: PreparedSource) -> Choice:
 
 def setting_in_place(transaction: Transaction) -> str:
     """The value of `REWRITE_IN_PLACE`; what is none of the three means `false`."""
-    given = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, None) or "auto"
+    given = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto") or "auto"
     return given.strip().lower()
 
 

@@ -10,17 +10,22 @@ from deltaweave import Table
 from deltaweave.engine.write import changes
 
 
+def spied(patch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
+    """What a function will have given."""
+    given: list[Any] = []
+    function = getattr(module, name)
+
+    def spy(*arguments: Any, **named: Any) -> Any:
+        given.append(function(*arguments, **named))
+        return given[-1]
+
+    patch.setattr(module, name, spy)
+    return given
+
+
 def written_on_driver(patch: pytest.MonkeyPatch) -> list[Any]:
     """What merges on the driver will have written; nothing is added for other merges."""
-    written: list[Any] = []
-    write = changes.write_on_driver
-
-    def spy(*arguments: Any) -> Any:
-        written.append(write(*arguments))
-        return written[-1]
-
-    patch.setattr(changes, "write_on_driver", spy)
-    return written
+    return spied(patch, changes, "write_on_driver")
 
 
 def rows_of(table: Table) -> list[tuple[Any, ...]]:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,6 +24,8 @@ from deltaweave.engine.write import changes
 from resources.environments import S3A_PACKAGE
 from tests.builders import frame
 from tests.conftest import TINY_DATA
+from tests.on_driver import spied
+from tests.oracles import configured
 
 KEY, SECRET = "some key", "never-to-be-seen"
 SCHEMA = "k INT, v STRING, p STRING"
@@ -51,29 +52,6 @@ def conf(endpoint: str) -> dict[str, str]:
     }
     of_s3a = {f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items()}
     return {**TINY_DATA, "spark.jars.packages": S3A_PACKAGE, **of_s3a}
-
-
-@contextmanager
-def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    yield
-    for name, value in before.items():
-        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
-
-
-def spied(patch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
-    """What a function will have given."""
-    given: list[Any] = []
-    function = getattr(module, name)
-
-    def spy(*arguments: Any, **named: Any) -> Any:
-        given.append(function(*arguments, **named))
-        return given[-1]
-
-    patch.setattr(module, name, spy)
-    return given
 
 
 def rows(table: Table) -> list[list[Any]]:

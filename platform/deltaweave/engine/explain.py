@@ -9,7 +9,12 @@ from deltaweave.delta.jvm import translated
 from deltaweave.delta.log import FileList
 from deltaweave.delta.statement import ResolvedMerge, by_source_predicate
 from deltaweave.engine import limits
-from deltaweave.engine.find import candidate_files, files_by_conditions, stored_index
+from deltaweave.engine.find import (
+    candidate_files,
+    files_by_conditions,
+    stored_index,
+    why_not_by_keys,
+)
 from deltaweave.engine.source import PreparedSource, SourceKeys, prepared_source, source_keys
 from deltaweave.engine.write import (
     Strategy,
@@ -111,6 +116,14 @@ def explain(merge: ResolvedMerge) -> MergePlan:
             return _plan(transaction, source, keys, considered, scanned)
 
 
+def _join(transaction: Transaction, source: PreparedSource, keys: SourceKeys) -> str:
+    if why_not_by_keys(transaction, source, keys) is None:
+        return "none, since the driver looks up the source's keys"
+    if source.is_broadcastable:
+        return "broadcast of the source, by its measured size"
+    return "as Spark chooses by its estimates"
+
+
 def _plan(
     transaction: Transaction,
     source: PreparedSource,
@@ -142,9 +155,7 @@ def _plan(
         after_source_keys=Files(len(scanned), scanned.size_in_bytes),
         key_index=_index_asked(transaction, keys),
         touched_files=touched,
-        join="broadcast of the source, by its measured size"
-        if source.is_broadcastable
-        else "as Spark chooses by its estimates",
+        join=_join(transaction, source, keys),
         write_amplification=amplification,
         advice=_advice(transaction, keys, considered, scanned, choice.strategy, amplification),
     )

@@ -188,9 +188,12 @@ def _vectors(
     numbers = named.indices.to_numpy()
     order = np.argsort(numbers, kind="stable")
     rows = row_indexes.to_numpy().astype(np.uint64)[order]
-    ends = np.cumsum(np.bincount(numbers))
+    names = named.dictionary.to_pylist()
+    ends = np.cumsum(np.bincount(numbers, minlength=len(names)))
     vectors = []
-    for name, marked in zip(named.dictionary.to_pylist(), np.split(rows, ends[:-1]), strict=True):
+    for name, marked in zip(names, np.split(rows, ends[:-1]), strict=True):
+        if not len(marked):  # a dictionary may have further files
+            continue
         bitmap = BitMap64(marked)
         vectors.append(
             {

@@ -8,18 +8,15 @@ from deltaweave.engine.find.candidates import (
     files_by_conditions,
     find_candidates,
 )
-from deltaweave.engine.find.driver_pairs import (
-    DriverPairs,
-    by_file,
-    name_of,
-    own_locations,
-    pairs_on_driver,
-)
+from deltaweave.engine.find.driver_keys import why_not_compared
+from deltaweave.engine.find.driver_matches import name_of, own_locations
+from deltaweave.engine.find.driver_pairs import DriverPairs, by_file, pairs_on_driver
 from deltaweave.engine.find.driver_partitions import (
     PartitionColumns,
     PartitionValues,
     with_partition,
 )
+from deltaweave.engine.find.driver_setting import ON_DRIVER, setting_on_driver
 from deltaweave.engine.find.driver_size import Held, in_threads, most_on_driver
 from deltaweave.engine.find.key_index import (
     KEY_INDEX_DIRECTORY,
@@ -36,10 +33,12 @@ from deltaweave.engine.find.matches import (
 )
 from deltaweave.engine.find.moved_pairs import moved_matches
 from deltaweave.engine.find.pairs import MatchedRows
+from deltaweave.engine.find.pairs_by_keys import why_not_by_keys
 
 __all__ = [
     "KEY_INDEX_DIRECTORY",
     "KEY_INDEX_PROPERTY",
+    "ON_DRIVER",
     "Candidates",
     "DriverPairs",
     "Held",
@@ -60,8 +59,11 @@ __all__ = [
     "name_of",
     "own_locations",
     "pairs_on_driver",
+    "setting_on_driver",
     "stored_index",
     "touched_files_of_pairs",
     "wanted_index",
+    "why_not_by_keys",
+    "why_not_compared",
     "with_partition",
 ]

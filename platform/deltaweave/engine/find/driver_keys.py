@@ -7,10 +7,26 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegralType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.files import row_schema
+from deltaweave.delta.files import (
+    OF_LIMITED_LENGTH,
+    row_schema,
+    table_columns,
+    times_read_differently,
+)
 from deltaweave.delta.statement import Equality
-from deltaweave.engine.source import CollectedSource
+from deltaweave.engine.source import SourceKeys
 from deltaweave.engine.tasks import NotRewritableError
 
 if TYPE_CHECKING:
@@ -18,6 +34,9 @@ if TYPE_CHECKING:
 
 SOURCE_NUMBER = "number"
 """The number of a source row."""
+
+# Types whose values are equal in Arrow if and only if they are in Spark.
+_COMPARED_ALIKE = (DecimalType, StringType, DateType, TimestampType, TimestampNTZType)
 
 
 @dataclass(frozen=True)
@@ -75,7 +94,31 @@ def key_columns(transaction: Transaction, conjuncts: Sequence[Equality]) -> list
     ]
 
 
-def keys_of_source(source: CollectedSource, columns: Sequence[KeyColumn]) -> pyarrow.Table:
+def why_not_compared(transaction: Transaction, conjuncts: Sequence[Equality]) -> str | None:
+    """Why Arrow may compare these columns otherwise than Spark does; None if it does not."""
+    columns = {column.name: column for column in table_columns(transaction)}
+    for equality in conjuncts:
+        name = ".".join(equality.path)
+        if len(equality.path) > 1 or name not in columns:
+            return f"{name!r} is no column of the table"
+        kind = equality.data_type
+        if not _is_compared_alike(kind, equality.compared_as):
+            return f"{name!r} is compared as {equality.compared_as.simpleString()}"
+        if OF_LIMITED_LENGTH in columns[name].metadata:
+            return f"{name!r} is of limited length"
+    return times_read_differently(
+        transaction.merge.spark, [equality.data_type for equality in conjuncts]
+    )
+
+
+def _is_compared_alike(kind: DataType, compared_as: DataType) -> bool:
+    """Whether Arrow tells which values of a type are equal, if Spark compares them as another."""
+    if isinstance(kind, IntegralType):
+        return isinstance(compared_as, IntegralType | DoubleType)
+    return kind == compared_as and isinstance(kind, _COMPARED_ALIKE)
+
+
+def keys_of_source(source: SourceKeys, columns: Sequence[KeyColumn]) -> pyarrow.Table:
     """The source's keys in the types of the files, with the rows' numbers; none that is null.
 
     Keys that no value of a file's type equals are left out.
@@ -88,8 +131,8 @@ def keys_of_source(source: CollectedSource, columns: Sequence[KeyColumn]) -> pya
     import pyarrow.compute as pc
     import pyarrow.types as types
 
-    collected = source.keys.rows
-    assert collected is not None, "a collected source has its keys"
+    collected = source.rows
+    assert collected is not None, "they are collected"
     keys: dict[str, pyarrow.ChunkedArray] = {}
     may_match = pa.chunked_array([pa.repeat(pa.scalar(True), collected.num_rows)])
     for column, values in zip(columns, collected.columns, strict=True):

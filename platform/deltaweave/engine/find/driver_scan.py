@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,8 +34,7 @@ class KeyScan:
         locations: The files'.
         new_calendar: As `assumes_new_calendar` says.
         columns: The compared columns that they store, or would.
-        of_source: The source's distinct values of each of these, by its name.
-        of_log: The keys that the log has for each file, by the names in joins.
+        narrow: Gives what is wanted of rows with their places and these columns, in their order.
         held: Counts what is found.
     """
 
@@ -43,17 +42,16 @@ class KeyScan:
     locations: Sequence[str]
     new_calendar: bool
     columns: Sequence[KeyColumn]
-    of_source: Mapping[str, pyarrow.Array]
-    of_log: Mapping[str, pyarrow.ChunkedArray]
+    narrow: Callable[[pyarrow.Table], pyarrow.Table]
     held: Held
 
-    def empty(self) -> pyarrow.Table:
-        """What `possible_rows` gives if there are none."""
+    def nothing(self) -> pyarrow.Table:
+        """What `wanted_rows` gives if there are none."""
         import pyarrow as pa
 
         kinds = {name: kind for column in self.columns for name, kind in column.joined.items()}
-        kinds |= {name: values.type for name, values in self.of_log.items()}
-        return pa.schema({FILE_NUMBER: pa.int64(), ROW_INDEX: pa.int64(), **kinds}).empty_table()
+        schema = pa.schema({FILE_NUMBER: pa.int64(), ROW_INDEX: pa.int64(), **kinds})
+        return self.narrow(schema.empty_table())
 
     def num_rows(self, number: int) -> int:
         """How many rows a file has; NotRewritableError if Arrow may read its keys wrongly.
@@ -69,8 +67,8 @@ class KeyScan:
             check_zones(file, fields)
             return int(file.metadata.num_rows)
 
-    def possible_rows(self, numbers: Sequence[int]) -> pyarrow.Table:
-        """The keys and places of the rows of which each stored key is one of the source's.
+    def wanted_rows(self, numbers: Sequence[int]) -> pyarrow.Table:
+        """What `narrow` gives of the rows of some files.
 
         Args:
             numbers: The files to read, by their places in `locations`.
@@ -80,17 +78,17 @@ class KeyScan:
         """
         import pyarrow as pa
 
-        parts, batch, num_rows, size = [self.empty()], list[pa.Table](), 0, 0
+        parts, batch, num_rows, size = [self.nothing()], list[pa.Table](), 0, 0
         for number in numbers:
             for rows in self._read(number):
                 batch.append(rows)
                 num_rows, size = num_rows + rows.num_rows, size + rows.nbytes
                 most = limits.MAX_BATCH_ROWS_ON_DRIVER, limits.MAX_BATCH_BYTES_ON_DRIVER
                 if num_rows >= most[0] or size >= most[1]:
-                    parts.append(self._possible(batch))
+                    parts.append(self._wanted(batch))
                     batch, num_rows, size = [], 0, 0
         if batch:
-            parts.append(self._possible(batch))
+            parts.append(self._wanted(batch))
         return pa.concat_tables(parts)
 
     def _read(self, number: int) -> Iterator[pyarrow.Table]:
@@ -105,19 +103,35 @@ class KeyScan:
                 yield pa.table({**of_file, **keys})
                 start += num_rows
 
-    def _possible(self, batch: Sequence[pyarrow.Table]) -> pyarrow.Table:
+    def _wanted(self, batch: Sequence[pyarrow.Table]) -> pyarrow.Table:
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        rows = pa.concat_tables(batch)
-        for column in self.columns:  # each leaves fewer rows to look at
-            values = self.of_source[column.name]
-            rows = rows.filter(pc.is_in(rows[column.name], value_set=values))
-        for key, of_files in self.of_log.items():
-            rows = rows.append_column(key, of_files.take(rows[FILE_NUMBER]))
-        rows = rows.drop_null()
+        rows = self.narrow(pa.concat_tables(batch))
         self.held.add(rows.nbytes)
         return rows
+
+
+def with_values(of_source: Mapping[str, pyarrow.Array], rows: pyarrow.Table) -> pyarrow.Table:
+    """The rows of which each of these columns has one of the source's values."""
+    import pyarrow.compute as pc
+
+    for name, values in of_source.items():  # each leaves fewer rows to look at
+        rows = rows.filter(pc.is_in(rows[name], value_set=values))
+    return rows
+
+
+def with_keys_of_log(
+    of_log: Mapping[str, pyarrow.ChunkedArray], rows: pyarrow.Table
+) -> pyarrow.Table:
+    """The rows with the keys that the log has for their files; none that is null.
+
+    Args:
+        of_log: For each file, by the names in joins.
+        rows: The rows, with `FILE_NUMBER`.
+    """
+    for name, of_files in of_log.items():
+        rows = rows.append_column(name, of_files.take(rows[FILE_NUMBER]))
+    return rows.drop_null()
 
 
 def _keys(

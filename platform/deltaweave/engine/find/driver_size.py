@@ -18,6 +18,11 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
+def is_local(master: str) -> bool:
+    """Whether Spark's tasks are threads of the driver's JVM, by its master URL."""
+    return _LOCAL.fullmatch(master) is not None
+
+
 def most_on_driver(limit: int, master: str) -> int:
     """A limit of rows or bytes of target files, by Spark's master URL.
 

@@ -18,8 +18,10 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
+    IntegerType,
     NumericType,
     StringType,
+    StructField,
     StructType,
 )
 
@@ -30,6 +32,7 @@ from deltaweave.engine.columns import (
     INSERTABLE,
     MATCHES,
     NO_CLAUSE,
+    NUMBER,
     SOURCE_ROW,
     TARGET_ROW_ID,
 )
@@ -68,7 +71,8 @@ class Pairs:
             `CLAUSE` (int; -1 if no clause takes the pair) and, if asked for, `INSERTABLE` (boolean;
             whether an insert clause would take the source row).
             None if they were found on the driver.
-        on_driver: All of them, if they are few; else None.
+        on_driver: All of them, if they are few or were found there; else None. `FILE` may be a
+            dictionary.
         spark: The session; that of `computed` unless it is given.
     """
 
@@ -109,8 +113,18 @@ class Pairs:
         if self.computed is None:
             assert self.spark is not None
             return self.spark.createDataFrame(rows)
-        schema = StructType([self.computed.schema[name] for name in rows.column_names])
-        return self.computed.sparkSession.createDataFrame(rows, schema)
+        spark, schema = self.computed.sparkSession, self.computed.schema
+        if not _has_numbered_files(rows):
+            return spark.createDataFrame(rows, StructType([schema[n] for n in rows.column_names]))
+        # The name of a file is much longer than all the rest of a pair.
+        numbered, names = _numbered(rows)
+        types = [
+            StructField(NUMBER, IntegerType()) if name == NUMBER else schema[name]
+            for name in numbered.column_names
+        ]
+        pairs = spark.createDataFrame(numbered, StructType(types))
+        named = pairs.join(F.broadcast(spark.createDataFrame(names)), NUMBER)
+        return named.select(*rows.column_names)
 
     @property
     def _query(self) -> DataFrame:
@@ -184,6 +198,22 @@ def _is_same_in_arrow(kind: DataType) -> bool:
     if isinstance(kind, StructType):
         return all(_is_same_in_arrow(field.dataType) for field in kind.fields)
     return isinstance(kind, _SAME_IN_ARROW) or kind == StringType()
+
+
+def _has_numbered_files(pairs: pyarrow.Table) -> bool:
+    import pyarrow.types as types
+
+    return FILE in pairs.column_names and types.is_dictionary(pairs.schema.field(FILE).type)
+
+
+def _numbered(pairs: pyarrow.Table) -> tuple[pyarrow.Table, pyarrow.Table]:
+    """The pairs with the numbers of their files, and the numbers' files."""
+    import pyarrow as pa
+
+    files = pairs[FILE].unify_dictionaries().combine_chunks()
+    numbered = pairs.set_column(pairs.column_names.index(FILE), NUMBER, files.indices)
+    numbers = pa.array(range(len(files.dictionary)), pa.int32())
+    return numbered, pa.table({NUMBER: numbers, FILE: files.dictionary})
 
 
 def _num_source_rows(pairs: pyarrow.Table) -> int:

@@ -33,6 +33,7 @@ from deltaweave.engine.columns import (
 )
 from deltaweave.engine.find.candidates import Candidates
 from deltaweave.engine.find.pairs import Pairs, brought_to_driver
+from deltaweave.engine.find.pairs_by_keys import pairs_by_keys
 from deltaweave.engine.source import PreparedSource, within
 from deltaweave.engine.statement import clause_taken
 
@@ -76,6 +77,9 @@ def scanned_pairs(
     if by_source:
         # Most rows of a table neither match nor change: they are no pairs.
         query = query.filter(F.col(SOURCE_ROW).isNotNull() | (F.col(CLAUSE) != NO_CLAUSE))
+    found = pairs_by_keys(transaction, source, candidates, query.schema[SOURCE_ROW].dataType)
+    if found is not None:
+        return Pairs(query, found)
     # Inserts, deletion vectors and rewriting in place read the pairs again.
     if not with_row_index and (identity is None or not merge.of_kind("not_matched")):
         return Pairs(query)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # Types whose values mean the same in Python, whatever the session's time zone.
 _PUSHED = (IntegralType, DecimalType, StringType, DateType)
-_NUMBERS = (IntegralType, FloatType, DoubleType)
+_NUMBERS = (IntegralType, FloatType, DoubleType, DateType)  # of dates, few are distinct
 # The change of the calendar skipped these days. Spark has them, but it pushes dates to Parquet as
 # java.sql.Date, which does not: the scan would find no row of them.
 _LOST_DAYS = frozenset(date(1582, 10, day) for day in range(5, 15))
@@ -82,10 +82,13 @@ class SourceKeys:
             since statistics do not bound it.
         rows: The values row by row, with a column for each equality; None if they were not
             collected.
+        source_rows: `SOURCE_ROW_ID` of each of these rows; None if the source is not materialized,
+            or if keys are not numbers alone.
     """
 
     columns: tuple[KeyValues, ...] = ()
     rows: pyarrow.Table | None = None
+    source_rows: pyarrow.ChunkedArray | None = None
 
     @cached_property
     def are_unique(self) -> bool:
@@ -183,9 +186,10 @@ def source_keys(merge: ResolvedMerge, source: PreparedSource, files: FileList) -
     with translated(merge.table, otherwise=SourceError), interrupts_shown():
         if source.is_counted and source.num_rows > _max_collected(keys):
             return _ranges(conjuncts, keys, files)
-        asked = keys
-        if source.insertable is not None:
-            asked = source.rows.select(*columns, source.insertable.alias(INSERTABLE))
+        also = [] if source.insertable is None else [source.insertable.alias(INSERTABLE)]
+        if source.is_materialized and _are_numbers(keys):
+            also.append(F.col(SOURCE_ROW_ID))
+        asked = source.rows.select(*columns, *also)
         # A source that is not counted is collected with a limit, which saves the job to count it.
         at_most = limits.MAX_COLLECTED_ROWS
         table = (asked if source.is_counted else asked.limit(at_most + 1)).toArrow()
@@ -194,8 +198,9 @@ def source_keys(merge: ResolvedMerge, source: PreparedSource, files: FileList) -
     source.known.rows = table.num_rows
     if source.insertable is not None:
         source.known.insertable = pc.sum(table[INSERTABLE]).as_py() or 0
-        table = table.drop_columns([INSERTABLE])
-    return collected_keys(conjuncts, table)
+    source_rows = table[SOURCE_ROW_ID] if SOURCE_ROW_ID in table.column_names else None
+    found = collected_keys(conjuncts, table.select(range(len(columns))))
+    return replace(found, source_rows=source_rows)
 
 
 def collected_keys(conjuncts: Sequence[Equality], table: pyarrow.Table) -> SourceKeys:
@@ -205,8 +210,11 @@ def collected_keys(conjuncts: Sequence[Equality], table: pyarrow.Table) -> Sourc
 
 def _max_collected(keys: DataFrame) -> int:
     """The most rows whose keys are collected on the driver."""
-    of_numbers = all(isinstance(field.dataType, _NUMBERS) for field in keys.schema)
-    return limits.MAX_COLLECTED_NUMBERS if of_numbers else limits.MAX_COLLECTED_ROWS
+    return limits.MAX_COLLECTED_NUMBERS if _are_numbers(keys) else limits.MAX_COLLECTED_ROWS
+
+
+def _are_numbers(keys: DataFrame) -> bool:
+    return all(isinstance(field.dataType, _NUMBERS) for field in keys.schema)
 
 
 def _ranges(conjuncts: list[Equality], keys: DataFrame, files: FileList) -> SourceKeys:

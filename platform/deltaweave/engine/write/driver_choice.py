@@ -10,16 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import Column
-from pyspark.sql.types import (
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    IntegralType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import DateType, IntegralType, StringType
 
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
@@ -41,7 +32,14 @@ from deltaweave.delta.statement import (
     target_reads,
 )
 from deltaweave.engine import limits
-from deltaweave.engine.find import in_threads, most_on_driver, own_locations
+from deltaweave.engine.find import (
+    ON_DRIVER,
+    in_threads,
+    most_on_driver,
+    own_locations,
+    setting_on_driver,
+    why_not_compared,
+)
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.tasks import (
     NotRewritableError,
@@ -54,12 +52,6 @@ from deltaweave.engine.tasks import (
 from deltaweave.engine.write.partition_parts import is_plain
 from deltaweave.engine.write.strategy import ONLY_DELTA_CHECKS, REWRITE_IN_PLACE, setting_in_place
 
-ON_DRIVER = "spark.deltaweave.merge.onDriver"
-"""Whether small merges run on the driver, with few Spark jobs or none: `auto`, the default (if the
-source is known or estimated to be small), `true` (if it turns out to be small) or `false`."""
-
-# Types whose values are equal in Arrow if and only if they are in Spark.
-_COMPARED_ALIKE = (DecimalType, StringType, DateType, TimestampType, TimestampNTZType)
 _IDENTITY = "delta.identity."
 
 
@@ -82,7 +74,7 @@ class DriverChoice:
 
 def choose_driver(transaction: Transaction, source: PreparedSource) -> DriverChoice:
     """Choose whether the driver tries the merge. No job runs."""
-    setting = (transaction.merge.spark.conf.get(ON_DRIVER, "auto") or "auto").lower()
+    setting = setting_on_driver(transaction.merge.spark)
     if setting not in ("auto", "true"):
         return DriverChoice(f"{ON_DRIVER} is {setting}")
     merge = transaction.merge
@@ -103,7 +95,7 @@ def choose_driver(transaction: Transaction, source: PreparedSource) -> DriverCho
     conjuncts = equalities_alone(merge)
     if conjuncts is None:
         return DriverChoice("ON has more than equalities of target columns and source values")
-    why_not = _of_keys(transaction, conjuncts)
+    why_not = why_not_compared(transaction, conjuncts)
     if why_not is not None or not beyond_source:
         return DriverChoice(why_not, conjuncts, conditions=conditions)
     reads = target_reads(merge, checks_rows=bool(conditions))
@@ -228,26 +220,3 @@ def _of_partitions(transaction: Transaction) -> str | None:
         if not (transaction.metadata.has_random_directories or is_plain(name)):
             return f"{of_partitions}, whose name is escaped in the names of directories"
     return None
-
-
-def _of_keys(transaction: Transaction, conjuncts: Sequence[Equality]) -> str | None:
-    columns = {column.name: column for column in table_columns(transaction)}
-    for equality in conjuncts:
-        name = ".".join(equality.path)
-        if len(equality.path) > 1 or name not in columns:
-            return f"{name!r} is no column of the table"
-        kind = equality.data_type
-        if not _is_compared_alike(kind, equality.compared_as):
-            return f"{name!r} is compared as {equality.compared_as.simpleString()}"
-        if OF_LIMITED_LENGTH in columns[name].metadata:
-            return f"{name!r} is of limited length"
-    return times_read_differently(
-        transaction.merge.spark, [equality.data_type for equality in conjuncts]
-    )
-
-
-def _is_compared_alike(kind: DataType, compared_as: DataType) -> bool:
-    """Whether Arrow tells which values of a type are equal, if Spark compares them as another."""
-    if isinstance(kind, IntegralType):
-        return isinstance(compared_as, IntegralType | DoubleType)
-    return kind == compared_as and isinstance(kind, _COMPARED_ALIKE)

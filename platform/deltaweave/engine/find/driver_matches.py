@@ -1,0 +1,249 @@
+"""Matches found on the driver: pyarrow reads key columns of files and finds the source's keys.
+
+No Spark job is needed. It serves conditions that are equalities alone, of types that Arrow compares
+as Spark does. Files of which that is not certain are refused, and Spark scans them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.files import are_own, marked_rows, may_mark_here
+from deltaweave.delta.log import FileList
+from deltaweave.delta.statement import Equality
+from deltaweave.engine import limits
+from deltaweave.engine.find.driver_keys import (
+    SOURCE_NUMBER,
+    KeyColumn,
+    key_columns,
+    keys_of_source,
+)
+from deltaweave.engine.find.driver_partitions import PartitionColumns, PartitionValues
+from deltaweave.engine.find.driver_scan import (
+    FILE_NUMBER,
+    ROW_INDEX,
+    KeyScan,
+    with_keys_of_log,
+    with_values,
+)
+from deltaweave.engine.find.driver_size import Held, most_on_driver
+from deltaweave.engine.find.numbered_keys import NumberedKeys
+from deltaweave.engine.source import SourceKeys
+from deltaweave.engine.tasks import NotRewritableError, Storage
+
+if TYPE_CHECKING:
+    import numpy
+    import pyarrow
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Target rows and the source rows that match them, in the order of files and rows.
+
+    Attributes:
+        names: The candidate files, as `FILE` names them.
+        partitions: The partition of each.
+        row_counts: The number of rows of each, as the file itself says.
+        files: For each match, the file by its place among these.
+        rows: For each match, the place of its target row in the file.
+        source_rows: For each match, the source row by its place among the keys.
+        marked: By the place of a file with matches, the places of its rows that were marked as
+            deleted before; files without such rows are missing.
+    """
+
+    names: Sequence[str]
+    partitions: Sequence[PartitionValues]
+    row_counts: Sequence[int]
+    files: numpy.ndarray
+    rows: numpy.ndarray
+    source_rows: numpy.ndarray
+    marked: Mapping[int, numpy.ndarray]
+
+
+def matches_on_driver(
+    transaction: Transaction,
+    candidates: FileList,
+    source: SourceKeys,
+    conjuncts: Sequence[Equality],
+    *,
+    storage: Storage,
+    new_calendar: bool,
+    at_most: int,
+    numbered: bool = False,
+) -> Matches:
+    """Find the matches in the candidate files.
+
+    Args:
+        transaction: The merge's transaction.
+        candidates: The files.
+        source: The source's keys, which are collected.
+        conjuncts: The equalities that the ON condition consists of.
+        storage: Where the files lie.
+        new_calendar: As `assumes_new_calendar` says.
+        at_most: The most matches there may be.
+        numbered: Whether the keys are looked up as numbers: they must be unique and whole numbers.
+
+    Raises:
+        NotRewritableError: Spark must find the matches.
+        OSError: A file could not be read; so with Arrow's errors.
+    """
+    import numpy as np
+
+    locations = own_locations(candidates)
+    columns = key_columns(transaction, conjuncts)
+    keys = keys_of_source(source, columns)
+    partitioned_by = PartitionColumns.of(transaction)
+    texts = candidates.rows["partition"].to_pylist()
+    partitions = [partitioned_by.of_file(text) for text in texts]
+    stored = [column for column in columns if not column.is_of_partition]
+    scan = KeyScan(
+        storage,
+        locations,
+        new_calendar,
+        stored,
+        _narrowing(keys, stored, _of_log(columns, partitions), numbered=numbered),
+        Held(limits.MAX_POSSIBLE_BYTES_ON_DRIVER, "the rows that have keys of the source"),
+    )
+    found, row_counts = _read(scan, str(transaction.merge.spark.sparkContext.master))
+    if not numbered:
+        found = _joined(found, keys, at_most)
+    files = found[FILE_NUMBER].to_numpy()
+    rows, source_rows = found[ROW_INDEX].to_numpy(), found[SOURCE_NUMBER].to_numpy()
+    marked = _marked(transaction, candidates, np.unique(files).tolist())
+    is_there = np.ones(len(rows), dtype=bool)
+    for number, places in marked.items():
+        here = slice(*np.searchsorted(files, (number, number + 1)))
+        is_there[here] = ~np.isin(rows[here], places)
+    files, rows, source_rows = files[is_there], rows[is_there], source_rows[is_there]
+    if len(rows) > at_most:
+        raise NotRewritableError("the pairs are too many")
+    names = [name_of(location) for location in locations]
+    return Matches(names, partitions, row_counts, files, rows, source_rows, marked)
+
+
+def own_locations(files: FileList) -> list[str]:
+    """The files' locations, not encoded, in their order.
+
+    Raises:
+        NotRewritableError: A file is not below the table's directory (as in shallow clones).
+    """
+    if not are_own(files).all():
+        raise NotRewritableError("a file is not in the table's directory")
+    locations: list[str] = files.rows["location"].to_pylist()
+    return locations
+
+
+def name_of(location: str) -> str:
+    """A file as `FILE` names it, by its decoded location."""
+    return quote(location, safe="/:")
+
+
+def _narrowing(
+    keys: pyarrow.Table,
+    stored: Sequence[KeyColumn],
+    of_log: Mapping[str, pyarrow.ChunkedArray],
+    *,
+    numbered: bool,
+) -> Callable[[pyarrow.Table], pyarrow.Table]:
+    """What is kept of rows that were read: those that match or, unless `numbered`, that may."""
+    if numbered:
+        lookup = NumberedKeys.of(keys)
+        if lookup is None:
+            raise NotRewritableError("the keys are no whole numbers, or of too wide a range")
+        return lambda rows: lookup.found_in(with_keys_of_log(of_log, rows))
+    values = {column.name: keys[column.name].unique() for column in stored}
+    return lambda rows: with_keys_of_log(of_log, with_values(values, rows))
+
+
+def _read(scan: KeyScan, master: str) -> tuple[pyarrow.Table, list[int]]:
+    """What the scan keeps of all files, in their order, and the number of rows in each."""
+    import pyarrow as pa
+
+    with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
+        row_counts = list(threads.map(scan.num_rows, range(len(scan.locations))))
+        if sum(row_counts) > most_on_driver(limits.MAX_TARGET_ROWS_ON_DRIVER, master):
+            raise NotRewritableError(f"the candidate files have {sum(row_counts)} rows")
+        parts = list(threads.map(scan.wanted_rows, _groups(row_counts)))
+    return pa.concat_tables([scan.nothing(), *parts]), row_counts
+
+
+def _joined(rows: pyarrow.Table, keys: pyarrow.Table, at_most: int) -> pyarrow.Table:
+    """File number, row index and source row's number of each match, in this order."""
+    names = [name for name in keys.column_names if name != SOURCE_NUMBER]
+    _check_number_of_pairs(rows, keys, names, at_most)
+    found = rows.join(keys, names, join_type="inner", use_threads=False)
+    order = [(name, "ascending") for name in (FILE_NUMBER, ROW_INDEX, SOURCE_NUMBER)]
+    found = found.select([FILE_NUMBER, ROW_INDEX, SOURCE_NUMBER]).sort_by(order)
+    return found.combine_chunks()
+
+
+def _of_log(
+    columns: Sequence[KeyColumn], partitions: Sequence[PartitionValues]
+) -> dict[str, pyarrow.ChunkedArray]:
+    """The keys of each file that are values of its partition."""
+    import pyarrow as pa
+
+    keys: dict[str, pyarrow.ChunkedArray] = {}
+    for column in columns:
+        if column.is_of_partition:
+            name, kind = column.field.name, column.field.type
+            of_files = pa.array([values[name].as_py() for values in partitions], kind)
+            keys |= column.of(pa.chunked_array([of_files]))
+    return keys
+
+
+def _groups(num_rows: Sequence[int]) -> list[list[int]]:
+    """Which files a thread reads one after the other, by their places, in their order.
+
+    Arrow prepares the source's keys for each batch, which may hold rows of a whole group. Threads
+    share evenly what there is.
+    """
+    most = min(limits.MAX_BATCH_ROWS_ON_DRIVER, sum(num_rows) // limits.MAX_THREADS_ON_DRIVER)
+    groups: list[list[int]] = []
+    size = most
+    for number, of_file in enumerate(num_rows):
+        if size >= most:
+            groups.append([])
+            size = 0
+        groups[-1].append(number)
+        size += of_file
+    return groups
+
+
+def _check_number_of_pairs(
+    rows: pyarrow.Table, keys: pyarrow.Table, names: list[str], at_most: int
+) -> None:
+    """Raise NotRewritableError if the pairs are too many, before any is made."""
+    import pyarrow.compute as pc
+
+    of_keys = keys.group_by(names).aggregate([(SOURCE_NUMBER, "count")])
+    if len(of_keys) == len(keys):
+        return  # each row is in one pair at most
+    counts = rows.join(of_keys, names, join_type="inner", use_threads=False)[
+        f"{SOURCE_NUMBER}_count"
+    ]
+    if (pc.sum(counts).as_py() or 0) > at_most:
+        raise NotRewritableError("the pairs are too many")
+
+
+def _marked(
+    transaction: Transaction, candidates: FileList, numbers: Sequence[int]
+) -> dict[int, numpy.ndarray]:
+    """By file number, the places of rows that are marked as deleted, in these files alone."""
+    import numpy as np
+
+    mask = np.zeros(len(candidates), dtype=bool)
+    mask[list(numbers)] = True
+    has_vector = candidates.rows["has_vector"].to_numpy() & mask
+    files = candidates.where(has_vector)
+    if not len(files):
+        return {}
+    if not may_mark_here(files):
+        raise NotRewritableError("too many files have deletion vectors")
+    places = np.flatnonzero(has_vector).tolist()
+    return dict(zip(places, marked_rows(transaction, files), strict=True))

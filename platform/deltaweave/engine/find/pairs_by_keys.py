@@ -1,0 +1,128 @@
+"""Pairs of a merge that Spark writes, found on the driver by the source's collected keys.
+
+Spark would read the same key columns, shuffle them and the source by their keys, and sort both. It
+serves sources of millions of rows and a local master, whose driver has all cores that there are.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import DataType, DateType, IntegralType, StructType
+
+from deltaweave.delta.commit import Transaction
+from deltaweave.delta.files import assumes_new_calendar, table_columns, why_not_writable
+from deltaweave.delta.statement import equalities_alone
+from deltaweave.engine import limits
+from deltaweave.engine.columns import CLAUSE, FILE, SOURCE_ROW, TARGET_ROW_ID
+from deltaweave.engine.find.candidates import Candidates
+from deltaweave.engine.find.driver_keys import why_not_compared
+from deltaweave.engine.find.driver_matches import Matches, matches_on_driver
+from deltaweave.engine.find.driver_setting import ON_DRIVER, setting_on_driver
+from deltaweave.engine.find.driver_size import is_local
+from deltaweave.engine.source import PreparedSource, SourceKeys
+from deltaweave.engine.storages import storage_of
+from deltaweave.engine.tasks import NotRewritableError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+logger = logging.getLogger(__name__)
+
+_WHOLE_NUMBERS = (IntegralType, DateType)
+
+
+def pairs_by_keys(
+    transaction: Transaction, source: PreparedSource, candidates: Candidates, source_row: DataType
+) -> pyarrow.Table | None:
+    """The pairs of the candidate files; None if Spark has to find them.
+
+    `FILE` is a dictionary, as each file has many rows; `TARGET_ROW_ID` is the row index.
+
+    Args:
+        transaction: The merge's transaction.
+        source: The source.
+        candidates: The files to read, and the source's keys.
+        source_row: The type of `SOURCE_ROW`.
+    """
+    import pyarrow as pa
+
+    try:
+        why_not = why_not_by_keys(transaction, source, candidates.keys)
+        storage = None if why_not else storage_of(transaction.table)
+        if why_not or storage is None:
+            raise NotRewritableError(why_not or "Arrow does not see the table's store")
+        matches = matches_on_driver(
+            transaction,
+            candidates.files,
+            candidates.keys,
+            equalities_alone(transaction.merge) or (),
+            storage=storage,
+            new_calendar=assumes_new_calendar(transaction.merge.spark),
+            at_most=limits.MAX_PAIRS_BY_KEYS,
+            numbered=True,
+        )
+    except (NotRewritableError, OSError, MemoryError, pa.ArrowException) as error:
+        logger.info("%s: Spark finds the pairs: %s", transaction.merge.table, error)
+        return None
+    return _pairs(transaction, candidates.keys, matches, source_row)
+
+
+def why_not_by_keys(
+    transaction: Transaction, source: PreparedSource, keys: SourceKeys
+) -> str | None:
+    """Why Spark has to find the pairs; None if nothing that is known before files are read."""
+    merge, conjuncts = transaction.merge, equalities_alone(transaction.merge)
+    setting = setting_on_driver(merge.spark)
+    if setting not in ("auto", "true"):
+        return f"{ON_DRIVER} is {setting}"
+    if not is_local(str(merge.spark.sparkContext.master)):
+        return "executors have cores of their own"
+    matched = merge.of_kind("matched")
+    if not matched or matched[0].condition is not None or merge.of_kind("not_matched_by_source"):
+        return "which clause takes a pair depends on its rows"
+    if source.insertable is not None:
+        return "inserts have conditions"
+    if not conjuncts or not keys.are_unique:
+        return "the source's keys are not known, or not unique"
+    if source.is_materialized and keys.source_rows is None:
+        return "the source's rows are numbered"
+    kinds = {column.name: column.dataType for column in table_columns(transaction)}
+    for equality in conjuncts:
+        if not isinstance(kinds.get(equality.path[0]), _WHOLE_NUMBERS):
+            return f"{equality.path[0]!r} is no column of whole numbers"
+    return why_not_compared(transaction, conjuncts) or why_not_writable(transaction)
+
+
+def _pairs(
+    transaction: Transaction, keys: SourceKeys, matches: Matches, source_row: DataType
+) -> pyarrow.Table:
+    import pyarrow as pa
+
+    merge = transaction.merge
+    first = merge.clauses.index(merge.of_kind("matched")[0])
+    number = len(matches.files)
+    return pa.table(
+        {
+            FILE: pa.DictionaryArray.from_arrays(
+                pa.array(matches.files, pa.int32()), pa.array(matches.names, pa.string())
+            ),
+            TARGET_ROW_ID: pa.array(matches.rows, pa.int64()),
+            SOURCE_ROW: _source_rows(keys, source_row).take(pa.array(matches.source_rows)),
+            CLAUSE: pa.repeat(pa.scalar(first, pa.int32()), number),
+        }
+    )
+
+
+def _source_rows(keys: SourceKeys, kind: DataType) -> pyarrow.Array:
+    """What identifies each row of the source, as `row_identity` says."""
+    import pyarrow as pa
+
+    if keys.source_rows is not None:
+        return keys.source_rows.combine_chunks()
+    assert keys.rows is not None, "they are collected"
+    columns = [column.combine_chunks() for column in keys.rows.columns]
+    if not isinstance(kind, StructType):
+        return columns[0]
+    return pa.StructArray.from_arrays(columns, names=kind.names)

@@ -1,0 +1,245 @@
+"""Pairs that the driver finds by keys for merges that Spark writes, beside built-in MERGE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaweave.engine import limits
+from deltaweave.engine.find import ON_DRIVER, scan
+from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from tests.merge_cases.case import (
+    AMBIGUOUS,
+    Layout,
+    MergeCase,
+    delete,
+    insert,
+    insert_all,
+    update,
+    update_all,
+)
+from tests.on_driver import spied
+from tests.oracles import Stage, assert_outcome, configured
+
+UPSERT = (update_all(), insert_all())
+LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A merge, and whether the driver finds its pairs."""
+
+    case: MergeCase
+    here: bool = True
+
+
+def _keyed(name: str, *, here: bool = True, **of_case: Any) -> Keyed:
+    return Keyed(MergeCase(name=name, **{"clauses": UPSERT, **of_case}), here)
+
+
+CASES = [
+    _keyed(
+        "upsert",
+        target=[(1, 0), (2, 0), (3, 0), (4, 0)],
+        source=[(2, 1), (4, 1), (9, 1)],
+        files=2,
+        # 2 and 4 are updated, 9 is new
+        expected=[(1, 0), (2, 1), (3, 0), (4, 1), (9, 1)],
+    ),
+    _keyed(
+        "several_rows_of_the_target_have_one_key",
+        target=[(1, 0), (1, 1), (2, 2), (1, 3)],
+        source=[(1, 9), (5, 9)],
+        files=2,
+        expected=[(1, 9), (1, 9), (2, 2), (1, 9), (5, 9)],
+    ),
+    _keyed(
+        "two_keys",
+        target=[(1, -7, 0), (1, 7, 0), (2, -7, 0), (2, 7, 0)],
+        source=[(1, 7, 1), (2, -7, 1), (-2, 7, 1)],
+        on="t.a = s.a AND t.b = s.b",
+        target_schema="a INT, b BIGINT, v INT",
+        source_schema="a INT, b BIGINT, v INT",
+        files=2,
+        # (2, 7) and (1, -7) have values that the source has, in other rows
+        expected=[(1, -7, 0), (1, 7, 1), (2, -7, 1), (2, 7, 0), (-2, 7, 1)],
+    ),
+    _keyed(
+        "doubles_as_keys",
+        target=[(0, 0), (1, 0), (2, 0)],
+        source=[(-0.0, 1), (1.5, 1), (2.0, 1)],
+        clauses=(update({"v": "s.v"}), insert({"v": "s.v"})),
+        target_schema="k BIGINT, v INT",
+        source_schema="k DOUBLE, v INT",
+        files=2,
+        # no whole number equals 1.5
+        expected=[(0, 1), (1, 0), (2, 1), (None, 1)],
+    ),
+    _keyed(
+        "nulls_match_nothing",
+        target=[(None, 0), (0, 0), (1, 0)],
+        source=[(None, 1), (1, 1)],
+        files=2,
+        expected=[(None, 0), (0, 0), (1, 1), (None, 1)],
+    ),
+    _keyed(
+        "nulls_match_nulls",
+        target=[(None, 0), (0, 0), (1, 0)],
+        source=[(None, 1), (1, 1)],
+        on="t.k <=> s.k",
+        files=2,
+        # 0 stands for null where rows are compared, and does not equal it
+        expected=[(None, 1), (0, 0), (1, 1)],
+    ),
+    _keyed(
+        "days_and_numbers",
+        target=[(date(2020, 2, 29), 1, 0), (date(2020, 3, 1), 1, 0), (date(1, 1, 1), 2, 0)],
+        source=[(date(2020, 3, 1), 1, 1), (date(1, 1, 1), 2, 1), (date(9999, 12, 31), 1, 1)],
+        on="t.d = s.d AND t.k = s.k",
+        target_schema="d DATE, k TINYINT, v INT",
+        source_schema="d DATE, k TINYINT, v INT",
+        files=3,
+        expected=[
+            (date(2020, 2, 29), 1, 0),
+            (date(2020, 3, 1), 1, 1),
+            (date(1, 1, 1), 2, 1),
+            (date(9999, 12, 31), 1, 1),
+        ],
+    ),
+    _keyed(
+        "partitions",
+        target=[(1, 1, 0), (1, 2, 0), (2, 1, 0)],
+        source=[(1, 2, 1), (2, 1, 1), (2, 2, 1)],
+        on="t.p = s.p AND t.k = s.k",
+        target_schema="p INT, k INT, v INT",
+        source_schema="p INT, k INT, v INT",
+        partition_by=("p",),
+        expected=[(1, 1, 0), (1, 2, 1), (2, 1, 1), (2, 2, 1)],
+    ),
+    _keyed(
+        "extremes",
+        target=[(LOWEST, 0), (0, 0), (HIGHEST, 0)],
+        source=[(LOWEST, 1), (HIGHEST, 1), (-1, 1)],
+        target_schema="k BIGINT, v INT",
+        source_schema="k BIGINT, v INT",
+        files=2,
+        expected=[(LOWEST, 1), (0, 0), (HIGHEST, 1), (-1, 1)],
+        # no number of 64 bits tells a key's place from the lowest
+        here=False,
+    ),
+    _keyed(
+        "an_extreme",
+        target=[(LOWEST, 0), (0, 0), (HIGHEST, 0), (HIGHEST - 1, 0)],
+        source=[(HIGHEST, 1), (HIGHEST - 5, 1)],
+        target_schema="k BIGINT, v INT",
+        source_schema="k BIGINT, v INT",
+        files=2,
+        expected=[(LOWEST, 0), (0, 0), (HIGHEST, 1), (HIGHEST - 1, 0), (HIGHEST - 5, 1)],
+    ),
+    _keyed(
+        "rows_that_were_deleted_before_match_nothing",
+        target=[(1, 0), (2, 0), (3, 0), (4, 0)],
+        source=[(2, 1), (3, 1)],
+        setup=("DELETE FROM {target} WHERE k = 2",),
+        expected=[(1, 0), (2, 1), (3, 1), (4, 0)],
+    ),
+    _keyed(
+        "a_column_that_files_do_not_have",
+        target=[(1, 0), (2, 0)],
+        source=[(1, 1, 5), (None, 1, 6)],
+        setup=("ALTER TABLE {target} ADD COLUMN w INT", "INSERT INTO {target} VALUES (3, 0, 5)"),
+        on="t.w <=> s.w",
+        source_schema="k INT, v INT, w INT",
+        # rows of the older file have null, which 5 and 6 do not equal
+        expected=[(1, 0, None), (2, 0, None), (1, 1, 5), (None, 1, 6)],
+    ),
+    _keyed(
+        "updates_that_read_the_target",
+        target=[(1, 10), (2, 20), (3, 30)],
+        source=[(2, 1), (3, 2), (4, 3)],
+        clauses=(update({"v": "t.v + s.v"}), insert_all()),
+        files=2,
+        expected=[(1, 10), (2, 21), (3, 32), (4, 3)],
+    ),
+    _keyed(
+        "deletes",
+        target=[(1, 0), (2, 0), (3, 0)],
+        source=[(1, 1), (2, 1), (4, 1)],
+        clauses=(delete(), insert_all()),
+        files=2,
+        expected=[(3, 0), (4, 1)],
+    ),
+    _keyed(
+        "updates_and_inserts_of_other_values",
+        target=[(1, 0), (2, 0)],
+        source=[(2, 1), (3, 1)],
+        clauses=(update({"v": "s.v"}), insert({"k": "s.k", "v": "-s.v"})),
+        expected=[(1, 0), (2, 1), (3, -1)],
+    ),
+    _keyed(
+        "every_row_of_a_file",
+        target=[(1, 0), (2, 0), (3, 0), (4, 0)],
+        source=[(1, 1), (2, 1), (4, 1)],
+        files=2,
+        expected=[(1, 1), (2, 1), (3, 0), (4, 1)],
+    ),
+    _keyed(
+        "a_condition",
+        target=[(1, 0), (2, 0)],
+        source=[(1, 1), (2, 2)],
+        clauses=(update({"v": "s.v"}, condition="s.v = 2"),),
+        expected=[(1, 0), (2, 2)],
+        here=False,
+    ),
+    _keyed(
+        "texts",
+        target=[("a", 0), ("b", 0)],
+        source=[("b", 1)],
+        target_schema="k STRING, v INT",
+        source_schema="k STRING, v INT",
+        expected=[("a", 0), ("b", 1)],
+        here=False,
+    ),
+    _keyed(
+        "several_source_rows_for_a_row",
+        target=[(1, 0)],
+        source=[(1, 1), (1, 2)],
+        error=AMBIGUOUS,
+        here=False,
+    ),
+]
+
+LAYOUTS = {
+    "copy on write": (Layout(), "false"),
+    "in place": (Layout(), "true"),
+    "in place with a feed": (Layout(feed=True), "true"),
+    "vectors": (Layout(vectors=True), "auto"),
+    "vectors and a feed": (Layout(vectors=True, feed=True), "auto"),
+}
+
+
+@pytest.fixture
+def pairs(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The pairs of merges whose source has more rows than the driver takes."""
+    monkeypatch.setattr(limits, "MAX_ROWS_ON_DRIVER", 0)
+    with configured(spark, {ON_DRIVER: "true"}):
+        yield spied(monkeypatch, scan, "pairs_by_keys")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("each", CASES, ids=lambda each: each.case.name)
+def test_merges_give_what_built_in_merge_gives(
+    spark: SparkSession, tmp_path: Path, pairs: list[Any], each: Keyed, layout: str
+) -> None:
+    kept, in_place = LAYOUTS[layout]
+    stage = Stage(spark, each.case, tmp_path, kept)
+    with configured(spark, {REWRITE_IN_PLACE: in_place}):
+        theirs, ours = stage.by_oracle(), stage.by_sql()
+    assert_outcome(each.case, ours, theirs)
+    assert [found is not None for found in pairs] == [each.here]

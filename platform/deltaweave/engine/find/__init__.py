@@ -32,7 +32,7 @@ from deltaweave.engine.find.matches import (
     touched_files_of_pairs,
 )
 from deltaweave.engine.find.moved_pairs import moved_matches
-from deltaweave.engine.find.pairs import MatchedRows
+from deltaweave.engine.find.pairs import MatchedRows, with_numbers
 from deltaweave.engine.find.pairs_by_keys import why_not_by_keys
 
 __all__ = [
@@ -65,5 +65,6 @@ __all__ = [
     "wanted_index",
     "why_not_by_keys",
     "why_not_compared",
+    "with_numbers",
     "with_partition",
 ]

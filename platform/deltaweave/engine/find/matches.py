@@ -70,6 +70,10 @@ class TouchedFilesScan:
         """These columns of the pairs that a clause takes in some of the touched files."""
         return self.pairs.changed(*columns, in_files=self._unless_all(files))
 
+    def changed_numbered(self, *columns: str, files: FileList) -> DataFrame:
+        """The same, with `NUMBER`: the place of the file among `names_of` the files."""
+        return self.pairs.changed_numbered(*columns, in_files=self.names_of(files))
+
     def changed_on_driver(self, files: FileList) -> pyarrow.Table | None:
         """The same pairs with all columns, if they are on the driver."""
         return self.pairs.changed_on_driver(self._unless_all(files))

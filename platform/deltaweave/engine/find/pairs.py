@@ -7,7 +7,7 @@ vectors takes no Spark job. More pairs stay on the executors.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -74,11 +74,21 @@ class Pairs:
         on_driver: All of them, if they are few or were found there; else None. `FILE` may be a
             dictionary.
         spark: The session; that of `computed` unless it is given.
+        unmatched: The identities of the source rows in no pair; None if they are not known.
     """
 
     computed: DataFrame | None
     on_driver: pyarrow.Table | None = None
     spark: SparkSession | None = None
+    unmatched: pyarrow.Array | None = None
+
+    def few_unmatched(self) -> DataFrame | None:
+        """`SOURCE_ROW` of the source rows in no pair, to be broadcast; None if they are not few."""
+        import pyarrow as pa
+
+        if self.unmatched is None or len(self.unmatched) > limits.MAX_BROADCAST_PAIRS:
+            return None
+        return self._data_frame(pa.table({SOURCE_ROW: self.unmatched}))
 
     def matched(self, *columns: str) -> DataFrame:
         """These columns of the pairs with a source row."""
@@ -96,35 +106,48 @@ class Pairs:
             rows = rows.filter(F.col(FILE).isin(list(in_files)))
         return rows.select(*columns)
 
+    def changed_numbered(self, *columns: str, in_files: Sequence[str]) -> DataFrame:
+        """The same in some files, which `NUMBER` names by their places among these, from 0 on."""
+        if self.on_driver is None:
+            return with_numbers(self.changed(FILE, *columns), in_files).select(NUMBER, *columns)
+        rows = self.changed_on_driver(in_files)
+        assert rows is not None, "the pairs are there"
+        numbers = _places(rows[FILE], in_files)
+        return self._data_frame(rows.select(columns).add_column(0, NUMBER, numbers))
+
     def changed_on_driver(self, in_files: Collection[str] | None = None) -> pyarrow.Table | None:
         """The pairs that a clause takes, as Arrow; None if the pairs are on the executors."""
         if self.on_driver is None:
             return None
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         mask = pc.not_equal(self.on_driver[CLAUSE], NO_CLAUSE)
         if in_files is not None:
-            wanted = pa.array(in_files, pa.string())
-            mask = pc.and_(mask, pc.is_in(self.on_driver[FILE], wanted))
+            mask = pc.and_(mask, pc.is_valid(_places(self.on_driver[FILE], list(in_files))))
         return self.on_driver.filter(mask)
 
     def _data_frame(self, rows: pyarrow.Table) -> DataFrame:
+        import pyarrow as pa
+
         if self.computed is None:
             assert self.spark is not None
-            return self.spark.createDataFrame(rows)
-        spark, schema = self.computed.sparkSession, self.computed.schema
-        if not _has_numbered_files(rows):
-            return spark.createDataFrame(rows, StructType([schema[n] for n in rows.column_names]))
+            return _in_few_partitions(self.spark.createDataFrame(rows))
         # The name of a file is much longer than all the rest of a pair.
-        numbered, names = _numbered(rows)
+        names: Sequence[str] = []
+        numbered = rows
+        if FILE in rows.column_names and pa.types.is_dictionary(rows[FILE].type):
+            names = rows[FILE].unify_dictionaries().combine_chunks().dictionary.to_pylist()
+            place = rows.column_names.index(FILE)
+            numbered = rows.set_column(place, NUMBER, _places(rows[FILE], names))
+        spark, schema = self.computed.sparkSession, self.computed.schema
         types = [
             StructField(NUMBER, IntegerType()) if name == NUMBER else schema[name]
             for name in numbered.column_names
         ]
-        pairs = spark.createDataFrame(numbered, StructType(types))
-        named = pairs.join(F.broadcast(spark.createDataFrame(names)), NUMBER)
-        return named.select(*rows.column_names)
+        pairs = _in_few_partitions(spark.createDataFrame(numbered, StructType(types)))
+        if numbered is rows:
+            return pairs
+        return pairs.join(F.broadcast(_numbered(spark, names)), NUMBER).select(*rows.column_names)
 
     @property
     def _query(self) -> DataFrame:
@@ -200,20 +223,36 @@ def _is_same_in_arrow(kind: DataType) -> bool:
     return isinstance(kind, _SAME_IN_ARROW) or kind == StringType()
 
 
-def _has_numbered_files(pairs: pyarrow.Table) -> bool:
-    import pyarrow.types as types
+def _in_few_partitions(rows: DataFrame) -> DataFrame:
+    """The rows in as many partitions as there are cores; each batch of Arrow is one otherwise."""
+    return rows.coalesce(rows.sparkSession.sparkContext.defaultParallelism)
 
-    return FILE in pairs.column_names and types.is_dictionary(pairs.schema.field(FILE).type)
+
+def with_numbers(rows: DataFrame, files: Sequence[str]) -> DataFrame:
+    """The rows of some files, with `NUMBER` as in `Pairs.changed_numbered`."""
+    return rows.join(F.broadcast(_numbered(rows.sparkSession, files)), FILE)
 
 
-def _numbered(pairs: pyarrow.Table) -> tuple[pyarrow.Table, pyarrow.Table]:
-    """The pairs with the numbers of their files, and the numbers' files."""
+def _numbered(spark: SparkSession, files: Sequence[str]) -> DataFrame:
+    """`NUMBER` (int) and `FILE` of the files."""
     import pyarrow as pa
 
-    files = pairs[FILE].unify_dictionaries().combine_chunks()
-    numbered = pairs.set_column(pairs.column_names.index(FILE), NUMBER, files.indices)
-    numbers = pa.array(range(len(files.dictionary)), pa.int32())
-    return numbered, pa.table({NUMBER: numbers, FILE: files.dictionary})
+    numbers = pa.array(range(len(files)), pa.int32())
+    return spark.createDataFrame(pa.table({NUMBER: numbers, FILE: pa.array(files, pa.string())}))
+
+
+def _places(column: pyarrow.ChunkedArray, files: Sequence[str]) -> pyarrow.ChunkedArray:
+    """The place of each file of a column among some files; null if it is none of these."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = pa.array(files, pa.string())
+    if not pa.types.is_dictionary(column.type):
+        return pc.index_in(column, value_set=wanted)
+    parts = [
+        pc.index_in(part.dictionary, value_set=wanted).take(part.indices) for part in column.chunks
+    ]
+    return pa.chunked_array(parts, pa.int32())
 
 
 def _num_source_rows(pairs: pyarrow.Table) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, DateType, IntegralType, StructType
 
 from deltaweave.delta.commit import Transaction
@@ -21,6 +22,7 @@ from deltaweave.engine.find.driver_keys import why_not_compared
 from deltaweave.engine.find.driver_matches import Matches, matches_on_driver
 from deltaweave.engine.find.driver_setting import ON_DRIVER, setting_on_driver
 from deltaweave.engine.find.driver_size import is_local
+from deltaweave.engine.find.pairs import Pairs
 from deltaweave.engine.source import PreparedSource, SourceKeys
 from deltaweave.engine.storages import storage_of
 from deltaweave.engine.tasks import NotRewritableError
@@ -34,8 +36,8 @@ _WHOLE_NUMBERS = (IntegralType, DateType)
 
 
 def pairs_by_keys(
-    transaction: Transaction, source: PreparedSource, candidates: Candidates, source_row: DataType
-) -> pyarrow.Table | None:
+    transaction: Transaction, source: PreparedSource, candidates: Candidates, query: DataFrame
+) -> Pairs | None:
     """The pairs of the candidate files; None if Spark has to find them.
 
     `FILE` is a dictionary, as each file has many rows; `TARGET_ROW_ID` is the row index.
@@ -44,8 +46,9 @@ def pairs_by_keys(
         transaction: The merge's transaction.
         source: The source.
         candidates: The files to read, and the source's keys.
-        source_row: The type of `SOURCE_ROW`.
+        query: The query that gives the pairs, which is not run.
     """
+    import numpy as np
     import pyarrow as pa
 
     try:
@@ -66,7 +69,11 @@ def pairs_by_keys(
     except (NotRewritableError, OSError, MemoryError, pa.ArrowException) as error:
         logger.info("%s: Spark finds the pairs: %s", transaction.merge.table, error)
         return None
-    return _pairs(transaction, candidates.keys, matches, source_row)
+    source_rows = _source_rows(candidates.keys, query.schema[SOURCE_ROW].dataType)
+    is_matched = np.zeros(len(source_rows), dtype=bool)
+    is_matched[matches.source_rows] = True
+    others = source_rows.filter(pa.array(~is_matched))
+    return Pairs(query, _pairs(transaction, matches, source_rows), unmatched=others)
 
 
 def why_not_by_keys(
@@ -95,9 +102,7 @@ def why_not_by_keys(
     return why_not_compared(transaction, conjuncts) or why_not_writable(transaction)
 
 
-def _pairs(
-    transaction: Transaction, keys: SourceKeys, matches: Matches, source_row: DataType
-) -> pyarrow.Table:
+def _pairs(transaction: Transaction, matches: Matches, source_rows: pyarrow.Array) -> pyarrow.Table:
     import pyarrow as pa
 
     merge = transaction.merge
@@ -109,7 +114,7 @@ def _pairs(
                 pa.array(matches.files, pa.int32()), pa.array(matches.names, pa.string())
             ),
             TARGET_ROW_ID: pa.array(matches.rows, pa.int64()),
-            SOURCE_ROW: _source_rows(keys, source_row).take(pa.array(matches.source_rows)),
+            SOURCE_ROW: source_rows.take(pa.array(matches.source_rows)),
             CLAUSE: pa.repeat(pa.scalar(first, pa.int32()), number),
         }
     )

@@ -77,9 +77,9 @@ def scanned_pairs(
     if by_source:
         # Most rows of a table neither match nor change: they are no pairs.
         query = query.filter(F.col(SOURCE_ROW).isNotNull() | (F.col(CLAUSE) != NO_CLAUSE))
-    found = pairs_by_keys(transaction, source, candidates, query.schema[SOURCE_ROW].dataType)
+    found = pairs_by_keys(transaction, source, candidates, query)
     if found is not None:
-        return Pairs(query, found)
+        return found
     # Inserts, deletion vectors and rewriting in place read the pairs again.
     if not with_row_index and (identity is None or not merge.of_kind("not_matched")):
         return Pairs(query)

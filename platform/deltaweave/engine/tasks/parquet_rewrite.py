@@ -7,7 +7,7 @@ after the other, so that a task holds one row group and the changed rows of its 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,14 +50,19 @@ class Rewritten:
 
 
 def rewriter(
-    table: TableFormat, with_vectors: frozenset[str], first_rows: Mapping[str, FirstRow]
+    table: TableFormat,
+    files: Sequence[str],
+    with_vectors: frozenset[str],
+    first_rows: Mapping[str, FirstRow],
 ) -> Callable[[tuple[Any, ...], pyarrow.Table], pyarrow.Table]:
     """The function for `applyInArrow`: the changed rows of one file in, one row about it out.
 
-    The file comes first (see `location_of`), then what `rewrite_file` takes.
+    The file's number comes first, then what `rewrite_file` takes.
 
     Args:
         table: How to write.
+        files: The files, in the order of their numbers (see `location_of`). A name in each row
+            would be most of what tasks get.
         with_vectors: Locations of files in which rows are marked as deleted, which Spark rewrites.
         first_rows: Those of the files by their locations, if the table tracks rows.
     """
@@ -65,7 +70,7 @@ def rewriter(
     def rewrite(key: tuple[Any, ...], changes: pyarrow.Table) -> pyarrow.Table:
         import pyarrow as pa
 
-        file = key[0].as_py()
+        file = files[key[0].as_py()]
         done, refused = Rewritten(None), None
         try:
             location = location_of(file)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,12 +34,13 @@ from deltaweave.engine.columns import (
     FILE,
     IS_DELETED,
     NO_CLAUSE,
+    NUMBER,
     SOURCE_ROW,
     TARGET_ROW_ID,
     VALUES,
 )
 from deltaweave.engine.executor_python import found_without_pyarrow
-from deltaweave.engine.find import TouchedFilesScan
+from deltaweave.engine.find import TouchedFilesScan, with_numbers
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.statement import clause_taken, columns_before, updated, with_broken
 from deltaweave.engine.tasks import REWRITTEN_SCHEMA, TableFormat, rewriter
@@ -117,7 +119,8 @@ def _rewritten(
     results: list[dict[str, Any]] | None = None
     if len(files):
         transaction.own_files.may_exist = True
-        results = _results_of_tasks(transaction, changes(files), files, table)
+        names = scan.names_of(files)
+        results = _results_of_tasks(transaction, changes(files), files, names, table)
     if results is None:
         return RewrittenInPlace(WrittenFiles.of(scan.touched.none()), {}, scan.touched)
     paths = dict(zip(files.rows["location"].to_pylist(), files.paths, strict=True))
@@ -184,21 +187,33 @@ def _dropped(transaction: Transaction, scan: TouchedFilesScan, files: FileList) 
     row = StructType([StructField(f"v{i}", kind) for i, kind in enumerate(fields)])
     nothing = cast_to(transaction.merge.spark, F.lit(None), row).alias(VALUES)
     flags = F.lit(True).alias(IS_DELETED), F.lit(False).alias(BREAKS_CONSTRAINT)
-    return scan.changed_pairs(FILE, TARGET_ROW_ID, files=files).select(
-        FILE, TARGET_ROW_ID, *flags, nothing
+    return scan.changed_numbered(TARGET_ROW_ID, files=files).select(
+        NUMBER, TARGET_ROW_ID, *flags, nothing
     )
 
 
 def _results_of_tasks(
-    transaction: Transaction, changes: DataFrame, files: FileList, table: TableFormat
+    transaction: Transaction,
+    changes: DataFrame,
+    files: FileList,
+    names: Sequence[str],
+    table: TableFormat,
 ) -> list[dict[str, Any]] | None:
-    """A row of `REWRITTEN_SCHEMA` for each file; None if the executors have no pyarrow."""
+    """A row of `REWRITTEN_SCHEMA` for each file; None if the executors have no pyarrow.
+
+    Args:
+        transaction: The merge's transaction.
+        changes: The changes of the files.
+        files: The files.
+        names: The files as `FILE` names them; `NUMBER` is a place among these.
+        table: How to write.
+    """
     with_vectors = frozenset(row["location"] for row in files.rows.to_pylist() if row["has_vector"])
     first_rows = {} if table.tracking is None else _first_rows(files)
-    task = rewriter(table, with_vectors, first_rows)
+    task = rewriter(table, names, with_vectors, first_rows)
     rewritten = (
-        changes.repartition(max(1, min(len(files), limits.MAX_TASKS_IN_PLACE)), FILE)
-        .groupBy(FILE)
+        changes.repartition(_num_tasks(transaction, files), NUMBER)
+        .groupBy(NUMBER)
         .applyInArrow(task, REWRITTEN_SCHEMA)
     )
     try:
@@ -209,6 +224,13 @@ def _results_of_tasks(
             raise
         return None
     return rows
+
+
+def _num_tasks(transaction: Transaction, files: FileList) -> int:
+    """How many tasks share the files: as many as files, unless a task would have little to do."""
+    busy = 2 * transaction.merge.spark.sparkContext.defaultParallelism
+    by_size = math.ceil(files.size_in_bytes / limits.MIN_BYTES_OF_TASK_IN_PLACE)
+    return max(1, min(len(files), limits.MAX_TASKS_IN_PLACE, max(busy, by_size)))
 
 
 def _first_rows(files: FileList) -> dict[str, tuple[int, int]]:
@@ -225,7 +247,7 @@ def _first_rows(files: FileList) -> dict[str, tuple[int, int]]:
 def _changes(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
 ) -> DataFrame:
-    """A row per change: its file, and what `tasks.rewrite_file` takes."""
+    """A row per change: its file's number, and what `tasks.rewrite_file` takes."""
     import numpy as np
 
     merge, conditions = transaction.merge, conditions_of_rows(transaction)
@@ -236,7 +258,7 @@ def _changes(
     kept = np.ones(len(stored), dtype=bool) if conditions else stored
     updates = updates_from_source(transaction, scan, with_row_ids=False)
     if updates is not None:
-        rows = scan.changed_pairs(FILE, TARGET_ROW_ID, SOURCE_ROW, CLAUSE, files=files)
+        rows = scan.changed_numbered(TARGET_ROW_ID, SOURCE_ROW, CLAUSE, files=files)
         identity = scan.source_identity
         if updates and identity is not None:
             # The source is the left side, whose attribute ids Spark keeps.
@@ -247,10 +269,11 @@ def _changes(
         outer = merge.of_kind("not_matched_by_source")
         rows = target.join(source.for_join(), merge.condition, "left" if outer else "inner")
         rows = rows.withColumn(CLAUSE, clause_taken(merge)).filter(F.col(CLAUSE) != NO_CLAUSE)
+        rows = with_numbers(rows, scan.names_of(files))
         after = _struct(updated(merge, columns_before(merge)), kept)
     deletes = [i for i, clause in enumerate(merge.clauses) if clause.action == "delete"]
     is_deleted = F.col(CLAUSE).isin(deletes).alias(IS_DELETED)
-    changes = rows.select(FILE, TARGET_ROW_ID, is_deleted, after.alias(VALUES))
+    changes = rows.select(NUMBER, TARGET_ROW_ID, is_deleted, after.alias(VALUES))
     return _checked(changes, merge, conditions, stored)
 
 
@@ -258,7 +281,7 @@ def _checked(
     changes: DataFrame, merge: ResolvedMerge, conditions: Sequence[Column], stored: numpy.ndarray
 ) -> DataFrame:
     """The changes, with whether a new row breaks a constraint, and with stored columns alone."""
-    place = [FILE, TARGET_ROW_ID, IS_DELETED]
+    place = [NUMBER, TARGET_ROW_ID, IS_DELETED]
     if not conditions:
         return changes.select(*place, F.lit(False).alias(BREAKS_CONSTRAINT), VALUES)
     names = merge.evolved_schema.names

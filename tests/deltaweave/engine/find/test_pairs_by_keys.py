@@ -8,12 +8,15 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import deltaweave
 from deltaweave.engine import limits
-from deltaweave.engine.find import ON_DRIVER, scan
+from deltaweave.engine.find import ON_DRIVER, pairs_by_keys, scan
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from tests.builders import write_table
 from tests.merge_cases.case import (
     AMBIGUOUS,
     Layout,
@@ -232,8 +235,16 @@ def pairs(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
         yield spied(monkeypatch, scan, "pairs_by_keys")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("each", CASES, ids=lambda each: each.case.name)
+# Every case inserts by the keys that match nothing, in place; the other ways to write take turns.
+OTHERS = [layout for layout in LAYOUTS if layout != "in place"]
+RUNS = [
+    pytest.param(each, layout, id=f"{each.case.name}-{layout}")
+    for place, each in enumerate(CASES)
+    for layout in ("in place", OTHERS[place % len(OTHERS)])
+]
+
+
+@pytest.mark.parametrize(("each", "layout"), RUNS)
 def test_merges_give_what_built_in_merge_gives(
     spark: SparkSession, tmp_path: Path, pairs: list[Any], each: Keyed, layout: str
 ) -> None:
@@ -243,3 +254,87 @@ def test_merges_give_what_built_in_merge_gives(
         theirs, ours = stage.by_oracle(), stage.by_sql()
     assert_outcome(each.case, ours, theirs)
     assert [found is not None for found in pairs] == [each.here]
+
+
+KEYED = MergeCase(
+    name="keyed_upsert",
+    target=[(k, 0) for k in range(12)],
+    source=[(k, 1) for k in range(0, 16, 3)],
+    clauses=(update({"v": "s.v"}), insert({"k": "s.k", "v": "-s.v"})),
+    files=3,
+    expected=[*((k, int(k % 3 == 0)) for k in range(12)), (12, -1), (15, -1)],
+)
+
+
+@pytest.mark.parametrize("in_place", ["false", "true"])
+def test_rows_of_a_materialized_source_are_known_by_their_numbers(
+    spark: SparkSession, tmp_path: Path, pairs: list[Any], in_place: str
+) -> None:
+    stage = Stage(spark, KEYED, tmp_path)
+    settings = {
+        "spark.databricks.delta.merge.materializeSource": "all",
+        REWRITE_IN_PLACE: in_place,
+    }
+    with configured(spark, settings):
+        theirs, ours = stage.by_oracle(), stage.by_sql()
+    assert_outcome(KEYED, ours, theirs)
+    [found] = pairs
+    assert found.unmatched.type == pa.int64()  # a number, where keys are of type INT
+    assert len(found.unmatched) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("MAX_PAIRS_BY_KEYS", 3),
+        ("MAX_TARGET_ROWS_ON_DRIVER", 0),
+        ("MAX_POSSIBLE_BYTES_ON_DRIVER", 9),
+    ],
+)
+def test_spark_finds_the_pairs_above_a_limit(
+    spark: SparkSession,
+    tmp_path: Path,
+    pairs: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    limit: int,
+) -> None:
+    monkeypatch.setattr(limits, name, limit)
+    stage = Stage(spark, KEYED, tmp_path)
+    assert_outcome(KEYED, stage.by_sql(), stage.by_oracle())
+    assert pairs == [None]
+
+
+def test_executors_with_cores_of_their_own_find_the_pairs(
+    spark: SparkSession, tmp_path: Path, pairs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        pairs_by_keys, "is_local", lambda master: master != spark.sparkContext.master
+    )
+    stage = Stage(spark, KEYED, tmp_path)
+    assert_outcome(KEYED, stage.by_sql(), stage.by_oracle())
+    assert pairs == [None]
+
+
+def test_new_rows_are_few_or_joined_with_all_pairs(
+    spark: SparkSession, tmp_path: Path, pairs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_BROADCAST_PAIRS", 1)
+    stage = Stage(spark, KEYED, tmp_path)
+    with configured(spark, {REWRITE_IN_PLACE: "true"}):
+        assert_outcome(KEYED, stage.by_sql(), stage.by_oracle())
+    [found] = pairs
+    assert found.few_unmatched() is None
+
+
+def test_a_plan_says_that_the_driver_looks_the_keys_up(
+    spark: SparkSession, tmp_path: Path, pairs: list[Any]
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 0)], "k INT, v INT")
+    source = "(SELECT 1 AS k, 2 AS v)"
+    text = f"MERGE INTO delta.`{path}` t USING {source} s ON {{}} WHEN MATCHED THEN UPDATE SET *"
+    plan = deltaweave.explain(spark, text.format("t.k = s.k"))
+    assert plan.join == "none, since the driver looks up the source's keys"
+    plan = deltaweave.explain(spark, text.format("t.k >= s.k"))
+    assert "driver" not in plan.join

@@ -607,7 +607,7 @@ def test_a_directory_that_takes_no_new_file_is_an_error_that_names_the_file(
     with (tmp_path / "old.parquet").open("rb") as opened:
         path = f"/dev/fd/{opened.fileno()}"  # a directory in which nobody can make a file
         with pytest.raises(parquet_rewrite.RewriteFailedError, match=rf"^{path} could not be"):
-            parquet_rewrite.rewriter(written, frozenset(), {})((pa.scalar(path),), changes)
+            parquet_rewrite.rewriter(written, [path], frozenset(), {})((pa.scalar(0),), changes)
 
 
 @pytest.mark.minutes

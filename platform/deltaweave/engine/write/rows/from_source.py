@@ -82,7 +82,7 @@ def rows_after_scan(
         return _values(merge, rows.withColumn(CLAUSE, first_insert(merge)), inserts)
     if _takes_every_row_once(merge, source, scan, updates):
         return _values_of(merge, _in_few_files(rows, source), updates[0])
-    rows = _in_few_files(_with_clause(merge, rows, scan, identity), source)
+    rows = _in_few_files(_with_clause(merge, rows, scan, identity, updates), source)
     return _values(merge, rows, [*inserts, *updates])
 
 
@@ -112,10 +112,19 @@ def _takes_every_row_once(
 
 
 def _with_clause(
-    merge: ResolvedMerge, rows: DataFrame, scan: TouchedFilesScan, identity: Column
+    merge: ResolvedMerge,
+    rows: DataFrame,
+    scan: TouchedFilesScan,
+    identity: Column,
+    updates: Sequence[int],
 ) -> DataFrame:
     """Source rows with the clause that takes each: that of its pairs, or an insert clause."""
     if not scan.num_matched_rows:
+        return rows.withColumn(CLAUSE, first_insert(merge))
+    new = None if updates else scan.pairs.few_unmatched()
+    if new is not None:
+        # A key of a new row may be null.
+        rows = rows.join(F.broadcast(new), identity.eqNullSafe(F.col(SOURCE_ROW)), "left_semi")
         return rows.withColumn(CLAUSE, first_insert(merge))
     how = "left" if insert_places(merge) else "inner"
     pairs = scan.matched_pairs(SOURCE_ROW, CLAUSE)

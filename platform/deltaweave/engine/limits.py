@@ -88,8 +88,8 @@ MIN_BYTES_IN_PLACE = 16 * 1024 * 1024
 # rewrite all rows.
 MAX_CHANGED_FRACTION_IN_PLACE = 0.25
 
-# Bytes of files that a task rewrites in place at least, unless cores would be idle. Starting it takes
-# a tenth of a second, in which 8 MB are rewritten.
+# Bytes of files that a task rewrites in place at least, unless cores would be idle. To start, it
+# takes a tenth of a second, in which 8 MB are rewritten.
 MIN_BYTES_OF_TASK_IN_PLACE = 32 * 1024 * 1024
 
 # Tasks that rewrite files in place; more files share tasks.

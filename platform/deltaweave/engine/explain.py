@@ -118,7 +118,7 @@ def explain(merge: ResolvedMerge) -> MergePlan:
 
 def _join(transaction: Transaction, source: PreparedSource, keys: SourceKeys) -> str:
     if why_not_by_keys(transaction, source, keys) is None:
-        return "none, since the driver looks up the source's keys"
+        return "none if the driver may read the files: it looks up the source's keys"
     if source.is_broadcastable:
         return "broadcast of the source, by its measured size"
     return "as Spark chooses by its estimates"

@@ -46,7 +46,7 @@ class Matches:
     """Target rows and the source rows that match them, in the order of files and rows.
 
     Attributes:
-        names: The candidate files, as `FILE` names them.
+        locations: The candidate files, not encoded.
         partitions: The partition of each.
         row_counts: The number of rows of each, as the file itself says.
         files: For each match, the file by its place among these.
@@ -56,7 +56,7 @@ class Matches:
             deleted before; files without such rows are missing.
     """
 
-    names: Sequence[str]
+    locations: Sequence[str]
     partitions: Sequence[PartitionValues]
     row_counts: Sequence[int]
     files: numpy.ndarray
@@ -122,8 +122,7 @@ def matches_on_driver(
     files, rows, source_rows = files[is_there], rows[is_there], source_rows[is_there]
     if len(rows) > at_most:
         raise NotRewritableError("the pairs are too many")
-    names = [name_of(location) for location in locations]
-    return Matches(names, partitions, row_counts, files, rows, source_rows, marked)
+    return Matches(locations, partitions, row_counts, files, rows, source_rows, marked)
 
 
 def own_locations(files: FileList) -> list[str]:

@@ -99,7 +99,8 @@ def pairs_on_driver(
         new_calendar=new_calendar,
         at_most=limits.MAX_PAIRS_ON_DRIVER,
     )
-    names, numbers, source_rows = matches.names, matches.files, matches.source_rows
+    names = [name_of(location) for location in matches.locations]
+    numbers, source_rows = matches.files, matches.source_rows
     of_pairs = {
         FILE: pa.array(names, pa.string()).take(pa.array(numbers)),
         TARGET_ROW_ID: pa.array(matches.rows),

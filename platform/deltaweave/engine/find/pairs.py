@@ -131,7 +131,7 @@ class Pairs:
 
         if self.computed is None:
             assert self.spark is not None
-            return _in_few_partitions(self.spark.createDataFrame(rows))
+            return _in_few_partitions(self.spark.createDataFrame(rows), rows.nbytes)
         # The name of a file is much longer than all the rest of a pair.
         names: Sequence[str] = []
         numbered = rows
@@ -144,7 +144,8 @@ class Pairs:
             StructField(NUMBER, IntegerType()) if name == NUMBER else schema[name]
             for name in numbered.column_names
         ]
-        pairs = _in_few_partitions(spark.createDataFrame(numbered, StructType(types)))
+        pairs = spark.createDataFrame(numbered, StructType(types))
+        pairs = _in_few_partitions(pairs, numbered.nbytes)
         if numbered is rows:
             return pairs
         return pairs.join(F.broadcast(_numbered(spark, names)), NUMBER).select(*rows.column_names)
@@ -223,9 +224,13 @@ def _is_same_in_arrow(kind: DataType) -> bool:
     return isinstance(kind, _SAME_IN_ARROW) or kind == StringType()
 
 
-def _in_few_partitions(rows: DataFrame) -> DataFrame:
-    """The rows in as many partitions as there are cores; each batch of Arrow is one otherwise."""
-    return rows.coalesce(rows.sparkSession.sparkContext.defaultParallelism)
+def _in_few_partitions(rows: DataFrame, num_bytes: int) -> DataFrame:
+    """The rows in as many partitions as there are cores; each batch of Arrow is one otherwise.
+
+    They travel with their tasks, so a partition holds a few MiB.
+    """
+    cores = rows.sparkSession.sparkContext.defaultParallelism
+    return rows.coalesce(max(cores, num_bytes // limits.MAX_BYTES_IN_A_TASK + 1))
 
 
 def with_numbers(rows: DataFrame, files: Sequence[str]) -> DataFrame:

@@ -7,6 +7,7 @@ serves sources of millions of rows and a local master, whose driver has all core
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -19,7 +20,7 @@ from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, FILE, SOURCE_ROW, TARGET_ROW_ID
 from deltaweave.engine.find.candidates import Candidates
 from deltaweave.engine.find.driver_keys import why_not_compared
-from deltaweave.engine.find.driver_matches import Matches, matches_on_driver
+from deltaweave.engine.find.driver_matches import Matches, matches_on_driver, own_locations
 from deltaweave.engine.find.driver_setting import ON_DRIVER, setting_on_driver
 from deltaweave.engine.find.driver_size import is_local
 from deltaweave.engine.find.pairs import Pairs
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WHOLE_NUMBERS = (IntegralType, DateType)
+# Locations that Spark spells as they are: rows that it reads are compared with these names.
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/=-]+")
 
 
 def pairs_by_keys(
@@ -56,6 +59,9 @@ def pairs_by_keys(
         storage = None if why_not else storage_of(transaction.table)
         if why_not or storage is None:
             raise NotRewritableError(why_not or "Arrow does not see the table's store")
+        locations = own_locations(candidates.files)
+        if not all(_PLAIN.fullmatch(location) for location in locations):
+            raise NotRewritableError("the path of a file may be spelled in several ways")
         matches = matches_on_driver(
             transaction,
             candidates.files,
@@ -89,6 +95,8 @@ def why_not_by_keys(
     matched = merge.of_kind("matched")
     if not matched or matched[0].condition is not None or merge.of_kind("not_matched_by_source"):
         return "which clause takes a pair depends on its rows"
+    if merge.skips_unchanged:
+        return "updates that change nothing are skipped"
     if source.insertable is not None:
         return "inserts have conditions"
     if not conjuncts or not keys.are_unique:
@@ -111,7 +119,7 @@ def _pairs(transaction: Transaction, matches: Matches, source_rows: pyarrow.Arra
     return pa.table(
         {
             FILE: pa.DictionaryArray.from_arrays(
-                pa.array(matches.files, pa.int32()), pa.array(matches.names, pa.string())
+                pa.array(matches.files, pa.int32()), pa.array(matches.locations, pa.string())
             ),
             TARGET_ROW_ID: pa.array(matches.rows, pa.int64()),
             SOURCE_ROW: source_rows.take(pa.array(matches.source_rows)),
@@ -130,4 +138,8 @@ def _source_rows(keys: SourceKeys, kind: DataType) -> pyarrow.Array:
     columns = [column.combine_chunks() for column in keys.rows.columns]
     if not isinstance(kind, StructType):
         return columns[0]
-    return pa.StructArray.from_arrays(columns, names=kind.names)
+    fields = [
+        pa.field(field.name, column.type, nullable=field.nullable)
+        for field, column in zip(kind.fields, columns, strict=True)
+    ]
+    return pa.StructArray.from_arrays(columns, fields=fields)

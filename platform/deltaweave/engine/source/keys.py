@@ -31,7 +31,7 @@ from deltaweave.delta.log import FileList, sorted_values
 from deltaweave.delta.scan import literal
 from deltaweave.delta.statement import Equality, ResolvedMerge, equalities
 from deltaweave.engine import limits
-from deltaweave.engine.columns import INSERTABLE, SOURCE_ROW_ID
+from deltaweave.engine.columns import INSERTABLE, KEY, SOURCE_ROW_ID
 from deltaweave.engine.source.key_ranges import key_ranges
 from deltaweave.engine.source.prepared import PreparedSource
 from deltaweave.errors import SourceError
@@ -83,7 +83,7 @@ class SourceKeys:
         rows: The values row by row, with a column for each equality; None if they were not
             collected.
         source_rows: `SOURCE_ROW_ID` of each of these rows; None if the source is not materialized,
-            or if keys are not numbers alone.
+            if keys are not numbers alone, or if they came with the rows of a collected source.
     """
 
     columns: tuple[KeyValues, ...] = ()
@@ -115,7 +115,9 @@ def row_identity(source: PreparedSource, keys: SourceKeys) -> Column | None:
     first, *others = (key.equality for key in keys.columns)
     if not others and not first.null_safe:
         return first.source
-    return F.struct(*[equality.source for equality in (first, *others)])
+    # Names of their own: two keys may be the same column, or columns of the same name.
+    columns = (equality.source for equality in (first, *others))
+    return F.struct(*[column.alias(f"{KEY}{i}") for i, column in enumerate(columns)])
 
 
 def within(keys: SourceKeys) -> Column | None:

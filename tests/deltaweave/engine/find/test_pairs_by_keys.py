@@ -13,10 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import deltaweave
+from deltaweave import Table
 from deltaweave.engine import limits
 from deltaweave.engine.find import ON_DRIVER, pairs_by_keys, scan
+from deltaweave.engine.write.mark_or_rewrite import MAX_MARKED_FRACTION
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
-from tests.builders import write_table
+from tests.builders import frame, write_table
 from tests.merge_cases.case import (
     AMBIGUOUS,
     Layout,
@@ -27,8 +29,8 @@ from tests.merge_cases.case import (
     update,
     update_all,
 )
-from tests.on_driver import spied
-from tests.oracles import Stage, assert_outcome, configured
+from tests.on_driver import rows_of, spied
+from tests.oracles import Stage, assert_outcome, assert_same_rows, configured
 
 UPSERT = (update_all(), insert_all())
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
@@ -124,6 +126,27 @@ CASES = [
         source_schema="p INT, k INT, v INT",
         partition_by=("p",),
         expected=[(1, 1, 0), (1, 2, 1), (2, 1, 1), (2, 2, 1)],
+    ),
+    _keyed(
+        "partitions_and_updates_that_read_the_target",
+        target=[(1, 1, 5), (1, 2, 6), (2, 1, 7)],
+        source=[(1, 2, 1), (2, 1, 1), (2, 2, 1)],
+        clauses=(update({"v": "t.v + s.v"}), insert_all()),
+        on="t.p = s.p AND t.k = s.k",
+        target_schema="p INT, k INT, v INT",
+        source_schema="p INT, k INT, v INT",
+        partition_by=("p",),
+        expected=[(1, 1, 5), (1, 2, 7), (2, 1, 8), (2, 2, 1)],
+    ),
+    _keyed(
+        "a_path_that_is_spelled_in_several_ways",
+        target=[(1, 5), (2, 6), (3, 7)],
+        source=[(2, 1), (3, 1), (4, 1)],
+        clauses=(update({"v": "t.v + s.v"}), insert_all()),
+        files=2,
+        folder="a b(c)+ü%20",
+        expected=[(1, 5), (2, 7), (3, 8), (4, 1)],
+        here=False,
     ),
     _keyed(
         "extremes",
@@ -305,6 +328,36 @@ def test_spark_finds_the_pairs_above_a_limit(
     assert pairs == [None]
 
 
+@pytest.mark.parametrize("partition_by", [(), ("p",)])
+@pytest.mark.parametrize("value", ["s.v", "t.v + s.v"])
+def test_what_is_left_of_files_is_copied(
+    spark: SparkSession,
+    tmp_path: Path,
+    pairs: list[Any],
+    value: str,
+    partition_by: tuple[str, ...],
+) -> None:
+    case = MergeCase(
+        name="few_rows_left",
+        target=[(k, k // 6, 0) for k in range(12)],
+        source=[(k, k // 6, 1) for k in range(12) if k % 6],
+        clauses=(update({"v": value}), insert_all()),
+        target_schema="k INT, p INT, v INT",
+        source_schema="k INT, p INT, v INT",
+        files=1 if partition_by else 2,
+        partition_by=partition_by,
+        # 5 of 6 rows of each file
+        expected=[(k, k // 6, int(k % 6 > 0)) for k in range(12)],
+    )
+    stage = Stage(spark, case, tmp_path, Layout(vectors=True))
+    theirs = stage.by_oracle()
+    with configured(spark, {MAX_MARKED_FRACTION: "0.8"}):
+        ours = stage.by_sql()
+    assert_same_rows(case, ours, theirs)
+    assert ours.metrics["numTargetRowsCopied"] == 2
+    assert [found is not None for found in pairs] == [True]
+
+
 def test_executors_with_cores_of_their_own_find_the_pairs(
     spark: SparkSession, tmp_path: Path, pairs: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +380,42 @@ def test_new_rows_are_few_or_joined_with_all_pairs(
     assert found.few_unmatched() is None
 
 
+@pytest.mark.parametrize("skips", [True, False])
+def test_updates_that_change_nothing_are_skipped_where_asked(
+    spark: SparkSession, tmp_path: Path, pairs: list[Any], skips: bool
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 5), (2, 6)], "k INT, v INT")
+    source = frame(spark, [(1, 5), (2, 7)], "k INT, v INT")
+    merge = Table(spark, path).merge(source, on="t.k = s.k").when_matched_update_all()
+    result = merge.execute(skip_unchanged_updates=skips)
+    assert result.metrics.num_target_rows_updated == (1 if skips else 2)
+    assert [found is not None for found in pairs] == [not skips]
+
+
+@pytest.mark.parametrize(
+    "on", ["t.k = s.k AND t.k = s.k", "t.k = s.p.id AND t.v = s.q.id", "t.k <=> s.k AND t.v = s.k"]
+)
+@pytest.mark.parametrize("on_driver", ["true", "false"])
+def test_keys_of_one_name(
+    spark: SparkSession, tmp_path: Path, pairs: list[Any], on: str, on_driver: str
+) -> None:
+    path, source = str(tmp_path / "table"), str(tmp_path / "source")
+    write_table(spark, path, [(1, 1), (2, 2), (3, 0)], "k INT, v INT", files=2)
+    schema = "k INT, p STRUCT<id: INT>, q STRUCT<id: INT>"
+    write_table(spark, source, [(2, (2,), (2,)), (3, (3,), (3,)), (4, (4,), (4,))], schema)
+    with configured(spark, {ON_DRIVER: on_driver, REWRITE_IN_PLACE: "true"}):
+        deltaweave.merge(
+            spark,
+            f"MERGE INTO delta.`{path}` t USING delta.`{source}` s ON {on} "
+            "WHEN MATCHED THEN UPDATE SET v = 9 WHEN NOT MATCHED THEN INSERT (k) VALUES (s.k)",
+        )
+    # 3 matches by the first condition alone
+    third = [(3, 9)] if on.endswith("t.k = s.k") else [(3, 0), (3, None)]
+    assert rows_of(Table(spark, path)) == sorted([(1, 1), (2, 9), *third, (4, None)], key=repr)
+    assert [found is not None for found in pairs] == [on_driver == "true"]
+
+
 def test_a_plan_says_that_the_driver_looks_the_keys_up(
     spark: SparkSession, tmp_path: Path, pairs: list[Any]
 ) -> None:
@@ -335,6 +424,6 @@ def test_a_plan_says_that_the_driver_looks_the_keys_up(
     source = "(SELECT 1 AS k, 2 AS v)"
     text = f"MERGE INTO delta.`{path}` t USING {source} s ON {{}} WHEN MATCHED THEN UPDATE SET *"
     plan = deltaweave.explain(spark, text.format("t.k = s.k"))
-    assert plan.join == "none, since the driver looks up the source's keys"
+    assert plan.join == "none if the driver may read the files: it looks up the source's keys"
     plan = deltaweave.explain(spark, text.format("t.k >= s.k"))
     assert "driver" not in plan.join

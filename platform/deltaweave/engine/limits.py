@@ -57,7 +57,7 @@ MAX_PAIRS_BY_KEYS = 4_000_000
 # which a key is found five times as fast as among sorted ones.
 MAX_NUMBERS_BETWEEN_KEYS = 32_000_000
 
-# Bytes of pairs that travel with a task, of which Spark refuses 128 MiB (spark.rpc.message.maxSize).
+# Bytes of pairs that travel with a task; Spark refuses 128 MiB (spark.rpc.message.maxSize).
 MAX_BYTES_IN_A_TASK = 32 * 1024 * 1024
 
 # Pairs that are broadcast: source row and clause of so many take some 64 MB as a hash table.

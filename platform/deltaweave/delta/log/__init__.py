@@ -31,7 +31,12 @@ from deltaweave.delta.log.features import refuse_unsupported
 from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
 from deltaweave.delta.log.file_layout import FileLayout
 from deltaweave.delta.log.file_list import FileList
-from deltaweave.delta.log.file_paths import commit_file, decoded, decoded_location
+from deltaweave.delta.log.file_paths import (
+    commit_file,
+    decoded,
+    decoded_location,
+    is_spelled_as_it_is,
+)
 from deltaweave.delta.log.file_version import FileVersion, file_versions
 from deltaweave.delta.log.key_overlap import KeyOverlap, key_overlaps
 from deltaweave.delta.log.metadata import TableMetadata
@@ -66,6 +71,7 @@ __all__ = [
     "file_versions",
     "hours_that_repeat",
     "in_partitions",
+    "is_spelled_as_it_is",
     "key_overlaps",
     "latest",
     "num_physical_rows_column",

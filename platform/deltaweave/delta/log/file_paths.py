@@ -31,6 +31,14 @@ def decoded_location(path: str) -> str:
     return re.sub(_SCHEME + "{3,}", r"\1:/", unquote(path))
 
 
+def is_spelled_as_it_is(location: str) -> bool:
+    """Whether Spark's `_metadata.file_path` has a decoded location as it is, and no other spelling.
+
+    Others are compared decoded, or not at all: Spark encodes a blank, and leaves "ü" and "(".
+    """
+    return re.fullmatch(r"[A-Za-z0-9_.:/=-]+", location) is not None
+
+
 def absolute_location(path: str, path_of_table: str) -> str:
     """The `decoded_location` of a file by its path in the log."""
     path = decoded_location(path)

@@ -32,7 +32,7 @@ from deltaweave.engine.find.matches import (
     touched_files_of_pairs,
 )
 from deltaweave.engine.find.moved_pairs import moved_matches
-from deltaweave.engine.find.pairs import MatchedRows, with_numbers
+from deltaweave.engine.find.pairs import MatchedRows, places_of_files, with_numbers
 from deltaweave.engine.find.pairs_by_keys import why_not_by_keys
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "name_of",
     "own_locations",
     "pairs_on_driver",
+    "places_of_files",
     "setting_on_driver",
     "stored_index",
     "touched_files_of_pairs",

@@ -95,6 +95,8 @@ def matches_on_driver(
     import numpy as np
 
     locations = own_locations(candidates)
+    master = str(transaction.merge.spark.sparkContext.master)
+    _check_number_of_rows(candidates.num_records or 0, master)
     columns = key_columns(transaction, conjuncts)
     keys = keys_of_source(source, columns)
     partitioned_by = PartitionColumns.of(transaction)
@@ -109,7 +111,7 @@ def matches_on_driver(
         _narrowing(keys, stored, _of_log(columns, partitions), numbered=numbered),
         Held(limits.MAX_POSSIBLE_BYTES_ON_DRIVER, "the rows that have keys of the source"),
     )
-    found, row_counts = _read(scan, str(transaction.merge.spark.sparkContext.master))
+    found, row_counts = _read(scan, master)
     if not numbered:
         found = _joined(found, keys, at_most)
     files = found[FILE_NUMBER].to_numpy()
@@ -165,10 +167,14 @@ def _read(scan: KeyScan, master: str) -> tuple[pyarrow.Table, list[int]]:
 
     with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
         row_counts = list(threads.map(scan.num_rows, range(len(scan.locations))))
-        if sum(row_counts) > most_on_driver(limits.MAX_TARGET_ROWS_ON_DRIVER, master):
-            raise NotRewritableError(f"the candidate files have {sum(row_counts)} rows")
+        _check_number_of_rows(sum(row_counts), master)
         parts = list(threads.map(scan.wanted_rows, _groups(row_counts)))
     return pa.concat_tables([scan.nothing(), *parts]), row_counts
+
+
+def _check_number_of_rows(number: int, master: str) -> None:
+    if number > most_on_driver(limits.MAX_TARGET_ROWS_ON_DRIVER, master):
+        raise NotRewritableError(f"the candidate files have {number} rows")
 
 
 def _joined(rows: pyarrow.Table, keys: pyarrow.Table, at_most: int) -> pyarrow.Table:

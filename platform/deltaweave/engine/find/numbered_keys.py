@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 _NOTHING = -1
+# Numbers that a table by number has for each key at most: some 60 bytes.
+_NUMBERS_OF_A_KEY = 16
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class NumberedKeys:
         order = np.argsort(numbers, kind="stable")
         numbers, source_rows = numbers[order], keys[SOURCE_NUMBER].to_numpy()[order]
         by_number = None
-        if span <= limits.MAX_NUMBERS_BETWEEN_KEYS:
+        if span <= min(limits.MAX_NUMBERS_BETWEEN_KEYS, _NUMBERS_OF_A_KEY * len(keys)):
             by_number = np.full(span, _NOTHING, dtype=np.int32)
             by_number[numbers] = source_rows
         return cls(names, bounds, numbers, source_rows, by_number)

@@ -112,7 +112,7 @@ class Pairs:
             return with_numbers(self.changed(FILE, *columns), in_files).select(NUMBER, *columns)
         rows = self.changed_on_driver(in_files)
         assert rows is not None, "the pairs are there"
-        numbers = _places(rows[FILE], in_files)
+        numbers = places_of_files(rows[FILE], in_files)
         return self._data_frame(rows.select(columns).add_column(0, NUMBER, numbers))
 
     def changed_on_driver(self, in_files: Collection[str] | None = None) -> pyarrow.Table | None:
@@ -123,7 +123,7 @@ class Pairs:
 
         mask = pc.not_equal(self.on_driver[CLAUSE], NO_CLAUSE)
         if in_files is not None:
-            mask = pc.and_(mask, pc.is_valid(_places(self.on_driver[FILE], list(in_files))))
+            mask = pc.and_(mask, pc.is_valid(places_of_files(self.on_driver[FILE], list(in_files))))
         return self.on_driver.filter(mask)
 
     def _data_frame(self, rows: pyarrow.Table) -> DataFrame:
@@ -138,7 +138,7 @@ class Pairs:
         if FILE in rows.column_names and pa.types.is_dictionary(rows[FILE].type):
             names = rows[FILE].unify_dictionaries().combine_chunks().dictionary.to_pylist()
             place = rows.column_names.index(FILE)
-            numbered = rows.set_column(place, NUMBER, _places(rows[FILE], names))
+            numbered = rows.set_column(place, NUMBER, places_of_files(rows[FILE], names))
         spark, schema = self.computed.sparkSession, self.computed.schema
         types = [
             StructField(NUMBER, IntegerType()) if name == NUMBER else schema[name]
@@ -200,7 +200,8 @@ def brought_to_driver(
     Args:
         pairs: The query that gives them.
         at_most: The most pairs that there can be, or None if that is not known.
-        only_file: The only candidate file, percent-encoded; None if there are several.
+        only_file: The only candidate file as `FILE` names it; None if there are several, or if that
+            is not certain.
     """
     import pyarrow as pa
 
@@ -246,8 +247,8 @@ def _numbered(spark: SparkSession, files: Sequence[str]) -> DataFrame:
     return spark.createDataFrame(pa.table({NUMBER: numbers, FILE: pa.array(files, pa.string())}))
 
 
-def _places(column: pyarrow.ChunkedArray, files: Sequence[str]) -> pyarrow.ChunkedArray:
-    """The place of each file of a column among some files; null if it is none of these."""
+def places_of_files(column: pyarrow.ChunkedArray, files: Sequence[str]) -> pyarrow.ChunkedArray:
+    """The place (int32) of each file of a column among some files; null if it is none of these."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -7,7 +7,6 @@ serves sources of millions of rows and a local master, whose driver has all core
 from __future__ import annotations
 
 import logging
-import re
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -15,6 +14,7 @@ from pyspark.sql.types import DataType, DateType, IntegralType, StructType
 
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import assumes_new_calendar, table_columns, why_not_writable
+from deltaweave.delta.log import is_spelled_as_it_is
 from deltaweave.delta.statement import equalities_alone
 from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, FILE, SOURCE_ROW, TARGET_ROW_ID
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WHOLE_NUMBERS = (IntegralType, DateType)
-# Locations that Spark spells as they are: rows that it reads are compared with these names.
-_PLAIN = re.compile(r"[A-Za-z0-9_.:/=-]+")
 
 
 def pairs_by_keys(
@@ -59,8 +57,8 @@ def pairs_by_keys(
         storage = None if why_not else storage_of(transaction.table)
         if why_not or storage is None:
             raise NotRewritableError(why_not or "Arrow does not see the table's store")
-        locations = own_locations(candidates.files)
-        if not all(_PLAIN.fullmatch(location) for location in locations):
+        # Rows that Spark reads are compared with these names.
+        if not all(map(is_spelled_as_it_is, own_locations(candidates.files))):
             raise NotRewritableError("the path of a file may be spelled in several ways")
         matches = matches_on_driver(
             transaction,

@@ -6,7 +6,6 @@ Each row of its result is a pair (file, row, source row) with the clause that ta
 from __future__ import annotations
 
 import logging
-from urllib.parse import quote
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -20,6 +19,7 @@ from deltaweave.delta.jvm import (
     translated,
     where_true,
 )
+from deltaweave.delta.log import is_spelled_as_it_is
 from deltaweave.delta.scan import target_plan
 from deltaweave.engine import limits
 from deltaweave.engine.columns import (
@@ -131,7 +131,9 @@ def _kept(
     if by_source:  # most rows of the candidates may be pairs without a source row
         few = at_most is not None and at_most <= limits.MAX_PAIRS_ON_DRIVER
     locations = candidates.files.rows["location"].to_pylist()
-    only_file = quote(locations[0], safe="/:") if len(locations) == 1 else None
+    only_file = locations[0] if len(locations) == 1 else None
+    if only_file is not None and not is_spelled_as_it_is(only_file):
+        only_file = None
     pairs = brought_to_driver(query, at_most=at_most, only_file=only_file) if few else None
     return Pairs(query.persist()) if pairs is None else pairs
 

@@ -212,7 +212,7 @@ def _results_of_tasks(
     first_rows = {} if table.tracking is None else _first_rows(files)
     task = rewriter(table, names, with_vectors, first_rows)
     rewritten = (
-        changes.repartition(_num_tasks(transaction, files), NUMBER)
+        _in_tasks(changes, _num_tasks(transaction, files))
         .groupBy(NUMBER)
         .applyInArrow(task, REWRITTEN_SCHEMA)
     )
@@ -224,6 +224,14 @@ def _results_of_tasks(
             raise
         return None
     return rows
+
+
+def _in_tasks(changes: DataFrame, number: int) -> DataFrame:
+    """The changes in so many tasks, which share the files evenly."""
+    if hasattr(changes, "repartitionById"):
+        return changes.repartitionById(number, NUMBER)
+    # Before Spark 4.1, by a hash, which leaves tasks without a file.
+    return changes.repartition(number, NUMBER)
 
 
 def _num_tasks(transaction: Transaction, files: FileList) -> int:

@@ -427,3 +427,22 @@ def test_a_plan_says_that_the_driver_looks_the_keys_up(
     assert plan.join == "none if the driver may read the files: it looks up the source's keys"
     plan = deltaweave.explain(spark, text.format("t.k >= s.k"))
     assert "driver" not in plan.join
+
+
+@pytest.mark.parametrize("on_driver", ["true", "false"])
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_updates_that_read_the_target_stay_in_place_in_partitions(
+    spark: SparkSession, tmp_path: Path, pairs: list[Any], on_driver: str, partitions: int
+) -> None:
+    path = str(tmp_path / "table")
+    rows = [(k, k % partitions, 0) for k in range(6)]
+    write_table(spark, path, rows, "k INT, p INT, v INT", partition_by=("p",))
+    source = frame(spark, [(2, 1), (3, 1)], "k INT, v INT")
+    merge = Table(spark, path).merge(source, on="t.k = s.k")
+    with configured(spark, {ON_DRIVER: on_driver, REWRITE_IN_PLACE: "true"}):
+        result = merge.when_matched_update({"v": "t.v + s.v"}).execute()
+    # The log spells a partition's directory as Spark's scan does, "p=1", and Python does not.
+    assert result.strategy == "copy-in-place"
+    expected = [(k, p, int(k in (2, 3))) for k, p, _ in rows]
+    assert rows_of(Table(spark, path)) == expected
+    assert [found is not None for found in pairs] == [on_driver == "true"]

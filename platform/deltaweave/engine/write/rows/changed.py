@@ -30,7 +30,7 @@ from deltaweave.engine.columns import (
     TARGET_ROW_ID,
     TARGET_ROW_PRESENT,
 )
-from deltaweave.engine.find import TouchedFilesScan
+from deltaweave.engine.find import TouchedFilesScan, places_of_files
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.statement import clause_taken, columns_before, first_insert, updated
 from deltaweave.engine.write.rows.change_feed import recorded
@@ -247,17 +247,17 @@ def _numbers_left(
     """
     import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     changed = scan.changed_on_driver(files)
     num_rows = files.row_counts + files.rows["num_marked"].to_numpy()
     if changed is None or not num_rows.sum() < 2 * changed.num_rows:  # also if a count is not known
         return None
     rows_of = dict(zip(files.rows["location"].to_pylist(), num_rows, strict=True))
+    numbers = places_of_files(changed[FILE], names).to_numpy()
+    rows = changed[TARGET_ROW_ID].to_numpy()
     left = []
     for i, name in enumerate(names):
-        taken = changed.filter(pc.equal(changed[FILE], name))[TARGET_ROW_ID].to_numpy()
         is_left = np.ones(int(rows_of[decoded_location(name)]), dtype=bool)
-        is_left[taken] = False
+        is_left[rows[numbers == i]] = False
         left.append(np.flatnonzero(is_left) + (i << _PLACE_BITS))
     return pa.table({NUMBER: np.concatenate(left)})

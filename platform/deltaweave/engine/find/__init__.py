@@ -18,6 +18,7 @@ from deltaweave.engine.find.driver_partitions import (
 )
 from deltaweave.engine.find.driver_setting import ON_DRIVER, setting_on_driver
 from deltaweave.engine.find.driver_size import Held, in_threads, most_on_driver
+from deltaweave.engine.find.file_numbers import places_of_files, with_numbers
 from deltaweave.engine.find.key_index import (
     KEY_INDEX_DIRECTORY,
     KEY_INDEX_PROPERTY,
@@ -32,7 +33,7 @@ from deltaweave.engine.find.matches import (
     touched_files_of_pairs,
 )
 from deltaweave.engine.find.moved_pairs import moved_matches
-from deltaweave.engine.find.pairs import MatchedRows, places_of_files, with_numbers
+from deltaweave.engine.find.pairs import MatchedRows
 from deltaweave.engine.find.pairs_by_keys import why_not_by_keys
 
 __all__ = [

@@ -30,12 +30,12 @@ from deltaweave.engine.columns import (
     CLAUSE,
     FILE,
     INSERTABLE,
-    MATCHES,
     NO_CLAUSE,
     NUMBER,
     SOURCE_ROW,
-    TARGET_ROW_ID,
 )
+from deltaweave.engine.find.file_numbers import numbered_files, places_of_files, with_numbers
+from deltaweave.engine.find.pair_counts import counted, counted_here
 
 if TYPE_CHECKING:
     import pyarrow
@@ -148,7 +148,9 @@ class Pairs:
         pairs = _in_few_partitions(pairs, numbered.nbytes)
         if numbered is rows:
             return pairs
-        return pairs.join(F.broadcast(_numbered(spark, names)), NUMBER).select(*rows.column_names)
+        return pairs.join(F.broadcast(numbered_files(spark, names)), NUMBER).select(
+            *rows.column_names
+        )
 
     @property
     def _query(self) -> DataFrame:
@@ -167,8 +169,8 @@ class Pairs:
             one_each: Whether it is known that no target row has two pairs.
         """
         if self.on_driver is None:
-            return _counted(self._query, num_clauses, one_each=one_each)
-        return _counted_here(self.on_driver, num_clauses, one_each=one_each)
+            return counted(self._query, num_clauses, one_each=one_each)
+        return counted_here(self.on_driver, num_clauses, one_each=one_each)
 
     @cached_property
     def num_source_rows(self) -> int | None:
@@ -234,33 +236,6 @@ def _in_few_partitions(rows: DataFrame, num_bytes: int) -> DataFrame:
     return rows.coalesce(max(cores, num_bytes // limits.MAX_BYTES_IN_A_TASK + 1))
 
 
-def with_numbers(rows: DataFrame, files: Sequence[str]) -> DataFrame:
-    """The rows of some files, with `NUMBER` as in `Pairs.changed_numbered`."""
-    return rows.join(F.broadcast(_numbered(rows.sparkSession, files)), FILE)
-
-
-def _numbered(spark: SparkSession, files: Sequence[str]) -> DataFrame:
-    """`NUMBER` (int) and `FILE` of the files."""
-    import pyarrow as pa
-
-    numbers = pa.array(range(len(files)), pa.int32())
-    return spark.createDataFrame(pa.table({NUMBER: numbers, FILE: pa.array(files, pa.string())}))
-
-
-def places_of_files(column: pyarrow.ChunkedArray, files: Sequence[str]) -> pyarrow.ChunkedArray:
-    """The place (int32) of each file of a column among some files; null if it is none of these."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    wanted = pa.array(files, pa.string())
-    if not pa.types.is_dictionary(column.type):
-        return pc.index_in(column, value_set=wanted)
-    parts = [
-        pc.index_in(part.dictionary, value_set=wanted).take(part.indices) for part in column.chunks
-    ]
-    return pa.chunked_array(parts, pa.int32())
-
-
 def _num_source_rows(pairs: pyarrow.Table) -> int:
     import pyarrow as pa
 
@@ -272,56 +247,3 @@ def _with_source_row(pairs: pyarrow.Table) -> pyarrow.Table:
     import pyarrow.compute as pc
 
     return pairs.filter(pc.is_valid(pairs[SOURCE_ROW]))
-
-
-def _counted(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
-    of_source = {INSERTABLE: F.count_if(INSERTABLE)} if INSERTABLE in pairs.columns else {}
-    if one_each:
-        # Each row is one group: no shuffle is needed.
-        rows = pairs.withColumn(MATCHES, F.col(SOURCE_ROW).isNotNull().cast("int"))
-    else:
-        # If a row may match repeatedly, one clause takes all of its pairs.
-        rows = pairs.groupBy(FILE, TARGET_ROW_ID).agg(
-            F.count(SOURCE_ROW).alias(MATCHES),
-            F.max(CLAUSE).alias(CLAUSE),
-            *[count.alias(name) for name, count in of_source.items()],
-        )
-        of_source = {name: F.sum(name) for name in of_source}
-    counts = rows.groupBy(FILE).agg(
-        F.sum(MATCHES).alias("pairs"),
-        F.count_if(F.col(MATCHES) > 0).alias("matched"),
-        F.count_if(F.col(MATCHES) > 1).alias("ambiguous"),
-        F.count_if(F.col(CLAUSE) != NO_CLAUSE).alias("changed"),
-        *[F.count_if(F.col(CLAUSE) == i).alias(f"clause_{i}") for i in range(num_clauses)],
-        *[count.alias("insertable") for count in of_source.values()],
-    )
-    return counts.toArrow()
-
-
-def _counted_here(pairs: pyarrow.Table, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
-    """As `_counted`, of pairs on the driver."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    of_source = [INSERTABLE] if INSERTABLE in pairs.column_names else []
-    pairs = pairs.append_column(MATCHES, pc.is_valid(pairs[SOURCE_ROW]).cast("int64"))
-    if not one_each:
-        sums = [MATCHES, *of_source]
-        pairs = (
-            pairs.group_by([FILE, TARGET_ROW_ID])
-            .aggregate([(CLAUSE, "max"), *[(name, "sum") for name in sums]])
-            .rename_columns({f"{CLAUSE}_max": CLAUSE, **{f"{name}_sum": name for name in sums}})
-        )
-    matches, clause = pairs[MATCHES], pairs[CLAUSE]
-    columns = {
-        "pairs": matches,
-        "matched": pc.greater(matches, 0).cast("int64"),
-        "ambiguous": pc.greater(matches, 1).cast("int64"),
-        "changed": pc.not_equal(clause, NO_CLAUSE).cast("int64"),
-        **{f"clause_{i}": pc.equal(clause, i).cast("int64") for i in range(num_clauses)},
-    }
-    if of_source:
-        columns["insertable"] = pairs[INSERTABLE].cast("int64")
-    counts = pa.table({FILE: pairs[FILE], **columns}).group_by(FILE)
-    summed = counts.aggregate([(name, "sum") for name in columns])
-    return summed.rename_columns({f"{name}_sum": name for name in columns})

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,11 +22,10 @@ from pyspark.sql.types import StructField, StructType
 
 from deltaweave.delta.commit import Transaction, WrittenFiles, written_without_spark
 from deltaweave.delta.files import additions, are_own, conditions_of_rows, data_columns
-from deltaweave.delta.jvm import alongside, cast_to, sql_expression, translated
-from deltaweave.delta.log import FileList, decoded_location, file_versions
+from deltaweave.delta.jvm import alongside, cast_to, sql_expression
+from deltaweave.delta.log import FileList, decoded_location
 from deltaweave.delta.scan import target_plan
 from deltaweave.delta.statement import ResolvedMerge
-from deltaweave.engine import limits
 from deltaweave.engine.columns import (
     BREAKS_CONSTRAINT,
     CLAUSE,
@@ -39,12 +37,12 @@ from deltaweave.engine.columns import (
     TARGET_ROW_ID,
     VALUES,
 )
-from deltaweave.engine.executor_python import found_without_pyarrow
 from deltaweave.engine.find import TouchedFilesScan, with_numbers
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.statement import clause_taken, columns_before, updated, with_broken
-from deltaweave.engine.tasks import REWRITTEN_SCHEMA, TableFormat, rewriter
+from deltaweave.engine.tasks import TableFormat
 from deltaweave.engine.write.files_format import table_format
+from deltaweave.engine.write.in_place_tasks import results_of_tasks
 from deltaweave.engine.write.rows import (
     inserted_rows,
     remaining_rows,
@@ -52,7 +50,6 @@ from deltaweave.engine.write.rows import (
     updated_and_inserted,
     updates_from_source,
 )
-from deltaweave.errors import MergeFailedError
 
 if TYPE_CHECKING:
     import numpy
@@ -120,7 +117,7 @@ def _rewritten(
     if len(files):
         transaction.own_files.may_exist = True
         names = scan.names_of(files)
-        results = _results_of_tasks(transaction, changes(files), files, names, table)
+        results = results_of_tasks(transaction, changes(files), files, names, table)
     if results is None:
         return RewrittenInPlace(WrittenFiles.of(scan.touched.none()), {}, scan.touched)
     paths = dict(zip(files.rows["location"].to_pylist(), files.paths, strict=True))
@@ -190,66 +187,6 @@ def _dropped(transaction: Transaction, scan: TouchedFilesScan, files: FileList) 
     return scan.changed_numbered(TARGET_ROW_ID, files=files).select(
         NUMBER, TARGET_ROW_ID, *flags, nothing
     )
-
-
-def _results_of_tasks(
-    transaction: Transaction,
-    changes: DataFrame,
-    files: FileList,
-    names: Sequence[str],
-    table: TableFormat,
-) -> list[dict[str, Any]] | None:
-    """A row of `REWRITTEN_SCHEMA` for each file; None if the executors have no pyarrow.
-
-    Args:
-        transaction: The merge's transaction.
-        changes: The changes of the files.
-        files: The files.
-        names: The files as `FILE` names them; `NUMBER` is a place among these.
-        table: How to write.
-    """
-    with_vectors = frozenset(row["location"] for row in files.rows.to_pylist() if row["has_vector"])
-    first_rows = {} if table.tracking is None else _first_rows(files)
-    task = rewriter(table, names, with_vectors, first_rows)
-    rewritten = (
-        _in_tasks(changes, _num_tasks(transaction, files))
-        .groupBy(NUMBER)
-        .applyInArrow(task, REWRITTEN_SCHEMA)
-    )
-    try:
-        with translated(transaction.merge.table, version=transaction.version):
-            rows: list[dict[str, Any]] = rewritten.toArrow().to_pylist()
-    except MergeFailedError as error:
-        if not found_without_pyarrow(transaction.merge.spark, error):
-            raise
-        return None
-    return rows
-
-
-def _in_tasks(changes: DataFrame, number: int) -> DataFrame:
-    """The changes in so many tasks, which share the files evenly."""
-    if hasattr(changes, "repartitionById"):
-        return changes.repartitionById(number, NUMBER)
-    # Before Spark 4.1, by a hash, which leaves tasks without a file.
-    return changes.repartition(number, NUMBER)
-
-
-def _num_tasks(transaction: Transaction, files: FileList) -> int:
-    """How many tasks share the files: as many as files, unless a task would have little to do."""
-    busy = 2 * transaction.merge.spark.sparkContext.defaultParallelism
-    by_size = math.ceil(files.size_in_bytes / limits.MIN_BYTES_OF_TASK_IN_PLACE)
-    return max(1, min(len(files), limits.MAX_TASKS_IN_PLACE, max(busy, by_size)))
-
-
-def _first_rows(files: FileList) -> dict[str, tuple[int, int]]:
-    """Row id of the first row and commit version, by location, of files with tracked rows."""
-    versions = zip(files.rows["location"].to_pylist(), file_versions(files), strict=True)
-    row_ids = {location: each.row_ids.split("|") for location, each in versions}
-    return {
-        location: (int(texts[0]), int(texts[1]))
-        for location, texts in row_ids.items()
-        if all(texts)
-    }
 
 
 def _changes(

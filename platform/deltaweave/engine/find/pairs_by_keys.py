@@ -83,7 +83,7 @@ def pairs_by_keys(
 def why_not_by_keys(
     transaction: Transaction, source: PreparedSource, keys: SourceKeys
 ) -> str | None:
-    """Why Spark has to find the pairs; None if nothing that is known before files are read."""
+    """Why Spark has to find the pairs; None if it need not, as far as is known before reading."""
     merge, conjuncts = transaction.merge, equalities_alone(transaction.merge)
     setting = setting_on_driver(merge.spark)
     if setting not in ("auto", "true"):

@@ -1,7 +1,7 @@
 """Keys of whole numbers, each as one number, by which target rows find their source rows.
 
 Arrow hashes the source's keys anew for each batch of target rows. Of millions of keys that takes
-longer than to look up the batch, so here they are sorted once, and all threads share them.
+longer than to look up the batch, so here they are prepared once, and all threads share them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NumberedKeys:
     Attributes:
         names: The columns.
         bounds: The lowest and the highest value of each.
-        numbers: The keys as numbers, sorted.
+        numbers: The keys as numbers; sorted unless `by_number` is known.
         source_rows: The source row of each.
         by_number: For each number from 0 on, its source row or -1; None if too many numbers lie
             between the keys.
@@ -66,13 +66,13 @@ class NumberedKeys:
         if span > 1 << 62:
             return None
         numbers = _as_digits(columns, bounds)
-        order = np.argsort(numbers, kind="stable")
-        numbers, source_rows = numbers[order], keys[SOURCE_NUMBER].to_numpy()[order]
-        by_number = None
+        source_rows = keys[SOURCE_NUMBER].to_numpy()
         if span <= min(limits.MAX_NUMBERS_BETWEEN_KEYS, _NUMBERS_OF_A_KEY * len(keys)):
             by_number = np.full(span, _NOTHING, dtype=np.int32)
             by_number[numbers] = source_rows
-        return cls(names, bounds, numbers, source_rows, by_number)
+            return cls(names, bounds, numbers, source_rows, by_number)
+        order = np.argsort(numbers, kind="stable")
+        return cls(names, bounds, numbers[order], source_rows[order], None)
 
     def found_in(self, rows: pyarrow.Table) -> pyarrow.Table:
         """The rows that have a key of the source, with `SOURCE_NUMBER` in place of the key."""

@@ -136,9 +136,9 @@ class Pairs:
         names: Sequence[str] = []
         numbered = rows
         if FILE in rows.column_names and pa.types.is_dictionary(rows[FILE].type):
-            names = rows[FILE].unify_dictionaries().combine_chunks().dictionary.to_pylist()
-            place = rows.column_names.index(FILE)
-            numbered = rows.set_column(place, NUMBER, places_of_files(rows[FILE], names))
+            files = rows[FILE].unify_dictionaries().combine_chunks()
+            names = files.dictionary.to_pylist()
+            numbered = rows.set_column(rows.column_names.index(FILE), NUMBER, files.indices)
         spark, schema = self.computed.sparkSession, self.computed.schema
         types = [
             StructField(NUMBER, IntegerType()) if name == NUMBER else schema[name]

@@ -229,3 +229,15 @@ def test_a_small_upsert_takes_four_jobs(spark: SparkSession, tmp_path: Path) -> 
 
     # The source's keys, the source's broadcast, the pairs, and the new rows.
     assert jobs_of(spark, "upsert", upsert) == 4
+
+
+def test_files_that_are_a_dictionary_go_to_spark_by_their_names(both: tuple[Pairs, Pairs]) -> None:
+    here, there = both
+    assert here.on_driver is not None
+    place = here.on_driver.column_names.index(FILE)
+    files = here.on_driver[FILE].dictionary_encode()
+    numbered = Pairs(here.computed, here.on_driver.set_column(place, FILE, files))
+    for wanted in (None, ["b", "c d"]):
+        rows = numbered.changed(FILE, TARGET_ROW_ID, CLAUSE, in_files=wanted).collect()
+        expected = there.changed(FILE, TARGET_ROW_ID, CLAUSE, in_files=wanted).collect()
+        assert sorted(rows) == sorted(expected)

@@ -43,7 +43,7 @@ class Sides:
         """How the changeset's rows are read: they have the base's columns."""
         columns = [
             name
-            for name in self.base.read().columns
+            for name in self.base.snapshot().schema.names
             if name not in self.keys and not name.startswith(PREFIX)
         ]
         return EventShape(

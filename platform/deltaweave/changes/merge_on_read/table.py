@@ -44,7 +44,7 @@ from deltaweave.changes.options import (
     schema_of,
 )
 from deltaweave.choices import check_choice
-from deltaweave.delta.jvm import letting_go
+from deltaweave.delta.jvm import column_named, letting_go, selected
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
@@ -209,11 +209,12 @@ class MergeOnReadTable:
             method = view.best if tells_inserts else view.best_for_all
         if method == "left_join_inserts" and events.truncated is not None:
             method = "left_join_anti_join"  # the base may have lost keys
-        return self._visible(view.rows(method))
+        return _visible(view.rows(method), view.base)
 
     def read_optimized(self) -> DataFrame:
         """The base alone, as the last rematerialization left it, without what is `pending`."""
-        return self._visible(self.base.snapshot().read_whole())
+        base = self.base.snapshot().read_whole()
+        return _visible(base, base)
 
     def create_view(self, name: str) -> None:
         """Create a temporary view that always shows the newest rows.
@@ -242,7 +243,7 @@ class MergeOnReadTable:
         newest = tombstones.with_deletes_of_now(newest_of_keys(events))
         changes = alive(newest, events)
         view = MergedView(self.base.read(), changes, shape, broadcasts=False)
-        self._visible(view.rows("left_join_anti_join")).createOrReplaceTempView(name)
+        _visible(view.rows("left_join_anti_join"), view.base).createOrReplaceTempView(name)
 
     def merged_batch(self) -> int:
         """The newest batch that is in the base; 0 for none."""
@@ -292,7 +293,8 @@ class MergeOnReadTable:
         Changeset(self.changes, self._sides.shape()).purge(merged)
         return merged
 
-    def _visible(self, rows: DataFrame) -> DataFrame:
-        """The rows with the user's columns, in the base's order."""
-        names = [name for name in self.base.read().columns if not name.startswith(PREFIX)]
-        return rows.select(*map(quoted, names))
+
+def _visible(rows: DataFrame, base: DataFrame) -> DataFrame:
+    """The rows with the user's columns, in the base's order."""
+    names = [name for name in base.columns if not name.startswith(PREFIX)]
+    return selected(rows, [column_named(rows.sparkSession, quoted(name)) for name in names])

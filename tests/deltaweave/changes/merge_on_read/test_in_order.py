@@ -161,3 +161,13 @@ def test_keys_of_several_columns_are_compared_by_each(
     assert left.columns == ["a", "b", "n"]
     # 1 is known, twice; a null equals nothing.
     assert sorted(row.n for row in left.collect()) == [2, 3, 4]
+
+
+def test_names_are_no_patterns(spark: SparkSession, tmp_path: Path) -> None:
+    spark = spark.newSession()
+    orders = MergeOnReadTable(spark, str(tmp_path), keys=["k"], sequence_by="k")
+    columns = ["k", "axb", "a.b", "amount (EUR)"]
+    orders.append(spark.createDataFrame([(1, 2, 3, 4)], columns))
+    orders.rematerialize("overwrite")
+    spark.conf.set("spark.sql.parser.quotedRegexColumnNames", "true")
+    assert orders.read_optimized().columns == columns

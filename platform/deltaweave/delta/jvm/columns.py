@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def column_named(spark: SparkSession, name: str) -> Column:
-    """A column of the rows by its name, which needs no quotes."""
+    """A column of the rows by its name, in backticks if it may have a dot or a backtick in it."""
     return Column(_functions(spark).col(name))
 
 

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from deltaweave import MergeOnReadTable, Table, apply_changes
 from deltaweave.changes.current.tombstones import Tombstones
 from deltaweave.changes.merge_on_read.changeset import Changeset
+from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.errors import CommitConflictError, SourceError
 from tests.deltaweave.changes.drawn import SCHEMA, WHOLE, Event, delete, truncate
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
@@ -70,6 +71,19 @@ def before(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, Callable[[], 
 
 def batch_numbers(table: MergeOnReadTable) -> list[int]:
     return [row[0] for row in table.changes.read().select("_cdc_batch").orderBy(1).collect()]
+
+
+def test_a_read_has_the_columns_of_the_version_that_it_reads(
+    table: MergeOnReadTable, before: Callable[..., None]
+) -> None:
+    append(table, Event(1, 1, 10))
+    table.rematerialize()
+    append(table, Event(2, 1, 20))
+    columns, base = table.read().columns, f"delta.`{table.base.path_or_name}`"
+    before(MergedView, "rows", lambda: table.spark.sql(f"ALTER TABLE {base} ADD COLUMN (x INT)"))
+    read = table.read()
+    assert (read.columns, read.count()) == (columns, 2)
+    assert table.read_optimized().columns == [*columns, "x"]
 
 
 def test_two_appenders_never_take_one_number(

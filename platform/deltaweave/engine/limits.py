@@ -149,7 +149,7 @@ MAX_NEW_BYTES_ON_DRIVER = 256 * 1024 * 1024
 MAX_COPIED_BYTES_ON_DRIVER = 512 * 1024 * 1024
 
 # Bytes of the row groups, in memory, that threads hold at once while they rewrite files, each about
-# three times. Of greater ones, fewer threads rewrite. Two may rewrite what Spark writes by default,
+# twice. Of greater ones, fewer threads rewrite. Two may rewrite what Spark writes by default,
 # row groups of 128 MB.
 MAX_HELD_BYTES_ON_DRIVER = 768 * 1024 * 1024
 

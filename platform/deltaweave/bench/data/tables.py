@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from deltaweave.bench.data import tpcds
@@ -90,16 +91,23 @@ class Workspace:
         return self.made_once(f"{name}-vectors-{vectors}", write)
 
     def write_delta(
-        self, rows: DataFrame, path: Path, *, partition_by: Sequence[str] = (), mode: str = "error"
+        self,
+        rows: DataFrame,
+        path: Path,
+        *,
+        partition_by: Sequence[str] = (),
+        mode: str = "error",
+        properties: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Write rows as a Delta table with or without deletion vectors.
 
-        If the rows are read from files, one file is written for each of them.
+        If the rows are read from files, one file is written for each of them. A new table gets
+        these further properties.
         """
         writer = rows.write.format("delta").mode(mode).partitionBy(*partition_by)
         if mode != "append":
             enabled = str(self.deletion_vectors).lower()
-            writer = writer.option("delta.enableDeletionVectors", enabled)
+            writer = writer.options(**{"delta.enableDeletionVectors": enabled, **properties})
         with session_options(self.spark, _A_PARTITION_FOR_EACH_FILE):
             writer.save(str(path))
 

@@ -6,8 +6,9 @@ have the same names, fractions and clauses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from deltaweave.bench.data import Fractions, KeyType, Workspace, sql_name
 from deltaweave.bench.merge import further_tables, many_files
@@ -31,7 +32,7 @@ _UPSERTS = (
     Fractions(0.05, 0.99, 0.001),
     Fractions(0.05, 1.0, 0.001),
 )
-_COPIED = Fractions(0.5, 0.01, 0.001)
+_HALF_OF_THE_FILES = Fractions(0.5, 0.01, 0.001)
 _SAME_FILES = Fractions(0.05, 0.01, 0.1)
 
 
@@ -70,6 +71,22 @@ def further_cases() -> list[Case]:
             "by source, one partition",
             further_tables.not_matched_by_source_one_partition,
         ),
+        Case(
+            "change_feed",
+            "with a change feed",
+            partial(_half_of_the_files, into=further_tables.web_returns_with_change_feed),
+        ),
+        Case(
+            "row_tracking",
+            "with row tracking",
+            partial(_half_of_the_files, into=further_tables.web_returns_with_row_tracking),
+        ),
+        Case(
+            "check_constraints",
+            "with constraints",
+            partial(_half_of_the_files, into=further_tables.web_returns_with_constraints),
+        ),
+        Case("moves_partitions", "rows change partition", further_tables.moves_partitions),
         Case("fifth_of_the_rows", "a fifth of the rows", further_tables.fifth_of_the_rows),
         Case("random_uuid_keys", "random UUID keys", further_tables.random_uuid_keys),
         Case(
@@ -91,7 +108,7 @@ def further_cases() -> list[Case]:
         Case(
             "plain_rewrite",
             "plain copy",
-            partial(_web_returns, fractions=_COPIED, clauses=UPSERT),
+            partial(_web_returns, fractions=_HALF_OF_THE_FILES, clauses=UPSERT),
             with_rewrite=True,
         ),
         Case(
@@ -142,6 +159,12 @@ def _web_returns(
     source = workspace.web_returns_source(fractions, key_type or workspace.key_type)
     statement = Statement(sql_name(source), _CONDITION, clauses)
     return Merges(workspace.web_returns(), (statement,))
+
+
+def _half_of_the_files(workspace: Workspace, *, into: Callable[[Workspace], Path]) -> Merges:
+    """Upsert 0.5/0.01/0.001, as in Delta's benchmark, into another table of the same rows."""
+    merges = _web_returns(workspace, fractions=_HALF_OF_THE_FILES, clauses=UPSERT)
+    return Merges(into(workspace), merges.statements)
 
 
 def _same_files(workspace: Workspace, *, times: int) -> Merges:

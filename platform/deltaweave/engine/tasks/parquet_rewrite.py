@@ -1,7 +1,8 @@
 """Rewrite one Parquet file in place: changed rows at their old positions, deleted rows gone.
 
-A task on an executor runs this. It needs only pyarrow. Row groups are read, changed and written one
-after the other, so that a task holds one row group and the changed rows of its file in memory.
+A task on an executor runs this. It needs only pyarrow. Row groups are changed and written one after
+the other, and the columns of each are read and changed one after the other: memory that was just
+used is used again. A task holds one row group and the changed rows of its file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
 from deltaweave.engine.tasks.file_statistics import Statistics
 from deltaweave.engine.tasks.storage import ObjectStore, location_of
-from deltaweave.engine.tasks.stored_rows import FirstRow, row_groups, with_ids, with_ids_of
+from deltaweave.engine.tasks.stored_rows import (
+    FirstRow,
+    columns_of_group,
+    row_ids,
+    row_ids_of_new,
+)
 from deltaweave.engine.tasks.table_format import (
     NotRewritableError,
     TableFormat,
@@ -185,46 +191,92 @@ class _Changes:
 
 def _write(location: str, new: str, changes: _Changes, table: TableFormat) -> Statistics:
     """Write the new file, row group by row group, and return its statistics."""
-    import numpy as np
-    import pyarrow as pa
-
     statistics = Statistics(json.loads(table.statistics), table.string_prefix)
     with table.storage.opened(location) as old:
         check_copyable(old, table.file_schema, new_calendar=table.new_calendar)
         with table.writer(new, _with_dictionary(old)) as writer:
             start = 0
-            for part in row_groups(old, table.file_schema):
-                here = slice(*np.searchsorted(changes.indexes, (start, start + part.num_rows)))
-                places, deleted = changes.indexes[here] - start, changes.deleted[here]
-                new_rows = changes.new_rows[here]
-                if changes.first_row is not None:
-                    part = with_ids(part, start, changes.first_row)
-                    new_rows = with_ids_of(new_rows, part, places)
-                if changes.feed is not None:
-                    before = part.take(pa.array(places))
-                    after = new_rows.filter(pa.array(~deleted))
-                    changes.feed.add(images(before, after, deleted))
-                after = _changed(part, new_rows, places, deleted)
-                if after.num_rows:
-                    writer.write_table(after, row_group_size=after.num_rows)
-                    statistics.add(after)
-                start += part.num_rows
+            for group in range(old.num_row_groups):
+                rows = _changed_group(old, group, start, changes, table)
+                if rows.num_rows:
+                    writer.write_table(rows, row_group_size=rows.num_rows)
+                    statistics.add(rows)
+                start += old.metadata.row_group(group).num_rows
     return statistics
 
 
-def _changed(
-    rows: pyarrow.Table, new_rows: pyarrow.Table, places: Any, deleted: Any
+def _changed_group(
+    old: pyarrow.parquet.ParquetFile, group: int, start: int, changes: _Changes, table: TableFormat
 ) -> pyarrow.Table:
-    """The rows, with those at some places replaced by new ones or dropped if deleted."""
+    """The rows of a row group after the changes, of which the feed gets its entries.
+
+    Args:
+        old: The file.
+        group: The number of the row group.
+        start: The place of its first row in the file.
+        changes: The changes of the file.
+        table: What files look like.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    num_rows = old.metadata.row_group(group).num_rows
+    here = slice(*np.searchsorted(changes.indexes, (start, start + num_rows)))
+    places, deleted = changes.indexes[here] - start, changes.deleted[here]
+    new_rows = changes.new_rows[here]
+    order = _order(num_rows, places, deleted)
+    of_table = [pa.schema([field]) for field in table.schema]
+    of_ids = [pa.schema(list(table.file_schema)[len(of_table) :])] if table.tracking else []
+    before: list[pyarrow.Table] = []
+    replacing: list[pyarrow.Table] = []
+    after: list[pyarrow.Table] = []
+    at_once = isinstance(table.storage, ObjectStore)
+    for part in columns_of_group(old, group, [*of_table, *of_ids], at_once=at_once):
+        if len(after) < len(of_table):
+            was, new = part, new_rows.select(part.schema.names)
+        else:
+            assert changes.first_row is not None, "a file of a table that tracks rows"
+            was = row_ids(part, start, changes.first_row)
+            new = row_ids_of_new(was, places)
+        after.append(_in_order(was, new, order))
+        if changes.feed is not None:
+            before.append(was.take(pa.array(places)))
+            replacing.append(new)
+    if changes.feed is not None:
+        left = _beside(replacing).filter(pa.array(~deleted))
+        changes.feed.add(images(_beside(before), left, deleted))
+    return _beside(after)
+
+
+def _order(num_rows: int, places: Any, deleted: Any) -> pyarrow.Array | None:
+    """Where each row that is left comes from: new rows follow the old ones; None if all stay."""
     import numpy as np
     import pyarrow as pa
 
     if not len(places):
+        return None
+    order = np.arange(num_rows)
+    order[places] = num_rows + np.arange(len(places))
+    return pa.array(np.delete(order, places[deleted]))
+
+
+def _in_order(
+    rows: pyarrow.Table, new_rows: pyarrow.Table, order: pyarrow.Array | None
+) -> pyarrow.Table:
+    """The rows, with those at some places replaced by new ones or dropped if deleted."""
+    import pyarrow as pa
+
+    if order is None:
         return rows
-    order = np.arange(rows.num_rows)
-    order[places] = rows.num_rows + np.arange(len(places))
-    order = np.delete(order, places[deleted])
-    return pa.concat_tables([rows, new_rows]).combine_chunks().take(pa.array(order))
+    return pa.concat_tables([rows, new_rows]).combine_chunks().take(order)
+
+
+def _beside(parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
+    """One table with the columns of all parts."""
+    import pyarrow as pa
+
+    fields = [field for part in parts for field in part.schema]
+    return pa.table([column for part in parts for column in part.columns], pa.schema(fields))
 
 
 def _with_dictionary(old: pyarrow.parquet.ParquetFile) -> list[str]:

@@ -5,7 +5,7 @@ Tasks on executors and the driver use it. It needs only pyarrow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deltaweave.engine.tasks.storage import Storage
@@ -26,16 +26,26 @@ FirstRow = tuple[int, int]
 """The row id of a file's first row, and the commit version of the rows that store none."""
 
 
-def row_groups(old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> Iterator[pyarrow.Table]:
-    """The file's row groups with the table's columns, in the file's order."""
-    return (_row_group(old, group, schema) for group in range(old.num_row_groups))
+def columns_of_group(
+    old: pyarrow.parquet.ParquetFile, group: int, parts: Sequence[pyarrow.Schema], *, at_once: bool
+) -> Iterator[pyarrow.Table]:
+    """The columns of a row group, part by part, with the table's types.
 
+    Args:
+        old: The file.
+        group: The number of the row group.
+        parts: The columns of each part.
+        at_once: Whether to read all of them first, by as few requests of a store as it takes.
+            Otherwise there is never more than one part of them in memory.
+    """
 
-def _row_group(
-    old: pyarrow.parquet.ParquetFile, group: int, schema: pyarrow.Schema
-) -> pyarrow.Table:
-    names = _stored_names(old, schema)
-    return _as_of_table(old.read_row_group(group, columns=names, use_threads=False), schema)
+    def read(schemas: Sequence[pyarrow.Schema]) -> pyarrow.Table:
+        names = [name for schema in schemas for name in _stored_names(old, schema)]
+        return old.read_row_group(group, columns=names, use_threads=False)
+
+    everything = read(parts) if at_once else None
+    for part in parts:
+        yield _as_of_table(read([part]) if everything is None else everything, part)
 
 
 def _stored_names(old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> list[str]:
@@ -138,12 +148,12 @@ def rows_at(location: str, places: Any, table: TableFormat, max_bytes: int) -> p
     return pa.concat_tables([table.schema.empty_table(), *parts])
 
 
-def with_ids(rows: pyarrow.Table, start: int, first_row: FirstRow) -> pyarrow.Table:
-    """Rows with their row ids and commit versions (Delta protocol, "Reading Row Tracking").
+def row_ids(stored: pyarrow.Table, start: int, first_row: FirstRow) -> pyarrow.Table:
+    """Row ids and commit versions of rows (Delta protocol, "Reading Row Tracking").
 
     Args:
-        rows: Rows of a file, whose last two columns are what it stores of them.
-        start: The place of the first of them in the file.
+        stored: What the file stores of both; null where a row's are those of its place.
+        start: The place of the first row in the file.
         first_row: That of the file.
     """
     import numpy as np
@@ -151,24 +161,22 @@ def with_ids(rows: pyarrow.Table, start: int, first_row: FirstRow) -> pyarrow.Ta
     import pyarrow.compute as pc
 
     row_id, version = first_row
-    by_place = pa.array(np.arange(row_id + start, row_id + start + rows.num_rows))
-    of_ids, of_versions = rows.num_columns - 2, rows.num_columns - 1
-    ids = pc.coalesce(rows[of_ids], by_place)
-    versions = pc.coalesce(rows[of_versions], pa.scalar(version, pa.int64()))
-    rows = rows.set_column(of_ids, rows.schema.field(of_ids), ids)
-    return rows.set_column(of_versions, rows.schema.field(of_versions), versions)
+    by_place = pa.array(np.arange(row_id + start, row_id + start + stored.num_rows))
+    ids = pc.coalesce(stored[0], by_place)
+    versions = pc.coalesce(stored[1], pa.scalar(version, pa.int64()))
+    return pa.table([ids, versions], schema=stored.schema)
 
 
-def with_ids_of(new_rows: pyarrow.Table, old_rows: pyarrow.Table, places: Any) -> pyarrow.Table:
-    """New rows with the ids of those that they replace; their version is that of the commit.
+def row_ids_of_new(old: pyarrow.Table, places: Any) -> pyarrow.Table:
+    """Row ids of new rows, which are those of the rows that they replace, and no commit versions.
+
+    Their version is that of the commit.
 
     Args:
-        new_rows: The new rows.
-        old_rows: What `with_ids` gave.
+        old: What `row_ids` gave.
         places: For each of the new rows, the place among the old ones (int64).
     """
     import pyarrow as pa
 
-    of_ids, of_versions = old_rows.schema.field(-2), old_rows.schema.field(-1)
-    new_rows = new_rows.append_column(of_ids, old_rows[of_ids.name].take(pa.array(places)))
-    return new_rows.append_column(of_versions, pa.nulls(new_rows.num_rows, pa.int64()))
+    ids = old[0].take(pa.array(places))
+    return pa.table([ids, pa.nulls(len(places), pa.int64())], schema=old.schema)

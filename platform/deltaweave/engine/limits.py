@@ -148,8 +148,8 @@ MAX_NEW_BYTES_ON_DRIVER = 256 * 1024 * 1024
 # Bytes of the rows of files that are rewritten, in memory, as their first rows suggest.
 MAX_COPIED_BYTES_ON_DRIVER = 512 * 1024 * 1024
 
-# Bytes of the row groups, in memory, that threads hold at once while they rewrite files, each about
-# twice. Of greater ones, fewer threads rewrite. Two may rewrite what Spark writes by default,
+# Bytes of the row groups, in memory, that threads hold at once while they rewrite files, each up to
+# three times. Of greater ones, fewer threads rewrite. Two may rewrite what Spark writes by default,
 # row groups of 128 MB.
 MAX_HELD_BYTES_ON_DRIVER = 768 * 1024 * 1024
 
@@ -160,7 +160,7 @@ MAX_PARTITIONS_ON_DRIVER = 100
 # their own, which several threads write, and one copies the rest.
 MAX_CHANGED_FRACTION_ON_DRIVER = 0.8
 
-# Threads that read and write files: each holds a row group, about three times where it rewrites.
+# Threads that read and write files: each holds a row group, up to three times where it rewrites.
 MAX_THREADS_ON_DRIVER = 4
 
 

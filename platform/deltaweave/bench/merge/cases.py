@@ -154,17 +154,25 @@ def _web_returns(
     *,
     fractions: Fractions,
     clauses: tuple[str, ...],
-    key_type: KeyType | None = None,
 ) -> Merges:
-    source = workspace.web_returns_source(fractions, key_type or workspace.key_type)
-    statement = Statement(sql_name(source), _CONDITION, clauses)
+    statement = _of_returns(workspace, fractions, clauses)
     return Merges(workspace.web_returns(), (statement,))
+
+
+def _of_returns(
+    workspace: Workspace,
+    fractions: Fractions,
+    clauses: tuple[str, ...],
+    key_type: KeyType | None = None,
+) -> Statement:
+    source = workspace.web_returns_source(fractions, key_type or workspace.key_type)
+    return Statement(sql_name(source), _CONDITION, clauses)
 
 
 def _half_of_the_files(workspace: Workspace, *, into: Callable[[Workspace], Path]) -> Merges:
     """Upsert 0.5/0.01/0.001, as in Delta's benchmark, into another table of the same rows."""
-    merges = _web_returns(workspace, fractions=_HALF_OF_THE_FILES, clauses=UPSERT)
-    return Merges(into(workspace), merges.statements)
+    statement = _of_returns(workspace, _HALF_OF_THE_FILES, UPSERT)
+    return Merges(into(workspace), (statement,))
 
 
 def _same_files(workspace: Workspace, *, times: int) -> Merges:
@@ -172,5 +180,5 @@ def _same_files(workspace: Workspace, *, times: int) -> Merges:
 
     Keys are integers, so that statistics can prune the other files.
     """
-    merges = _web_returns(workspace, fractions=_SAME_FILES, clauses=UPSERT, key_type="integer")
-    return Merges(further_tables.web_returns_times(workspace, times), merges.statements)
+    statement = _of_returns(workspace, _SAME_FILES, UPSERT, key_type="integer")
+    return Merges(further_tables.web_returns_times(workspace, times), (statement,))

@@ -162,7 +162,10 @@ def fifth_of_the_rows(workspace: Workspace) -> Merges:
 
 
 def moves_partitions(workspace: Workspace) -> Merges:
-    """Update 1% of the rows of half of the partitions, all into the partition after theirs."""
+    """Update 1% of the rows of half of the partitions, and insert 0.1% of the table's rows.
+
+    Each updated row goes to the partition after its own; those that are inserted are of one.
+    """
     rows_of_each = max(100, round(_ROWS_AT_SCALE_1 * workspace.scale / TARGET_FILES))
     rows = TARGET_FILES * rows_of_each
 

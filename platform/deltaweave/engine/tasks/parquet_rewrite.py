@@ -1,8 +1,8 @@
 """Rewrite one Parquet file in place: changed rows at their old positions, deleted rows gone.
 
 A task on an executor runs this. It needs only pyarrow. Row groups are changed and written one after
-the other, and the columns of each are read and changed one after the other: memory that was just
-used is used again. A task holds one row group and the changed rows of its file.
+the other, and so are the columns of each: memory that was just used is used again. A task holds the
+changed rows of its file and one row group, up to three times if most of it is one column.
 """
 
 from __future__ import annotations
@@ -201,6 +201,7 @@ def _write(location: str, new: str, changes: _Changes, table: TableFormat) -> St
                 if rows.num_rows:
                     writer.write_table(rows, row_group_size=rows.num_rows)
                     statistics.add(rows)
+                del rows  # before the next ones come
                 start += old.metadata.row_group(group).num_rows
     return statistics
 
@@ -225,19 +226,22 @@ def _changed_group(
     places, deleted = changes.indexes[here] - start, changes.deleted[here]
     new_rows = changes.new_rows[here]
     order = _order(num_rows, places, deleted)
-    of_table = [pa.schema([field]) for field in table.schema]
-    of_ids = [pa.schema(list(table.file_schema)[len(of_table) :])] if table.tracking else []
+    parts = [pa.schema([field]) for field in table.schema]
+    of_ids = pa.schema([pa.field(name, pa.int64()) for name in table.tracking or ()])
+    if table.tracking is not None:
+        parts.append(of_ids)
     before: list[pyarrow.Table] = []
     replacing: list[pyarrow.Table] = []
     after: list[pyarrow.Table] = []
     at_once = isinstance(table.storage, ObjectStore)
-    for part in columns_of_group(old, group, [*of_table, *of_ids], at_once=at_once):
-        if len(after) < len(of_table):
-            was, new = part, new_rows.select(part.schema.names)
-        else:
+    read = columns_of_group(old, group, parts, at_once=at_once)
+    for part, was in zip(parts, read, strict=True):
+        if part is of_ids:
             assert changes.first_row is not None, "a file of a table that tracks rows"
-            was = row_ids(part, start, changes.first_row)
+            was = row_ids(was, start, changes.first_row)
             new = row_ids_of_new(was, places)
+        else:
+            new = new_rows.select(part.names)
         after.append(_in_order(was, new, order))
         if changes.feed is not None:
             before.append(was.take(pa.array(places)))

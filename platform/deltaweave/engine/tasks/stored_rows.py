@@ -5,7 +5,7 @@ Tasks on executors and the driver use it. It needs only pyarrow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deltaweave.engine.tasks.storage import Storage
@@ -35,17 +35,31 @@ def columns_of_group(
         old: The file.
         group: The number of the row group.
         parts: The columns of each part.
-        at_once: Whether to read all of them first, by as few requests of a store as it takes.
-            Otherwise there is never more than one part of them in memory.
+        at_once: Whether to read all of them first: those of a small file in a store come by one
+            request then. Otherwise a part is read when it is asked for.
+
+    Raises:
+        pyarrow.ArrowInvalid: The file is damaged: a column has more or fewer rows than others.
     """
+    import pyarrow as pa
 
-    def read(schemas: Sequence[pyarrow.Schema]) -> pyarrow.Table:
-        names = [name for schema in schemas for name in _stored_names(old, schema)]
-        return old.read_row_group(group, columns=names, use_threads=False)
+    num_rows = old.metadata.row_group(group).num_rows
+    # Once: it is made anew whenever it is asked for.
+    stored = set(old.schema_arrow.names)
 
-    everything = read(parts) if at_once else None
+    def read(names: Iterable[str]) -> pyarrow.Table:
+        there = [name for name in names if name in stored]
+        return old.read_row_group(group, columns=there, use_threads=False)
+
+    everything = read(name for part in parts for name in part.names) if at_once else None
     for part in parts:
-        yield _as_of_table(read([part]) if everything is None else everything, part)
+        if everything is None:
+            rows = read(part.names)
+        else:
+            rows = everything.select([name for name in part.names if name in stored])
+        if rows.num_rows != num_rows:
+            raise pa.ArrowInvalid(f"{part.names} have {rows.num_rows} rows instead of {num_rows}")
+        yield _as_of_table(rows, part)
 
 
 def _stored_names(old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> list[str]:

@@ -28,7 +28,7 @@ _LEGACY_KEYS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT
 _NEW_CALENDAR_SINCE = b"3.0.0"
 _NEW_CALENDAR_OF_INT96_SINCE = b"3.1.0"
 
-# A task holds a row group uncompressed (twice, if a store has it). Spark writes them of 128 MB.
+# A task holds a row group up to three times, uncompressed. Spark writes row groups of 128 MB.
 MAX_ROW_GROUP_BYTES = 1 << 30
 
 _SAMPLED_ROWS = 1_000

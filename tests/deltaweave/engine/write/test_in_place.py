@@ -23,6 +23,7 @@ import deltaweave
 from deltaweave import Table, errors
 from deltaweave.engine import limits
 from deltaweave.engine.tasks import Disk, parquet_rewrite
+from deltaweave.engine.tasks.stored_rows import columns_of_group
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from deltaweave.tested_releases import installed_pair, line
 from tests.builders import frame, write_table
@@ -281,6 +282,76 @@ def test_a_column_that_old_files_lack_is_null_in_their_rows(
     assert result.strategy == "copy-in-place"
     found = sorted(tuple(row) for row in Table(spark, path).read().collect())
     assert found == [(1, 0, None), (2, 5, "new")]
+
+
+def test_columns_whose_names_are_paths_into_others_are_told_apart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Columns of a file are read one after the other; Arrow takes `a.b` for a field of `a`, too."""
+    schema = "k INT, a STRUCT<b: INT, c: STRING>, `a.b` INT"
+    rows = [(k, (20 + k, f"c{k}"), 10 + k) for k in range(6)]
+    frame(spark, [(1, (1, "new"), 0), (2, None, 0)], schema).createOrReplaceTempView("s")
+    statement = (
+        "MERGE INTO delta.`{path}` t USING s ON t.k = s.k WHEN MATCHED AND s.k = 2 THEN DELETE "
+        "WHEN MATCHED THEN UPDATE SET a = s.a, `a.b` = s.`a.b`"
+    )
+    properties = {"delta.enableChangeDataFeed": "true", "delta.enableRowTracking": "true"}
+    outcomes = []
+    for merge in (lambda text: spark.sql(text), lambda text: deltaweave.merge(spark, text)):
+        path = str(tmp_path / str(len(outcomes)))
+        write_table(spark, path, [], schema, ddl=schema, properties=properties)
+        frame(spark, rows, schema).write.format("delta").mode("append").save(path)
+        # The file lacks it, and its name is one of a field.
+        spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMN `a.c` STRING")
+        result = merge(statement.format(path=path))
+        read = Table(spark, path).read()
+        tracked = read.selectExpr("k", "_metadata.row_id", "_metadata.row_commit_version")
+        outcomes.append(
+            (
+                rows_as_text(read.collect()),
+                rows_as_text(tracked.collect()),
+                change_feed(spark, path, newest_version(path)),
+            )
+        )
+    assert result.strategy == "copy-in-place"
+    [added] = added_files(path)
+    by_whom = pq.ParquetFile(Path(path, added["path"])).metadata.created_by
+    assert by_whom.startswith("parquet-cpp-arrow")
+    assert outcomes[1] == outcomes[0]
+    assert len(outcomes[1][0]) == 5
+
+
+def test_columns_of_different_lengths_are_an_error_and_no_rows(tmp_path: Path) -> None:
+    """Whole row groups would not be read either: such a file is damaged."""
+    one, other = (str(tmp_path / name) for name in ("one.parquet", "other.parquet"))
+    pq.write_table(pa.table({"k": range(4), "v": range(4)}), one)
+    pq.write_table(pa.table({"k": range(3), "v": range(3)}), other)
+    parts = [pa.schema([(name, pa.int64())]) for name in ("k", "v")]
+
+    class Damaged(pq.ParquetFile):
+        def read_row_group(self, i: int, columns: Any = None, **more: Any) -> pa.Table:
+            shorter = pq.ParquetFile(other)
+            read = shorter.read_row_group if columns == ["v"] else super().read_row_group
+            return read(i, columns=columns, **more)
+
+    with pytest.raises(pa.ArrowInvalid, match=r"'v'.* 3 rows instead of 4"):
+        list(columns_of_group(Damaged(one), 0, parts, at_once=False))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_columns_come_by_their_names_in_each_part(tmp_path: Path, *, at_once: bool) -> None:
+    file = str(tmp_path / "file.parquet")
+    struct = pa.array([{"b": 1}, {"b": 2}])
+    pq.write_table(pa.table({"x": [5, 6], "a": struct, "a.b": [3, 4]}), file)
+    names = (["a.b"], ["added"], ["a", "x"])
+    types = {"a": struct.type, "a.b": pa.int64(), "x": pa.int64(), "added": pa.string()}
+    parts = [pa.schema([(name, types[name]) for name in each]) for each in names]
+    read = columns_of_group(pq.ParquetFile(file), 0, parts, at_once=at_once)
+    assert [each.to_pydict() for each in read] == [
+        {"a.b": [3, 4]},
+        {"added": [None, None]},  # the file lacks it
+        {"a": [{"b": 1}, {"b": 2}], "x": [5, 6]},
+    ]
 
 
 @pytest.mark.minutes

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from deltaweave.bench.data import Fractions, KeyType, Workspace, sql_name
-from deltaweave.bench.merge import further_tables, many_files
+from deltaweave.bench.merge import feature_tables, further_tables, many_files
 from deltaweave.bench.merge.case import INSERT_ALL, UPSERT, Case, Merges, Statement
 
 _CONDITION = "t.wr_order_number = s.wr_order_number AND t.wr_item_sk = s.wr_item_sk"
@@ -71,22 +71,7 @@ def further_cases() -> list[Case]:
             "by source, one partition",
             further_tables.not_matched_by_source_one_partition,
         ),
-        Case(
-            "change_feed",
-            "with a change feed",
-            partial(_half_of_the_files, into=further_tables.web_returns_with_change_feed),
-        ),
-        Case(
-            "row_tracking",
-            "with row tracking",
-            partial(_half_of_the_files, into=further_tables.web_returns_with_row_tracking),
-        ),
-        Case(
-            "check_constraints",
-            "with constraints",
-            partial(_half_of_the_files, into=further_tables.web_returns_with_constraints),
-        ),
-        Case("moves_partitions", "rows change partition", further_tables.moves_partitions),
+        *_with_features(),
         Case("fifth_of_the_rows", "a fifth of the rows", further_tables.fifth_of_the_rows),
         Case("random_uuid_keys", "random UUID keys", further_tables.random_uuid_keys),
         Case(
@@ -117,6 +102,28 @@ def further_cases() -> list[Case]:
             further_tables.ten_merges_into_500_files,
         ),
         Case("hundred_merges", "100 merges in a row", further_tables.hundred_merges),
+    ]
+
+
+def _with_features() -> list[Case]:
+    """Upserts into tables with features, and one that moves rows to other partitions."""
+    return [
+        Case(
+            "change_feed",
+            "with a change feed",
+            partial(_half_of_the_files, into=feature_tables.with_change_feed),
+        ),
+        Case(
+            "row_tracking",
+            "with row tracking",
+            partial(_half_of_the_files, into=feature_tables.with_row_tracking),
+        ),
+        Case(
+            "check_constraints",
+            "with constraints",
+            partial(_half_of_the_files, into=feature_tables.with_constraints),
+        ),
+        Case("moves_partitions", "rows change partition", further_tables.moves_partitions),
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,10 +24,6 @@ _PARTITIONS = 100
 _MANY_PARTITIONS = 1_000
 _UUID_FILES = 10 * TARGET_FILES
 _ACCOUNT_COLUMNS = ("id", "name", "amount", "updated_at")
-_CONSTRAINTS = {
-    "some_quantity": "wr_return_quantity IS NULL OR wr_return_quantity > 0",
-    "tax_added": "coalesce(wr_return_amt_inc_tax >= wr_return_amt, true)",
-}
 _ROWS_AT_SCALE_1 = 71_763  # as many as web_returns, so that tables of one scale have one size
 
 
@@ -238,38 +233,6 @@ def web_returns_times(workspace: Workspace, times: int) -> Path:
             workspace.write_delta(later, path, mode="append")
 
     return workspace.target(f"web_returns-x{times}", make)
-
-
-def web_returns_with_change_feed(workspace: Workspace) -> Path:
-    """web_returns with a change data feed."""
-    return _web_returns_with(workspace, "change-feed", {"delta.enableChangeDataFeed": "true"})
-
-
-def web_returns_with_row_tracking(workspace: Workspace) -> Path:
-    """web_returns whose rows keep their ids."""
-    return _web_returns_with(workspace, "row-tracking", {"delta.enableRowTracking": "true"})
-
-
-def web_returns_with_constraints(workspace: Workspace) -> Path:
-    """web_returns with two constraints: of one column, and of two."""
-
-    def make(path: Path) -> None:
-        workspace.write_delta(workspace.returns(), path)
-        for name, condition in _CONSTRAINTS.items():
-            workspace.spark.sql(
-                f"ALTER TABLE {sql_name(path)} ADD CONSTRAINT {name} CHECK ({condition})"
-            )
-
-    return workspace.target("web_returns-constraints", make)
-
-
-def _web_returns_with(workspace: Workspace, name: str, properties: Mapping[str, str]) -> Path:
-    """A table of the rows of web_returns with these properties."""
-
-    def make(path: Path) -> None:
-        workspace.write_delta(workspace.returns(), path, properties=properties)
-
-    return workspace.target(f"web_returns-{name}", make)
 
 
 def _accounts(workspace: Workspace, name: str = "accounts", files: int = _SMALL_FILES) -> Path:

@@ -156,12 +156,7 @@ def _of_delta(kind: str, label: str, fractions: Fractions, *clauses: str) -> Cas
     )
 
 
-def _web_returns(
-    workspace: Workspace,
-    *,
-    fractions: Fractions,
-    clauses: tuple[str, ...],
-) -> Merges:
+def _web_returns(workspace: Workspace, *, fractions: Fractions, clauses: tuple[str, ...]) -> Merges:
     statement = _of_returns(workspace, fractions, clauses)
     return Merges(workspace.web_returns(), (statement,))
 

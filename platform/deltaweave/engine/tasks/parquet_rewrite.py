@@ -227,7 +227,7 @@ def _changed_group(
     new_rows = changes.new_rows[here]
     order = _order(num_rows, places, deleted)
     parts = [pa.schema([field]) for field in table.schema]
-    of_ids = pa.schema([pa.field(name, pa.int64()) for name in table.tracking or ()])
+    of_ids = table.tracking_schema
     if table.tracking is not None:
         parts.append(of_ids)
     before: list[pyarrow.Table] = []

@@ -5,7 +5,8 @@ Tasks on executors and the driver use it. It needs only pyarrow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from deltaweave.engine.tasks.storage import Storage
@@ -47,16 +48,13 @@ def columns_of_group(
     # Once: it is made anew whenever it is asked for.
     stored = set(old.schema_arrow.names)
 
-    def read(names: Iterable[str]) -> pyarrow.Table:
-        there = [name for name in names if name in stored]
-        return old.read_row_group(group, columns=there, use_threads=False)
+    def read(names: Sequence[str]) -> pyarrow.Table:
+        return old.read_row_group(group, columns=names, use_threads=False)
 
-    everything = read(name for part in parts for name in part.names) if at_once else None
-    for part in parts:
-        if everything is None:
-            rows = read(part.names)
-        else:
-            rows = everything.select([name for name in part.names if name in stored])
+    there = [[name for name in part.names if name in stored] for part in parts]
+    everything = read(list(chain(*there))) if at_once else None
+    for part, names in zip(parts, there, strict=True):
+        rows = read(names) if everything is None else everything.select(names)
         if rows.num_rows != num_rows:
             raise pa.ArrowInvalid(f"{part.names} have {rows.num_rows} rows instead of {num_rows}")
         yield _as_of_table(rows, part)

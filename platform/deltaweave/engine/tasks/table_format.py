@@ -76,8 +76,14 @@ class TableFormat:
         """All columns of a file whose rows came from another one."""
         import pyarrow as pa
 
-        names = self.tracking or ()
-        return pa.schema([*self.schema, *[pa.field(name, pa.int64()) for name in names]])
+        return pa.schema([*self.schema, *self.tracking_schema])
+
+    @property
+    def tracking_schema(self) -> pyarrow.Schema:
+        """The columns that keep row ids and commit versions; none if rows are not tracked."""
+        import pyarrow as pa
+
+        return pa.schema([pa.field(name, pa.int64()) for name in self.tracking or ()])
 
     def new_name(self, *, of_change_feed: bool = False) -> str:
         """A name that no other file has."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from deltaweave.delta.jvm.gateway import jvm
+from deltaweave.delta.jvm.gateway import jvm, seq_of, text_of
 from deltaweave.delta.jvm.names import JavaObject, singleton
 
 if TYPE_CHECKING:
@@ -57,6 +58,27 @@ def function(spark: SparkSession, owner: str, method: str) -> JavaObject:
         return _as(spark, "scala.Function1", _lookup(spark).unreflect(found))
 
     return made_once(spark, f"{owner}.{method}", make)
+
+
+def json_of(
+    spark: SparkSession, owner: str, method: str, objects: Sequence[JavaObject]
+) -> list[Any]:
+    """The JSON that a method, which takes no argument, gives of each object; of any length.
+
+    Args:
+        spark: The session.
+        owner: The full name of the Java class that has the method.
+        method: The method's name.
+        objects: The objects.
+    """
+    view = jvm(spark)
+    given = view.java.util.ArrayList()
+    for each in objects:
+        given.add(each)
+    text = view.java.lang.StringBuilder()
+    texts = seq_of(view, given).map(function(spark, owner, method))
+    texts.addString(view.scala.collection.mutable.StringBuilder(text), "[", ",", "]")
+    return list(json.loads(text_of(text)))
 
 
 def static_function(spark: SparkSession, owner: str, method: str) -> JavaObject:

@@ -147,7 +147,7 @@ def texts(view: JavaObject, items: Sequence[str]) -> JavaObject:
 
 
 def text_of(buffer: JavaObject) -> str:
-    """The text of a Java StringBuffer, read in pieces.
+    """The text of a Java StringBuffer or StringBuilder, read in pieces.
 
     py4j sends an answer in parts of 8 KiB. The second part of a longer answer waits 40 ms, because
     the socket holds it back until the first is acknowledged.

@@ -56,7 +56,8 @@ class SourceFiles:
 
     @cached_property
     def _by_id(self) -> dict[str, StructField]:
-        ids, schema = self._ids(self.scan.output()), spark_schema(self.scan.schema())
+        schema = spark_schema(self.table.spark, self.scan.schema())
+        ids = self._ids(self.scan.output())
         return dict(zip(ids, schema.fields, strict=True))
 
     def _ids(self, attributes: JavaObject) -> list[str]:

@@ -8,7 +8,6 @@ errors are therefore Delta's.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject, translated
 from deltaweave.delta.statement.parsed import ParsedMerge
 from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
-from deltaweave.delta.statement.spark_types import spark_schema
+from deltaweave.delta.statement.spark_types import schema_json, spark_schema
 from deltaweave.identifiers import RESERVED_PREFIX
 from deltaweave.locations import refuse_credentials
 
@@ -106,10 +105,10 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
             hint="Give a statement that starts with MERGE INTO.",
         )
     target, source = (
-        spark_schema(each.schema()) for each in (analyzed.target(), analyzed.source())
+        spark_schema(spark, each.schema()) for each in (analyzed.target(), analyzed.source())
     )
     _refuse_reserved_names([*target.names, *source.names], table)
-    _refuse_other_columns(analyzed, target.names, table)
+    _refuse_other_columns(spark, analyzed, target.names, table)
     _refuse_condition_of_another_type(spark, analyzed, table)
     if parsed.is_of_delta_builder:
         _refuse_columns_of_the_other_table(analyzed, table)
@@ -135,13 +134,15 @@ def _refuse_reserved_names(names: Sequence[str], table: str) -> None:
             )
 
 
-def _refuse_other_columns(analyzed: JavaObject, names: Sequence[str], table: str) -> None:
+def _refuse_other_columns(
+    spark: SparkSession, analyzed: JavaObject, names: Sequence[str], table: str
+) -> None:
     """Refuse a view as target that renames or reorders columns, as Delta does when it runs.
 
     A view that leaves columns out is refused later, as a schema that changed since analysis.
     """
     # Delta's scans leave void columns out.
-    schema = json.loads(analyzed.targetFileIndex().metadata().schemaString())
+    schema = schema_json(spark, analyzed.targetFileIndex().metadata().schema())
     of_table = [f["name"].lower() for f in schema["fields"] if f["type"] not in _OF_NOTHING]
     of_target = [name.lower() for name in names]
     if len(of_target) == len(of_table) and of_target != of_table:

@@ -2,7 +2,7 @@
 
 Spark's analyzed plan has the exact lineage, whatever names columns have on the way. An alias makes
 an attribute from other attributes, a union from those in the same position, and a relation reads
-it. The plan is read as JSON, in one call for the source and one for each clause.
+it. The plan is read as JSON, in a few calls for the source and all clauses.
 
 Only the flow of values counts: conditions, join keys and groupings are left out. Rows made in
 Python or on the driver, checkpoints, subqueries in expressions and grouping sets have no origin, so
@@ -11,7 +11,6 @@ the lineage is correct but may be incomplete.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.statement.resolved import ResolvedMerge
 
 Node = dict[str, Any]
+
+_TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 
 
 @dataclass(frozen=True, order=True)
@@ -44,17 +45,18 @@ def origins(merge: ResolvedMerge) -> dict[str, frozenset[Origin]]:
     not count.
     """
     plan = merge.source_plan
-    made_of = _made_of(json.loads(plan.toJSON()))
+    assigning = [each.node for each in merge.clauses if each.action != "delete"]
+    of_plan, *of_clauses = jvm_.json_of(merge.spark, _TREE, "toJSON", [plan, *assigning])
+    made_of = _made_of(of_plan)
     for union, children in _unions(plan):
         for child in children:
             for attribute, of_child in zip(union, child, strict=True):
                 made_of[attribute].add(of_child)
     read = _read_by_relations(plan)
     found: dict[str, set[Origin]] = {name: set() for name in merge.evolved_schema.names}
-    for clause in merge.clauses:
-        if clause.action != "delete":
-            for name, used in zip(found, _attributes_by_action(clause.node), strict=True):
-                found[name] |= {read[each] for each in _sources(used, made_of) if each in read}
+    for nodes in of_clauses:
+        for name, used in zip(found, _attributes_by_action(nodes), strict=True):
+            found[name] |= {read[each] for each in _sources(used, made_of) if each in read}
     return {name: frozenset(columns) for name, columns in found.items()}
 
 
@@ -70,12 +72,11 @@ def _sources(attributes: set[int], made_of: dict[int, set[int]]) -> set[int]:
     return seen
 
 
-def _attributes_by_action(clause: JavaObject) -> Iterator[set[int]]:
+def _attributes_by_action(nodes: list[Node]) -> Iterator[set[int]]:
     """The attributes that each assignment of a clause reads, in the order of the target's columns.
 
     Delta's analyzer gives a clause one assignment for each column of the target.
     """
-    nodes: list[Node] = json.loads(clause.toJSON())
     for at, node in enumerate(nodes):
         if _class(node) == "DeltaMergeAction":
             yield _attributes(nodes, at)

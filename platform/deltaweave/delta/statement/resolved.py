@@ -193,7 +193,9 @@ class ResolvedMerge:
     def evolved_schema(self) -> StructType:
         """The target's schema after the merge."""
         migrated = self.node.migratedSchema()
-        return spark_schema(migrated.get()) if migrated.isDefined() else self.target_schema
+        if not migrated.isDefined():
+            return self.target_schema
+        return spark_schema(self.spark, migrated.get())
 
     def of_kind(self, kind: str) -> tuple[ResolvedClause, ...]:
         """The clauses of one kind, in order."""

@@ -8,7 +8,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from deltaweave import Table
-from deltaweave.delta.jvm.gateway import text_of
 from deltaweave.delta.log import file_index
 from tests.builders import write_table
 from tests.oracles import configured
@@ -101,14 +100,3 @@ def test_without_spark_s_cache_of_listings_a_lost_file_is_still_missed(
         assert index_of(rows) == "TahoeBatchFileIndex"
         with pytest.raises(Exception, match=r"FILE_NOT_EXIST|does not exist"):
             rows.count()
-
-
-@pytest.mark.parametrize("length", [0, 1, 3_999, 4_000, 4_001, 9_000])
-@pytest.mark.parametrize("character", ["a", "ü", "\\", "\n", "\U0001f600"])
-def test_long_text_comes_as_it_is(spark: SparkSession, length: int, character: str) -> None:
-    text = "x" * (length % 2) + character * (length // 2)
-    view = spark.sparkContext._jvm
-    assert view is not None
-    buffer = view.java.lang.StringBuffer()
-    buffer.append(text)
-    assert text_of(buffer) == text

@@ -8,6 +8,7 @@ errors are therefore Delta's.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject, translated
 from deltaweave.delta.statement.parsed import ParsedMerge
 from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
-from deltaweave.delta.statement.spark_types import schema_json, spark_schema
+from deltaweave.delta.statement.spark_types import FEW_COLUMNS, json_in_pieces, spark_schema
 from deltaweave.identifiers import RESERVED_PREFIX
 from deltaweave.locations import refuse_credentials
 
@@ -104,9 +105,8 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
             table=table,
             hint="Give a statement that starts with MERGE INTO.",
         )
-    target, source = (
-        spark_schema(spark, each.schema()) for each in (analyzed.target(), analyzed.source())
-    )
+    target = spark_schema(spark, analyzed.target().schema())
+    source = spark_schema(spark, analyzed.source().schema(), columns=len(target))
     _refuse_reserved_names([*target.names, *source.names], table)
     _refuse_other_columns(spark, analyzed, target.names, table)
     _refuse_condition_of_another_type(spark, analyzed, table)
@@ -142,7 +142,11 @@ def _refuse_other_columns(
     A view that leaves columns out is refused later, as a schema that changed since analysis.
     """
     # Delta's scans leave void columns out.
-    schema = schema_json(spark, analyzed.targetFileIndex().metadata().schema())
+    metadata = analyzed.targetFileIndex().metadata()
+    if len(names) <= FEW_COLUMNS:
+        schema = json.loads(metadata.schemaString())
+    else:
+        schema = json_in_pieces(spark, metadata.schema())
     of_table = [f["name"].lower() for f in schema["fields"] if f["type"] not in _OF_NOTHING]
     of_target = [name.lower() for name in names]
     if len(of_target) == len(of_table) and of_target != of_table:

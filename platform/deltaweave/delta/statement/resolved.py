@@ -195,7 +195,7 @@ class ResolvedMerge:
         migrated = self.node.migratedSchema()
         if not migrated.isDefined():
             return self.target_schema
-        return spark_schema(self.spark, migrated.get())
+        return spark_schema(self.spark, migrated.get(), columns=len(self.target_schema))
 
     def of_kind(self, kind: str) -> tuple[ResolvedClause, ...]:
         """The clauses of one kind, in order."""

@@ -13,8 +13,8 @@ from deltaweave.delta.jvm import JavaObject
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Schemas of as many columns, without comments, are one answer of py4j (`jvm.text_of`).
-_FEW_COLUMNS = 60
+FEW_COLUMNS = 60
+"""Schemas of up to so many columns are one part of an answer, without long names and comments."""
 
 
 def spark_type(java_type: JavaObject) -> DataType:
@@ -23,14 +23,20 @@ def spark_type(java_type: JavaObject) -> DataType:
     return StructType.fromJson(json.loads(schema)).fields[0].dataType
 
 
-def spark_schema(spark: SparkSession, java_schema: JavaObject) -> StructType:
-    """A JVM schema as PySpark has it."""
-    return StructType.fromJson(schema_json(spark, java_schema))
+def spark_schema(spark: SparkSession, java_schema: JavaObject, *, columns: int = 0) -> StructType:
+    """A JVM schema as PySpark has it.
+
+    Args:
+        spark: The session.
+        java_schema: The schema.
+        columns: About how many columns it has, if that is known: those of many are read in pieces.
+    """
+    if columns <= FEW_COLUMNS:
+        return StructType.fromJson(json.loads(java_schema.json()))
+    return StructType.fromJson(json_in_pieces(spark, java_schema))
 
 
-def schema_json(spark: SparkSession, java_schema: JavaObject) -> Any:
-    """The JSON of a JVM schema, parsed; that of many columns is read in pieces."""
-    if java_schema.length() <= _FEW_COLUMNS:
-        return json.loads(java_schema.json())
+def json_in_pieces(spark: SparkSession, java_schema: JavaObject) -> Any:
+    """The JSON of a JVM schema of many columns, parsed (`jvm.text_of`)."""
     [schema] = jvm_.json_of(spark, "org.apache.spark.sql.types.DataType", "json", [java_schema])
     return schema

@@ -57,6 +57,7 @@ def test_a_schema_is_that_of_spark_whatever_its_width(
     assert view is not None
     java_schema = view.org.apache.spark.sql.types.DataType.fromJson(schema.json())
     assert spark_schema(spark, java_schema) == schema
+    assert spark_schema(spark, java_schema, columns=number) == schema
 
 
 def test_json_of_several_objects_comes_in_their_order(spark: SparkSession) -> None:

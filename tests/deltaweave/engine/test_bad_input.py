@@ -270,3 +270,24 @@ def test_after_a_failure_the_next_merge_works(spark: SparkSession, tmp_path: Pat
         Table(spark, path).merge(twice, on="t.k = s.k").when_matched_update_all().execute()
     result = Table(spark, path).merge(twice, on="t.k = s.k").when_matched_delete().execute()
     assert result.version == 1
+
+
+@pytest.mark.parametrize("more", [0, 70])
+def test_a_view_is_a_target_if_its_columns_are_those_of_the_table(
+    spark: SparkSession, tmp_path: Path, more: int
+) -> None:
+    path = str(tmp_path / "table")
+    wide = [f"c{i}" for i in range(more)]
+    columns = ", ".join(f"{name} INT" for name in ("k", "v", *wide))
+    spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta")
+    spark.sql(f"INSERT INTO delta.`{path}` (k, v) VALUES (1, 10), (2, 20)")
+    for view, names in (("swapped", ["v", "k"]), ("in_order", ["k", "v"])):
+        query = f"SELECT {', '.join([*names, *wide])} FROM delta.`{path}`"
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {query}")
+    source = "(SELECT 1 AS k, 100 AS v) s ON t.k = s.k WHEN MATCHED THEN UPDATE SET v = s.v"
+
+    error = failure(lambda: deltaweave.merge(spark, f"MERGE INTO swapped t USING {source}"), path)
+    assert "renames or reorders" in error.problem
+    deltaweave.merge(spark, f"MERGE INTO in_order t USING {source}")
+    rows = spark.read.format("delta").load(path).select("k", "v")
+    assert rows_as_text(rows) == rows_as_text(frame(spark, [(1, 100), (2, 20)], "k INT, v INT"))

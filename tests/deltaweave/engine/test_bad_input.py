@@ -291,3 +291,10 @@ def test_a_view_is_a_target_if_its_columns_are_those_of_the_table(
     deltaweave.merge(spark, f"MERGE INTO in_order t USING {source}")
     rows = spark.read.format("delta").load(path).select("k", "v")
     assert rows_as_text(rows) == rows_as_text(frame(spark, [(1, 100), (2, 20)], "k INT, v INT"))
+
+    # Scans leave void columns out.
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMN nothing VOID")
+    query = f"SELECT {', '.join(['v', 'k', *wide])} FROM delta.`{path}`"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW swapped AS {query}")
+    error = failure(lambda: deltaweave.merge(spark, f"MERGE INTO swapped t USING {source}"), path)
+    assert "renames or reorders" in error.problem

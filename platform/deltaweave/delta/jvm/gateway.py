@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-_PIECE = 4_000  # characters; each may be escaped
+# Characters. Each is of three bytes at most, or escaped as two, and a part of an answer has 8 KiB.
+_PIECE = 2_700
+# An answer of more parts than the socket holds back (64 KiB and one part) does not wait.
+_WHOLE = 80_000
 
 _NAMES: WeakKeyDictionary[SparkContext, Names] = WeakKeyDictionary()
 _RELEASES: WeakKeyDictionary[SparkContext, tuple[str, str]] = WeakKeyDictionary()
@@ -150,9 +153,11 @@ def text_of(buffer: JavaObject) -> str:
     """The text of a Java StringBuffer or StringBuilder, read in pieces.
 
     py4j sends an answer in parts of 8 KiB. The second part of a longer answer waits 40 ms, because
-    the socket holds it back until the first is acknowledged.
+    the socket holds it back until the first is acknowledged or there is a segment of 64 KiB.
     """
     pieces, start, length = [], 0, buffer.length()
+    if length > _WHOLE:
+        return str(buffer.toString())
     while start < length:
         end = min(start + _PIECE, length)
         if end < length and buffer.codePointCount(end - 1, end + 1) == 1:

@@ -56,8 +56,8 @@ class SourceFiles:
 
     @cached_property
     def _by_id(self) -> dict[str, StructField]:
-        schema = spark_schema(self.table.spark, self.scan.schema())
         ids = self._ids(self.scan.output())
+        schema = spark_schema(self.table.spark, self.scan.schema(), columns=len(ids))
         return dict(zip(ids, schema.fields, strict=True))
 
     def _ids(self, attributes: JavaObject) -> list[str]:

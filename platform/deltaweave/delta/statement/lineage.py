@@ -2,7 +2,7 @@
 
 Spark's analyzed plan has the exact lineage, whatever names columns have on the way. An alias makes
 an attribute from other attributes, a union from those in the same position, and a relation reads
-it. The plan is read as JSON, in a few calls for the source and all clauses.
+it. The plan is read as JSON, that of the source and of all clauses together.
 
 Only the flow of values counts: conditions, join keys and groupings are left out. Rows made in
 Python or on the driver, checkpoints, subqueries in expressions and grouping sets have no origin, so

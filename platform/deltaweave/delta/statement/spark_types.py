@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FEW_COLUMNS = 60
-"""Schemas of up to so many columns are one part of an answer, without long names and comments."""
+"""Schemas of up to so many columns are mostly one part of an answer, so they are read at once."""
 
 
 def spark_type(java_type: JavaObject) -> DataType:

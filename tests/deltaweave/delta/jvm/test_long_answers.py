@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from py4j.java_gateway import GatewayClient
 from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     CharType,
@@ -19,18 +20,32 @@ from deltaweave.delta.jvm import json_of
 from deltaweave.delta.jvm.gateway import text_of
 from deltaweave.delta.statement import spark_schema
 
+PART, SEGMENT = 8_192, 65_483  # bytes: of an answer of py4j, of a segment on loopback
 DATA_TYPE = "org.apache.spark.sql.types.DataType"
 
 
-@pytest.mark.parametrize("length", [0, 1, 3_999, 4_000, 4_001, 9_000])
-@pytest.mark.parametrize("character", ["a", "ü", "\\", "\n", "\U0001f600"])
-def test_long_text_comes_as_it_is(spark: SparkSession, length: int, character: str) -> None:
+@pytest.mark.parametrize("length", [0, 1, 2_699, 2_700, 2_701, 9_000, 200_001])
+@pytest.mark.parametrize("character", ["a", "ü", "列", "\\", "\n", "\U0001f600"])
+def test_long_text_comes_as_it_is_in_answers_that_do_not_wait(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, length: int, character: str
+) -> None:
     text = "x" * (length % 2) + character * (length // 2)
     view = spark.sparkContext._jvm
     assert view is not None
     buffer = view.java.lang.StringBuffer()
     buffer.append(text)
-    assert text_of(buffer) == text
+    answers: list[str] = []
+    ask = GatewayClient.send_command
+
+    def listen(self: GatewayClient, command: str, *args: object) -> str:
+        answers.append(ask(self, command, *args))
+        return answers[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GatewayClient, "send_command", listen)
+        assert text_of(buffer) == text
+    sizes = [len(answer.encode()) + 2 for answer in answers]  # "!" goes before, a new line after
+    assert all(size <= PART or size > PART + SEGMENT for size in sizes), sizes
 
 
 @pytest.mark.parametrize("number", [1, 60, 61, 300])

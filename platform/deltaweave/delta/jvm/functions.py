@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from deltaweave.delta.jvm.gateway import jvm, seq_of, text_of
+from deltaweave.delta.jvm.gateway import jvm, seq, text_of
 from deltaweave.delta.jvm.names import JavaObject, singleton
 
 if TYPE_CHECKING:
@@ -72,11 +72,8 @@ def json_of(
         objects: The objects.
     """
     view = jvm(spark)
-    given = view.java.util.ArrayList()
-    for each in objects:
-        given.add(each)
     text = view.java.lang.StringBuilder()
-    texts = seq_of(view, given).map(function(spark, owner, method))
+    texts = seq(view, objects).map(function(spark, owner, method))
     texts.addString(view.scala.collection.mutable.StringBuilder(text), "[", ",", "]")
     return list(json.loads(text_of(text)))
 

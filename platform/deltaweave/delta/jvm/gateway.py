@@ -155,9 +155,10 @@ def text_of(buffer: JavaObject) -> str:
     py4j sends an answer in parts of 8 KiB. The second part of a longer answer waits 40 ms, because
     the socket holds it back until the first is acknowledged or there is a segment of 64 KiB.
     """
-    pieces, start, length = [], 0, buffer.length()
+    length = buffer.length()
     if length > _WHOLE:
         return str(buffer.toString())
+    pieces, start = [], 0
     while start < length:
         end = min(start + _PIECE, length)
         if end < length and buffer.codePointCount(end - 1, end + 1) == 1:

@@ -8,7 +8,6 @@ errors are therefore Delta's.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject, translated
 from deltaweave.delta.statement.parsed import ParsedMerge
 from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
-from deltaweave.delta.statement.spark_types import FEW_COLUMNS, json_in_pieces, spark_schema
+from deltaweave.delta.statement.spark_types import schema_json, spark_schema
 from deltaweave.identifiers import RESERVED_PREFIX
 from deltaweave.locations import refuse_credentials
 
@@ -143,10 +142,7 @@ def _refuse_other_columns(
     """
     # Delta's scans leave void columns out.
     metadata = analyzed.targetFileIndex().metadata()
-    if len(names) <= FEW_COLUMNS:
-        schema = json.loads(metadata.schemaString())
-    else:
-        schema = json_in_pieces(spark, metadata.schema())
+    schema = schema_json(spark, metadata.schema(), columns=len(names))
     of_table = [f["name"].lower() for f in schema["fields"] if f["type"] not in _OF_NOTHING]
     of_target = [name.lower() for name in names]
     if len(of_target) == len(of_table) and of_target != of_table:

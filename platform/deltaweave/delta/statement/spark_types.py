@@ -13,8 +13,8 @@ from deltaweave.delta.jvm import JavaObject
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FEW_COLUMNS = 60
-"""Schemas of up to so many columns are mostly one part of an answer, so they are read at once."""
+# Schemas of up to so many columns are mostly one part of an answer, so they are read at once.
+_FEW_COLUMNS = 60
 
 
 def spark_type(java_type: JavaObject) -> DataType:
@@ -24,19 +24,20 @@ def spark_type(java_type: JavaObject) -> DataType:
 
 
 def spark_schema(spark: SparkSession, java_schema: JavaObject, *, columns: int = 0) -> StructType:
-    """A JVM schema as PySpark has it.
+    """A JVM schema as PySpark has it; the arguments are those of `schema_json`."""
+    return StructType.fromJson(schema_json(spark, java_schema, columns=columns))
+
+
+def schema_json(spark: SparkSession, java_schema: JavaObject, *, columns: int = 0) -> Any:
+    """The JSON of a JVM schema, parsed.
 
     Args:
         spark: The session.
         java_schema: The schema.
-        columns: About how many columns it has, if that is known: those of many are read in pieces.
+        columns: About how many columns it has, if that is known: those of many are read in pieces
+            (`jvm.text_of`).
     """
-    if columns <= FEW_COLUMNS:
-        return StructType.fromJson(json.loads(java_schema.json()))
-    return StructType.fromJson(json_in_pieces(spark, java_schema))
-
-
-def json_in_pieces(spark: SparkSession, java_schema: JavaObject) -> Any:
-    """The JSON of a JVM schema of many columns, parsed (`jvm.text_of`)."""
+    if columns <= _FEW_COLUMNS:
+        return json.loads(java_schema.json())
     [schema] = jvm_.json_of(spark, "org.apache.spark.sql.types.DataType", "json", [java_schema])
     return schema

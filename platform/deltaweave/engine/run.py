@@ -32,6 +32,7 @@ from deltaweave.delta.log import latest
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.commit_changes import Commit, commit_changes, written_by_one
 from deltaweave.engine.find import index_new_files, stored_index
+from deltaweave.engine.local_attempt import warnings_noted
 from deltaweave.engine.phases import Phases, tell
 from deltaweave.engine.redo import CommitAttempts, KeptSource, commit_attempts
 from deltaweave.engine.report import (
@@ -76,7 +77,9 @@ def run(
         DeltaweaveError: Another subclass that says what happened; nothing was committed.
     """
     pair = idempotency or session_pair(merge.spark, table=merge.table)
-    result = _until_committed(merge, Terms(pair, applied_before, computed_from, lease))
+    with warnings_noted() as fallbacks:
+        result = _until_committed(merge, Terms(pair, applied_before, computed_from, lease))
+    result = replace(result, warnings=(*fallbacks, *result.warnings))
     if idempotency is not None or pair is None:
         return result
     afterwards = AfterCommit(merge.table, result.version, list(result.warnings))

@@ -82,10 +82,14 @@ class OwnFiles:
                 self.delete_all()
             raise
 
-    def delete_all(self) -> None:
-        """Delete all that was written; what cannot be deleted is left to VACUUM."""
+    def delete_all(self, prefix: str | None = None) -> None:
+        """Delete all that was written; what cannot be deleted is left to VACUUM.
+
+        Args:
+            prefix: Delete only files whose names begin so; it begins with the transaction's prefix.
+        """
         with letting_go("the files of a write that failed"):
-            self._delete()
+            self._delete(prefix or self.prefix)
 
     def delete(self, files: FileList) -> None:
         """Delete files that were written, and that the commit did not take."""
@@ -94,7 +98,7 @@ class OwnFiles:
         for location in files.rows["location"].to_pylist():
             system.delete(view.org.apache.hadoop.fs.Path(location), False)
 
-    def _delete(self) -> None:
+    def _delete(self, prefix: str) -> None:
         view = jvm_.jvm(self.spark)
         path = view.org.apache.hadoop.fs.Path
         root = str(self.log.dataPath().toString())
@@ -105,7 +109,7 @@ class OwnFiles:
         deleted = 0
         for directory in (root, f"{root}/{CHANGE_FEED}"):
             for below in ("*/" * depth for depth in depths):
-                named = path(f"{escaped(directory)}/{below}{self.prefix}*")
+                named = path(f"{escaped(directory)}/{below}{prefix}*")
                 for file in files.globStatus(named) or ():
                     deleted += bool(files.delete(file.getPath(), False))
         logger.info("%s: deleted %d files of a write that failed", root, deleted)

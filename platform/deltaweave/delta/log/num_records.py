@@ -22,14 +22,15 @@ def parsed(text: str | None) -> Statistics:
     """A file's statistics, with all digits of their numbers; empty if they are no JSON object."""
     try:
         found = json.loads(text or "{}", parse_float=Decimal)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def num_physical_rows(statistics: Statistics) -> int | None:
     """The number of rows in a file, those marked deleted included; None without statistics."""
-    return whole(statistics.get("numRecords"))
+    number = whole(statistics.get("numRecords"))
+    return number if number is None or number >= 0 else None
 
 
 def num_physical_rows_column() -> Column:

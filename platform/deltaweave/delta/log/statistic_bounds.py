@@ -71,16 +71,17 @@ class Meaning:
     above: Callable[[Any], Any] | None = None
 
 
+_NUMBERS_OF_64_BITS = range(-(1 << 63), 1 << 63)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,4})?")
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 def whole(value: Any) -> int | None:
-    """A whole number, from a JSON number or its text; None for anything else."""
-    if type(value) is int:
-        return value
-    return int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else None
+    """Return a whole number of 64 bits, from a JSON number or its text; None for anything else."""
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
+        value = int(value)
+    return value if type(value) is int and value in _NUMBERS_OF_64_BITS else None
 
 
 def _decimal(value: Any) -> Decimal | None:

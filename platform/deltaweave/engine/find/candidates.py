@@ -7,6 +7,7 @@ MATCHED BY SOURCE clauses, it must also hold no row that such a clause can take.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from deltaweave.delta.commit import Transaction
@@ -14,6 +15,7 @@ from deltaweave.delta.log import FileList
 from deltaweave.delta.statement import by_source_predicate, skipping_predicates
 from deltaweave.engine.find.key_index import stored_index
 from deltaweave.engine.find.statistics_pruning import may_match
+from deltaweave.engine.local_attempt import attempted
 from deltaweave.engine.source import PreparedSource, SourceKeys, source_keys
 
 if TYPE_CHECKING:
@@ -96,8 +98,13 @@ def may_hold_match(
         return np.zeros(len(files), dtype=bool)
     if not keys.columns:
         return np.ones(len(files), dtype=bool)
-    mask = may_match(transaction, files, keys)
+    table = transaction.merge.table
+    mask = attempted(table, "no file is pruned", partial(may_match, transaction, files, keys))
+    if mask is None:
+        return np.ones(len(files), dtype=bool)
     index = stored_index(transaction.table)
     if index is not None and mask.sum() > 1:
-        mask[mask] = index.may_hold(files.where(mask), keys)
+        left = files.where(mask)
+        held = attempted(table, "the key index prunes no file", partial(index.may_hold, left, keys))
+        mask[mask] = True if held is None else held
     return mask

@@ -6,7 +6,7 @@ serves sources of millions of rows and a local master, whose driver has all core
 
 from __future__ import annotations
 
-import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -24,14 +24,13 @@ from deltaweave.engine.find.driver_matches import Matches, matches_on_driver, ow
 from deltaweave.engine.find.driver_setting import ON_DRIVER, setting_on_driver
 from deltaweave.engine.find.driver_size import is_local
 from deltaweave.engine.find.pairs import Pairs
+from deltaweave.engine.local_attempt import attempted
 from deltaweave.engine.source import PreparedSource, SourceKeys
 from deltaweave.engine.storages import storage_of
 from deltaweave.engine.tasks import NotRewritableError
 
 if TYPE_CHECKING:
     import pyarrow
-
-logger = logging.getLogger(__name__)
 
 _WHOLE_NUMBERS = (IntegralType, DateType)
 
@@ -49,30 +48,33 @@ def pairs_by_keys(
         candidates: The files to read, and the source's keys.
         query: The query that gives the pairs, which is not run.
     """
+    attempt = partial(_pairs_by_keys, transaction, source, candidates, query)
+    return attempted(transaction.merge.table, "Spark finds the pairs", attempt)
+
+
+def _pairs_by_keys(
+    transaction: Transaction, source: PreparedSource, candidates: Candidates, query: DataFrame
+) -> Pairs:
     import numpy as np
     import pyarrow as pa
 
-    try:
-        why_not = why_not_by_keys(transaction, source, candidates.keys)
-        storage = None if why_not else storage_of(transaction.table)
-        if why_not or storage is None:
-            raise NotRewritableError(why_not or "Arrow does not see the table's store")
-        # Rows that Spark reads are compared with these names.
-        if not all(map(is_spelled_as_it_is, own_locations(candidates.files))):
-            raise NotRewritableError("the path of a file may be spelled in several ways")
-        matches = matches_on_driver(
-            transaction,
-            candidates.files,
-            candidates.keys,
-            equalities_alone(transaction.merge) or (),
-            storage=storage,
-            new_calendar=assumes_new_calendar(transaction.merge.spark),
-            at_most=limits.MAX_PAIRS_BY_KEYS,
-            numbered=True,
-        )
-    except (NotRewritableError, OSError, MemoryError, pa.ArrowException) as error:
-        logger.info("%s: Spark finds the pairs: %s", transaction.merge.table, error)
-        return None
+    why_not = why_not_by_keys(transaction, source, candidates.keys)
+    storage = None if why_not else storage_of(transaction.table)
+    if why_not or storage is None:
+        raise NotRewritableError(why_not or "Arrow does not see the table's store")
+    # Rows that Spark reads are compared with these names.
+    if not all(map(is_spelled_as_it_is, own_locations(candidates.files))):
+        raise NotRewritableError("the path of a file may be spelled in several ways")
+    matches = matches_on_driver(
+        transaction,
+        candidates.files,
+        candidates.keys,
+        equalities_alone(transaction.merge) or (),
+        storage=storage,
+        new_calendar=assumes_new_calendar(transaction.merge.spark),
+        at_most=limits.MAX_PAIRS_BY_KEYS,
+        numbered=True,
+    )
     source_rows = _source_rows(candidates.keys, query.schema[SOURCE_ROW].dataType)
     is_matched = np.zeros(len(source_rows), dtype=bool)
     is_matched[matches.source_rows] = True

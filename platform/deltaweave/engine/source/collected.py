@@ -8,7 +8,6 @@ columns that they read are collected instead.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -41,17 +40,17 @@ from deltaweave.engine.columns import (
     READ,
     VALUES,
 )
+from deltaweave.engine.local_attempt import attempted, reason_of, was_cancelled
 from deltaweave.engine.source.keys import SourceKeys, collected_keys
 from deltaweave.engine.source.prepared import PreparedSource
 from deltaweave.engine.source.read_table import rows_of_table
 from deltaweave.engine.statement import first_insert, first_match, with_broken
-from deltaweave.errors import DeltaweaveError, SessionEndedError, SourceError, SourceLostError
+from deltaweave.engine.tasks import NotRewritableError
+from deltaweave.errors import ConstraintViolationError, SourceError
 
 if TYPE_CHECKING:
     import numpy
     import pyarrow
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -144,21 +143,17 @@ def unless_it_fails(merge: ResolvedMerge, query: Callable[[], DataFrame]) -> pya
         SourceLostError: The executors lost the materialized rows.
         SourceError: The query was cancelled.
     """
-    import pyarrow as pa
 
-    try:
-        with translated(merge.table, otherwise=SourceError), interrupts_shown():
-            return query().toArrow()
-    except (MemoryError, pa.ArrowException) as error:
-        logger.info("%s: rows are not collected: %s", merge.table, error)
-        return None
-    except (SourceLostError, SessionEndedError):
-        raise
-    except DeltaweaveError as error:
-        if "CANCELLED" in (error.error_class or ""):
-            raise
-        logger.info("%s: rows are not collected: %s", merge.table, error.problem)
-        return None
+    def collect() -> pyarrow.Table:
+        try:
+            with translated(merge.table, otherwise=SourceError), interrupts_shown():
+                return query().toArrow()
+        except (ConstraintViolationError, SourceError) as error:
+            if was_cancelled(error):
+                raise
+            raise NotRewritableError(reason_of(error)) from error
+
+    return attempted(merge.table, "rows are not collected", collect)
 
 
 def _values_of(merge: ResolvedMerge, reads: TargetReads) -> dict[int, str]:

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
@@ -32,6 +32,7 @@ from deltaweave.delta.scan import literal
 from deltaweave.delta.statement import Equality, ResolvedMerge, equalities
 from deltaweave.engine import limits
 from deltaweave.engine.columns import INSERTABLE, KEY, SOURCE_ROW_ID
+from deltaweave.engine.local_attempt import attempted
 from deltaweave.engine.source.key_ranges import key_ranges
 from deltaweave.engine.source.prepared import PreparedSource
 from deltaweave.errors import SourceError
@@ -178,11 +179,18 @@ def source_keys(merge: ResolvedMerge, source: PreparedSource, files: FileList) -
     Raises:
         SourceError: The source's rows could not be read or computed.
     """
-    import pyarrow.compute as pc
-
     conjuncts = equalities(merge)
     if not conjuncts or not source.gives_same_rows or not len(files):
         return SourceKeys()
+    attempt = partial(_source_keys, merge, source, files, conjuncts)
+    return attempted(merge.table, "no key prunes files", attempt) or SourceKeys()
+
+
+def _source_keys(
+    merge: ResolvedMerge, source: PreparedSource, files: FileList, conjuncts: list[Equality]
+) -> SourceKeys:
+    import pyarrow.compute as pc
+
     columns = [equality.source.alias(f"key_{i}") for i, equality in enumerate(conjuncts)]
     keys = source.rows.select(*columns)
     with translated(merge.table, otherwise=SourceError), interrupts_shown():

@@ -6,10 +6,9 @@ and `INSERT *` do, and keys that are columns of it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructField
@@ -27,13 +26,12 @@ from deltaweave.delta.scan import SourceFiles
 from deltaweave.delta.statement import Equality, ResolvedMerge, TargetReads
 from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, INSERT_CLAUSE, KEY, NO_CLAUSE, READ
+from deltaweave.engine.local_attempt import attempted
 from deltaweave.engine.storages import storage_of
-from deltaweave.engine.tasks import NotRewritableError, Storage, all_rows
+from deltaweave.engine.tasks import Storage, all_rows
 
 if TYPE_CHECKING:
     import pyarrow
-
-logger = logging.getLogger(__name__)
 
 # What Spark makes of a column: it pads texts, and gives old rows a default.
 _CHANGED_BY_SPARK = (OF_LIMITED_LENGTH, "EXISTS_DEFAULT")
@@ -80,8 +78,17 @@ def rows_of_table(
         values_of: By the place of a clause, the column of its values.
         reads: What WHEN MATCHED clauses read of the target.
     """
-    import pyarrow as pa
+    attempt = partial(_rows_of_table, merge, source, conjuncts, values_of, reads)
+    return attempted(merge.table, "Spark reads the source", attempt)
 
+
+def _rows_of_table(
+    merge: ResolvedMerge,
+    source: SourceFiles,
+    conjuncts: Sequence[Equality],
+    values_of: Mapping[int, str],
+    reads: TargetReads,
+) -> pyarrow.Table | None:
     kinds = ("not_matched",) if reads.takes_query else ("matched", "not_matched")
     if any(clause.condition is not None for kind in kinds for clause in merge.of_kind(kind)):
         return None
@@ -91,11 +98,7 @@ def rows_of_table(
     storage = storage_of(source.table)
     if storage is None:
         return None
-    try:
-        return _as_collected(merge, _read(source, storage, columns.all), columns, reads)
-    except (NotRewritableError, OSError, MemoryError, pa.ArrowException) as error:
-        logger.info("%s: Spark reads the source: %s", merge.table, error)
-        return None
+    return _as_collected(merge, _read(source, storage, columns.all), columns, reads)
 
 
 def _columns(

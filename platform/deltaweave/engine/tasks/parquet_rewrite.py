@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
 from deltaweave.engine.tasks.file_statistics import Statistics
-from deltaweave.engine.tasks.storage import ObjectStore, location_of
+from deltaweave.engine.tasks.storage import ObjectStore, deleted_on_error, location_of
 from deltaweave.engine.tasks.stored_rows import (
     FirstRow,
     columns_of_group,
@@ -33,12 +33,9 @@ if TYPE_CHECKING:
 
 REWRITTEN_SCHEMA = (
     "file string, name string, size bigint, stats string, "
-    "change_file string, change_file_size bigint, refused string"
+    "change_file string, change_file_size bigint, refused string, failed string"
 )
-
-
-class RewriteFailedError(Exception):
-    """The file could not be read, or the new one could not be written; the message names it."""
+"""What a task returns for each file; if it was refused, or rewriting it failed, Spark must."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ def rewriter(
         import pyarrow as pa
 
         file = files[key[0].as_py()]
-        done, refused = Rewritten(None), None
+        done, refused, failed = Rewritten(None), None, None
         try:
             location = location_of(file)
             if location in with_vectors:
@@ -88,14 +85,12 @@ def rewriter(
             done = rewrite_file(location, changes.remove_column(0), table, first_row)
         except NotRewritableError as error:
             refused = str(error)
-        except Exception as error:  # of pyarrow, or of the file system
-            is_of_store = isinstance(error, (OSError, pa.ArrowException))
-            if not (is_of_store and isinstance(table.storage, ObjectStore)):
-                raise RewriteFailedError(f"{file} could not be rewritten: {error}") from error
-            refused = f"Arrow's client of the store failed: {error}"  # S3A may do
-        values = [file, *(done.file or [None] * 3), *(done.change_file or [None] * 2), refused]
+        except Exception as error:  # of pyarrow, the file system, a store; nothing is left of it
+            failed = f"{type(error).__name__}: {error}"
+        of_files = [*(done.file or [None] * 3), *(done.change_file or [None] * 2)]
+        values = [file, *of_files, refused, failed]
         text, number = pa.string(), pa.int64()
-        types = [text, text, number, text, text, number, text]
+        types = [text, text, number, text, text, number, text, text]
         return pa.table(
             [pa.array([value], kind) for value, kind in zip(values, types, strict=True)],
             names=[each.split()[0] for each in REWRITTEN_SCHEMA.split(", ")],
@@ -161,21 +156,16 @@ def rewrite_rows(
     """
     name = table.new_name()
     new = f"{location.rpartition('/')[0]}/{name}"
-    feed: ChangeFile | None = None
-    try:
+    with deleted_on_error(table.storage, new):
         with change_file(table) as feed:
             changes = _Changes(indexes, deleted, new_rows, first_row, feed)
             statistics = _write(location, new, changes, table)
-        recorded = None if feed is None else feed.written
-        if not statistics.num_records:
-            table.storage.delete(new)
-            return Rewritten(None, recorded)
-        return Rewritten((name, table.storage.size(new), statistics.to_json()), recorded)
-    except BaseException:
-        table.storage.delete(new)
-        if feed is not None:
-            feed.delete()
-        raise
+            if statistics.num_records:
+                written = name, table.storage.size(new), statistics.to_json()
+            else:
+                table.storage.delete(new)
+                written = None
+        return Rewritten(written, None if feed is None else feed.written)
 
 
 @dataclass(frozen=True)

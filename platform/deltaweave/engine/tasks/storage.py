@@ -162,6 +162,17 @@ class ObjectStore:
         return {"settings": self.settings}
 
 
+@contextmanager
+def deleted_on_error(storage: Storage, location: str) -> Iterator[None]:
+    """Delete a file if the block that writes it fails; what cannot be deleted is left to VACUUM."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            storage.delete(location)
+        raise
+
+
 def location_of(name: str) -> str:
     """The location of a file that is given as Spark's `_metadata.file_path`, percent-encoded."""
     location = unquote(name)

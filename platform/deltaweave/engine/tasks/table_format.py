@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltaweave.engine.tasks.file_statistics import Statistics
-from deltaweave.engine.tasks.storage import Storage
+from deltaweave.engine.tasks.storage import Storage, deleted_on_error
 
 if TYPE_CHECKING:
     import pyarrow
@@ -134,14 +134,11 @@ def write_file(directory: str, rows: pyarrow.Table, table: TableFormat) -> tuple
     name = table.new_name()
     location = f"{directory}/{name}"
     statistics = Statistics(json.loads(table.statistics), table.string_prefix)
-    try:
+    with deleted_on_error(table.storage, location):
         with table.writer(location, True) as writer:
             writer.write_table(rows)
         statistics.add(rows)
-    except BaseException:
-        table.storage.delete(location)
-        raise
-    return name, table.storage.size(location), statistics.to_json()
+        return name, table.storage.size(location), statistics.to_json()
 
 
 def estimated_bytes(file: pyarrow.parquet.ParquetFile) -> int:

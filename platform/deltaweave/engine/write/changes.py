@@ -9,10 +9,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from deltaweave.delta.commit import Transaction, WrittenFiles
 from deltaweave.delta.files import MarkedRows
@@ -25,9 +25,9 @@ from deltaweave.engine.find import (
     find_candidates,
     find_touched_files,
 )
+from deltaweave.engine.local_attempt import SPARK_DOES_THE_MERGE, attempted
 from deltaweave.engine.phases import Phases
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.tasks import NotRewritableError
 from deltaweave.engine.write.copy_on_write import copy_files, copy_touched_files
 from deltaweave.engine.write.deletion_vectors import mark_changed_rows
 from deltaweave.engine.write.driver_choice import DriverChoice, choose_driver
@@ -43,8 +43,6 @@ from deltaweave.engine.write.strategy import (
     may_move_rows,
 )
 from deltaweave.engine.write.worth_in_place import most_rows_change, worth_rewriting_in_place
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -146,19 +144,21 @@ def _on_driver(
         tried = find_on_driver(transaction, source, driver, strategy)
     if tried.found is None:
         return None, tried.candidates
-    try:
-        return _written_on_driver(transaction, tried.found, phases, strategy), None
-    except NotRewritableError as error:
-        logger.warning("%s: Spark does the merge: %s", transaction.merge.table, error)
-        return None, tried.candidates
+    return _written_on_driver(transaction, tried.found, phases, strategy), tried.candidates
 
 
 def _written_on_driver(
     transaction: Transaction, found: Found, phases: Phases, strategy: Strategy
-) -> Changes:
+) -> Changes | None:
+    def write() -> MarkedFiles | None:
+        attempt = partial(write_on_driver, transaction, found, strategy)
+        return attempted(transaction.merge.table, SPARK_DOES_THE_MERGE, attempt)
+
     if strategy is Strategy.INSERT_ONLY:
         with insert_phase(phases):
-            inserted = write_on_driver(transaction, found, strategy)
+            inserted = write()
+        if inserted is None:
+            return None
         written = inserted.written or WrittenFiles.of(found.scan.touched)
         return _inserted_without_scan(written, found.candidates)
     operation, status = "writeInsertsOnlyWhenNoMatches", "MERGE operation - writing inserts"
@@ -166,7 +166,9 @@ def _written_on_driver(
         operation = "writeModifiedRowsOnly"
         status = f"MERGE operation - Rewriting {len(found.scan.touched)} files"
     with phases.running(operation, status, "rewriteTimeMs"):
-        done = write_on_driver(transaction, found, strategy)
+        done = write()
+    if done is None:
+        return None
     if not len(found.scan.touched):
         return _inserted_unmatched(done.written, found.candidates, found.scan)
     if strategy is Strategy.DELETION_VECTORS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark.sql import Column
 from pyspark.sql.types import DateType, IntegralType, StringType
@@ -40,6 +41,7 @@ from deltaweave.engine.find import (
     setting_on_driver,
     why_not_compared,
 )
+from deltaweave.engine.local_attempt import SPARK_DOES_THE_MERGE, attempted
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.tasks import (
     NotRewritableError,
@@ -74,6 +76,12 @@ class DriverChoice:
 
 def choose_driver(transaction: Transaction, source: PreparedSource) -> DriverChoice:
     """Choose whether the driver tries the merge. No job runs."""
+    attempt = partial(_driver_choice, transaction, source)
+    choice = attempted(transaction.merge.table, SPARK_DOES_THE_MERGE, attempt)
+    return choice or DriverChoice("it is not known whether Arrow gives what Spark gives")
+
+
+def _driver_choice(transaction: Transaction, source: PreparedSource) -> DriverChoice:
     setting = setting_on_driver(transaction.merge.spark)
     if setting not in ("auto", "true"):
         return DriverChoice(f"{ON_DRIVER} is {setting}")

@@ -28,7 +28,6 @@ from deltaweave.engine.columns import (
 )
 from deltaweave.engine.find import by_file, name_of, own_locations
 from deltaweave.engine.tasks import (
-    NotRewritableError,
     TableFormat,
     rewrite_rows,
     write_file,
@@ -47,26 +46,27 @@ if TYPE_CHECKING:
 def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) -> MarkedFiles:
     """Write what was found: new files, and the deletion vectors of files that stay.
 
-    Raises:
-        NotRewritableError: A file could not be written. What was written is deleted.
+    If it fails, what was written is deleted.
     """
+    transaction.own_files.may_exist = True
+    try:
+        return _written(transaction, found, strategy)
+    except BaseException:  # of pyarrow, the file system, a thread; also an interrupt
+        transaction.own_files.delete_all()  # threads have ended, unless it comes twice
+        raise
+
+
+def _written(transaction: Transaction, found: Found, strategy: Strategy) -> MarkedFiles:
     import numpy as np
     import pyarrow as pa
 
-    transaction.own_files.may_exist = True
     marks = strategy is Strategy.DELETION_VECTORS and bool(len(found.scan.touched))
     changes = found.scan.changed_on_driver(found.scan.touched)
     assert changes is not None, "the pairs are on the driver"
-    try:
-        recorded = _recorded(found, changes)  # first, since files may not be readable
-        elsewhere = np.ones(len(changes), dtype=bool) if marks else _leave_file(found, changes)
-        changes = changes.append_column(ELSEWHERE, pa.array(elsewhere))
-        replaced, others = _write_files(transaction, found, changes)
-    except BaseException as error:  # of pyarrow, the file system, a thread; also an interrupt
-        transaction.own_files.delete_all()  # threads have ended, unless it comes twice
-        if not isinstance(error, Exception):
-            raise
-        raise NotRewritableError(f"the driver could not write a file: {error}") from error
+    recorded = _recorded(found, changes)  # first, since files may not be readable
+    elsewhere = np.ones(len(changes), dtype=bool) if marks else _leave_file(found, changes)
+    changes = changes.append_column(ELSEWHERE, pa.array(elsewhere))
+    replaced, others = _write_files(transaction, found, changes)
     written = None
     if replaced or others:
         written = written_without_spark(

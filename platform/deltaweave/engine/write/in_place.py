@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import logging
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -38,6 +39,7 @@ from deltaweave.engine.columns import (
     VALUES,
 )
 from deltaweave.engine.find import TouchedFilesScan, with_numbers
+from deltaweave.engine.local_attempt import attempted, warn_of_fallback
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.statement import clause_taken, columns_before, updated, with_broken
 from deltaweave.engine.tasks import TableFormat
@@ -102,7 +104,7 @@ def rewrite_without_inserts(
 ) -> RewrittenInPlace:
     """Rewrite these files where that is possible; see `rewrite_in_place`."""
     changes = partial(_changes, transaction, source, scan)
-    return _rewritten(transaction, scan, files, changes, table_format(transaction))
+    return _rewritten(transaction, scan, files, changes)
 
 
 def _rewritten(
@@ -110,22 +112,58 @@ def _rewritten(
     scan: TouchedFilesScan,
     files: FileList,
     changes: Callable[[FileList], DataFrame],
-    table: TableFormat,
+    *,
+    with_change_feed: bool = True,
 ) -> RewrittenInPlace:
+    """Rewrite files by tasks; all touched files are left to Spark if that fails as a whole.
+
+    Args:
+        transaction: The merge's transaction.
+        scan: What the scan for matches found.
+        files: The files.
+        changes: Gives the changes of files as `tasks.rewrite_file` takes them.
+        with_change_feed: Whether the tasks write the change feed, if the table has one.
+    """
+    own = transaction.own_files
+    prefix = f"{own.prefix}{uuid.uuid4().hex[:8]}-"  # other files of the merge may stay
+
+    def attempt() -> RewrittenInPlace | None:
+        table = replace(table_format(transaction), file_prefix=prefix)
+        if not with_change_feed:
+            table = replace(table, change_feed=None)
+        return _by_tasks(transaction, scan, files, changes, table)
+
+    own.may_exist = True
+    done = attempted(transaction.merge.table, "Spark rewrites the files", attempt)
+    if done is not None:
+        return done
+    own.delete_all(prefix)
+    return RewrittenInPlace(WrittenFiles.of(scan.touched.none()), {}, scan.touched)
+
+
+def _by_tasks(
+    transaction: Transaction,
+    scan: TouchedFilesScan,
+    files: FileList,
+    changes: Callable[[FileList], DataFrame],
+    table: TableFormat,
+) -> RewrittenInPlace | None:
     files = files.where(are_own(files))  # a new file is written beside the old one
-    results: list[dict[str, Any]] | None = None
-    if len(files):
-        transaction.own_files.may_exist = True
-        names = scan.names_of(files)
-        results = results_of_tasks(transaction, changes(files), files, names, table)
+    if not len(files):
+        return None
+    names = scan.names_of(files)
+    results = results_of_tasks(transaction, changes(files), files, names, table)
     if results is None:
-        return RewrittenInPlace(WrittenFiles.of(scan.touched.none()), {}, scan.touched)
+        return None
     paths = dict(zip(files.rows["location"].to_pylist(), files.paths, strict=True))
     done = {paths[decoded_location(row["file"])]: row for row in results}
+    table_name = transaction.merge.table
     for path, row in done.items():
-        if row["refused"]:
-            logger.info("%s: Spark rewrites %s: %s", transaction.merge.table, path, row["refused"])
-    in_place = {path for path, row in done.items() if row["refused"] is None}
+        if row["failed"]:
+            warn_of_fallback(table_name, f"Spark rewrites {path}", row["failed"])
+        elif row["refused"]:
+            logger.info("%s: Spark rewrites %s: %s", table_name, path, row["refused"])
+    in_place = {path for path, row in done.items() if not (row["refused"] or row["failed"])}
     new = {
         path: (row["name"], row["size"], row["stats"])
         for path, row in done.items()
@@ -168,8 +206,8 @@ def rewrite_without_changed_rows(
 
     with alongside(transaction.merge.spark, write_new_rows) as writing:
         # The new rows' side writes the change feed.
-        table = replace(table_format(transaction), change_feed=None)
-        done = _rewritten(transaction, scan, files, partial(_dropped, transaction, scan), table)
+        dropped = partial(_dropped, transaction, scan)
+        done = _rewritten(transaction, scan, files, dropped, with_change_feed=False)
     new = writing.result()
     written = done.written
     if len(done.left):

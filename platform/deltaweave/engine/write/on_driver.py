@@ -7,7 +7,6 @@ merge to them. `driver_files` writes what was found.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ from deltaweave.engine.find import (
     pairs_on_driver,
     touched_files_of_pairs,
 )
+from deltaweave.engine.local_attempt import SPARK_DOES_THE_MERGE, attempted
 from deltaweave.engine.source import CollectedSource, PreparedSource, collect_source
 from deltaweave.engine.tasks import NotRewritableError, TableFormat
 from deltaweave.engine.write.driver_choice import (
@@ -47,8 +47,6 @@ from deltaweave.engine.write.strategy import Strategy
 if TYPE_CHECKING:
     import numpy
     import pyarrow
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -120,16 +118,19 @@ def find_on_driver(
     Raises:
         AmbiguousMatchError: Several source rows match a target row.
     """
-    import pyarrow as pa
-
     merge, conjuncts = transaction.merge, driver.conjuncts
-    collected = collect_source(merge, source, conjuncts, driver.conditions, driver.reads)
+    collected = attempted(
+        merge.table,
+        SPARK_DOES_THE_MERGE,
+        lambda: collect_source(merge, source, conjuncts, driver.conditions, driver.reads),
+    )
     if collected is None:
         return Tried()
     files = files_by_conditions(transaction)
     chosen = candidate_files(transaction, source, collected.keys, files)
     candidates = Candidates(chosen, files, collected.keys)
-    try:
+
+    def find() -> Found:
         why_not = why_not_these_files(chosen)
         if why_not is not None:
             raise NotRewritableError(why_not)
@@ -143,11 +144,9 @@ def find_on_driver(
             storage=table.storage,
             new_calendar=table.new_calendar,
         )
-        found = _found(transaction, source, candidates, collected, pairs, driver, strategy, table)
-    except (NotRewritableError, OSError, MemoryError, pa.ArrowException) as error:
-        logger.info("%s: Spark does the merge: %s", merge.table, error)
-        return Tried(candidates)
-    return Tried(candidates, found)
+        return _found(transaction, source, candidates, collected, pairs, driver, strategy, table)
+
+    return Tried(candidates, attempted(merge.table, SPARK_DOES_THE_MERGE, find))
 
 
 def _found(

@@ -1,0 +1,101 @@
+"""The boundary between the local backend and Spark: what a local attempt cannot do, Spark does.
+
+While nothing is written, no error of an attempt decides a merge, unless it is the merge's answer:
+Spark would give it too, or the caller asked to stop. Whoever writes deletes what was written before
+the error comes here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+from deltaweave.delta.jvm import interrupts_shown, said_by, translated
+from deltaweave.engine.tasks import NotRewritableError
+from deltaweave.errors import (
+    AmbiguousMatchError,
+    CommitConflictError,
+    ConstraintViolationError,
+    DeltaweaveError,
+    SchemaChangedError,
+    SessionEndedError,
+    SourceError,
+    SourceLostError,
+)
+
+logger = logging.getLogger(__name__)
+
+SPARK_DOES_THE_MERGE = "Spark does the merge"
+"""What is done where the local backend cannot do a small merge by itself."""
+
+_ANSWERS = (
+    AmbiguousMatchError,
+    CommitConflictError,
+    ConstraintViolationError,
+    SchemaChangedError,
+    SessionEndedError,
+    SourceError,
+    SourceLostError,
+)
+
+_Result = TypeVar("_Result")
+
+_warnings: ContextVar[list[str] | None] = ContextVar("warnings", default=None)
+
+
+def attempted(table: str, otherwise: str, attempt: Callable[[], _Result]) -> _Result | None:
+    """Return what an attempt gives; None if it is refused or fails, and Spark must do the work.
+
+    Args:
+        table: The table's name in messages.
+        otherwise: What is done then, such as "Spark does the merge".
+        attempt: The attempt. It leaves nothing written if it raises.
+
+    Raises:
+        DeltaweaveError: The error is the merge's answer. An interrupt is raised, too.
+    """
+    try:
+        with interrupts_shown(), translated(table):
+            return attempt()
+    except NotRewritableError as refused:
+        logger.info("%s: %s: %s", table, otherwise, refused)
+    except Exception as error:
+        if isinstance(error, _ANSWERS) or was_cancelled(error):
+            raise
+        warn_of_fallback(table, otherwise, reason_of(error))
+    return None
+
+
+def was_cancelled(error: Exception) -> bool:
+    """Return whether an error says that someone cancelled a job of the merge."""
+    return isinstance(error, DeltaweaveError) and "CANCELLED" in (error.error_class or "")
+
+
+def warn_of_fallback(table: str, otherwise: str, reason: str) -> None:
+    """Log a warning that an attempt failed, and add it to the warnings of the merge's result."""
+    warning = f"{otherwise}: {reason}"
+    logger.warning("%s: %s", table, warning)
+    noted = _warnings.get()
+    if noted is not None and warning not in noted:
+        noted.append(warning)
+
+
+@contextmanager
+def warnings_noted() -> Iterator[list[str]]:
+    """Collect the warnings of attempts that fail in the block, in the block's thread."""
+    noted: list[str] = []
+    before = _warnings.set(noted)
+    try:
+        yield noted
+    finally:
+        _warnings.reset(before)
+
+
+def reason_of(error: Exception) -> str:
+    """Return the class and the first line of an error that was not expected."""
+    if isinstance(error, DeltaweaveError):
+        return error.problem.splitlines()[0]
+    return f"{type(error).__name__}: {said_by(error)}"

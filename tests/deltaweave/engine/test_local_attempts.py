@@ -1,0 +1,388 @@
+"""Whatever stops a local attempt, Spark does the merge, unless the error is the merge's answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkValueError
+from pyspark.sql import SparkSession
+
+import deltaweave
+from deltaweave import MergeResult, Table, errors
+from deltaweave.engine.find import candidates, driver_matches, driver_scan
+from deltaweave.engine.local_attempt import attempted, warnings_noted
+from deltaweave.engine.source import collected, read_table
+from deltaweave.engine.tasks import NotRewritableError, file_statistics, storage
+from deltaweave.engine.write import (
+    driver_choice,
+    driver_files,
+    driver_target,
+    files_format,
+    on_driver,
+    partition_parts,
+)
+from deltaweave.engine.write.driver_choice import ON_DRIVER
+from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from tests.builders import frame, write_table
+from tests.on_driver import rows_of, written_on_driver
+from tests.oracles import actions, all_files, configured, newest_version
+
+SCHEMA = "k INT, v INT, p STRING"
+FEED = {"delta.enableChangeDataFeed": "true"}
+VECTORS = {"delta.enableDeletionVectors": "true"}
+
+# What Python, numpy, pyarrow, py4j and PySpark raise for values that they do not take.
+UNEXPECTED: list[Exception] = [
+    OverflowError("date value out of range"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"),
+    ValueError("year 12000 is out of range"),
+    KeyError("a column"),
+    IndexError("a place"),
+    TypeError("of another type"),
+    AttributeError("None has no such attribute"),
+    AssertionError(),
+    RecursionError("too deep"),
+    MemoryError(),
+    OSError(28, "no space left on device"),
+    np.exceptions.AxisError("axis 1 is out of bounds"),
+    pa.ArrowInvalid("offset overflow"),
+    pa.ArrowNotImplementedError("no such kernel"),
+    Py4JError("no such method"),
+    PySparkValueError("of PySpark"),
+    errors.MergeFailedError("a defect of the local backend"),
+    errors.LimitExceededError("too much at once"),
+]
+
+
+class DagsterInterruptError(BaseException):
+    """Dagster's interrupts are no `Exception`."""
+
+
+def cancelled() -> Exception:
+    return errors.SourceError("cancelled", error_class="SPARK_JOB_CANCELLED")
+
+
+ANSWERS: list[BaseException] = [
+    errors.AmbiguousMatchError("two rows", table="t", version=0, error_class="A", sql_state=None),
+    errors.ConstraintViolationError("broken"),
+    errors.CommitConflictError("overtaken"),
+    errors.SourceLostError("lost"),
+    errors.SourceError("the source's query failed"),
+    cancelled(),
+    KeyboardInterrupt(),
+    SystemExit(1),
+    DagsterInterruptError(),
+]
+
+
+def raising(error: BaseException) -> Any:
+    def function(*arguments: Any, **named: Any) -> Any:
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize("error", UNEXPECTED, ids=lambda error: type(error).__name__)
+def test_an_unexpected_error_leaves_the_work_to_spark_and_warns(
+    spark: SparkSession, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    with warnings_noted() as warnings:
+        assert attempted("t", "Spark does it", raising(error)) is None
+    [warning] = warnings
+    assert warning.startswith("Spark does it: ")
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+        ("WARNING", f"t: {warning}")
+    ]
+
+
+def test_a_refusal_is_no_warning(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), warnings_noted() as warnings:
+        assert attempted("t", "Spark does it", raising(NotRewritableError("too big"))) is None
+    assert not warnings
+    assert [each.levelname for each in caplog.records] == ["INFO"]
+
+
+@pytest.mark.parametrize("error", ANSWERS, ids=lambda error: type(error).__name__)
+def test_an_error_that_is_the_answer_is_raised(spark: SparkSession, error: BaseException) -> None:
+    with warnings_noted() as warnings, pytest.raises(type(error)) as raised:
+        attempted("t", "Spark does it", raising(error))
+    assert raised.value is error
+    assert not warnings
+
+
+def test_an_interrupt_that_an_error_hides_is_raised(spark: SparkSession) -> None:
+    def attempt() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise OSError("the stream was closed")
+
+    with pytest.raises(KeyboardInterrupt):
+        attempted("t", "Spark does it", attempt)
+
+
+# Steps of a merge on the driver: where each fails, and after how many calls.
+STEPS = {
+    "choosing": (driver_choice, "why_not_compared", 0),
+    "reading the source's files": (read_table, "_read", 0),
+    "evaluating the source": (collected, "with_broken_values", 0),
+    "collecting keys": (collected, "collected_keys", 0),
+    "pruning": (candidates, "may_match", 0),
+    "opening files": (driver_scan, "check_copyable", 0),
+    "reading keys": (driver_matches, "_read", 0),
+    "joining": (driver_matches, "_joined", 0),
+    "reading old rows": (driver_target, "rows_at", 0),
+    "values": (driver_target, "_by_query", 0),
+    "partitions": (partition_parts, "_text", 0),
+    "counting": (on_driver, "touched_files_of_pairs", 0),
+    "format": (on_driver, "table_format", 0),
+    "first rewritten file": (driver_files, "rewrite_rows", 0),
+    "second rewritten file": (driver_files, "rewrite_rows", 1),
+    "first new file": (driver_files, "write_file", 0),
+    "second new file": (driver_files, "write_file", 1),
+    "statistics": (file_statistics.Statistics, "to_json", 1),
+    "change feed": (driver_files, "record_changes", 0),
+    "deletion vectors": (driver_files, "mark_here", 0),
+    "log actions": (driver_files, "written_without_spark", 0),
+}
+# The steps of tables without deletion vectors, and those of their own.
+OF_VECTORS = {"deletion vectors"}
+OF_COPIES = {"first rewritten file", "second rewritten file", "change feed"}
+
+
+def fail_after(
+    patch: pytest.MonkeyPatch, module: Any, name: str, calls: int, error: BaseException
+) -> list[str]:
+    """Let a function do its work, and raise the error once it was called so often before."""
+    function, made = getattr(module, name), list[str]()
+
+    def failing(*arguments: Any, **named: Any) -> Any:
+        made.append(name)
+        given = function(*arguments, **named)
+        if len(made) > calls:
+            raise error
+        return given
+
+    patch.setattr(module, name, failing)
+    return made
+
+
+@pytest.fixture
+def path(spark: SparkSession, tmp_path: Path) -> str:
+    return str(tmp_path / "table")
+
+
+def merged(spark: SparkSession, path: str, step: str) -> MergeResult:
+    """Update rows of two files, insert into two partitions, delete a row."""
+    rows = [(0, 1, "a"), (1, -1, "a"), (2, 1, "b"), (8, 8, "b"), (9, 9, "c")]
+    source = frame(spark, rows, SCHEMA)
+    if step == "reading the source's files":
+        source.write.format("delta").save(f"{path}-source")
+        source = spark.read.format("delta").load(f"{path}-source")
+    merge = Table(spark, path).merge(source, on="t.k = s.k")
+    if step in ("reading old rows", "values"):
+        merge = merge.when_matched_delete("s.v < t.v").when_matched_update({"v": "t.v + s.v"})
+        return merge.when_not_matched_insert_all().execute()
+    if step != "reading the source's files":
+        merge = merge.when_matched_delete("s.v < 0")
+    return merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def target(spark: SparkSession, path: str, step: str) -> set[str]:
+    """Write two partitions, and return the files."""
+    properties = VECTORS if step in OF_VECTORS else FEED
+    rows = [(0, 0, "a"), (1, 0, "a"), (2, 0, "b"), (3, 0, "b"), (4, 0, "a")]
+    setup = []
+    if step == "evaluating the source":
+        setup = ["ALTER TABLE {target} ADD CONSTRAINT positive CHECK (v > -9)"]
+    write_table(spark, path, rows, SCHEMA, partition_by=["p"], properties=properties, setup=setup)
+    return data_files(path)
+
+
+# Rows after the merge: one is updated, two are as they were, and two are inserted.
+REST = [(2, 1, "b"), (3, 0, "b"), (4, 0, "a"), (8, 8, "b"), (9, 9, "c")]
+
+
+def data_files(path: str) -> set[str]:
+    return {file for file in all_files(path) if "_delta_log" not in file and ".crc" not in file}
+
+
+def files_without_vectors(path: str) -> set[str]:
+    """The data files and those of the feed; Delta names deletion vectors, which VACUUM deletes."""
+    return {file for file in data_files(path) if not file.endswith(".bin")}
+
+
+def files_of_log(path: str) -> set[str]:
+    """The files that versions of the table name, whether they still hold them or not."""
+    named: set[str] = set()
+    for version in range(newest_version(path) + 1):
+        for action in actions(path, version):
+            named |= {each["path"] for kind, each in action.items() if kind in ("add", "cdc")}
+    return named
+
+
+EVERY_DAY_STEPS = {"pruning", "values", "partitions", "second new file", "statistics"}
+EACH_STEP = pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(each, marks=() if each in EVERY_DAY_STEPS else pytest.mark.minutes)
+        for each in STEPS
+    ],
+)
+
+
+@EACH_STEP
+def test_a_step_that_fails_on_the_driver_leaves_the_merge_to_spark(
+    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    target(spark, path, step)
+    error = UNEXPECTED[list(STEPS).index(step) % len(UNEXPECTED)]
+    of_local = written_on_driver(monkeypatch)
+    made = fail_after(monkeypatch, *STEPS[step], error)
+    with configured(spark, {ON_DRIVER: "true"}):
+        result = merged(spark, path, step)
+    assert made, "the step was not reached"
+    expected = [(0, 1, "a"), (1, -1, "a"), *REST]
+    if step != "reading the source's files":  # which has no clause that deletes
+        del expected[1]
+    assert rows_of(Table(spark, path)) == expected
+    goes_on = step in ("reading the source's files", "pruning")
+    assert bool(of_local) is goes_on
+    assert result.warnings
+    assert files_without_vectors(path) == files_of_log(path)
+    assert newest_version(path) == 1 + (step == "evaluating the source")
+
+
+@EACH_STEP
+def test_an_interrupt_of_any_step_ends_the_merge(
+    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    before = target(spark, path, step)
+    version = newest_version(path)
+    fail_after(monkeypatch, *STEPS[step], DagsterInterruptError())
+    with configured(spark, {ON_DRIVER: "true"}), pytest.raises(DagsterInterruptError):
+        merged(spark, path, step)
+    assert newest_version(path) == version
+    assert files_without_vectors(path) == before
+
+
+def storage_that(fails_at: str, *, at_once: bool = False) -> Any:
+    """A disk whose method fails after its work; made here, it is sent to tasks by value."""
+
+    class Failing(storage.Disk):
+        def opened(self, location: str) -> Any:
+            return self.checked("opened", super().opened(location), location)
+
+        @contextmanager
+        def created(self, location: str) -> Iterator[str]:
+            with super().created(location) as path:
+                yield self.checked("created", path, location)
+
+        def size(self, location: str) -> int:
+            return int(self.checked("size", super().size(location), location))
+
+        def checked(self, what: str, given: Any, location: str) -> Any:
+            import os
+            import time
+
+            if what == fails_at and "p=a" in location:
+                time.sleep(0.2)  # until the other file is written, too
+                os._exit(9)
+            if what == fails_at.removeprefix("raise ") and "p=a" in location:
+                raise OverflowError(f"{what} of a file")
+            return given
+
+    return Failing()
+
+
+@pytest.mark.parametrize(
+    ("how", "where"),
+    [  # the task reports an error, and Spark rewrites this file
+        pytest.param("raise", "opened", marks=pytest.mark.minutes),
+        ("raise", "created"),
+        pytest.param("raise", "size", marks=pytest.mark.minutes),
+        # the worker ends, and Spark rewrites all files
+        pytest.param("end", "created", marks=pytest.mark.minutes),
+        pytest.param("end", "size", marks=pytest.mark.minutes),
+    ],
+)
+def test_a_file_that_a_task_cannot_rewrite_is_rewritten_by_spark(
+    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch, where: str, how: str
+) -> None:
+    target(spark, path, "in place")
+    broken = storage_that(f"raise {where}" if how == "raise" else where)
+    monkeypatch.setattr(files_format, "_storage", lambda transaction: broken)
+    with configured(spark, {ON_DRIVER: "false", REWRITE_IN_PLACE: "true"}):
+        result = merged(spark, path, "in place")
+    assert rows_of(Table(spark, path)) == [(0, 1, "a"), *REST]
+    [warning] = result.warnings
+    assert warning.startswith("Spark rewrites")
+    assert ("OverflowError" in warning) is (how == "raise")
+    assert data_files(path) == files_of_log(path)
+
+
+# Values that Python's dates, times and texts do not have, and others at their extremes.
+BEYOND_PYTHON = {
+    "far": ("DATE", "DATE'+12000-01-01'"),
+    "before Christ": ("DATE", "DATE'-0044-03-15'"),
+    "year 0": ("DATE", "DATE'0000-02-29'"),
+    "no UTF-8": ("STRING", "CAST(X'41FF42' AS STRING)"),
+    "half a character": ("STRING", "CAST(X'EDA080' AS STRING)"),
+    "control": ("STRING", "'a\\u0001\\n%2F/='"),
+    "null's directory": ("STRING", "'__HIVE_DEFAULT_PARTITION__'"),
+    "64 bits": ("BIGINT", "9223372036854775807"),
+    "far time": ("TIMESTAMP", "TIMESTAMP'+12000-01-01 00:00:00'"),
+    "far local time": ("TIMESTAMP_NTZ", "TIMESTAMP_NTZ'-0044-03-15 00:00:00'"),
+    "38 digits": ("DECIMAL(38,10)", "9999999999999999999999999999.9999999999"),
+    "not a number": ("DOUBLE", "double('NaN')"),
+}
+PLAIN = {"DATE": "DATE'2024-01-01'", "STRING": "'a'", "BIGINT": "1", "DECIMAL(38,10)": "1"}
+WAYS = {
+    "driver": {ON_DRIVER: "true"},
+    "in place": {ON_DRIVER: "false", REWRITE_IN_PLACE: "true"},
+    "spark": {ON_DRIVER: "false", REWRITE_IN_PLACE: "false"},
+}
+EVERY_DAY = [("far", "partition", "driver"), ("no UTF-8", "partition", "driver")]
+MERGES = [
+    pytest.param(*each, marks=() if each in EVERY_DAY else pytest.mark.minutes, id=" ".join(each))
+    for each in product(BEYOND_PYTHON, ("partition", "key", "value"), WAYS)
+]
+
+
+@pytest.mark.parametrize(("name", "where", "way"), MERGES)
+def test_values_that_python_lacks_are_merged(
+    spark: SparkSession, path: str, name: str, where: str, way: str
+) -> None:
+    kind, value = BEYOND_PYTHON[name]
+    plain = PLAIN.get(kind, f"CAST('2024-01-01' AS {kind})") if kind != "DOUBLE" else "1D"
+    table, partitioned = f"delta.`{path}`", "PARTITIONED BY (x)" if where == "partition" else ""
+    spark.sql(f"CREATE TABLE {table} (k INT, x {kind}, v INT) USING delta {partitioned}")
+    old = value if where == "key" else plain  # of a row that matches
+    spark.sql(f"INSERT INTO {table} VALUES (1, {old}, 1), (2, {plain}, 2)")
+    source = f"SELECT 1 AS k, CAST({value} AS {kind}) AS x, 10 AS v UNION ALL SELECT 3, {value}, 30"
+    key = "t.x = s.x AND t.k = s.k" if where == "key" else "t.k = s.k"
+    merge = f"MERGE INTO {table} t USING ({source}) s ON {key} "
+    with configured(spark, WAYS[way]):
+        deltaweave.merge(
+            spark, merge + "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+        # What it wrote is read: the rows of the new partition match.
+        deltaweave.merge(spark, merge + "WHEN MATCHED AND s.k = 3 THEN UPDATE SET v = t.v + 1")
+    text = "hex({})" if kind == "STRING" else "CAST({} AS STRING)"
+    expected = spark.sql(
+        f"SELECT 1, {text.format(value)}, 10 "  # updated, and moved where x names the partition
+        f"UNION ALL SELECT 2, {text.format(plain)}, 2 "  # as it was
+        f"UNION ALL SELECT 3, {text.format(value)}, 31"  # inserted, then updated
+    )
+    found = spark.sql(f"SELECT k, {text.format('x')}, v FROM {table}")
+    assert sorted(map(tuple, found.collect())) == sorted(map(tuple, expected.collect()))

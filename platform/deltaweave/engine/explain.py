@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deltaweave.delta.commit import Transaction, transaction_on
+from deltaweave.delta.files import Verdict
 from deltaweave.delta.jvm import translated
 from deltaweave.delta.log import FileList
 from deltaweave.delta.statement import ResolvedMerge, by_source_predicate
 from deltaweave.engine import limits
 from deltaweave.engine.find import (
     candidate_files,
+    compared_by_keys,
     files_by_conditions,
     stored_index,
-    why_not_by_keys,
 )
 from deltaweave.engine.source import PreparedSource, SourceKeys, prepared_source, source_keys
 from deltaweave.engine.write import (
@@ -117,7 +118,7 @@ def explain(merge: ResolvedMerge) -> MergePlan:
 
 
 def _join(transaction: Transaction, source: PreparedSource, keys: SourceKeys) -> str:
-    if why_not_by_keys(transaction, source, keys) is None:
+    if not isinstance(compared_by_keys(transaction, source, keys), Verdict):
         return "none if the driver may read the files: it looks up the source's keys"
     if source.is_broadcastable:
         return "broadcast of the source, by its measured size"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -133,7 +134,7 @@ def test_an_interrupt_that_an_error_hides_is_raised(spark: SparkSession) -> None
 
 # Steps of a merge on the driver: where each fails, and after how many calls.
 STEPS = {
-    "choosing": (driver_choice, "why_not_compared", 0),
+    "choosing": (driver_choice, "compared", 0),
     "reading the source's files": (read_table, "_read", 0),
     "evaluating the source": (collected, "with_broken_values", 0),
     "collecting keys": (collected, "collected_keys", 0),
@@ -402,3 +403,75 @@ def test_values_that_python_lacks_are_merged(
     assert sorted(map(tuple, found.collect()), key=repr) == sorted(
         map(tuple, expected.collect()), key=repr
     )
+
+
+# Statistics of the file with k = 1, which other writers might leave.
+ODD_STATISTICS = {
+    "more rows than 64 bits": {"numRecords": 1 << 70},
+    "fewer rows than none": {"numRecords": -1},
+    "more digits than Python reads": '{"numRecords": ' + "9" * 5000 + "}",
+    "nested too deeply": '{"numRecords": ' + "[" * 100_000,
+    "no number": '{"numRecords": 1, "minValues": {"k": NaN}, "maxValues": {"k": Infinity}}',
+    "bounds beyond 64 bits": {
+        "numRecords": 1,
+        "minValues": {"k": -(1 << 99)},
+        "maxValues": {"k": 1 << 99},
+    },
+    "half a character": {
+        "numRecords": 1,
+        "minValues": {"p": "\ud800"},
+        "maxValues": {"p": "\udfff"},
+    },
+}
+
+
+@pytest.mark.parametrize("way", ["driver", pytest.param("spark", marks=pytest.mark.minutes)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(each, marks=() if "rows than 64" in each else pytest.mark.minutes)
+        for each in ODD_STATISTICS
+    ],
+)
+def test_statistics_that_are_no_numbers_hide_no_row(
+    spark: SparkSession, path: str, name: str, way: str
+) -> None:
+    write_table(spark, path, [(1, 1, "a"), (9, 9, "z")], SCHEMA, files=2)
+    log = Path(path) / "_delta_log" / f"{0:020}.json"
+    odd = ODD_STATISTICS[name]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for each in lines:
+        if "add" in each and '"minValues":{"k":1' in each["add"]["stats"]:
+            each["add"]["stats"] = odd if isinstance(odd, str) else json.dumps(odd)
+    log.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    for checksum in log.parent.glob("*.crc"):
+        checksum.unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    source = frame(spark, [(1, 10, "a"), (2, 20, "b")], SCHEMA)
+    merge = Table(spark, path).merge(source, on="CAST(t.k AS DOUBLE) = s.k AND t.p = s.p")
+    with configured(spark, WAYS[way]):
+        result = merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    assert rows_of(Table(spark, path)) == [(1, 10, "a"), (2, 20, "b"), (9, 9, "z")]
+    assert not result.warnings
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("zone", ["UTC+5", "GMT+08:00", "+18:00", "-01:02:03", "EST5EDT", "CST"])
+@pytest.mark.parametrize("way", WAYS)
+def test_time_zones_that_python_lacks_change_no_time(
+    spark: SparkSession, path: str, zone: str, way: str
+) -> None:
+    table = f"delta.`{path}`"
+    with configured(spark, {"spark.sql.session.timeZone": zone, **WAYS[way]}):
+        spark.sql(f"CREATE TABLE {table} (at TIMESTAMP, v INT) USING delta")
+        spark.sql(f"INSERT INTO {table} VALUES (TIMESTAMP'2024-07-01 00:00:00Z', 1)")
+        source = "SELECT TIMESTAMP'2024-07-01 00:00:00Z' AS at, 10 AS v "
+        source += "UNION ALL SELECT TIMESTAMP'2024-07-02 00:00:00Z', 20"
+        merge = f"MERGE INTO {table} t USING ({source}) s ON t.at = s.at "
+        merge += "WHEN MATCHED AND t.at > TIMESTAMP'2024-06-30 00:00:00Z' "
+        merge += (
+            "THEN UPDATE SET at = t.at + INTERVAL 1 DAY, v = s.v WHEN NOT MATCHED THEN INSERT *"
+        )
+        deltaweave.merge(spark, merge)
+    found = spark.sql(f"SELECT unix_seconds(at) - 1719792000 AS s, v FROM {table}").collect()
+    assert sorted(map(tuple, found)) == [(86_400, 10), (86_400, 20)]

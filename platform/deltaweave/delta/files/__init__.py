@@ -1,5 +1,6 @@
 """Files that the engine writes itself instead of through Delta's writer.
 
+- `capabilities`: what Arrow may do with a column in place of Spark, by its type and metadata.
 - `constraints`: the conditions that new rows must satisfy.
 - `data_files`: which tables' data files the engine can write, and the AddFile actions for them.
 - `deletion_vectors`: writes deletion vectors, on the driver or in a Spark job.
@@ -10,9 +11,25 @@
 
 from __future__ import annotations
 
+from deltaweave.delta.files.capabilities import (
+    ALLOWED,
+    Capable,
+    ComparableColumn,
+    PartitioningColumn,
+    PassableColumn,
+    ReadableColumn,
+    Reading,
+    Use,
+    Verdict,
+    WritableColumn,
+    capability,
+    comparable,
+    partitioning,
+    passable,
+    readable,
+)
 from deltaweave.delta.files.constraints import conditions_of_rows
 from deltaweave.delta.files.data_files import (
-    OF_LIMITED_LENGTH,
     FurtherFile,
     NewFile,
     additions,
@@ -22,11 +39,10 @@ from deltaweave.delta.files.data_files import (
     codec,
     data_columns,
     file_mode,
+    reading_of,
     row_schema,
-    survives,
     table_columns,
-    times_read_differently,
-    why_not_writable,
+    written_columns,
 )
 from deltaweave.delta.files.deletion_vectors import (
     MarkedRows,
@@ -40,16 +56,27 @@ from deltaweave.delta.files.object_stores import settings_for_arrow
 from deltaweave.delta.files.united_vectors import MarkedSince, marked_rows, without_files
 
 __all__ = [
-    "OF_LIMITED_LENGTH",
+    "ALLOWED",
+    "Capable",
+    "ComparableColumn",
     "FurtherFile",
     "MarkedRows",
     "MarkedSince",
     "NewFile",
+    "PartitioningColumn",
+    "PassableColumn",
+    "ReadableColumn",
+    "Reading",
+    "Use",
+    "Verdict",
+    "WritableColumn",
     "additions",
     "are_own",
     "arrow_schema",
     "assumes_new_calendar",
+    "capability",
     "codec",
+    "comparable",
     "compute_missing_statistics",
     "conditions_of_rows",
     "data_columns",
@@ -58,12 +85,14 @@ __all__ = [
     "mark_rows",
     "marked_rows",
     "may_mark_here",
+    "partitioning",
+    "passable",
+    "readable",
+    "reading_of",
     "row_schema",
     "settings_for_arrow",
-    "survives",
     "table_columns",
-    "times_read_differently",
     "vectors_writable",
-    "why_not_writable",
     "without_files",
+    "written_columns",
 ]

@@ -6,27 +6,22 @@ import json
 import posixpath
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    MapType,
-    NumericType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit import Transaction
+from deltaweave.delta.files.capabilities import (
+    SHIFTS_INT96,
+    Reading,
+    Verdict,
+    WritableColumn,
+    calendar_modes,
+    writable,
+)
 from deltaweave.delta.files.object_stores import settings_for_arrow
 from deltaweave.delta.log import FileList, actions
 from deltaweave.delta.releases import arrow_type
@@ -36,19 +31,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
-"""The key in a column's metadata that says that it is CHAR or VARCHAR."""
-
 _FIELD_ID = "delta.columnMapping.id"
-_PLAIN_TYPES = (
-    BinaryType,
-    BooleanType,
-    DateType,
-    NumericType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
 # Spark's names of codecs, with pyarrow's names and the file endings that Spark uses.
 _CODECS = {
     "none": ("none", ".parquet"),
@@ -63,41 +46,54 @@ _ENCRYPTION = "parquet.crypto.factory.class"
 # A path in the log that is not relative to the table (Delta protocol, "Add File and Remove File").
 _ABSOLUTE = r"/|[A-Za-z][A-Za-z0-9+.-]*:"
 _HOLD_PARTITION_COLUMNS = "delta.writePartitionColumnsToParquet"
-_SHIFTS_INT96 = "spark.sql.parquet.int96TimestampConversion"
-_CALENDARS_OF_READS = (
-    "spark.sql.parquet.datetimeRebaseModeInRead",
-    "spark.sql.parquet.int96RebaseModeInRead",
-)
-# Settings by which Spark reads dates and times differently, and the value that says so.
-_READ_DIFFERENTLY = (
-    *((setting, "LEGACY") for setting in _CALENDARS_OF_READS),
-    (_SHIFTS_INT96, "TRUE"),
-)
+_READING = "_reading"
+
+
+def written_columns(transaction: Transaction) -> list[WritableColumn] | Verdict:
+    """Return the columns in the table's files as Arrow copies and writes them.
+
+    If it may not, return why Spark must write the files.
+    """
+    why_not = why_not_writable(transaction)
+    if why_not is not None:
+        return Verdict(False, why_not)
+    reading = reading_of(transaction)
+    columns = []
+    for field in data_columns(transaction):
+        column = writable(field, reading)
+        if isinstance(column, Verdict):
+            return column
+        columns.append(column)
+    return columns
+
+
+def reading_of(transaction: Transaction) -> Reading:
+    """Return what decides how Arrow may use the table's columns, read once for a transaction."""
+    known: dict[str, Reading] = transaction.__dict__
+    if _READING not in known:
+        nested = transaction.metadata.column_mapping == "none"
+        known[_READING] = Reading(transaction.merge.spark, nested)
+    return known[_READING]
 
 
 def why_not_writable(transaction: Transaction) -> str | None:
-    """Why Spark must write this table's files; None if the engine can.
+    """Why Spark must write this table's files, whatever its columns; None if the engine can.
 
-    Only Spark's writer fills generated columns and writes some types. It also checks constraints:
-    see `conditions_of_rows`.
+    Only Spark's writer fills generated columns. It also checks constraints: see
+    `conditions_of_rows`. Ask `written_columns`.
     """
     merge = transaction.merge
     metadata = transaction.metadata
-    columns = data_columns(transaction)
     if transaction.changes_metadata:
         return "the merge changes the table's schema"
     if transaction.partition_columns and _stores_partition_columns(transaction):
         return "the table stores its partition columns in the files too"
     if "delta.generationExpression" in metadata.schema_text:  # also partition columns
         return "the table has generated columns"
-    mapping = metadata.column_mapping
-    if mapping == "id":
+    if metadata.column_mapping == "id":
         return "the table finds columns in its files by id"
     if metadata.has_unused_names:
         return "its columns have names for files that the table does not use"
-    for field in columns:
-        if not _is_plain(field.dataType, nested_allowed=mapping == "none"):
-            return f"column {field.name!r} is of type {field.dataType.simpleString()}"
     codec = merge.spark.conf.get("spark.sql.parquet.compression.codec") or ""
     if codec.lower() not in _CODECS:
         return f"files are compressed with {codec}"
@@ -136,18 +132,8 @@ def assumes_new_calendar(spark: SparkSession) -> bool:
     1582, and its settings say what it does if the writer is not known. Another one shifts INT96
     times of other writers by the session's time zone.
     """
-    modes = (spark.conf.get(setting) for setting in _CALENDARS_OF_READS)
-    shifts = jvm_.is_on(spark, _SHIFTS_INT96, otherwise=False)
-    return not shifts and all((mode or "").upper() == "CORRECTED" for mode in modes)
-
-
-def times_read_differently(spark: SparkSession, data_types: Iterable[DataType]) -> str | None:
-    """Why Spark may read times of these types otherwise than Arrow does; None if it does not."""
-    if any(isinstance(data_type, (DateType, TimestampType)) for data_type in data_types):
-        for setting, value in _READ_DIFFERENTLY:
-            if (spark.conf.get(setting) or "").upper() == value:
-                return f"{setting} is {value}"
-    return None
+    shifts = jvm_.is_on(spark, SHIFTS_INT96, otherwise=False)
+    return not shifts and all(mode == "CORRECTED" for mode in calendar_modes(spark))
 
 
 def are_own(files: FileList) -> numpy.ndarray:
@@ -173,9 +159,9 @@ def data_columns(transaction: Transaction) -> list[StructField]:
     return [field for field in table_columns(transaction) if field.name not in partitioned]
 
 
-def arrow_schema(transaction: Transaction) -> pyarrow.Schema:
+def arrow_schema(transaction: Transaction, columns: Sequence[WritableColumn]) -> pyarrow.Schema:
     """The Arrow schema of a file: physical names, times in UTC, field ids."""
-    return _arrow(transaction, data_columns(transaction))
+    return _arrow(transaction, [each.column for each in columns])
 
 
 def row_schema(transaction: Transaction) -> pyarrow.Schema:
@@ -260,23 +246,3 @@ def additions(
         name, size, statistics = each.file
         adds.append(added(posixpath.join(each.directory, name), each.partition, size, statistics))
     return FileList.of_actions(old.spark, adds, old.data_path)
-
-
-def survives(data_type: DataType) -> bool:
-    """Whether values of a type survive the way from a file through Arrow to Spark and back."""
-    return _is_plain(data_type, nested_allowed=False)
-
-
-def _is_plain(data_type: DataType, *, nested_allowed: bool) -> bool:
-    if nested_allowed and isinstance(data_type, StructType):
-        return all(_is_plain(f.dataType, nested_allowed=True) for f in data_type.fields)
-    if nested_allowed and isinstance(data_type, ArrayType):
-        return _is_plain(data_type.elementType, nested_allowed=True)
-    if nested_allowed and isinstance(data_type, MapType):
-        return all(
-            _is_plain(each, nested_allowed=True)
-            for each in (data_type.keyType, data_type.valueType)
-        )
-    if isinstance(data_type, StringType):
-        return data_type.simpleString() == "string"  # with the default collation
-    return isinstance(data_type, _PLAIN_TYPES)

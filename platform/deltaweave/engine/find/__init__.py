@@ -8,7 +8,7 @@ from deltaweave.engine.find.candidates import (
     files_by_conditions,
     find_candidates,
 )
-from deltaweave.engine.find.driver_keys import why_not_compared
+from deltaweave.engine.find.driver_keys import Compared, compared
 from deltaweave.engine.find.driver_matches import name_of, own_locations
 from deltaweave.engine.find.driver_pairs import DriverPairs, by_file, pairs_on_driver
 from deltaweave.engine.find.driver_partitions import (
@@ -34,13 +34,14 @@ from deltaweave.engine.find.matches import (
 )
 from deltaweave.engine.find.moved_pairs import moved_matches
 from deltaweave.engine.find.pairs import MatchedRows
-from deltaweave.engine.find.pairs_by_keys import why_not_by_keys
+from deltaweave.engine.find.pairs_by_keys import compared_by_keys
 
 __all__ = [
     "KEY_INDEX_DIRECTORY",
     "KEY_INDEX_PROPERTY",
     "ON_DRIVER",
     "Candidates",
+    "Compared",
     "DriverPairs",
     "Held",
     "MatchedRows",
@@ -49,6 +50,8 @@ __all__ = [
     "TouchedFilesScan",
     "by_file",
     "candidate_files",
+    "compared",
+    "compared_by_keys",
     "files_by_conditions",
     "find_candidates",
     "find_touched_files",
@@ -65,8 +68,6 @@ __all__ = [
     "stored_index",
     "touched_files_of_pairs",
     "wanted_index",
-    "why_not_by_keys",
-    "why_not_compared",
     "with_numbers",
     "with_partition",
 ]

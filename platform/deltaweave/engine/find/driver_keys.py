@@ -7,23 +7,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import (
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    IntegralType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
-
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
-    OF_LIMITED_LENGTH,
+    ComparableColumn,
+    Verdict,
+    comparable,
+    reading_of,
     row_schema,
     table_columns,
-    times_read_differently,
 )
 from deltaweave.delta.statement import Equality
 from deltaweave.engine.source import SourceKeys
@@ -35,8 +26,18 @@ if TYPE_CHECKING:
 SOURCE_NUMBER = "number"
 """The number of a source row."""
 
-# Types whose values are equal in Arrow if and only if they are in Spark.
-_COMPARED_ALIKE = (DecimalType, StringType, DateType, TimestampType, TimestampNTZType)
+
+@dataclass(frozen=True)
+class Compared:
+    """An equality of the ON condition that Arrow decides as Spark does.
+
+    Attributes:
+        equality: The equality.
+        column: The target's column.
+    """
+
+    equality: Equality
+    column: ComparableColumn
 
 
 @dataclass(frozen=True)
@@ -79,43 +80,37 @@ class KeyColumn:
         return dict(zip(self.joined, (filled, pc.is_null(values)), strict=True))
 
 
-def key_columns(transaction: Transaction, conjuncts: Sequence[Equality]) -> list[KeyColumn]:
+def key_columns(transaction: Transaction, conjuncts: Sequence[Compared]) -> list[KeyColumn]:
     """The target's columns that the equalities compare."""
     schema, physical = row_schema(transaction), transaction.table.physical_names
     partitioned = transaction.partition_columns
     return [
         KeyColumn(
             f"k{i}",
-            schema.field(physical[equality.path[0]]),
-            equality.null_safe,
-            equality.path[0] in partitioned,
+            schema.field(physical[each.column.name]),
+            each.equality.null_safe,
+            each.column.name in partitioned,
         )
-        for i, equality in enumerate(conjuncts)
+        for i, each in enumerate(conjuncts)
     ]
 
 
-def why_not_compared(transaction: Transaction, conjuncts: Sequence[Equality]) -> str | None:
-    """Why Arrow may compare these columns otherwise than Spark does; None if it does not."""
+def compared(transaction: Transaction, conjuncts: Sequence[Equality]) -> list[Compared] | Verdict:
+    """Return the equalities with the columns that they compare.
+
+    If Arrow may decide one otherwise than Spark does, return why.
+    """
     columns = {column.name: column for column in table_columns(transaction)}
+    found = []
     for equality in conjuncts:
         name = ".".join(equality.path)
         if len(equality.path) > 1 or name not in columns:
-            return f"{name!r} is no column of the table"
-        kind = equality.data_type
-        if not _is_compared_alike(kind, equality.compared_as):
-            return f"{name!r} is compared as {equality.compared_as.simpleString()}"
-        if OF_LIMITED_LENGTH in columns[name].metadata:
-            return f"{name!r} is of limited length"
-    return times_read_differently(
-        transaction.merge.spark, [equality.data_type for equality in conjuncts]
-    )
-
-
-def _is_compared_alike(kind: DataType, compared_as: DataType) -> bool:
-    """Whether Arrow tells which values of a type are equal, if Spark compares them as another."""
-    if isinstance(kind, IntegralType):
-        return isinstance(compared_as, IntegralType | DoubleType)
-    return kind == compared_as and isinstance(kind, _COMPARED_ALIKE)
+            return Verdict(False, f"{name!r} is no column of the table")
+        column = comparable(columns[name], equality.compared_as, reading_of(transaction))
+        if isinstance(column, Verdict):
+            return column
+        found.append(Compared(equality, column))
+    return found
 
 
 def keys_of_source(source: SourceKeys, columns: Sequence[KeyColumn]) -> pyarrow.Table:

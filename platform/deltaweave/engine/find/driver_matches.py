@@ -15,10 +15,10 @@ from urllib.parse import quote
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import are_own, marked_rows, may_mark_here
 from deltaweave.delta.log import FileList
-from deltaweave.delta.statement import Equality
 from deltaweave.engine import limits
 from deltaweave.engine.find.driver_keys import (
     SOURCE_NUMBER,
+    Compared,
     KeyColumn,
     key_columns,
     keys_of_source,
@@ -69,7 +69,8 @@ def matches_on_driver(
     transaction: Transaction,
     candidates: FileList,
     source: SourceKeys,
-    conjuncts: Sequence[Equality],
+    conjuncts: Sequence[Compared],
+    partitioned_by: PartitionColumns,
     *,
     storage: Storage,
     new_calendar: bool,
@@ -83,6 +84,7 @@ def matches_on_driver(
         candidates: The files.
         source: The source's keys, which are collected.
         conjuncts: The equalities that the ON condition consists of.
+        partitioned_by: The partition columns whose values are asked for, keys among them.
         storage: Where the files lie.
         new_calendar: As `assumes_new_calendar` says.
         at_most: The most matches there may be.
@@ -99,7 +101,6 @@ def matches_on_driver(
     _check_number_of_rows(candidates.num_records or 0, master)
     columns = key_columns(transaction, conjuncts)
     keys = keys_of_source(source, columns)
-    partitioned_by = PartitionColumns.of(transaction)
     texts = candidates.rows["partition"].to_pylist()
     partitions = [partitioned_by.of_file(text) for text in texts]
     stored = [column for column in columns if not column.is_of_partition]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.log import FileList
-from deltaweave.delta.statement import Equality
 from deltaweave.engine import limits
 from deltaweave.engine.columns import (
     CLAUSE,
@@ -19,6 +18,7 @@ from deltaweave.engine.columns import (
     SOURCE_ROW,
     TARGET_ROW_ID,
 )
+from deltaweave.engine.find.driver_keys import Compared
 from deltaweave.engine.find.driver_matches import matches_on_driver, name_of
 from deltaweave.engine.find.driver_partitions import PartitionColumns, PartitionValues
 from deltaweave.engine.find.pairs import Pairs
@@ -66,7 +66,8 @@ def pairs_on_driver(
     transaction: Transaction,
     candidates: FileList,
     source: CollectedSource,
-    conjuncts: Sequence[Equality],
+    conjuncts: Sequence[Compared],
+    partitioned_by: PartitionColumns,
     *,
     with_insertable: bool,
     storage: Storage,
@@ -79,6 +80,7 @@ def pairs_on_driver(
         candidates: The files.
         source: The source's rows.
         conjuncts: The equalities that the ON condition consists of.
+        partitioned_by: The table's partition columns.
         with_insertable: Whether the pairs have `INSERTABLE`.
         storage: Where the files lie.
         new_calendar: As `assumes_new_calendar` says.
@@ -95,6 +97,7 @@ def pairs_on_driver(
         candidates,
         source.keys,
         conjuncts,
+        partitioned_by,
         storage=storage,
         new_calendar=new_calendar,
         at_most=limits.MAX_PAIRS_ON_DRIVER,
@@ -119,7 +122,6 @@ def pairs_on_driver(
     }
     of_files = {names[i]: places for i, places in marked.items()}
     of_names = dict(zip(names, matches.partitions, strict=True))
-    partitioned_by = PartitionColumns.of(transaction)
     return DriverPairs(pairs, is_matched, row_counts, of_files, partitioned_by, of_names)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, TypeAlias
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.files import row_schema
+from deltaweave.delta.files import PartitioningColumn, row_schema
 from deltaweave.engine.tasks import NotRewritableError
 
 if TYPE_CHECKING:
@@ -34,15 +34,16 @@ class PartitionColumns:
     fields: pyarrow.Schema
 
     @classmethod
-    def of(cls, transaction: Transaction) -> PartitionColumns:
-        """Those of a merge's target."""
+    def of(
+        cls, transaction: Transaction, columns: Sequence[PartitioningColumn]
+    ) -> PartitionColumns:
+        """Return these partition columns of a merge's target."""
         import pyarrow as pa
 
-        names = transaction.partition_columns
-        if not names:
+        if not columns:
             return cls(pa.schema([]))
         physical, rows = transaction.table.physical_names, row_schema(transaction)
-        return cls(pa.schema([rows.field(physical[name]) for name in names]))
+        return cls(pa.schema([rows.field(physical[each.name]) for each in columns]))
 
     def of_file(self, partition: str) -> PartitionValues:
         """The values of a file.

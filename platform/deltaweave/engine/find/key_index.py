@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from deltaweave.delta.files import OF_LIMITED_LENGTH
+from deltaweave.delta.files import Reading, Use, capability
 from deltaweave.delta.log import FileList, TableLog, TableSnapshot, decoded
 from deltaweave.delta.scan import file_metadata
 from deltaweave.engine import limits
@@ -196,9 +196,8 @@ def index_of(table: TableSnapshot, column: str) -> KeyIndex | None:
     if column not in table.schema.names:
         return None
     field = table.schema[column]
-    # One side of a comparison may be padded.
-    limited = OF_LIMITED_LENGTH in (field.metadata or {})
-    hashed_as = None if limited else _hashed_as(field.dataType)
+    may_index = capability(field, Use.KEY, Reading()).ok
+    hashed_as = _hashed_as(field.dataType) if may_index else None
     return None if hashed_as is None else KeyIndex(table, column, hashed_as)
 
 

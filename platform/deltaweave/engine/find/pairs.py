@@ -14,17 +14,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BooleanType,
-    DataType,
-    DateType,
-    IntegerType,
-    NumericType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import IntegerType, StructField, StructType
 
+from deltaweave.delta.files import Reading, Use, capability
 from deltaweave.engine import limits
 from deltaweave.engine.columns import (
     CLAUSE,
@@ -39,10 +31,6 @@ from deltaweave.engine.find.pair_counts import counted, counted_here
 
 if TYPE_CHECKING:
     import pyarrow
-
-
-# Types whose values survive the way to Arrow and back under all settings of the session.
-_SAME_IN_ARROW = (BooleanType, DateType, NumericType)
 
 
 @dataclass(frozen=True)
@@ -207,7 +195,7 @@ def brought_to_driver(
     """
     import pyarrow as pa
 
-    if not _is_same_in_arrow(pairs.schema[SOURCE_ROW].dataType):
+    if not capability(pairs.schema[SOURCE_ROW], Use.IDENTITY, Reading()).ok:
         return None
     brought = pairs if only_file is None else pairs.drop(FILE)
     if at_most is None or at_most > limits.MAX_PAIRS_ON_DRIVER:
@@ -219,12 +207,6 @@ def brought_to_driver(
     if only_file is not None:
         table = table.append_column(FILE, pa.repeat(only_file, table.num_rows))
     return Pairs(pairs, table.select(pairs.columns))
-
-
-def _is_same_in_arrow(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return all(_is_same_in_arrow(field.dataType) for field in kind.fields)
-    return isinstance(kind, _SAME_IN_ARROW) or kind == StringType()
 
 
 def _in_few_partitions(rows: DataFrame, num_bytes: int) -> DataFrame:

@@ -6,6 +6,7 @@ serves sources of millions of rows and a local master, whose driver has all core
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,14 +14,22 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, DateType, IntegralType, StructType
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.files import assumes_new_calendar, table_columns, why_not_writable
+from deltaweave.delta.files import (
+    Verdict,
+    assumes_new_calendar,
+    partitioning,
+    reading_of,
+    table_columns,
+    written_columns,
+)
 from deltaweave.delta.log import is_spelled_as_it_is
 from deltaweave.delta.statement import equalities_alone
 from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, FILE, SOURCE_ROW, TARGET_ROW_ID
 from deltaweave.engine.find.candidates import Candidates
-from deltaweave.engine.find.driver_keys import why_not_compared
+from deltaweave.engine.find.driver_keys import Compared, compared
 from deltaweave.engine.find.driver_matches import Matches, matches_on_driver, own_locations
+from deltaweave.engine.find.driver_partitions import PartitionColumns
 from deltaweave.engine.find.driver_setting import ON_DRIVER, setting_on_driver
 from deltaweave.engine.find.driver_size import is_local
 from deltaweave.engine.find.pairs import Pairs
@@ -58,10 +67,12 @@ def _pairs_by_keys(
     import numpy as np
     import pyarrow as pa
 
-    why_not = why_not_by_keys(transaction, source, candidates.keys)
-    storage = None if why_not else storage_of(transaction.table)
-    if why_not or storage is None:
-        raise NotRewritableError(why_not or "Arrow does not see the table's store")
+    conjuncts = compared_by_keys(transaction, source, candidates.keys)
+    if isinstance(conjuncts, Verdict):
+        raise NotRewritableError(conjuncts.reason)
+    storage = storage_of(transaction.table)
+    if storage is None:
+        raise NotRewritableError("Arrow does not see the table's store")
     # Rows that Spark reads are compared with these names.
     if not all(map(is_spelled_as_it_is, own_locations(candidates.files))):
         raise NotRewritableError("the path of a file may be spelled in several ways")
@@ -69,7 +80,8 @@ def _pairs_by_keys(
         transaction,
         candidates.files,
         candidates.keys,
-        equalities_alone(transaction.merge) or (),
+        conjuncts,
+        _partition_keys(transaction, conjuncts),
         storage=storage,
         new_calendar=assumes_new_calendar(transaction.merge.spark),
         at_most=limits.MAX_PAIRS_BY_KEYS,
@@ -82,10 +94,37 @@ def _pairs_by_keys(
     return Pairs(query, _pairs(transaction, matches, source_rows), unmatched=others)
 
 
-def why_not_by_keys(
+def _partition_keys(transaction: Transaction, conjuncts: Sequence[Compared]) -> PartitionColumns:
+    """The partition columns among the keys."""
+    columns = []
+    for each in conjuncts:
+        if each.column.name in transaction.partition_columns:
+            column = partitioning(each.column.column, reading_of(transaction))
+            if isinstance(column, Verdict):
+                raise NotRewritableError(column.reason)
+            columns.append(column)
+    return PartitionColumns.of(transaction, columns)
+
+
+def compared_by_keys(
+    transaction: Transaction, source: PreparedSource, keys: SourceKeys
+) -> list[Compared] | Verdict:
+    """Return the equalities by which the driver finds the pairs.
+
+    If Spark has to find them, as far as is known before reading, return why.
+    """
+    why_not = _why_not_by_keys(transaction, source, keys)
+    if why_not is not None:
+        return Verdict(False, why_not)
+    written = written_columns(transaction)
+    if isinstance(written, Verdict):
+        return written
+    return compared(transaction, equalities_alone(transaction.merge) or ())
+
+
+def _why_not_by_keys(
     transaction: Transaction, source: PreparedSource, keys: SourceKeys
 ) -> str | None:
-    """Why Spark has to find the pairs; None if it need not, as far as is known before reading."""
     merge, conjuncts = transaction.merge, equalities_alone(transaction.merge)
     setting = setting_on_driver(merge.spark)
     if setting not in ("auto", "true"):
@@ -107,7 +146,7 @@ def why_not_by_keys(
     for equality in conjuncts:
         if not isinstance(kinds.get(equality.path[0]), _WHOLE_NUMBERS):
             return f"{equality.path[0]!r} is no column of whole numbers"
-    return why_not_compared(transaction, conjuncts) or why_not_writable(transaction)
+    return None
 
 
 def _pairs(transaction: Transaction, matches: Matches, source_rows: pyarrow.Array) -> pyarrow.Table:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructField
 
 from deltaweave.delta.files import (
-    OF_LIMITED_LENGTH,
+    ReadableColumn,
+    Reading,
+    Verdict,
     are_own,
     assumes_new_calendar,
-    survives,
-    times_read_differently,
+    readable,
 )
 from deltaweave.delta.jvm import expression_of, jvm, select_where, seq
 from deltaweave.delta.releases import arrow_type
@@ -32,9 +33,6 @@ from deltaweave.engine.tasks import Storage, all_rows
 
 if TYPE_CHECKING:
     import pyarrow
-
-# What Spark makes of a column: it pads texts, and gives old rows a default.
-_CHANGED_BY_SPARK = (OF_LIMITED_LENGTH, "EXISTS_DEFAULT")
 
 
 @dataclass(frozen=True)
@@ -95,10 +93,10 @@ def _rows_of_table(
     columns = _columns(merge, source, conjuncts, values_of, reads)
     if columns is None:
         return None
-    storage = storage_of(source.table)
-    if storage is None:
+    storage, read = storage_of(source.table), _readable(source, columns.all)
+    if storage is None or read is None:
         return None
-    return _as_collected(merge, _read(source, storage, columns.all), columns, reads)
+    return _as_collected(merge, _read(source, storage, read), columns, reads)
 
 
 def _columns(
@@ -133,33 +131,38 @@ def _columns(
         if [field.dataType for field in taken] != given:
             return None  # to cast them is left to Spark
         values[name] = taken
-    columns = _Columns(keys, values, places, read)
-    return columns if _are_read_alike(source, columns.all) else None
+    return _Columns(keys, values, places, read)
 
 
-def _are_read_alike(source: SourceFiles, columns: Sequence[StructField]) -> bool:
-    """Whether Arrow reads these columns of the table as Spark does, as far as the log tells."""
+def _readable(source: SourceFiles, columns: Sequence[StructField]) -> list[ReadableColumn] | None:
+    """The columns as Arrow reads them; None if it may not, as far as the log tells."""
     table, files = source.table, source.files
-    return (
+    may_read = (
         files.size_in_bytes <= limits.MAX_ESTIMATED_BYTES_ON_DRIVER
         and (files.num_records or 0) <= limits.MAX_ROWS_ON_DRIVER
         and not files.num_vectors
         and bool(are_own(files).all())
-        and all(survives(column.dataType) for column in columns)
-        and not any(key in (each.metadata or {}) for each in columns for key in _CHANGED_BY_SPARK)
         and not {column.name for column in columns} & set(table.partition_columns)
         and table.metadata.column_mapping in ("none", "name")
         and not table.metadata.has_unused_names
-        and times_read_differently(table.spark, [each.dataType for each in columns]) is None
     )
+    if not may_read:
+        return None
+    reading = Reading(table.spark)
+    found = [readable(column, reading) for column in columns]
+    allowed = [each for each in found if not isinstance(each, Verdict)]
+    return allowed if len(allowed) == len(found) else None
 
 
-def _read(source: SourceFiles, storage: Storage, columns: Sequence[StructField]) -> pyarrow.Table:
+def _read(
+    source: SourceFiles, storage: Storage, columns: Sequence[ReadableColumn]
+) -> pyarrow.Table:
     """The rows of the files, one after the other, with columns by the names of the table."""
     import pyarrow as pa
 
     spark, physical = source.table.spark, source.table.physical_names
-    schema = pa.schema([(physical[c.name], arrow_type(spark, c.dataType)) for c in columns])
+    fields = [(physical[each.name], arrow_type(spark, each.column.dataType)) for each in columns]
+    schema = pa.schema(fields)
     is_new = assumes_new_calendar(spark)
     parts, num_rows, size = [schema.empty_table()], 0, 0
     for location in source.files.rows["location"].to_pylist():

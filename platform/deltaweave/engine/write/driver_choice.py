@@ -7,26 +7,30 @@ known before the source is evaluated. The size of the candidate files is known o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pyspark.sql import Column
-from pyspark.sql.types import DateType, IntegralType, StringType
+from pyspark.sql.types import StructField
 
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
-    OF_LIMITED_LENGTH,
+    PartitioningColumn,
+    PassableColumn,
+    Reading,
+    Verdict,
+    WritableColumn,
     conditions_of_rows,
-    survives,
+    partitioning,
+    passable,
+    reading_of,
     table_columns,
-    times_read_differently,
     vectors_writable,
-    why_not_writable,
+    written_columns,
 )
 from deltaweave.delta.log import FileList
 from deltaweave.delta.scan import estimated_bytes, tracked_columns
 from deltaweave.delta.statement import (
-    Equality,
     ResolvedMerge,
     TargetReads,
     equalities_alone,
@@ -35,11 +39,12 @@ from deltaweave.delta.statement import (
 from deltaweave.engine import limits
 from deltaweave.engine.find import (
     ON_DRIVER,
+    Compared,
+    compared,
     in_threads,
     most_on_driver,
     own_locations,
     setting_on_driver,
-    why_not_compared,
 )
 from deltaweave.engine.local_attempt import SPARK_DOES_THE_MERGE, attempted
 from deltaweave.engine.source import PreparedSource
@@ -64,13 +69,19 @@ class DriverChoice:
     Attributes:
         why_not: Why not; None if it may. The others are known if it may.
         conjuncts: The equalities that the ON condition consists of.
+        written: The columns in the table's files.
+        partitioned_by: The table's partition columns.
         reads: What WHEN MATCHED clauses read of the target.
+        passed: The target's columns that they read, in the order of `reads.target`.
         conditions: What new rows must satisfy, over the table's columns by name.
     """
 
     why_not: str | None
-    conjuncts: Sequence[Equality] = ()
+    conjuncts: Sequence[Compared] = ()
+    written: Sequence[WritableColumn] = ()
+    partitioned_by: Sequence[PartitioningColumn] = ()
     reads: TargetReads = field(default_factory=TargetReads)
+    passed: Sequence[PassableColumn] = ()
     conditions: Sequence[Column] = ()
 
 
@@ -96,18 +107,30 @@ def _driver_choice(transaction: Transaction, source: PreparedSource) -> DriverCh
     )
     if why_not is not None:
         return DriverChoice(why_not)
+    partitioned_by = _partitions(transaction)
+    if isinstance(partitioned_by, Verdict):
+        return DriverChoice(partitioned_by.reason)
     conditions = conditions_of_rows(transaction)
-    if why_not := _of_table(transaction, conditions):
-        return DriverChoice(why_not)
-    assert conditions is not None, "_of_table"
-    conjuncts = equalities_alone(merge)
-    if conjuncts is None:
+    why_not = _of_table(transaction)
+    if why_not is not None or conditions is None:
+        return DriverChoice(why_not or ONLY_DELTA_CHECKS)
+    written = written_columns(transaction)
+    if isinstance(written, Verdict):
+        return DriverChoice(written.reason)
+    equalities = equalities_alone(merge)
+    if equalities is None:
         return DriverChoice("ON has more than equalities of target columns and source values")
-    why_not = why_not_compared(transaction, conjuncts)
-    if why_not is not None or not beyond_source:
-        return DriverChoice(why_not, conjuncts, conditions=conditions)
+    conjuncts = compared(transaction, equalities)
+    if isinstance(conjuncts, Verdict):
+        return DriverChoice(conjuncts.reason)
+    choice = DriverChoice(None, conjuncts, written, partitioned_by, conditions=conditions)
+    if not beyond_source:
+        return choice
     reads = target_reads(merge, checks_rows=bool(conditions))
-    return DriverChoice(_of_reads(transaction, reads), conjuncts, reads, conditions)
+    passed = _passed(transaction, reads)
+    if isinstance(passed, Verdict):
+        return DriverChoice(passed.reason)
+    return replace(choice, reads=reads, passed=passed)
 
 
 def why_not_these_files(candidates: FileList) -> str | None:
@@ -164,26 +187,32 @@ def _of_clauses(merge: ResolvedMerge, beyond_source: Sequence[int]) -> str | Non
     return None
 
 
-def _of_reads(transaction: Transaction, reads: TargetReads) -> str | None:
+def _passed(transaction: Transaction, reads: TargetReads) -> list[PassableColumn] | Verdict:
+    """The target's columns that clauses read; why they may not be read in place of Spark."""
     if not reads.takes_query:
-        return None
-    columns = {column.name: column for column in table_columns(transaction)}
-    for side, attributes in (("target", reads.target), ("source", reads.source)):
-        for attribute in attributes:
-            needed = f"clauses or constraints need {attribute.name!r} of the {side}"
-            if not survives(attribute.data_type):
-                return f"{needed}, of type {attribute.data_type.simpleString()}"
-            if side == "target" and OF_LIMITED_LENGTH in columns[attribute.name].metadata:
-                return f"{needed}, which is of limited length"
+        return []
+    columns, reading = (
+        {each.name: each for each in table_columns(transaction)},
+        reading_of(transaction),
+    )
+    passed = []
+    for attribute in reads.target:
+        column = passable(columns[attribute.name], reading)
+        if isinstance(column, Verdict):
+            return Verdict(False, f"clauses or constraints need it of the target: {column.reason}")
+        passed.append(column)
+    for attribute in reads.source:
+        of_source = passable(StructField(attribute.name, attribute.data_type), Reading())
+        if isinstance(of_source, Verdict):
+            return Verdict(False, f"clauses need it of the source: {of_source.reason}")
     # The values of inserts and those of updates then come from a query each.
     for clause in transaction.merge.clauses:
         if clause.asks_for_current():
-            return "a clause reads the target and one asks for the current time, user or catalog"
+            reason = "a clause reads the target and one asks for the current time, user or catalog"
+            return Verdict(False, reason)
         if clause.has_subquery():
-            return "a clause reads the target and one has a subquery"
-    return times_read_differently(
-        transaction.merge.spark, [each.data_type for each in reads.target]
-    )
+            return Verdict(False, "a clause reads the target and one has a subquery")
+    return passed
 
 
 def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> str | None:
@@ -199,9 +228,7 @@ def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> str | None
     return None
 
 
-def _of_table(transaction: Transaction, conditions: Sequence[Column] | None) -> str | None:
-    if why_not := _of_partitions(transaction):
-        return why_not
+def _of_table(transaction: Transaction) -> str | None:
     if tracked_columns(transaction) is not None:
         return "the table tracks its rows"
     if any(key.startswith(_IDENTITY) for c in table_columns(transaction) for key in c.metadata):
@@ -209,22 +236,18 @@ def _of_table(transaction: Transaction, conditions: Sequence[Column] | None) -> 
     setting = setting_in_place(transaction)
     if setting not in ("auto", "true") and not vectors_writable(transaction):
         return f"{REWRITE_IN_PLACE} is {setting}"
-    if conditions is None:
-        return ONLY_DELTA_CHECKS
-    return why_not_writable(transaction)
-
-
-def _of_partitions(transaction: Transaction) -> str | None:
-    if not transaction.partition_columns:
-        return None
-    columns = {column.name: column for column in table_columns(transaction)}
-    for name in transaction.partition_columns:
-        kind, metadata = columns[name].dataType, columns[name].metadata
-        of_partitions = f"it is partitioned by {name!r}"
-        if not (isinstance(kind, (IntegralType, DateType, StringType)) and survives(kind)):
-            return f"{of_partitions}, of type {kind.simpleString()}"
-        if OF_LIMITED_LENGTH in metadata:
-            return f"{of_partitions}, which is of limited length"
-        if not (transaction.metadata.has_random_directories or is_plain(name)):
-            return f"{of_partitions}, whose name is escaped in the names of directories"
     return None
+
+
+def _partitions(transaction: Transaction) -> list[PartitioningColumn] | Verdict:
+    """The table's partition columns; why one may not name partitions in place of Spark."""
+    columns, partitions = {each.name: each for each in table_columns(transaction)}, []
+    for name in transaction.partition_columns:
+        column = partitioning(columns[name], reading_of(transaction))
+        if isinstance(column, Verdict):
+            return Verdict(False, f"it is partitioned, and {column.reason}")
+        if not (transaction.metadata.has_random_directories or is_plain(name)):
+            reason = "whose name is escaped in the names of directories"
+            return Verdict(False, f"it is partitioned by {name!r}, {reason}")
+        partitions.append(column)
+    return partitions

@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.delta.commit import Transaction
+from deltaweave.delta.files import PassableColumn
 from deltaweave.delta.scan import with_ids_of
 from deltaweave.delta.statement import ResolvedMerge, TargetReads
 from deltaweave.engine import limits
@@ -54,6 +55,7 @@ from deltaweave.engine.tasks import (
     location_of,
     rows_at,
 )
+from deltaweave.engine.write.driver_choice import DriverChoice
 from deltaweave.engine.write.driver_values import NewValues, refuse_above_limit, size_at_most
 
 if TYPE_CHECKING:
@@ -80,8 +82,7 @@ def values_of_pairs(
     transaction: Transaction,
     source: CollectedSource,
     pairs: DriverPairs,
-    reads: TargetReads,
-    conditions: Sequence[Column],
+    driver: DriverChoice,
     table: TableFormat,
     rows: pyarrow.Schema,
 ) -> tuple[DriverPairs, NewValues]:
@@ -93,8 +94,8 @@ def values_of_pairs(
         transaction: The merge's transaction.
         source: The source's rows.
         pairs: The pairs. If clauses can only be evaluated over pairs, none has a clause yet.
-        reads: What the clauses read.
-        conditions: What new rows must satisfy; if there are any, `reads` counts whole rows.
+        driver: What the clauses read, and what new rows must satisfy; if there is such a condition,
+            `reads` counts whole rows.
         table: What files look like.
         rows: The columns of whole rows, those of partitions among them.
 
@@ -105,7 +106,7 @@ def values_of_pairs(
     """
     import pyarrow as pa
 
-    found = pairs.pairs.on_driver
+    reads, found = driver.reads, pairs.pairs.on_driver
     assert found is not None, "pairs_on_driver"
     if not len(found):
         return pairs, NewValues(rows, {})
@@ -115,12 +116,12 @@ def values_of_pairs(
         i: {physical[name] for name in reads.kept(i, names)}
         for i in _update_clauses(transaction.merge)
     }
-    through_spark = [physical[attribute.name] for attribute in reads.target]
-    of_columns = dict.fromkeys([*through_spark, *set().union(*kept.values())])
-    old_rows = _old_rows(found, pairs.partitions, list(of_columns), through_spark, table)
+    passed = {physical[each.name]: each for each in driver.passed}
+    of_columns = dict.fromkeys([*passed, *set().union(*kept.values())])
+    old_rows = _old_rows(found, pairs.partitions, list(of_columns), passed, table)
     if reads.takes_query:
-        read = old_rows.select(through_spark).columns
-        evaluated = _by_query(transaction, source, found, read, reads, conditions)
+        read = old_rows.select([physical[each.name] for each in driver.passed]).columns
+        evaluated = _by_query(transaction, source, found, read, reads, driver.conditions)
     else:
         given = source.rows.take(found[SOURCE_ROW])
         evaluated = _Evaluated(found[CLAUSE].to_numpy(), given, source.values_of)
@@ -181,7 +182,7 @@ def _old_rows(
     pairs: pyarrow.Table,
     partitions: Mapping[str, PartitionValues],
     names: Sequence[str],
-    through_spark: Sequence[str],
+    passed: Mapping[str, PassableColumn],
     table: TableFormat,
 ) -> pyarrow.Table:
     """The target's row of each pair.
@@ -190,7 +191,7 @@ def _old_rows(
         pairs: The pairs, with those of a file one after the other, in the order of its rows.
         partitions: The partitions of the files.
         names: The columns, by the names in files, one at least.
-        through_spark: Those that Spark evaluates.
+        passed: Those that Spark evaluates, by the names in files.
         table: What files look like.
     """
     import numpy as np
@@ -198,7 +199,7 @@ def _old_rows(
 
     in_file = [field for field in table.schema if field.name in names]
     of_file = replace(table, schema=pa.schema(in_file))
-    checked = [field for field in in_file if field.name in through_spark]
+    checked = [field for field in in_file if field.name in passed]
     held = Held(limits.MAX_NEW_BYTES_ON_DRIVER, "the rows that clauses read")
     of_files = by_file(pairs)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.files import (
+    WritableColumn,
     arrow_schema,
     assumes_new_calendar,
     codec,
@@ -14,12 +17,17 @@ from deltaweave.engine.storages import storage_of
 from deltaweave.engine.tasks import Disk, NotRewritableError, Storage, TableFormat
 
 
-def table_format(transaction: Transaction) -> TableFormat:
-    """What new files of the table look like; Spark's Parquet settings choose the compression."""
+def table_format(transaction: Transaction, columns: Sequence[WritableColumn]) -> TableFormat:
+    """Return what new files of the table look like; Spark's settings choose the compression.
+
+    Args:
+        transaction: The merge's transaction.
+        columns: The columns in the table's files, as `written_columns` gives them.
+    """
     compression, extension = codec(transaction)
     tracked = tracked_columns(transaction)
     return TableFormat(
-        arrow_schema(transaction),
+        arrow_schema(transaction, columns),
         compression,
         extension,
         transaction.statistics_schema,

@@ -22,7 +22,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from deltaweave.delta.commit import Transaction, WrittenFiles, written_without_spark
-from deltaweave.delta.files import additions, are_own, conditions_of_rows, data_columns
+from deltaweave.delta.files import (
+    Verdict,
+    additions,
+    are_own,
+    conditions_of_rows,
+    data_columns,
+    written_columns,
+)
 from deltaweave.delta.jvm import alongside, cast_to, sql_expression
 from deltaweave.delta.log import FileList, decoded_location
 from deltaweave.delta.scan import target_plan
@@ -42,7 +49,7 @@ from deltaweave.engine.find import TouchedFilesScan, with_numbers
 from deltaweave.engine.local_attempt import attempted, warn_of_fallback
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.statement import clause_taken, columns_before, updated, with_broken
-from deltaweave.engine.tasks import TableFormat
+from deltaweave.engine.tasks import NotRewritableError, TableFormat
 from deltaweave.engine.write.files_format import table_format
 from deltaweave.engine.write.in_place_tasks import results_of_tasks
 from deltaweave.engine.write.rows import (
@@ -128,7 +135,10 @@ def _rewritten(
     prefix = f"{own.prefix}{uuid.uuid4().hex[:8]}-"  # other files of the merge may stay
 
     def attempt() -> RewrittenInPlace | None:
-        table = replace(table_format(transaction), file_prefix=prefix)
+        columns = written_columns(transaction)
+        if isinstance(columns, Verdict):
+            raise NotRewritableError(columns.reason)
+        table = replace(table_format(transaction, columns), file_prefix=prefix)
         if not with_change_feed:
             table = replace(table, change_feed=None)
         return _by_tasks(transaction, scan, files, changes, table)

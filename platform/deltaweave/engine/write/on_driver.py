@@ -118,11 +118,11 @@ def find_on_driver(
     Raises:
         AmbiguousMatchError: Several source rows match a target row.
     """
-    merge, conjuncts = transaction.merge, driver.conjuncts
+    merge, equalities = transaction.merge, [each.equality for each in driver.conjuncts]
     collected = attempted(
         merge.table,
         SPARK_DOES_THE_MERGE,
-        lambda: collect_source(merge, source, conjuncts, driver.conditions, driver.reads),
+        lambda: collect_source(merge, source, equalities, driver.conditions, driver.reads),
     )
     if collected is None:
         return Tried()
@@ -134,12 +134,13 @@ def find_on_driver(
         why_not = why_not_these_files(chosen)
         if why_not is not None:
             raise NotRewritableError(why_not)
-        table = table_format(transaction)
+        table = table_format(transaction, driver.written)
         pairs = pairs_on_driver(
             transaction,
             chosen,
             collected,
-            conjuncts,
+            driver.conjuncts,
+            PartitionColumns.of(transaction, driver.partitioned_by),
             with_insertable=source.insertable is not None,
             storage=table.storage,
             new_calendar=table.new_calendar,
@@ -164,9 +165,7 @@ def _found(
     rows = row_schema(transaction)
     inserts = values_of_source(collected, rows)
     if driver.reads.takes_old_rows:
-        pairs, updates = values_of_pairs(
-            transaction, collected, pairs, driver.reads, driver.conditions, table, rows
-        )
+        pairs, updates = values_of_pairs(transaction, collected, pairs, driver, table, rows)
     else:
         updates = inserts
     # The identity is the number of a collected row, which no query over the source can compute.

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.files import conditions_of_rows, vectors_writable, why_not_writable
+from deltaweave.delta.files import (
+    ALLOWED,
+    Verdict,
+    conditions_of_rows,
+    vectors_writable,
+    written_columns,
+)
 from deltaweave.delta.statement import keeps_columns
 from deltaweave.engine import limits
 from deltaweave.engine.executor_python import WITHOUT_PYARROW, lacks_pyarrow
+from deltaweave.engine.local_attempt import attempted
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.write.mark_or_rewrite import max_marked_fraction
 
@@ -59,13 +67,18 @@ def choose_strategy(transaction: Transaction, source: PreparedSource) -> Choice:
             "the table takes deletion vectors; files of which more than "
             f"{max_marked_fraction(transaction):.0%} of the rows would be marked are rewritten",
         )
-    why_not = _why_not_in_place(transaction, source)
-    if why_not is None:
+    table = transaction.merge.table
+    attempt = partial(_in_place, transaction, source)
+    unknown = Verdict(False, "it is not known whether Arrow copies its files as Spark does")
+    in_place = attempted(table, "Spark rewrites the touched files", attempt) or unknown
+    if in_place.ok:
         reason = "the table's files can be copied row by row in their order"
         if may_move_rows(transaction):
             reason += "; changed rows, which may move to other partitions, go to other files"
         return Choice(Strategy.COPY_IN_PLACE, reason)
-    return Choice(Strategy.COPY_ON_WRITE, f"Spark rewrites the touched files, since {why_not}")
+    return Choice(
+        Strategy.COPY_ON_WRITE, f"Spark rewrites the touched files, since {in_place.reason}"
+    )
 
 
 def setting_in_place(transaction: Transaction) -> str:
@@ -90,8 +103,17 @@ def choice_on_driver(choice: Choice) -> Choice:
     return Choice(Strategy.COPY_IN_PLACE, "the driver copies the files row by row in their order")
 
 
+def _in_place(transaction: Transaction, source: PreparedSource) -> Verdict:
+    """Whether some touched files may be rewritten in place."""
+    why_not = _why_not_in_place(transaction, source)
+    if why_not is not None:
+        return Verdict(False, why_not)
+    columns = written_columns(transaction)
+    return columns if isinstance(columns, Verdict) else ALLOWED
+
+
 def _why_not_in_place(transaction: Transaction, source: PreparedSource) -> str | None:
-    """Why Spark has to rewrite all touched files; None if some may be rewritten in place."""
+    """Why Spark has to rewrite all touched files, whatever their columns."""
     if not source.gives_same_rows:
         # Changed rows are computed after the scan, and must be the rows that the scan saw.
         return "the source may give other rows when it is read again"
@@ -107,4 +129,4 @@ def _why_not_in_place(transaction: Transaction, source: PreparedSource) -> str |
         return "an update may move rows to another partition"
     if conditions_of_rows(transaction) is None:
         return ONLY_DELTA_CHECKS
-    return why_not_writable(transaction)
+    return None

@@ -339,10 +339,10 @@ def test_a_value_in_the_log_that_is_not_understood_is_left_to_spark(
 @pytest.mark.parametrize(
     ("schema", "by", "properties", "why_not"),
     [
-        ("k INT, at TIMESTAMP", "at", {}, "partitioned by 'at', of type timestamp"),
-        ("k INT, d DOUBLE", "d", {}, "partitioned by 'd', of type double"),
+        ("k INT, at TIMESTAMP", "at", {}, "partitioned, and column 'at' is of type timestamp"),
+        ("k INT, d DOUBLE", "d", {}, "partitioned, and column 'd' is of type double"),
         ("k INT, `ä` INT", "ä", {}, "'ä', whose name is escaped"),
-        ("k INT, c CHAR(3)", "c", {}, "'c', which is of limited length"),
+        ("k INT, c CHAR(3)", "c", {}, "partitioned, and 'c' is of limited length"),
         (SCHEMA, "day", VECTORS | FEED, ""),
     ],
 )

@@ -205,7 +205,7 @@ def test_a_plan_knows_whether_the_schema_evolves(
 TABLES: dict[str, tuple[dict[str, Any], str]] = {
     "partitioned by a number that is not whole": (
         {"ddl": "k INT, d DOUBLE, v INT", "partition_by": ["d"]},
-        "it is partitioned by 'd', of type double",
+        "it is partitioned, and column 'd' is of type double",
     ),
     "row ids": ({"properties": {"delta.enableRowTracking": "true"}}, "tracks its rows"),
     "text of limited length": ({"ddl": "k INT, v INT, w VARCHAR(3)"}, "only Delta's writer checks"),

@@ -419,8 +419,8 @@ ODD_STATISTICS = {
     },
     "half a character": {
         "numRecords": 1,
-        "minValues": {"p": "\ud800"},
-        "maxValues": {"p": "\udfff"},
+        "minValues": {"p": "a"},
+        "maxValues": {"p": "b\ud800"},
     },
 }
 

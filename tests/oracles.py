@@ -103,6 +103,7 @@ class Stage:
 
     Attributes:
         original: The folder of the table that is copied.
+        source: The name of the source's view.
     """
 
     def __init__(
@@ -112,11 +113,11 @@ class Stage:
         self._spark, self._case, self._folder = spark, case, folder
         self._layout, self._runs = layout, 0
         self.original = folder / "original" / case.folder
-        self._source = f"{case.name}_source"
+        self.source = f"{case.name}_source"
         copy_or_write_table(spark, self.original, case.table())
         # Kept: a merge reads its source several times, each time through a Python worker otherwise.
         rows = frame(spark, case.source, case.source_schema).localCheckpoint()
-        rows.createOrReplaceTempView(self._source)
+        rows.createOrReplaceTempView(self.source)
 
     def by_oracle(self) -> Outcome:
         """Delta's own MERGE."""
@@ -135,19 +136,16 @@ class Stage:
         name = "columns" if columns else "strings"
         return self._run(name, lambda copy: run_builder(copy, columns=columns))
 
-    def matches_repeatedly(self) -> bool:
-        """Whether several source rows match a target row, by a plain join."""
-        target = self._spark.read.format("delta").load(str(self.original))
-        numbered = target.withColumn("_number_", F.monotonically_increasing_id()).alias("t")
-        pairs = numbered.join(self._spark.table(self._source).alias("s"), F.expr(self._case.on))
-        return bool(pairs.groupBy("_number_").count().filter("count > 1").head(1))
+    def target_rows(self) -> DataFrame:
+        """The rows of the table that is copied."""
+        return newest_rows(self._spark, str(self.original))
 
     def _run(self, way: str, merge: Callable[[Copy], Any]) -> Outcome:
         self._runs += 1  # one way may be gone again, in another session configuration
         path = str(self._folder / f"{way}_{self._runs}" / self._case.folder)
         shutil.copytree(self.original, path)
         name = f"{self._case.name}_{self._layout}_{way}_{self._runs}"
-        copy = Copy(self._spark, self._case, path, name, self._source)
+        copy = Copy(self._spark, self._case, path, name, self.source)
         with configured(self._spark, self._case.conf):
             return _outcome(copy, merge)
 

@@ -29,6 +29,7 @@ what state the data is in, and what to do next.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 NOTHING_WRITTEN = "Nothing was committed: the table is as it was."
@@ -119,12 +120,28 @@ class StatementError(DeltaweaveError, Terminal):
     """The statement is malformed, or names or types in it do not fit the tables."""
 
 
+@dataclass(frozen=True)
+class BuiltinDefect:
+    """A way in which Delta's own MERGE may go wrong.
+
+    Attributes:
+        name: Its name.
+        problem: What may happen, and what in the statement and the table brings it about.
+        hint: How to write the statement, or to set the table, so that it cannot happen.
+    """
+
+    name: str
+    problem: str
+    hint: str
+
+
 class UnsupportedFeatureError(DeltaweaveError, Terminal):
     """The target uses table features that the engine refuses.
 
     Attributes:
         features: Names of the refused features, as the Delta protocol spells them.
         not_in_builtin: Names of the given arguments that Delta's own MERGE cannot honour.
+        builtin_defects: Names of the defects of Delta's own MERGE that the statement may meet.
     """
 
     def __init__(
@@ -134,9 +151,11 @@ class UnsupportedFeatureError(DeltaweaveError, Terminal):
         table: str,
         version: int | None,
         not_in_builtin: Sequence[str] = (),
+        builtin_defects: Sequence[BuiltinDefect] = (),
     ) -> None:
         self.features = tuple(features)
         self.not_in_builtin = tuple(not_in_builtin)
+        self.builtin_defects = tuple(defect.name for defect in builtin_defects)
         unsupported = f"the table uses {', '.join(self.features)}, which deltaweave does not "
         unsupported += "support yet"
         hint = "Allow Delta's own MERGE with fallback='builtin', or drop the feature."
@@ -144,6 +163,11 @@ class UnsupportedFeatureError(DeltaweaveError, Terminal):
             given = ", ".join(self.not_in_builtin)
             unsupported += f", and Delta's own MERGE cannot honour {given}"
             hint = f"Drop the feature, or call it with fallback='builtin' and without {given}."
+        if builtin_defects:
+            wrong = "; ".join(defect.problem for defect in builtin_defects)
+            unsupported += f". Delta's own MERGE does not run instead: {wrong}"
+            instead = " ".join(defect.hint for defect in builtin_defects)
+            hint = f"Drop the feature, or do this and call it with fallback='builtin': {instead}"
         super().__init__(f"{unsupported}.", table=table, version=version, hint=hint)
 
 

@@ -27,7 +27,13 @@ from deltaweave.delta.jvm import (
     python_error,
     rows_of_numbers,
 )
-from deltaweave.delta.statement import ParsedMerge, is_merge, parse_builder, parse_statement
+from deltaweave.delta.statement import (
+    ParsedMerge,
+    builtin_defects,
+    is_merge,
+    parse_builder,
+    parse_statement,
+)
 from deltaweave.engine.report import MergeResult
 from deltaweave.engine.write import Strategy
 from deltaweave.errors import (
@@ -76,6 +82,7 @@ def enable(spark: SparkSession) -> None:
 
     What the engine refuses runs on Delta's own MERGE, with a warning in the log. So does, without
     one, a MERGE inside of a SQL script or of `EXECUTE IMMEDIATE`, and one that a JVM program sends.
+    What Delta's own MERGE may get wrong besides is an `UnsupportedFeatureError`.
 
     Args:
         spark: A classic session with Delta. Only its setting `spark.deltaweave.enabled` changes.
@@ -222,7 +229,7 @@ def _merged(
             )
     except DeltaweaveError as error:
         left_to_built_in = isinstance(error, (*_LEFT_TO_BUILT_IN, UnsupportedFeatureError))
-        if by_built_in is None or not left_to_built_in:
+        if by_built_in is None or not left_to_built_in or _goes_wrong_by_built_in(parsed):
             raise _as_built_in_says_it(spark, error) from None
         if isinstance(error, UnsupportedFeatureError):
             features = ", ".join(error.features)
@@ -231,6 +238,11 @@ def _merged(
             logger.info("%s: Spark runs it as without deltaweave: %s", error.table, error.problem)
         return by_built_in()
     return _counts(spark, result)
+
+
+def _goes_wrong_by_built_in(parsed: ParsedMerge) -> bool:
+    with active(parsed.spark):
+        return bool(builtin_defects(parsed))
 
 
 def _as_built_in_says_it(spark: SparkSession, error: DeltaweaveError) -> Exception:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 from deltaweave.choices import check_choice
 from deltaweave.delta.commit import Lease
 from deltaweave.delta.jvm import active, translated
-from deltaweave.delta.statement import ParsedMerge, parse_statement, resolve, run_builtin_merge
+from deltaweave.delta.statement import (
+    ParsedMerge,
+    builtin_defects,
+    parse_statement,
+    resolve,
+    run_builtin_merge,
+)
 from deltaweave.engine import explain as explaining
 from deltaweave.engine import run as engine_run
 from deltaweave.engine.explain import MergePlan
@@ -56,7 +63,8 @@ def merge(
             with a `CommitConflictError`, and nothing is written, if the target holds another one.
         fallback: `"builtin"` runs Delta's own MERGE, with a warning in the log, if the table uses a
             feature that the engine refuses. Delta's MERGE does not know the other options: together
-            with one of them the refusal stands, and the error names them.
+            with one of them the refusal stands, and the error names them. It also stands for a
+            statement that Delta's MERGE may get wrong, and the error says how.
         skip_unchanged_updates: Whether to skip updates that give a row the values that it has
             (compared null-safe; -0.0 equals 0.0). A skipped row is not counted as updated, is not
             in the change data feed, and its file is not rewritten for it. The scan then reads all
@@ -119,8 +127,6 @@ def run(
         with translated(table):
             return engine_run.run(resolved, idempotency, applied_before, computed_from, lease)
     except UnsupportedFeatureError as refused:
-        if fallback != "builtin":
-            raise
         not_in_builtin = {
             "idempotency": idempotency is not None,
             "applied_before": applied_before is not None,
@@ -129,14 +135,33 @@ def run(
             "skip_unchanged_updates": skip_unchanged_updates,
         }
         given = [name for name, is_given in not_in_builtin.items() if is_given]
-        if given:
-            raise UnsupportedFeatureError(
-                refused.features, table=table, version=refused.version, not_in_builtin=given
-            ) from refused
-        features = ", ".join(refused.features)
-        logger.warning("%s uses %s: Delta's own MERGE runs instead", table, features)
+        _check_fallback(refused, parsed, fallback, given)
     done = run_builtin_merge(parsed, resolved.location)
     metrics, warnings = MergeMetrics(done.metrics), done.warnings
     return MergeResult(
         done.version, metrics, TouchedFiles(), Strategy.BUILTIN.value, warnings=warnings
     )
+
+
+def _check_fallback(
+    refused: UnsupportedFeatureError,
+    parsed: ParsedMerge,
+    fallback: Fallback | None,
+    not_in_builtin: Sequence[str],
+) -> None:
+    """Raise unless Delta's own MERGE is allowed, and does what the call asks for."""
+    defects = builtin_defects(parsed)
+    if fallback != "builtin":
+        not_in_builtin = ()
+        if not defects:
+            raise refused
+    if not_in_builtin or defects:
+        raise UnsupportedFeatureError(
+            refused.features,
+            table=parsed.table,
+            version=refused.version,
+            not_in_builtin=not_in_builtin,
+            builtin_defects=defects,
+        ) from refused
+    features = ", ".join(refused.features)
+    logger.warning("%s uses %s: Delta's own MERGE runs instead", parsed.table, features)

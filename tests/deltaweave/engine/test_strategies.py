@@ -65,20 +65,6 @@ def test_rows_metrics_and_change_feed_are_those_of_built_in_merge(
     assert_outcome(case, stage.by_sql(), stage.by_oracle())
 
 
-@pytest.mark.minutes
-def test_inserts_beside_repeated_deletes_are_all_kept(spark: SparkSession, tmp_path: Path) -> None:
-    # With a change feed and without vectors, built-in MERGE 4.4 drops inserted rows here: it tells
-    # duplicates of deleted rows by numbers that rows of the source can have too.
-    case = CASES_BY_NAME["several_source_rows_may_delete_several_rows_and_the_rest_is_inserted"]
-    stage = Stage(spark, case, tmp_path, Layout(feed=True))
-    expected = rows_as_text(case.expected or ())
-    ours = stage.by_sql()
-    assert ours.rows == expected
-    inserted = [row for row in ours.changes or () if "'insert'" in row]
-    assert len(inserted) == ours.metrics["numTargetRowsInserted"]
-    assert len(stage.by_oracle().rows) < len(expected)  # once this fails, Delta has mended it
-
-
 def test_vectors_are_merged_with_those_a_file_has(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     rows = [(k, k * 10) for k in range(6)]

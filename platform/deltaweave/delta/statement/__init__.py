@@ -9,6 +9,7 @@
 - `read_columns`: what WHEN MATCHED clauses read of the target's rows.
 - `lineage`: the source columns from which each value of the merge comes.
 - `builtin`: Delta's own MERGE, for callers that allow it as a fallback.
+- `defects`: the statements that Delta's own MERGE gets wrong.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from deltaweave.delta.statement.conditions import (
     keeps_columns,
     skipping_predicates,
 )
+from deltaweave.delta.statement.defects import builtin_defects
 from deltaweave.delta.statement.delta_builder import parse_builder
 from deltaweave.delta.statement.lineage import Origin, origins
 from deltaweave.delta.statement.parsed import ParsedMerge
@@ -43,6 +45,7 @@ __all__ = [
     "ResolvedMerge",
     "TargetReads",
     "assignments",
+    "builtin_defects",
     "by_source_predicate",
     "equalities",
     "equalities_alone",

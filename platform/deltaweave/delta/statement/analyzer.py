@@ -77,6 +77,16 @@ def _with_parameters(
     return analysis.PosParameterizedQuery(plan, literals)
 
 
+def analyzed(parsed: ParsedMerge) -> JavaObject:
+    """Return a parsed statement's plan after Spark's and Delta's analysis; nothing is executed."""
+    spark = parsed.spark
+    execution = jvm_.jvm(spark).org.apache.spark.sql.execution
+    modes = jvm_.singleton(execution, "CommandExecutionMode")
+    skip = jvm_.made_once(spark, "no execution of commands", modes.SKIP)
+    with translated(parsed.table):
+        return spark._jsparkSession.sessionState().executePlan(parsed.plan, skip).analyzed()
+
+
 def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> ResolvedMerge:
     """Run Spark's and Delta's analysis over a parsed MERGE.
 
@@ -86,12 +96,8 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
         StatementError: The plan is no MERGE, or names or types in it do not fit.
     """
     spark, table = parsed.spark, parsed.table
-    execution = jvm_.jvm(spark).org.apache.spark.sql.execution
-    modes = jvm_.singleton(execution, "CommandExecutionMode")
-    skip = jvm_.made_once(spark, "no execution of commands", modes.SKIP)
-    with translated(table):
-        analyzed = spark._jsparkSession.sessionState().executePlan(parsed.plan, skip).analyzed()
-    name = analyzed.getClass().getSimpleName()
+    node = analyzed(parsed)
+    name = node.getClass().getSimpleName()
     if name == "MergeIntoTable":
         raise errors.NotADeltaTableError(
             "the target is no Delta table.",
@@ -104,22 +110,24 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
             table=table,
             hint="Give a statement that starts with MERGE INTO.",
         )
-    target = spark_schema(spark, analyzed.target().schema())
-    source = spark_schema(spark, analyzed.source().schema(), columns=len(target))
+    target = spark_schema(spark, node.target().schema())
+    source = spark_schema(spark, node.source().schema(), columns=len(target))
     _refuse_reserved_names([*target.names, *source.names], table)
-    _refuse_other_columns(spark, analyzed, target.names, table)
-    _refuse_condition_of_another_type(spark, analyzed, table)
+    _refuse_other_columns(spark, node, target.names, table)
+    _refuse_condition_of_another_type(spark, node, table)
     if parsed.is_of_delta_builder:
-        _refuse_columns_of_the_other_table(analyzed, table)
+        _refuse_columns_of_the_other_table(node, table)
     nodes = {
-        "matched": analyzed.matchedClauses(),
-        "not_matched": analyzed.notMatchedClauses(),
-        "not_matched_by_source": analyzed.notMatchedBySourceClauses(),
+        "matched": node.matchedClauses(),
+        "not_matched": node.notMatchedClauses(),
+        "not_matched_by_source": node.notMatchedBySourceClauses(),
     }
     clauses = tuple(
-        _clause(spark, kind, node) for kind, each in nodes.items() for node in jvm_.iterate(each)
+        _clause(spark, kind, clause)
+        for kind, each in nodes.items()
+        for clause in jvm_.iterate(each)
     )
-    return ResolvedMerge(spark, table, analyzed, target, clauses, skip_unchanged_updates)
+    return ResolvedMerge(spark, table, node, target, clauses, skip_unchanged_updates)
 
 
 def _refuse_reserved_names(names: Sequence[str], table: str) -> None:

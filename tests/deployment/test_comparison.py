@@ -45,9 +45,10 @@ def test_the_example_shows_a_row_that_built_in_merge_loses(
 
 
 def test_every_report_has_what_is_expected_and_what_happens() -> None:
-    assert len(DEFECTS) == REPORTS.count("```sql ") == 6
+    assert len(DEFECTS) == REPORTS.count("```sql ") == 7
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("text", "expected", "actual"),
     [(text, *said) for _, text, *said in DEFECTS],

@@ -78,7 +78,7 @@ class _Evaluation:
     ) -> None:
         self.case = case
         self.target = target.withColumn(T, F.monotonically_increasing_id()).localCheckpoint()
-        self.source = source.withColumn(S, F.monotonically_increasing_id()).localCheckpoint()
+        self.source = source.withColumn(S, F.monotonically_increasing_id())  # kept in memory
         self.of_target, self.of_source = target.schema.fields, source.schema.fields
         types = {field.name.lower(): field.dataType for field in self.of_target}
         self.evolves = case.with_schema_evolution or spark.conf.get(AUTO_MERGE, "") == "true"
@@ -140,6 +140,8 @@ class _Evaluation:
 
         Rows for which ON does not hold are left out here: Spark would make a join of a filter.
         """
+        if on is None and not self._clauses(kind):
+            return []
         of_row = F.lit(True) if on is None else on
         place, values = F.lit(None).cast("int"), F.lit(None)
         for number, clause in reversed(list(enumerate(self.case.clauses))):

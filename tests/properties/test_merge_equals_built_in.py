@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from tests.oracles import (
     rows_as_text,
 )
 from tests.properties.draws import FEED, VECTORS, merges, merges_of_exact_keys
-from tests.properties.evaluation import evaluate
+from tests.properties.evaluation import Truth, evaluate
 
 pytestmark = pytest.mark.minutes
 
@@ -45,6 +46,20 @@ SHRINKS = os.environ.get("DELTAWEAVE_FUZZ_SHRINK", "1") != "0"
 FIRST_SEED = int(os.environ.get("DELTAWEAVE_FUZZ_SEED", "0"))
 OF_A_VALUE = ("ARITHMETIC_OVERFLOW", "CAST_INVALID_INPUT", "CAST_OVERFLOW", "NUMERIC_VALUE_OUT_OF")
 BEYOND_ARROW = ("would lose data", "is not a valid decimal128 number")
+# What built-in MERGE does where it meets a defect.
+EXPLAINS: dict[str, Callable[[Truth, Outcome], bool]] = {
+    "drops_rows_as_repeated": lambda right, theirs: len(theirs.rows) < len(right.rows),
+    "takes_unmatched_rows_for_matched": lambda _, theirs: (
+        "USER_RAISED_EXCEPTION" in theirs.error_classes
+    ),
+    "overlooks_repeated_matches": lambda right, _: right.is_ambiguous,
+    "quotes_names_wrongly": lambda _, theirs: (
+        theirs.error_classes[:1]
+        in {("INVALID_ATTRIBUTE_NAME_SYNTAX",), ("UNRESOLVED_COLUMN.WITH_SUGGESTION",)}
+    ),
+    "makes_the_table_unreadable": lambda *_: False,  # no such table is drawn
+    "moves_rows_to_another_hour": lambda *_: False,  # nor any such time
+}
 UNTYPED_FILTER = "DATATYPE_MISMATCH.FILTER_NOT_BOOLEAN"
 UNTYPED_JOIN = "JOIN_CONDITION_IS_NOT_BOOLEAN_TYPE"
 # Small tests of as many examples each, one seed for each, to spread over pytest's workers.
@@ -217,7 +232,8 @@ def built_in_goes_wrong(
     note(f"right, by the semantics: {truth}")
     assert not truth.differs_from(ours), f"the engine: {truth.differs_from(ours)}"
     wrong = truth.differs_from(theirs)
-    assert not wrong or known or is_of_a_value(theirs), f"a new defect of built-in MERGE: {wrong}"
+    is_explained = any(EXPLAINS[name](truth, theirs) for name in known) or is_of_a_value(theirs)
+    assert is_explained or not wrong, f"a new defect of built-in MERGE: {wrong}"
     return bool(wrong)
 
 

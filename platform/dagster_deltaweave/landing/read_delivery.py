@@ -19,6 +19,7 @@ from dagster_deltaweave.landing.listing import delivery
 from dagster_deltaweave.partitions import DELIVERY_TAG
 from dagster_deltaweave.storage import local_path
 from deltaweave.delta.jvm import translated
+from deltaweave.delta.scan import checkpointed
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def rows_of_delivery(
         return rows
     before = _look(partition, tags, table)
     with translated(table, operation="reading a delivery", otherwise=SourceError):
-        kept = rows.localCheckpoint()
+        kept = checkpointed(rows)
     if _look(partition, tags, table) != before:
         raise _error(partition, tags, table, "changed while it was read")
     return kept

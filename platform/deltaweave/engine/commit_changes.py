@@ -10,7 +10,7 @@ from deltaweave.delta.jvm import letting_go
 from deltaweave.delta.log import FileList
 from deltaweave.engine.follow_rivals import Followed, followed
 from deltaweave.engine.phases import Phases
-from deltaweave.engine.redo import CommitAttempts
+from deltaweave.engine.redo import CommitAttempts, not_redone
 from deltaweave.engine.report import MergeMetrics, merge_metrics
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.terms import Terms
@@ -63,7 +63,7 @@ def commit_changes(
             try:
                 done = _committed(tried, metrics, terms, lock)
                 return Commit(tried.transaction, tried.changes, metrics, done)
-            except CommitConflictError:
+            except CommitConflictError as conflict:
                 with letting_go("files that were written again"):
                     transaction.own_files.delete(written_by_one(tried.changes, changes))
                 again = None
@@ -72,6 +72,8 @@ def commit_changes(
                     again = followed(transaction, source, changes, terms, lock)
                 if again is None:
                     attempts.lost(transaction, terms, len(changes.touched))
+                    if attempts.refusal:
+                        raise not_redone(conflict, attempts.refusal) from conflict
                     raise
             tried = again
             attempts.files_redone += tried.files_redone

@@ -11,9 +11,14 @@ A merge whose commit lost need not be done again if doing it again would give th
 Where such a file is gone, because another commit compacted or rewrote it, the files that came are
 scanned. If the same source rows match there, only these files are changed anew (`moved_rows`).
 
-The newest version is compared with the one that the merge read, so it does not matter which commits
-made the difference. What was read is registered again, so that Delta refuses the commit if yet
-another one comes in between. What is not known counts as a reason to do the merge again.
+The newest version is compared with the one that the merge read, by all that makes up a version:
+protocol, metadata, domains, application ids and files. So it does not matter which commits made the
+difference. What was read is registered again, so that Delta refuses the commit if yet another one
+comes in between.
+
+The statement, its source and the table must be of the kinds for which all this is known to hold:
+expressions (`known_nodes`), features and properties (`features`), strategies. If in doubt, the
+merge is run again.
 """
 
 from __future__ import annotations
@@ -31,19 +36,25 @@ from deltaweave.delta.commit import (
 )
 from deltaweave.delta.files import MarkedSince
 from deltaweave.delta.jvm import said_by
-from deltaweave.delta.log import FileList, FileVersion, file_versions
-from deltaweave.delta.scan import (
-    clauses_may_read_target,
-    estimated_bytes,
-    source_may_read_target,
-)
+from deltaweave.delta.log import FileList, FileVersion, file_versions, may_rebase
+from deltaweave.delta.scan import estimated_bytes, source_dependence, unknown_in_clauses
 from deltaweave.engine import limits
 from deltaweave.engine.find import files_by_conditions, hold_match, moved_matches
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.terms import Terms
-from deltaweave.engine.write import Changes, change_moved_rows, why_not_moved
+from deltaweave.engine.write import Changes, Strategy, change_moved_rows, why_not_moved
 
 logger = logging.getLogger(__name__)
+
+# Their changes are a function of the source's rows and of the rows that these match.
+_KINDS = {"matched", "not_matched"}
+_STRATEGIES = (
+    Strategy.INSERT_ONLY,
+    Strategy.DELETION_VECTORS,
+    Strategy.COPY_IN_PLACE,
+    Strategy.COPY_ON_WRITE,
+    Strategy.NONE,
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +91,7 @@ def followed(
     """
     table = lost.merge.table
     try:
-        _check_statement(lost, source, terms)
+        _check_statement(lost, source, changes, terms)
         lock.take()
         newer = transaction_after(lost)
         _check_table(lost, newer, terms)
@@ -102,24 +113,28 @@ def followed(
     return found
 
 
-def _check_statement(lost: Transaction, source: PreparedSource, terms: Terms) -> None:
-    """Raise where no commit of others can be known to leave the output right."""
+def _check_statement(
+    lost: Transaction, source: PreparedSource, changes: Changes, terms: Terms
+) -> None:
+    """Raise unless other commits are known to leave the output of such a merge right."""
     merge = lost.merge
-    reasons = {
-        "its source was computed from a version": terms.computed_from is not None,
-        "its source may give other rows": not source.gives_same_rows,
-        "its source may read the target": source_may_read_target(merge),
-        "a clause may read the target by a subquery": clauses_may_read_target(merge),
-        "it changes rows that are not in the source": bool(merge.of_kind("not_matched_by_source")),
-        "it changes the schema": lost.changes_metadata,
-        "the table is serializable": (lost.table.setting("delta.isolationLevel") or "").lower()
-        == "serializable",
-        # Delta keeps the values that it gave out in the transaction that lost.
-        "the table has identity columns": "delta.identity." in lost.table.metadata.schema_text,
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise _MustRedoError(reason)
+    _require(terms.computed_from is None, "its source was computed from a version")
+    _require(source.gives_same_rows, "its source may give other rows")
+    _require(changes.strategy in _STRATEGIES, "of its strategy")
+    kinds = {clause.kind for clause in merge.clauses}
+    _require(kinds <= _KINDS, "it changes rows that are not in the source")
+    _require(not lost.changes_metadata, "it changes the schema")
+    verdict = may_rebase(lost.table)
+    _require(verdict.ok, verdict.reason)
+    unknown = unknown_in_clauses(merge)
+    _require(not unknown, f"its clauses are no function of their rows alone: {', '.join(unknown)}")
+    read = source_dependence(merge)
+    _require(read.is_none, f"its source reads {read.because}")
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise _MustRedoError(otherwise)
 
 
 def _check_table(lost: Transaction, newer: Transaction, terms: Terms) -> None:

@@ -1,8 +1,8 @@
 """Decides whether a merge whose commit lost to another one is done again.
 
-It is if that gives what the caller would get by running the same statement later: the table is
-still the one that the statement was resolved against, and the source is not known to be computed
-from the version that lost.
+It is run again only if that is known to give what running the same statement later would give: the
+table is still the one that the statement was resolved against, and neither the source nor a
+subquery holds rows of the version that lost (`delta.scan.dependence`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ from dataclasses import dataclass
 from deltaweave.delta.commit import Transaction, is_same_table
 from deltaweave.delta.jvm import said_by
 from deltaweave.delta.log import latest
-from deltaweave.delta.scan import (
-    clauses_may_read_target,
-    clauses_read_cached_rows,
-    is_cached,
-    source_may_read_target,
-)
+from deltaweave.delta.scan import clauses_dependence, source_dependence
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
 from deltaweave.engine.source import PreparedSource, prepared_source
 from deltaweave.engine.terms import Terms
+from deltaweave.errors import CommitConflictError
+from deltaweave.verdict import YES, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +43,7 @@ class CommitAttempts:
         runs: Runs whose commit lost.
         files_redone: Touched files of the runs whose commit lost and that were done again.
         may_redo: Whether the last commit lost and the merge may be done again.
+        refusal: Why it may not, for a reason other than the number of attempts.
     """
 
     limit: int
@@ -54,6 +52,7 @@ class CommitAttempts:
     runs: int = 0
     files_redone: int = 0
     may_redo: bool = False
+    refusal: str = ""
 
     @property
     def may_commit(self) -> bool:
@@ -64,7 +63,8 @@ class CommitAttempts:
         """Note that the last commit lost, and decide whether the merge may be done again."""
         self.runs += 1
         is_left = self.may_commit and self.runs < self.max_runs
-        self.may_redo = is_left and _may_redo(transaction, terms)
+        self.refusal = _may_redo(transaction, terms).reason if is_left else ""
+        self.may_redo = is_left and not self.refusal
         if self.may_redo:
             self.files_redone += num_touched
 
@@ -77,27 +77,49 @@ def commit_attempts(merge: ResolvedMerge) -> CommitAttempts:
     return CommitAttempts(int(setting), int(setting))
 
 
-def _may_redo(lost: Transaction, terms: Terms) -> bool:
+def _may_redo(lost: Transaction, terms: Terms) -> Verdict:
     merge = lost.merge
     if terms.computed_from is not None:
-        return False
+        return Verdict(f"its source was computed from version {terms.computed_from} of the table")
     try:
         if not is_same_table(lost.table, latest(merge.spark, lost.log)):
-            return False
-        # What was cached before the merge shows the target as it was then.
-        of_source = is_cached(merge) and source_may_read_target(merge)
-        of_clauses = clauses_may_read_target(merge) and clauses_read_cached_rows(merge)
-        return not (of_source or of_clauses)
+            return Verdict("the table's schema, properties or protocol changed")
+        source = source_dependence(merge)
+        if source.is_unknown:
+            return Verdict(
+                f"its source may hold rows of the table's older version: it reads {source.because}"
+            )
+        of_clauses = clauses_dependence(merge)
+        if of_clauses.is_unknown:
+            return Verdict(
+                f"a subquery may hold rows of the table's older version: it reads "
+                f"{of_clauses.because}"
+            )
     except Exception as error:
         logger.warning("%s: cannot tell whether to merge again: %s", merge.table, said_by(error))
-        return False
+        return Verdict(f"it cannot be told what it reads ({said_by(error)})")
+    return YES
+
+
+def not_redone(lost: CommitConflictError, refusal: str) -> CommitConflictError:
+    """Return the error of a merge whose commit lost and that must not be run again."""
+    return CommitConflictError(
+        f"{lost.problem.rstrip()} The merge was not run again by itself: {refusal}.",
+        table=lost.table,
+        version=lost.version,
+        hint="Compute the source again and run the statement again: it then reads the winning "
+        "commit. A source that is written to a table, or collected into rows, first lets a merge "
+        "run again by itself.",
+        error_class=lost.error_class,
+        sql_state=lost.sql_state,
+    )
 
 
 class KeptSource:
     """Keeps the prepared source from one run of a merge for the next.
 
-    A source that reads the target is prepared anew, since it must read the version that the next
-    run reads. So is one that may give other rows each time it is read.
+    A source that depends on the target is prepared again, since it must read the version that the
+    next run reads. So is one that may give other rows each time it is read.
     """
 
     def __init__(self) -> None:
@@ -126,7 +148,7 @@ class KeptSource:
         if self._kept is None:
             return
         try:
-            is_same = self._kept.gives_same_rows and not source_may_read_target(merge)
+            is_same = self._kept.gives_same_rows and source_dependence(merge).is_none
         except Exception as error:  # it must not hide that the commit lost
             logger.warning("%s: cannot tell what the source reads: %s", merge.table, said_by(error))
             is_same = False

@@ -44,12 +44,15 @@ from deltaweave.delta.jvm.delta_messages import (
 )
 from deltaweave.delta.jvm.errors import condition_and_state, letting_go, said_by, translated
 from deltaweave.delta.jvm.functions import (
+    class_names,
     class_of_delta,
+    expressions_within,
     function,
     function_of_text,
     instances_of,
     json_of,
     made_once,
+    nodes_within,
     setter,
     static_function,
 )
@@ -98,6 +101,7 @@ __all__ = [
     "check_is_classic",
     "check_is_data_frame",
     "check_is_path_or_name",
+    "class_names",
     "class_of_delta",
     "column_named",
     "column_of",
@@ -110,6 +114,7 @@ __all__ = [
     "delta_line",
     "delta_message",
     "expression_of",
+    "expressions_within",
     "function",
     "function_of_text",
     "instances_of",
@@ -125,6 +130,7 @@ __all__ = [
     "letting_go",
     "made_once",
     "map_of_pairs",
+    "nodes_within",
     "option",
     "place_of",
     "plan_text",

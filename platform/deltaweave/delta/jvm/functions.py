@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from deltaweave.delta.jvm.gateway import jvm, seq, text_of
+from deltaweave.delta.jvm.gateway import jvm, seq, seq_of, text_of
 from deltaweave.delta.jvm.names import JavaObject, singleton
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+_TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 
 _MADE: WeakKeyDictionary[SparkContext, dict[str, JavaObject]] = WeakKeyDictionary()
 
@@ -104,6 +106,47 @@ def function_of_text(
     found = owner.getClass().getMethod(method, _types(spark, first.getClass(), text))
     handle = _lookup(spark).unreflect(found).bindTo(owner).bindTo(first)
     return _as(spark, "scala.Function1", handle)
+
+
+def nodes_within(spark: SparkSession, trees: JavaObject) -> JavaObject:
+    """Return all nodes of Spark's trees (plans or expressions), as a Scala Seq.
+
+    Args:
+        spark: The session.
+        trees: The trees, a Scala collection.
+    """
+    view = jvm(spark)
+    found = view.java.util.ArrayList()
+    anything = class_of_delta(spark, "java.lang.Object")
+    add = _lookup(spark).unreflect(found.getClass().getMethod("add", _types(spark, anything)))
+    note = _as(spark, "scala.Function1", add.bindTo(found))
+    kind = class_of_delta(spark, "scala.Function1")
+    visit = class_of_delta(spark, _TREE).getMethod("foreach", _types(spark, kind))
+    gateway: Any = spark.sparkContext._gateway
+    bound = gateway.new_array(view.java.lang.Object, 1)
+    bound[0] = note
+    handle = _lookup(spark).unreflect(visit)
+    visit_with = view.java.lang.invoke.MethodHandles.insertArguments(handle, 1, bound)
+    trees.foreach(_as(spark, "scala.Function1", visit_with))
+    return seq_of(view, found)
+
+
+def expressions_within(spark: SparkSession, plans: JavaObject) -> JavaObject:
+    """Return all nodes of the expressions of plans, without those of their children.
+
+    Args:
+        spark: The session.
+        plans: The plans, a Scala Seq.
+    """
+    of_plan = function(spark, "org.apache.spark.sql.catalyst.plans.QueryPlan", "expressions")
+    return nodes_within(spark, plans.flatMap(of_plan))
+
+
+def class_names(spark: SparkSession, objects: JavaObject) -> set[str]:
+    """Return the full names of the classes of a Scala Seq of objects, without a `$` at the end."""
+    classes = objects.map(function(spark, "java.lang.Object", "getClass")).distinct()
+    names = classes.map(function(spark, "java.lang.Class", "getName")).mkString("\n")
+    return {name.removesuffix("$") for name in str(names).split("\n")} - {""}
 
 
 def setter(spark: SparkSession, owner: str, method: str, value: JavaObject) -> JavaObject:

@@ -19,7 +19,7 @@
 - `num_records`: the number of rows in a file, by its statistics.
 - `arrow_values`: values of Arrow columns in the form in which bounds are compared.
 - `repeated_hours`: the hours that come twice a year in a zone, and partition values in them.
-- `features`: the table features that the engine supports, and the error for the others.
+- `features`: the table features that the engine knows, its answers, and the error for the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from __future__ import annotations
 from deltaweave.delta.log.actions import encoder
 from deltaweave.delta.log.arrow_values import python_values, sorted_values
 from deltaweave.delta.log.catalogs import place_of_new_table
-from deltaweave.delta.log.features import refuse_unsupported
+from deltaweave.delta.log.features import may_rebase, refuse_unsupported
 from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
 from deltaweave.delta.log.file_layout import FileLayout
 from deltaweave.delta.log.file_list import FileList
@@ -74,6 +74,7 @@ __all__ = [
     "is_spelled_as_it_is",
     "key_overlaps",
     "latest",
+    "may_rebase",
     "num_physical_rows_column",
     "parsed",
     "place_of_new_table",

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject, letting_go
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NAME = "mergeMaterializedSource"
 
@@ -67,3 +71,29 @@ def _size(context: JavaObject, rdd_id: int) -> int:
             raise
         return 0  # no block of it is known
     return int(stored.memoryUsed() + stored.diskUsed())
+
+
+def checkpointed(rows: DataFrame) -> DataFrame:
+    """Compute rows once and keep them on the executors, and remember what they are computed from.
+
+    A merge that reads them can then be run again after a lost commit, if that is not the target.
+    """
+    kept = rows.localCheckpoint()
+    rdd = kept._jdf.queryExecution().analyzed().rdd()
+    _origins(rows.sparkSession).put(rdd, rows._jdf.queryExecution().analyzed())
+    return kept
+
+
+def origin_of(spark: SparkSession, rdd: JavaObject) -> JavaObject | None:
+    """Return the plan of the rows that `checkpointed` keeps in an RDD; None for other RDDs."""
+    return _origins(spark).get(rdd)
+
+
+def _origins(spark: SparkSession) -> JavaObject:
+    """The plans by RDD, for as long as the JVM keeps these."""
+
+    def make() -> JavaObject:
+        util = jvm_.jvm(spark).java.util
+        return util.Collections.synchronizedMap(util.WeakHashMap())
+
+    return jvm_.made_once(spark, "plans of checkpoints", make)

@@ -1,8 +1,6 @@
-"""The plan of a source: whether it gives the same rows again, and what it reads."""
+"""The plan of a source: whether it gives the same rows again, and how many they may be."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,18 +14,6 @@ from deltaweave.delta.statement import ResolvedMerge
 _IGNORING_FILES = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 _FORCE_UNREADABLE = (
     "spark.databricks.delta.merge.forceSourceMaterializationWithUnreadableFilesConfig"
-)
-_DELTA_INDEX = "org.apache.spark.sql.delta.files.TahoeFileIndex"
-# Rows that the plan itself holds or makes, and references to plans that are searched, too.
-_OF_NO_TABLE = frozenset(
-    {
-        "LocalRelation",
-        "LogicalRDD",
-        "OneRowRelation",
-        "Range",
-        "ResolvedInlineTable",
-        "CTERelationRef",
-    }
 )
 OPERATORS = "NON_DETERMINISTIC_SOURCE_OPERATORS"
 _FORCE_CACHED = "spark.databricks.delta.merge.materializeCachedSource"
@@ -70,57 +56,6 @@ def reason_to_materialize(merge: ResolvedMerge, *, through_views: bool = False) 
 def is_cached(merge: ResolvedMerge) -> bool:
     """Whether Spark would read a part of the source from its cache."""
     return reads_cached_rows(merge.node, merge.source)
-
-
-def source_may_read_target(merge: ResolvedMerge) -> bool:
-    """Whether the source reads the target's table, or something of which that cannot be told."""
-    plan = merge.source_plan
-    return _may_read_target(merge, (plan, *jvm_.iterate(plan.subqueriesAll())))
-
-
-def clauses_may_read_target(merge: ResolvedMerge) -> bool:
-    """The same of the subqueries of clauses and of the ON condition."""
-    return _may_read_target(merge, _subqueries_of_clauses(merge))
-
-
-def clauses_read_cached_rows(merge: ResolvedMerge) -> bool:
-    """Whether Spark would read a part of these subqueries from its cache."""
-    return any(
-        reads_cached_rows(merge.node, jvm_.data_frame_of_plan(merge.spark, plan))
-        for plan in _subqueries_of_clauses(merge)
-    )
-
-
-def _subqueries_of_clauses(merge: ResolvedMerge) -> list[JavaObject]:
-    # The statement's node has no children for Spark: those of the source are not among them.
-    return list(jvm_.iterate(merge.node.subqueriesAll()))
-
-
-def _may_read_target(merge: ResolvedMerge, plans: Sequence[JavaObject]) -> bool:
-    return any(
-        not _reads_elsewhere(merge, leaf)
-        for plan in plans
-        for leaf in jvm_.iterate(plan.collectLeaves())
-    )
-
-
-def _reads_elsewhere(merge: ResolvedMerge, leaf: JavaObject) -> bool:
-    """Whether a leaf of a plan is known to read no file of the target."""
-    if leaf.getClass().getSimpleName() in _OF_NO_TABLE:
-        return True
-    if leaf.getClass().getSimpleName() != "LogicalRelation":
-        return False
-    relation = leaf.relation()
-    if not jvm_.is_a(merge.spark, relation, FILE_RELATION):
-        return False
-    index = relation.location()
-    if jvm_.is_a(merge.spark, index, _DELTA_INDEX):
-        return not index.deltaLog().isSameLogAs(merge.target_log)
-    target = f"{merge.location.rstrip('/')}/"
-    return not any(
-        f"{path.toString().rstrip('/')}/".startswith(target)
-        for path in jvm_.iterate(index.rootPaths())
-    )
 
 
 def estimated_bytes(rows: DataFrame) -> int:

@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -51,7 +52,7 @@ LAYOUTS: dict[str, dict[str, str]] = {
         "delta.enableRowTracking": "true",
     },
     "mapping": {"delta.columnMapping.mode": "name"},
-    "constraint": {"delta.constraints.small": "v < 1000000"},
+    "constraint": {},
     "vectors of a serializable table": {
         "delta.enableDeletionVectors": "true",
         "delta.isolationLevel": "Serializable",
@@ -99,7 +100,7 @@ RIVALS: dict[str, tuple[str, ...]] = {
     "a delete of all": ("DELETE FROM {t}",),
     "a compaction": ("OPTIMIZE {t}",),
     "a delete and a compaction": ("DELETE FROM {t} WHERE k = 3", "OPTIMIZE {t}"),
-    "an older version": ("RESTORE {t} TO VERSION AS OF 0",),
+    "an older version": ("RESTORE {t} TO VERSION AS OF {before}",),
     "other rows": ("INSERT OVERWRITE {t} VALUES (1, 11, 'a'), (9, 99, 'b')",),
     "a merge": (
         "MERGE INTO {t} t USING (SELECT 1 AS k, 17 AS v, 'b' AS p UNION ALL SELECT 10, 7, 'a') s "
@@ -107,7 +108,9 @@ RIVALS: dict[str, tuple[str, ...]] = {
     ),
     "a new column": ("ALTER TABLE {t} ADD COLUMNS (w INT)",),
     "a property": ("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '77')",),
-    "another table": (),
+    "another table": (
+        "CREATE OR REPLACE TABLE {t} USING delta AS SELECT 1 AS k, 11 AS v, 'a' AS p",
+    ),
 }
 
 
@@ -126,8 +129,8 @@ class Place:
         return rows.selectExpr("k", "v + 1 AS v", "p")
 
     def delta(self) -> DataFrame:
-        path = str(self.folder / "source")
-        write_table(self.spark, path, self.rows, SCHEMA)
+        path = f"{self.target}_source"
+        deltalake.write_deltalake(path, self.arrow())
         return self.spark.read.format("delta").load(path)
 
     def files(self) -> str:
@@ -239,17 +242,21 @@ class Stage:
         template = self._folder / name
         if not template.exists():
             setup = ["UPDATE {target} SET v = v + 1 WHERE k IN (4, 5)"]
-            by = ["p"] if case.partitioned else []
+            if case.layout == "constraint":
+                setup.insert(0, "ALTER TABLE {target} ADD CONSTRAINT small CHECK (v < 1000000)")
+            made = self.folder() / "table"
             write_table(
                 self.spark,
-                str(template),
+                str(made),
                 ROWS,
                 SCHEMA,
+                ddl=SCHEMA,
                 files=case.files,
-                partition_by=by,
+                partition_by=["p"] if case.partitioned else [],
                 properties=case.properties,
                 setup=setup,
             )
+            shutil.copytree(made, template)
         shutil.copytree(template, path)
         return str(path)
 
@@ -307,13 +314,10 @@ def _compare(spark: SparkSession, case: Case, folder: Path, stage: Stage) -> boo
 
 
 def act(spark: SparkSession, path: str, rivals: tuple[str, ...]) -> None:
+    before = newest_version(path) - 1
     for name in rivals:
         for statement in RIVALS[name]:
-            spark.sql(statement.format(t=f"delta.`{path}`"))
-        if name == "another table":
-            shutil.rmtree(path)
-            setup = ["UPDATE {target} SET v = 1 WHERE k = 1"]
-            write_table(spark, path, ROWS[:2], SCHEMA, setup=setup)
+            spark.sql(statement.format(t=f"delta.`{path}`", before=before))
 
 
 def rows_of(spark: SparkSession, path: str) -> list[str]:

@@ -48,7 +48,8 @@ ROW_FUNCTIONS = (
         """
         Alias AttributeReference Between CaseWhen Cast CheckOverflow Coalesce If KnownNotNull
         KnownNullable LambdaFunction Literal NamedLambdaVariable NullIf NullIfZero Nvl Nvl2
-        OuterReference SortOrder TryEval TypeOf UpCast ZeroIfNull
+        CommonExpressionDef CommonExpressionRef OuterReference SortOrder TryEval TypeOf
+        TypedNullLiteral UpCast With ZeroIfNull
         And AtLeastNNonNulls EqualNull EqualNullSafe EqualTo GreaterThan GreaterThanOrEqual ILike
         In InSet IsNaN IsNotNull IsNull LessThan LessThanOrEqual Like LikeAll LikeAny NaNvl Not
         NotLikeAll NotLikeAny Or RLike

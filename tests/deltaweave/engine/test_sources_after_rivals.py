@@ -242,11 +242,22 @@ CONFLICTS: dict[str, Source] = {
 }
 TELLING = {
     "rows of a list",
-    "a Python function",
     "the target",
     "an RDD of the target",
     "a checkpoint",
     "the target's files by a link",
+}
+# The other cases are much like one of these.
+SLOW = {
+    "rows of a list in an RDD",
+    "functions of a query",
+    "our checkpoint",
+    "a Python function",
+    "a view of a Delta table",
+    "an RDD of a join with the target",
+    "an RDD of a Python function",
+    "the target by another path",
+    "the target's change feed",
     "a data source in Python",
 }
 
@@ -262,9 +273,9 @@ def place(spark: SparkSession, tmp_path: Path) -> Iterator[Place]:
 
 
 def cases(names: Any) -> list[Any]:
-    return [
-        pytest.param(name, marks=() if name in TELLING else pytest.mark.minutes) for name in names
-    ]
+    rare = dict.fromkeys(SLOW, pytest.mark.minutes)
+    marks = rare | dict.fromkeys(TELLING, ())
+    return [pytest.param(name, marks=marks.get(name, pytest.mark.full_matrix)) for name in names]
 
 
 def merged_after_a_rival(

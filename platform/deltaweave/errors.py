@@ -15,6 +15,8 @@ DeltaweaveError
 ├── ConstraintViolationError     Terminal   a changed row breaks a constraint of the target
 ├── SchemaChangedError           Transient  the target's schema changed after resolving
 ├── CommitConflictError          Transient  another writer's commit won
+├── TableLockedError             Transient  another commit held the table's lock for too long
+├── LockFileError                Terminal   the table's lock file cannot be used
 ├── OutOfOrderError              Terminal   partitions would be merged in the wrong order
 ├── CommitStateUnknownError      Terminal   the commit failed, and may have landed all the same
 ├── LimitExceededError           Terminal   more than a limit of Spark or the machine allows
@@ -24,6 +26,8 @@ DeltaweaveError
 The type says whether to retry: catch `Transient` to retry, `Terminal` to give up. Every error has
 its arguments as attributes. Every message says what happened, to which table, in which operation,
 what state the data is in, and what to do next.
+
+The module is above 300 lines because it is the one place of all errors.
 """
 
 from __future__ import annotations
@@ -219,6 +223,56 @@ class SchemaChangedError(DeltaweaveError, Transient):
 
 class CommitConflictError(DeltaweaveError, Transient):
     """Another writer committed a change that this merge should have seen."""
+
+
+class TableLockedError(DeltaweaveError, Transient):
+    """Another process or thread held the lock of a table on a disk for too long.
+
+    Attributes:
+        holder: Who holds the lock, as far as it is known.
+        lock_file: The lock's file, which must stay where it is.
+        waited_seconds: How long the commit waited.
+    """
+
+    def __init__(
+        self,
+        holder: str,
+        *,
+        table: str,
+        operation: str,
+        lock_file: str,
+        waited_seconds: float,
+        setting: str,
+    ) -> None:
+        self.holder = holder
+        self.lock_file = lock_file
+        self.waited_seconds = waited_seconds
+        super().__init__(
+            f"the table's lock was not free within {waited_seconds:.1f} s: {holder} holds it.",
+            table=table,
+            operation=operation,
+            hint="Run it again once that commit has ended; if its process hangs, end the process, "
+            f"which releases the lock. Do not delete {lock_file}. To wait longer, raise {setting}.",
+        )
+
+
+class LockFileError(DeltaweaveError, Terminal):
+    """Something is in the place of a table's lock file that cannot serve as one.
+
+    Attributes:
+        lock_file: The lock's file.
+    """
+
+    def __init__(self, problem: str, *, table: str, operation: str, lock_file: str) -> None:
+        self.lock_file = lock_file
+        super().__init__(
+            f"the table's lock cannot be taken: {problem}.",
+            table=table,
+            operation=operation,
+            hint="All users who may write to the file's directory must be able to open it for "
+            f"reading and writing. While nothing writes to the table, delete {lock_file}: the next "
+            "commit creates it with the right permissions.",
+        )
 
 
 class OutOfOrderError(DeltaweaveError, Terminal):

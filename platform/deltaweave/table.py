@@ -6,6 +6,7 @@ The module is above 300 lines because half of it documents the public methods of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
@@ -399,7 +400,7 @@ class Table:
         index = wanted_index(self.snapshot(), column, self.path_or_name)
         with translated(self.path_or_name, operation="indexing keys", commits=True):
             if index.table.setting(KEY_INDEX_PROPERTY) != column:
-                with alone_on_local_disk(self.location()):
+                with self._alone("indexing keys"):
                     self.spark.sql(
                         f"ALTER TABLE {self._name} "
                         f"SET TBLPROPERTIES ('{KEY_INDEX_PROPERTY}' = {literal(column)})"
@@ -447,7 +448,7 @@ class Table:
         check_partition_times(self.spark, metadata, table=self.path_or_name, operation="DELETE")
         with (
             translated(self.path_or_name, operation="DELETE", commits=True),
-            alone_on_local_disk(self.location()),
+            self._alone("DELETE"),
         ):
             self.spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
 
@@ -462,6 +463,12 @@ class Table:
         with translated(self.path_or_name, operation="OPTIMIZE", commits=True):
             where = rewritable_partitions(self.snapshot())
             self.spark.sql(f"OPTIMIZE {self._name}{where}")
+
+    def _alone(self, operation: str) -> AbstractContextManager[None]:
+        """Hold the lock of its directory, where that is on a disk."""
+        return alone_on_local_disk(
+            self.spark, self.location(), table=self.path_or_name, operation=operation
+        )
 
     @property
     def _is_path(self) -> bool:

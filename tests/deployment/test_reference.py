@@ -15,6 +15,7 @@ import deltaweave
 from dagster_deltaweave.metadata.metadata_entries import MERGE_COUNTS, PHASE_TIMES, WRITE_COUNTS
 from dagster_deltaweave.tables.metadata_declarations import _ENTRIES
 from deltaweave import errors
+from deltaweave.delta.commit.local_disk import DEFAULT_LOCK_TIMEOUT_SECONDS, LOCK_TIMEOUT
 from deltaweave.engine import limits
 from deltaweave.engine.report.result import _NAMES_BY_ATTRIBUTE, MERGE_METRICS
 
@@ -138,6 +139,7 @@ def test_the_page_of_settings_has_the_defaults_of_the_code() -> None:
     assert read.keys() == {f"{of_merges}.onDriver", f"{of_merges}.rewriteInPlace"}
     assert {key: shown[key] for key in read} == read
     assert int(shown[f"{of_merges}.maxCommitAttempts"]) == limits.DEFAULT_COMMIT_ATTEMPTS
+    assert int(shown[LOCK_TIMEOUT]) == DEFAULT_LOCK_TIMEOUT_SECONDS
     assert float(shown[f"{of_merges}.maxMarkedFraction"]) == limits.DEFAULT_MAX_MARKED_FRACTION
 
 

@@ -127,5 +127,10 @@ def _enable_widening(table: Table) -> None:
         [detail] = table.spark.sql(f"DESCRIBE DETAIL {target}").collect()
         if detail.properties.get(TYPE_WIDENING, "false").lower() != "true":
             set_property = f"SET TBLPROPERTIES ('{TYPE_WIDENING}' = 'true')"
-            with alone_on_local_disk(table.location()):
+            with alone_on_local_disk(
+                table.spark,
+                table.location(),
+                table=table.path_or_name,
+                operation="enabling type widening",
+            ):
                 table.spark.sql(f"ALTER TABLE {target} {set_property}")

@@ -57,7 +57,8 @@ def commit_changes(
         logger.info("%s: nothing changed, nothing committed", transaction.merge.table)
         return Commit(transaction, changes, metrics, Committed(None))
     tried = Followed(transaction, changes)
-    with TableLock(transaction.data_path) as lock:
+    merge = transaction.merge
+    with TableLock(merge.spark, transaction.data_path, table=merge.table) as lock:
         while True:
             attempts.made += 1
             try:

@@ -43,6 +43,7 @@ from deltaweave.engine.find import files_by_conditions, hold_match, moved_matche
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.terms import Terms
 from deltaweave.engine.write import Changes, Strategy, change_moved_rows, why_not_moved
+from deltaweave.errors import LockFileError, TableLockedError
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +101,8 @@ def followed(
         lock.release()
         logger.info("%s: the merge cannot follow version %d: %s", table, lost.version, reason)
         return None
+    except (TableLockedError, LockFileError):
+        raise
     except Exception as error:
         lock.release()
         logger.warning("%s: cannot tell what other commits changed: %s", table, said_by(error))

@@ -103,7 +103,10 @@ class Tombstones:
         """Remove old deletes and compact the files, unless a concurrent batch does."""
         try:
             self.kept_in.delete(long_ago)
-            with alone_on_local_disk(self.kept_in.location()):
+            kept_in = self.kept_in
+            with alone_on_local_disk(
+                kept_in.spark, kept_in.location(), table=kept_in.path_or_name, operation="OPTIMIZE"
+            ):
                 self.kept_in.compact()
         except CommitConflictError:
             logger.info("%s is tidied by another batch", self.kept_in)

@@ -9,7 +9,9 @@
 - `table_creation`: creates tables, also when several writers do so at once.
 - `analysis_checks`: checks that the table has not changed since the statement was resolved.
 - `transaction_ids`: the idempotency pairs (application id, version) that a table holds.
-- `local_disk`: lets one commit at a time through to a table on a local disk.
+- `local_disk`: lets one commit at a time through to a table on a disk.
+- `lock_file`: the file that it locks, and the record of who holds the lock.
+- `mounts`: whether a lock also excludes other hosts.
 - `commit_call`: calls Delta's commit, and finds out whether a failed call committed.
 - `after_commit`: steps after a commit, whose failures are warnings.
 - `uncommitted_files`: deletes the files of a write that failed before its commit.

@@ -63,11 +63,14 @@ def committed(
 
     Raises:
         CommitConflictError: Another commit changed what the transaction read.
+        TableLockedError: Another commit held the table's lock for too long.
         CommitStateUnknownError: The commit failed, and the log cannot be read.
         DeltaweaveError: Anything else that kept it from being committed.
     """
     permit: SimpleQueue[bool] = SimpleQueue()
-    lock = TableLock(data_path(log)) if held is None else held.handed_over()
+    if held is None:
+        held = TableLock(spark, data_path(log), table=table, operation=operation)
+    lock = held.handed_over()
     future = None
     try:
         # An interrupt ends the wait for the lock: nothing is committed yet.

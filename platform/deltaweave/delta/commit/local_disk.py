@@ -1,27 +1,53 @@
-"""Lets one commit at a time through to a table on a local disk, among processes and threads.
+"""Lets one commit at a time through to a table on a disk, among processes, threads and hosts.
 
 Delta's log store looks whether a version's file exists, and then renames its own file to that name.
-On a local disk, a rename replaces a file that came in between, so two processes could both believe
-that they wrote the version, and one commit would be lost. Other storage refuses the second file.
+On a disk, a rename replaces a file that came in between, so two processes could both believe that
+they wrote the version, and one commit would be lost. Other storage refuses the second file.
 
-The lock is `flock` on the table's directory: no file is left, and the system releases the lock of a
-process that is killed, once the processes that it forked meanwhile have ended too. Only deltaweave
-takes it. It is not reentrant: code that holds it must not commit to the same table in another call.
+The lock is `flock` on a hidden file in the table's log (`lock_file`), which stays there. No reader
+of Delta's log lists it, since its name sorts before those of versions. The creation of a table
+locks a file beside its directory and deletes it afterwards: Delta creates tables only in empty
+directories. If a process is killed, the system releases its lock as soon as the processes that it
+forked meanwhile have ended too.
+
+Only deltaweave takes the lock. It is not reentrant: code that holds it must not commit to the same
+table in another call.
 """
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import logging
+import math
 import os
+import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deltaweave.delta.commit.lock_file import LockFile, UnusableLockFileError
+from deltaweave.delta.commit.mounts import doubt_about_hosts
+from deltaweave.errors import LockFileError, StatementError, TableLockedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 10
+LOCK_TIMEOUT = "spark.deltaweave.commit.lockTimeoutSeconds"
+"""How long a commit waits for the lock of a table on a disk."""
+
+DEFAULT_LOCK_TIMEOUT_SECONDS = 600
+_LOCK = ".deltaweave.lock"
+_MAX_NAME = (
+    50  # characters: file systems allow 255 bytes, and tables whose names begin alike may wait
+)
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.001, 0.05
+# Another user's new lock file is open to its creator alone for a moment.
+_SECONDS_TO_ADMIT_WRITERS = 2
 
 
 def local_directory(location: str) -> Path | None:
@@ -37,41 +63,25 @@ def local_directory(location: str) -> Path | None:
     return Path("/" + path.lstrip("/")) if scheme.lower() == "file" else None
 
 
-@contextmanager
-def alone_on_local_disk(
-    location: str, *, make_directory: Callable[[], object] | None = None
-) -> Iterator[None]:
-    """Hold the lock of a table while the block runs, where the table lies on a local disk.
-
-    Where the directory cannot be opened or locked, the block runs without the lock.
-
-    Args:
-        location: The directory of the table, as `local_directory` takes it.
-        make_directory: Makes the directory, if there need not be one yet.
-    """
-    directory = local_directory(location)
-    descriptor = None if directory is None else _locked(directory, make_directory)
-    try:
-        yield
-    finally:
-        if descriptor is not None:
-            # A child process that was forked meanwhile has the descriptor too: closing is not
-            # enough.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
-
-
 class TableLock:
     """The lock of a table, which is taken and released in turn; the block's end releases it.
 
-    On other storage than a local disk, there is none to take.
+    On other storage than a disk, there is none to take. Where the directory may not be written or
+    does not have locks, it is taken without one, and the log says so.
 
     Attributes:
         location: The directory of the table, as `local_directory` takes it.
+        table: What messages call the table.
+        operation: What messages call the operation.
     """
 
-    def __init__(self, location: str) -> None:
+    def __init__(
+        self, spark: SparkSession, location: str, *, table: str, operation: str = "MERGE"
+    ) -> None:
         self.location = location
+        self.table = table
+        self.operation = operation
+        self._spark = spark
         self._held: ExitStack | None = None
 
     def __enter__(self) -> TableLock:
@@ -81,11 +91,33 @@ class TableLock:
         self.release()
 
     def take(self) -> None:
-        """Take it, unless it is taken."""
+        """Take it, unless it is taken; an interrupt ends the wait.
+
+        Raises:
+            TableLockedError: Another commit held it for longer than the session's limit.
+            LockFileError: Something else is in the place of the lock file.
+        """
+        directory = local_directory(self.location)
         if self._held is None:
-            with ExitStack() as taken:
-                taken.enter_context(alone_on_local_disk(self.location))
-                self._held = taken.pop_all()
+            self._held = ExitStack()
+            if directory is not None:
+                self._take(directory / "_delta_log" / _LOCK, None)
+
+    def take_for_creation(self, make_directory: Callable[[], object]) -> None:
+        """Take the lock of a table that is to be created, and delete its file at the release.
+
+        Args:
+            make_directory: Makes the table's directory if there is none.
+
+        Raises:
+            TableLockedError: See `take`.
+            LockFileError: See `take`.
+        """
+        directory = local_directory(self.location)
+        self._held = ExitStack()
+        if directory is not None:
+            name = f".{directory.name[:_MAX_NAME]}{_LOCK}"
+            self._take(directory.parent / name, make_directory)
 
     def release(self) -> None:
         """Release it, if it is taken."""
@@ -95,54 +127,148 @@ class TableLock:
 
     def handed_over(self) -> TableLock:
         """Another lock of the table, taken if this one is, which then is not any more."""
-        other = TableLock(self.location)
+        other = TableLock(self._spark, self.location, table=self.table, operation=self.operation)
         other._held, self._held = self._held, None
         return other
 
-
-def _locked(directory: Path, make_directory: Callable[[], object] | None) -> int | None:
-    """The descriptor of the locked directory, or None where it cannot be locked."""
-    try:
-        for _ in range(_ATTEMPTS):
-            descriptor = _attempt(directory, make_directory)
-            if descriptor is not None:
-                return descriptor
-        why = f"it was replaced {_ATTEMPTS} times"
-    except Exception as error:  # no permission, or a file system without locks
-        why = str(error).partition("\n")[0]
-    _say_unlocked(directory, why)
-    return None
-
-
-def _attempt(directory: Path, make_directory: Callable[[], object] | None) -> int | None:
-    """The descriptor of the locked directory; None if the directory was removed or replaced."""
-    if make_directory is not None:
-        make_directory()
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        return descriptor if _is_locked(descriptor, directory) else None
-    except FileNotFoundError:
-        if make_directory is None:
+    def _take(self, path: Path, make_directory: Callable[[], object] | None) -> None:
+        assert self._held is not None
+        try:
+            locked = self._locked(path, make_directory)
+            _warn_of_other_hosts(path.parent)
+            self._held.callback(locked.release, remove=make_directory is not None)
+        except _WithoutLockError as why:
+            _say_unlocked(path.parent, str(why))
+        except BaseException:
+            self._held = None
             raise
-        return None
+
+    def _locked(self, path: Path, make_directory: Callable[[], object] | None) -> LockFile:
+        """The locked file, as soon as no other holds the lock."""
+        began, limit, pause = time.monotonic(), None, _SHORTEST_PAUSE_SECONDS
+        while True:
+            waited = time.monotonic() - began
+            try:
+                locked = _attempt(path, make_directory)
+            except UnusableLockFileError as why:
+                raise self._unusable(path, str(why)) from why
+            except PermissionError as why:
+                locked = None
+                if waited > _SECONDS_TO_ADMIT_WRITERS:
+                    raise self._unusable(path, f"{path} may not be opened: {why}") from why
+            if locked is not None:
+                return locked
+            if limit is None:
+                limit = self._limit_seconds()
+                holder = _holder(path)
+                logger.info("%s: waits for a commit of %s", path.parent, holder)
+            if waited >= limit:
+                raise self._timed_out(path, waited, limit)
+            time.sleep(min(pause * random.uniform(0.5, 1.5), max(limit - waited, 0)))
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _limit_seconds(self) -> float:
+        given = self._spark.conf.get(LOCK_TIMEOUT, None)
+        try:
+            limit = float(DEFAULT_LOCK_TIMEOUT_SECONDS if given is None else given)
+        except ValueError:
+            limit = math.nan
+        if not limit >= 0:
+            raise StatementError(
+                f"{LOCK_TIMEOUT} is {given!r}, which is not a number of seconds.",
+                table=self.table,
+                operation=self.operation,
+            )
+        return limit
+
+    def _timed_out(self, path: Path, waited: float, limit: float) -> TableLockedError:
+        return TableLockedError(
+            _holder(path),
+            table=self.table,
+            operation=self.operation,
+            lock_file=str(path),
+            waited_seconds=waited,
+            setting=f"{LOCK_TIMEOUT} ({limit:g} s)",
+        )
+
+    def _unusable(self, path: Path, problem: str) -> LockFileError:
+        return LockFileError(
+            problem, table=self.table, operation=self.operation, lock_file=str(path)
+        )
 
 
-def _is_locked(descriptor: int, directory: Path) -> bool:
-    """Lock a directory; False, and closed, if another one has taken its place meanwhile."""
+@contextmanager
+def alone_on_local_disk(
+    spark: SparkSession, location: str, *, table: str, operation: str
+) -> Iterator[None]:
+    """Hold the lock of a table while the block runs; see `TableLock`.
+
+    Args:
+        spark: The session, whose setting limits the wait.
+        location: The directory of the table, as `local_directory` takes it.
+        table: What messages call the table.
+        operation: What messages call the operation.
+    """
+    with TableLock(spark, location, table=table, operation=operation) as lock:
+        lock.take()
+        yield
+
+
+class _WithoutLockError(Exception):
+    """Why no lock can be had."""
+
+
+def _attempt(path: Path, make_directory: Callable[[], object] | None) -> LockFile | None:
+    """The locked file; None if another holds the lock, or the file was replaced."""
+    try:
+        if make_directory is not None:
+            make_directory()
+    except Exception as error:  # Hadoop's: the table cannot be created either
+        raise _WithoutLockError(str(error).partition("\n")[0]) from error
+    try:
+        file = LockFile(path)
+    except FileNotFoundError as error:
+        if make_directory is not None:
+            return None  # the directory was removed meanwhile
+        raise _WithoutLockError(str(error)) from error
+    except OSError as error:
+        may_write = os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True)
+        if error.errno == errno.EROFS or (isinstance(error, PermissionError) and not may_write):
+            # Delta's commit is refused too.
+            raise _WithoutLockError(str(error)) from error
+        if isinstance(error, PermissionError):
+            raise
+        raise UnusableLockFileError(f"{path} cannot be opened: {error}") from error
     is_locked = False
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logger.info("%s: waits for a commit of another process or thread", directory)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        is_locked = os.path.samestat(os.fstat(descriptor), os.stat(directory))
-        return is_locked
+        is_locked = file.lock()
+        return file if is_locked else None
+    except OSError as error:
+        raise _WithoutLockError(str(error)) from error
     finally:
         if not is_locked:
-            os.close(descriptor)
+            file.close()
+
+
+def _holder(path: Path) -> str:
+    """Who holds the lock now, as far as it is known."""
+    try:
+        file = LockFile(path)
+    except (OSError, UnusableLockFileError):
+        return "another process or thread"
+    try:
+        return file.holder()
+    finally:
+        file.close()
 
 
 @cache  # which says it once for each directory
 def _say_unlocked(directory: Path, why: str) -> None:
-    logger.info("%s: commits without a lock among processes: %s", directory, why)
+    logger.warning("%s: commits without a lock among processes: %s", directory, why)
+
+
+@cache
+def _warn_of_other_hosts(directory: Path) -> None:
+    why = doubt_about_hosts(directory)
+    if why is not None:
+        logger.warning("%s: other hosts may commit at the same moment: %s", directory, why)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.commit.local_disk import alone_on_local_disk, local_directory
+from deltaweave.delta.commit.local_disk import TableLock, alone_on_local_disk, local_directory
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import TableSnapshot, place_of_new_table
 from deltaweave.delta.releases import replace_operation
@@ -97,7 +97,7 @@ def create_table(
         created = created.comment(wanted.description)
     for key, value in wanted.properties_at(0).items():
         created = created.property(key, value)
-    with _alone_in(spark, place):
+    with _alone_in(spark, place, path or ".".join(parts)):
         created.execute()
 
 
@@ -109,22 +109,23 @@ def _place(spark: SparkSession, path: str | None, parts: Sequence[str]) -> JavaO
 
 
 @contextmanager
-def _alone_in(spark: SparkSession, place: JavaObject) -> Iterator[None]:
+def _alone_in(spark: SparkSession, place: JavaObject, table: str) -> Iterator[None]:
     """Hold the lock of a directory, which is made for it, and removed if the block fails."""
     files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     location = str(files.makeQualified(place).toString())
     directory = local_directory(location)
     ours = [] if directory is None else [directory, *directory.parents]
     ours = [each for each in ours if not os.path.exists(each)]
-    # Hadoop makes it with the permissions that Delta's own directories have.
-    with alone_on_local_disk(location, make_directory=lambda: files.mkdirs(place)):
-        try:
+    try:
+        with TableLock(spark, location, table=table, operation="creation") as lock:
+            # Hadoop makes it with the permissions that Delta's own directories have.
+            lock.take_for_creation(lambda: files.mkdirs(place))
             yield
-        except Exception:
-            for each in ours:
-                with suppress(OSError):  # another writer has put something there
-                    each.rmdir()
-            raise
+    except Exception:
+        for each in ours:
+            with suppress(OSError):  # another writer has put something there
+                each.rmdir()
+        raise
 
 
 def is_unwritten(table: TableSnapshot) -> bool:
@@ -182,5 +183,6 @@ def make_anew(table: TableSnapshot, wanted: WantedTable) -> None:
     )
     transaction.updateMetadataForNewTableInReplace(metadata)
     operation = replace_operation(table.spark, metadata)
-    with alone_on_local_disk(table.data_path):
+    name = str(before.name() or table.data_path)
+    with alone_on_local_disk(table.spark, table.data_path, table=name, operation="replacement"):
         transaction.commit(jvm_.seq(view, []), operation, jvm_.scala_map(view, {}))

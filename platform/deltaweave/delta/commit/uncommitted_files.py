@@ -19,7 +19,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.written_files import CHANGE_FEED
 from deltaweave.delta.jvm import JavaObject, letting_go
 from deltaweave.delta.log import FileList
-from deltaweave.errors import CommitConflictError
+from deltaweave.errors import CommitConflictError, LockFileError, TableLockedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 # Delta's writer reads it from the local properties of its task, as any Spark setting.
 _PREFIX = "spark.databricks.delta.testOnly.dataFileNamePrefix"
+
+_BEFORE_ANY_COMMIT = (CommitConflictError, TableLockedError, LockFileError)
 
 
 @dataclass
@@ -77,7 +79,7 @@ class OwnFiles:
         try:
             yield
         except Exception as error:
-            is_known = not self.is_committing or isinstance(error, CommitConflictError)
+            is_known = not self.is_committing or isinstance(error, _BEFORE_ANY_COMMIT)
             if self.may_exist and is_known:
                 self.delete_all()
             raise

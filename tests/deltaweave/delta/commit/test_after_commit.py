@@ -194,7 +194,7 @@ def test_an_interrupt_waits_for_the_commit_and_the_log_says_what_became_of_it(
 @pytest.fixture(params=[False, True], ids=["free", "held"])
 def held(table: Table, request: pytest.FixtureRequest) -> TableLock:
     """The table's lock, which the caller of the commit may hold already."""
-    lock = TableLock(table.location())
+    lock = TableLock(table.spark, table.location(), table="t")
     if request.param:
         lock.take()
     return lock

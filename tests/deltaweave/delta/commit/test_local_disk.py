@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from deltaweave import Table, errors
-from deltaweave.delta.commit import local_disk
-from deltaweave.delta.commit.local_disk import alone_on_local_disk
+from deltaweave.delta.commit.local_disk import LOCK_TIMEOUT
 from tests.builders import frame, write_table
-from tests.locks import Waits, is_free, waits_for_locks
-from tests.oracles import newest_version
-
-HOLDER = """
-import fcntl, os, sys
-fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def held_by_another_process(directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """Hold a directory's lock in another process, which is killed when the block ends."""
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(directory)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        try:
-            yield holder
-        finally:
-            holder.kill()
+from tests.locks import (
+    Waits,
+    held_by_another_process,
+    is_free,
+    lock_file,
+    lock_file_of_creation,
+    waits_for_locks,
+)
+from tests.oracles import configured, newest_version
 
 
 @pytest.fixture
@@ -67,14 +46,14 @@ def test_a_commit_waits_for_the_lock_of_its_table_and_of_no_other(
         write_table(spark, str(each), [(1, 10)], "k INT, v INT")
     rows = frame(spark, [(2, 20)], "k INT, v INT")
     with ThreadPoolExecutor(1) as pool:
-        with held_by_another_process(path):
+        with held_by_another_process(lock_file(path)):
             merge = Table(spark, str(path)).merge(rows, on="t.k = s.k")
             future = begun(waits, pool, merge.when_not_matched_insert_all().execute)
             assert newest_version(str(path)) == 0
             assert Table(spark, str(other)).write(rows, "append").version == 1
         future.result()  # the other process was killed
     assert newest_version(str(path)) == 1
-    assert waits.waited_for == [str(path)]
+    assert waits.waited_for == [str(path / "_delta_log")]
     assert is_free(path)
 
 
@@ -85,12 +64,13 @@ def test_creating_a_table_waits_for_another_creator(
     path.mkdir(parents=True)
     table = Table(spark, str(path))
     with ThreadPoolExecutor(1) as pool:
-        with held_by_another_process(path):
+        with held_by_another_process(lock_file_of_creation(path)):
             future = begun(waits, pool, lambda: table.create_if_missing("k INT"))
             assert not (path / "_delta_log").exists()
         future.result()
     assert table.version() == 0
     assert is_free(path)
+    assert not lock_file_of_creation(path).exists()
 
 
 def test_a_table_of_the_catalog_is_created_under_the_lock_of_its_directory(
@@ -103,7 +83,7 @@ def test_a_table_of_the_catalog_is_created_under_the_lock_of_its_directory(
         path.mkdir(parents=True)
         table = Table(spark, "local_disk.t")
         with ThreadPoolExecutor(1) as pool:
-            with held_by_another_process(path):
+            with held_by_another_process(lock_file_of_creation(path)):
                 future = begun(waits, pool, lambda: table.create_if_missing("k INT"))
             future.result()
         assert table.location() == f"file:{path}"
@@ -130,52 +110,71 @@ def test_a_commit_that_fails_releases_the_lock(spark: SparkSession, tmp_path: Pa
     assert is_free(path)
 
 
-def test_threads_take_turns_and_an_error_releases_the_lock(tmp_path: Path) -> None:
-    inside: list[int] = []
-
-    def alone(number: int) -> None:
-        with alone_on_local_disk(f"file:{tmp_path}"):
-            inside.append(number)
-            assert inside == [number]
-            inside.clear()
-            raise ValueError
-
-    with ThreadPoolExecutor(8) as pool:
-        futures = [pool.submit(alone, number) for number in range(64)]
-    assert {type(future.exception()) for future in futures} == {ValueError}
-    assert is_free(tmp_path)
-
-
-def test_a_directory_that_takes_the_place_of_a_locked_one_is_locked_in_turn(
-    tmp_path: Path, waits: Waits
+# A time limit, and what runs under the lock.
+@pytest.mark.parametrize("operation", ["MERGE", "append", "DELETE", "indexing keys"])
+def test_a_lock_that_stays_held_ends_the_wait_with_who_holds_it(
+    spark: SparkSession, tmp_path: Path, operation: str
 ) -> None:
-    directory = tmp_path / "table"
-    directory.mkdir()
+    path = tmp_path / "table"
+    write_table(spark, str(path), [(1, 10)], "k INT, v INT")
+    table, rows = Table(spark, str(path)), frame(spark, [(2, 20)], "k INT, v INT")
+    merge = table.merge(rows, on="t.k = s.k").when_not_matched_insert_all()
+    calls = {
+        "MERGE": lambda: merge.execute(),
+        "append": lambda: table.write(rows, "append"),
+        "DELETE": lambda: table.delete("k = 1"),
+        "indexing keys": lambda: table.index_keys("k"),
+    }
+    before = files_in(path)
+    with (
+        configured(spark, {LOCK_TIMEOUT: "0.2"}),
+        held_by_another_process(lock_file(path)) as holder,
+        pytest.raises(errors.TableLockedError) as raised,
+    ):
+        calls[operation]()
+    error = raised.value
+    assert (error.table, error.operation) == (str(path), operation)
+    assert str(holder.pid) in error.holder
+    assert errors.NOTHING_WRITTEN in str(error)
+    assert 0.2 <= error.waited_seconds < 10
+    assert isinstance(error, errors.Transient)
+    assert files_in(path) == before  # what was written is deleted
+    calls[operation]()  # the other process was killed
 
-    def alone() -> bool:
-        with alone_on_local_disk(f"file:{directory}"):
-            return is_free(directory)
 
-    with ThreadPoolExecutor(1) as pool:
-        with held_by_another_process(directory):
-            future = begun(waits, pool, alone)
-            directory.rename(tmp_path / "old")
-            directory.mkdir()
-        assert future.result() is False
+def files_in(path: Path) -> set[Path]:
+    return {each for each in path.rglob("*") if each.is_file() and each != lock_file(path)}
 
 
-@pytest.mark.parametrize("location", ["s3a://bucket/table", "file:/there/is/no/such/directory"])
-def test_elsewhere_there_is_no_lock(location: str) -> None:
-    with alone_on_local_disk(location):
-        pass
+def test_a_limit_that_is_no_number_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    write_table(spark, str(path), [(1, 10)], "k INT, v INT")
+    with (
+        configured(spark, {LOCK_TIMEOUT: "soon"}),
+        held_by_another_process(lock_file(path)),
+        pytest.raises(errors.StatementError, match="'soon'"),
+    ):
+        Table(spark, str(path)).delete("k = 1")
 
 
-def test_a_file_system_without_locks_is_written_without_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_all_that_reads_or_tidies_a_table_ignores_its_lock_file(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError("no locks available")
-
-    monkeypatch.setattr(local_disk.fcntl, "flock", refuse)
-    with alone_on_local_disk(f"file:{tmp_path}"):
-        pass
+    path, clone = tmp_path / "table", tmp_path / "clone"
+    write_table(spark, str(path), [(1, 10)], "k INT, v INT")
+    table = Table(spark, str(path))
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
+    for k in range(2, 4):  # which checkpoints, and cleans the log up
+        table.write(frame(spark, [(k, 10)], "k INT, v INT"), "append")
+    assert lock_file(path).exists()
+    rows = {(k, 10) for k in range(1, 4)}
+    assert set(map(tuple, table.read().collect())) == rows
+    assert set(DeltaTable(str(path)).to_pyarrow_table()["k"].to_pylist()) == set(range(1, 4))
+    DeltaTable(str(path)).vacuum(0, enforce_retention_duration=False, dry_run=False)
+    with configured(spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
+        spark.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
+    assert lock_file(path).exists()
+    assert spark.read.parquet(str(path)).count() == 3
+    spark.sql(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE delta.`{path}`")
+    assert not lock_file(clone).exists()
+    assert set(map(tuple, Table(spark, str(clone)).read().collect())) == rows

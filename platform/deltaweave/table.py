@@ -46,6 +46,7 @@ from deltaweave.delta.log import (
 from deltaweave.delta.statement import name_parts
 from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
 from deltaweave.engine.find import KEY_INDEX_PROPERTY, wanted_index
+from deltaweave.engine.floating_bounds import count_floating_bounds, rewrite_floating_bounds
 from deltaweave.errors import (
     LOG_WITHOUT_VERSIONS,
     DeltaweaveError,
@@ -372,6 +373,27 @@ class Table:
         self.snapshot()  # names the table in the error where there is none
         with translated(self.path_or_name, operation="computing statistics"):
             return compute_missing_statistics(self.spark, self._log().log)
+
+    def count_floating_bounds(self) -> int:
+        """Count the data files by whose footers readers may miss rows with NaN.
+
+        Merges of earlier releases wrote such files (docs/guarantees.md, "What files promise").
+        Tasks read the footers of files that the engine wrote, if the table has floating columns.
+        """
+        table = self.snapshot()
+        with translated(self.path_or_name, operation="reading footers"):
+            return count_floating_bounds(table)
+
+    def rewrite_floating_bounds(self) -> int:
+        """Rewrite these data files; return how many there were. No row changes.
+
+        Raises:
+            CommitConflictError: One of the files left the table meanwhile. It stays as it is; files
+                of earlier commits of this call are rewritten. Run it again.
+        """
+        table = self.snapshot()
+        with translated(self.path_or_name, operation="rewriting files", commits=True):
+            return rewrite_floating_bounds(table, self._log().log)
 
     def indexed_column(self) -> str | None:
         """The column of its key index, if it has one (`index_keys`)."""

@@ -88,7 +88,8 @@ def build_upkeep_job(
     """A job that maintains the tables of merge assets.
 
     `optimize` compacts small files (OPTIMIZE), by the table's clustering if it has one. `purge`
-    rewrites files with rows marked deleted (REORG … APPLY (PURGE)). `statistics` computes the
+    rewrites files with rows marked deleted (REORG … APPLY (PURGE)). `floating_bounds` rewrites
+    files of earlier releases by which readers may miss NaN. `statistics` computes the
     statistics of files that have none. `index_keys` indexes files that other writers added, if the
     table has a key index (`Table.index_keys`). `vacuum` deletes the files that no kept version
     needs, never earlier than the table's own retention allows. Each operation runs only if the

@@ -88,7 +88,11 @@ def inspect(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say how the rows of a table are spread over its files, by the log alone."""
+    """Say how the rows of a table are spread over its files, by the log.
+
+    Files with floating bounds are those of earlier releases by whose footers Spark may miss rows
+    with NaN; `maintain` rewrites them.
+    """
     from deltaweave import Table
 
     check_outputs(None, plot)
@@ -105,6 +109,8 @@ def inspect(
             **asdict(layout),
             "mean_file_bytes": layout.size_in_bytes // layout.files if layout.files else 0,
             "indexed_column": target.indexed_column(),
+            # Above 0, `deltaweave maintain` rewrites them.
+            "files_with_floating_bounds": target.count_floating_bounds(),
         }
         keys = key or _bounded_columns(snapshot, layout.files)
         overlaps = target.key_overlaps(keys, snapshot.version)

@@ -29,8 +29,8 @@ def maintain(
     only: Annotated[
         list[str],
         typer.Option(
-            help="An operation: optimize, purge, statistics, index_keys or vacuum; repeatable; by "
-            "default all of them."
+            help="An operation: optimize, purge, floating_bounds, statistics, index_keys or "
+            "vacuum; repeatable; by default all of them."
         ),
     ] = [],  # noqa: B006  # typer reads it and hands on a list of its own
     conf: Conf = [],  # noqa: B006  # as above

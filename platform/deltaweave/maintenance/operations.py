@@ -74,6 +74,18 @@ def purge(table: Table, policy: UpkeepPolicy) -> Done:
     return _rewrite_where(policy.purging(layout), table, layout, "REORG TABLE {} APPLY (PURGE)")
 
 
+@with_side_tables
+def floating_bounds(table: Table, policy: UpkeepPolicy) -> Done:
+    """Rewrite the files of earlier releases by whose footers readers may miss rows with NaN."""
+    rewritten = table.rewrite_floating_bounds()
+    return Done(
+        f"Rewritten: {rewritten} files with bounds by which readers may miss rows with NaN"
+        if rewritten
+        else "No file with bounds of floating values",
+        {"files_removed": rewritten},
+    )
+
+
 def statistics(table: Table, policy: UpkeepPolicy) -> Done:
     """Compute the statistics of files that have none."""
     computed = table.compute_missing_statistics()
@@ -125,6 +137,7 @@ def vacuum(table: Table, policy: UpkeepPolicy) -> Done:
 OPERATIONS: Mapping[str, Operation] = {
     "optimize": optimize,
     "purge": purge,
+    "floating_bounds": floating_bounds,
     "statistics": statistics,
     "index_keys": index_keys,
     "vacuum": vacuum,

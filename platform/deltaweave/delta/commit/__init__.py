@@ -6,6 +6,7 @@
 - `written_files`: the files that a write left on storage.
 - `partition_times`: the values of partitions in the hour that comes twice a year.
 - `table_write`: appends and overwrites, which need no merge.
+- `file_rewrite`: rewrites data files without a change of rows.
 - `table_creation`: creates tables, also when several writers do so at once.
 - `analysis_checks`: checks that the table has not changed since the statement was resolved.
 - `transaction_ids`: the idempotency pairs (application id, version) that a table holds.
@@ -28,6 +29,7 @@ from deltaweave.delta.commit.begun_transactions import (
     transaction_on,
 )
 from deltaweave.delta.commit.commit_call import Committed, committed
+from deltaweave.delta.commit.file_rewrite import rewrite_files
 from deltaweave.delta.commit.local_disk import TableLock, alone_on_local_disk
 from deltaweave.delta.commit.partition_times import check_partition_times, rewritable_partitions
 from deltaweave.delta.commit.table_creation import (
@@ -77,6 +79,7 @@ __all__ = [
     "make_anew",
     "reset_session_pair",
     "rewritable_partitions",
+    "rewrite_files",
     "session_pair",
     "transaction_after",
     "transaction_on",

@@ -36,6 +36,7 @@ from deltaweave.delta.log.file_paths import (
     decoded,
     decoded_location,
     is_spelled_as_it_is,
+    location_in,
 )
 from deltaweave.delta.log.file_version import FileVersion, file_versions
 from deltaweave.delta.log.key_overlap import KeyOverlap, key_overlaps
@@ -74,6 +75,7 @@ __all__ = [
     "is_spelled_as_it_is",
     "key_overlaps",
     "latest",
+    "location_in",
     "may_rebase",
     "num_physical_rows_column",
     "parsed",

@@ -256,22 +256,27 @@ class FileList:
         files = getattr(whole._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
         return FileList(self.spark, jvm_.seq_of(jvm_.jvm(self.spark), files), self.data_path)
 
-    def removals(self) -> JavaObject:
+    def removals(self, *, data_change: bool = True) -> JavaObject:
         """A Java list of the RemoveFile actions that take these files out of the table.
+
+        Args:
+            data_change: Whether the table's rows change by that.
 
         They have the fields that the protocol asks for (section "Add File and Remove File"):
         partition values, size, tags and deletion vector, as AddFile.remove does.
         """
         if self.adds is not None:
             now_ms = time.time_ns() // 1_000_000
-            removed = [actions.removal(add, now_ms) for add in self.adds]
+            removed = [
+                {**actions.removal(add, now_ms), "dataChange": data_change} for add in self.adds
+            ]
             return actions.from_json(self.spark, "actions.RemoveFile", removed)
         adds = self.data_frame
         removes = adds.select(
             *[name for name in actions.KEPT_BY_REMOVAL if name in adds.columns],
             # One timestamp for all, taken on the driver.
             F.unix_millis(F.current_timestamp()).alias("deletionTimestamp"),
-            F.lit(True).alias("dataChange"),
+            F.lit(data_change).alias("dataChange"),
             F.lit(True).alias("extendedFileMetadata"),
         )
         return getattr(removes._jdf, "as")(encoder(self.spark, "removeFile")).collectAsList()

@@ -256,6 +256,10 @@ class TableSnapshot:
         files = self.files if known is None else self.files.join(known, "path", "left_anti")
         return self._chosen(files.select(self.files.columns))
 
+    def files_of(self, paths: DataFrame) -> FileList:
+        """The files whose `path` is in `paths`."""
+        return self._chosen(self.files.join(paths, "path", "left_semi").select(self.files.columns))
+
     def files_without_statistics(self) -> FileList:
         """The files without a row count in the log."""
         return self._chosen(self.files.where(num_physical_rows_column().isNull()))

@@ -17,6 +17,7 @@ from deltaweave.engine.tasks.bloom_filters import (
     holders_of,
 )
 from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
+from deltaweave.engine.tasks.floating_bounds import BOUNDED_SCHEMA, OWN_NAME, bounded_files
 from deltaweave.engine.tasks.parquet_rewrite import (
     REWRITTEN_SCHEMA,
     as_stored,
@@ -35,8 +36,10 @@ from deltaweave.engine.tasks.table_format import (
 )
 
 __all__ = [
+    "BOUNDED_SCHEMA",
     "FILTERS_SCHEMA",
     "HOLDERS_SCHEMA",
+    "OWN_NAME",
     "REWRITTEN_SCHEMA",
     "ChangeFile",
     "Disk",
@@ -46,6 +49,7 @@ __all__ = [
     "TableFormat",
     "all_rows",
     "as_stored",
+    "bounded_files",
     "change_file",
     "check_copyable",
     "check_zones",

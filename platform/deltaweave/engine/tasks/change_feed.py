@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from deltaweave.engine.tasks.reader_contract import with_dictionary
 from deltaweave.engine.tasks.table_format import TableFormat
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class ChangeFile:
     def _open(self, schema: pyarrow.Schema) -> pyarrow.parquet.ParquetWriter:
         if self._writer is None:
             self._table.storage.make_directory(self._directory)
-            writing = self._table.writer(self._location, True, schema)
+            writing = self._table.writer(self._location, schema, with_dictionary(schema))
             self._writer = self._stack.enter_context(writing)
         return self._writer
 

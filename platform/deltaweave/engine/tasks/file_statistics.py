@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from deltaweave.engine.tasks.reader_contract import values_at
+
 if TYPE_CHECKING:
     import pyarrow
 
@@ -40,10 +42,10 @@ class Statistics:
 
         self.num_records += rows.num_rows
         for path in self._leaves("nullCount"):
-            values = _values(rows, path)
+            values = values_at(rows, path)
             self._nulls[path] = self._nulls.get(path, 0) + values.null_count
         for path in self._leaves("minValues"):
-            values = _values(rows, path)
+            values = values_at(rows, path)
             if types.is_floating(values.type):
                 is_nan = pc.is_nan(values)
                 if pc.any(is_nan).as_py():
@@ -101,17 +103,6 @@ def _leaf_paths(struct: dict[str, Any]) -> Iterator[tuple[str, ...]]:
                 yield (column["name"], *path)
         else:
             yield (column["name"],)
-
-
-def _values(rows: pyarrow.Table, path: tuple[str, ...]) -> pyarrow.ChunkedArray:
-    """A column, or a field within a struct; null where the struct is."""
-    import pyarrow.compute as pc
-
-    values = rows[path[0]]
-    for name in path[1:]:
-        # By index: Arrow reads names that begin with a dot or a bracket as paths.
-        values = pc.struct_field(values, values.type.get_field_index(name))
-    return values
 
 
 def _lower(one: pyarrow.Scalar | None, other: pyarrow.Scalar) -> pyarrow.Scalar:

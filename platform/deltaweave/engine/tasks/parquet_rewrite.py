@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
 from deltaweave.engine.tasks.file_statistics import Statistics
+from deltaweave.engine.tasks.reader_contract import with_dictionary
 from deltaweave.engine.tasks.storage import ObjectStore, deleted_on_error, location_of
 from deltaweave.engine.tasks.stored_rows import (
     FirstRow,
@@ -184,7 +185,8 @@ def _write(location: str, new: str, changes: _Changes, table: TableFormat) -> St
     statistics = Statistics(json.loads(table.statistics), table.string_prefix)
     with table.storage.opened(location) as old:
         check_copyable(old, table.file_schema, new_calendar=table.new_calendar)
-        with table.writer(new, _with_dictionary(old)) as writer:
+        dictionaries = _with_dictionary(old, table.file_schema, changes.new_rows)
+        with table.writer(new, table.file_schema, dictionaries) as writer:
             start = 0
             for group in range(old.num_row_groups):
                 rows = _changed_group(old, group, start, changes, table)
@@ -273,11 +275,14 @@ def _beside(parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
     return pa.table([column for part in parts for column in part.columns], pa.schema(fields))
 
 
-def _with_dictionary(old: pyarrow.parquet.ParquetFile) -> list[str]:
+def _with_dictionary(
+    old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema, new_rows: pyarrow.Table
+) -> list[str]:
     """The columns that have a dictionary in the old file; the others have too many distinct values.
 
     Finding that out again would take pyarrow as long as writing the file.
     """
     groups = (old.metadata.row_group(i) for i in range(old.num_row_groups))
     columns = (group.column(i) for group in groups for i in range(group.num_columns))
-    return sorted({c.path_in_schema for c in columns if c.has_dictionary_page})
+    there = {c.path_in_schema for c in columns if c.has_dictionary_page}
+    return sorted(there.intersection(with_dictionary(schema, new_rows)))

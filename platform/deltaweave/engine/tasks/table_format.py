@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltaweave.engine.tasks.file_statistics import Statistics
+from deltaweave.engine.tasks.reader_contract import with_dictionary, with_statistics
 from deltaweave.engine.tasks.storage import Storage, deleted_on_error
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet
 
 # The footer key without which Spark asks its settings for the calendar of a file's dates.
-_SPARK_VERSION = b"org.apache.spark.version"
+SPARK_VERSION = b"org.apache.spark.version"
 # Footer keys of files whose dates are in the calendar of old Spark versions, and the first versions
 # that wrote dates and times, and times as INT96, in the new one. Spark compares them as texts, too
 # (DataSourceUtils.datetimeRebaseSpec, int96RebaseSpec).
@@ -94,15 +95,15 @@ class TableFormat:
     def writer(
         self,
         location: str,
-        dictionaries: Sequence[str] | bool,
-        schema: pyarrow.Schema | None = None,
+        schema: pyarrow.Schema,
+        dictionaries: Sequence[str],
     ) -> Iterator[pyarrow.parquet.ParquetWriter]:
-        """A writer of a new file.
+        """A writer of a new file, which keeps what `reader_contract` promises.
 
         Args:
             location: That of the file, which must not be there.
-            dictionaries: The columns with a dictionary, or whether all have one.
-            schema: Its columns, if they are not those of the table.
+            schema: Its columns.
+            dictionaries: The columns with a dictionary, by their paths in the file.
         """
         import pyarrow.parquet as pq
 
@@ -110,9 +111,10 @@ class TableFormat:
             self.storage.created(location) as file,
             pq.ParquetWriter(
                 file,
-                self.file_schema if schema is None else schema,
+                schema,
                 compression=self.codec,
                 use_dictionary=dictionaries,
+                write_statistics=with_statistics(schema),
                 store_decimal_as_integer=True,
                 store_schema=False,
                 write_page_index=True,
@@ -120,7 +122,7 @@ class TableFormat:
         ):
             yield writer
             # Not as metadata of the schema: that is not written without the schema itself.
-            writer.add_key_value_metadata({_SPARK_VERSION: self.spark_version.encode()})
+            writer.add_key_value_metadata({SPARK_VERSION: self.spark_version.encode()})
 
 
 def write_file(directory: str, rows: pyarrow.Table, table: TableFormat) -> tuple[str, int, str]:
@@ -134,8 +136,9 @@ def write_file(directory: str, rows: pyarrow.Table, table: TableFormat) -> tuple
     name = table.new_name()
     location = f"{directory}/{name}"
     statistics = Statistics(json.loads(table.statistics), table.string_prefix)
+    dictionaries = with_dictionary(table.file_schema, rows)
     with deleted_on_error(table.storage, location):
-        with table.writer(location, True) as writer:
+        with table.writer(location, table.file_schema, dictionaries) as writer:
             writer.write_table(rows)
         statistics.add(rows)
         return name, table.storage.size(location), statistics.to_json()
@@ -208,7 +211,7 @@ def _may_be_of_old_calendar(old: pyarrow.parquet.ParquetFile, *, new_calendar: b
     metadata = old.metadata.metadata or {}
     if any(key in metadata for key in _LEGACY_KEYS):
         return True
-    version = metadata.get(_SPARK_VERSION)
+    version = metadata.get(SPARK_VERSION)
     if version is None:
         return not new_calendar
     columns = map(old.schema.column, range(len(old.schema)))

@@ -1,0 +1,56 @@
+"""Files that an earlier release wrote with bounds of floating values, by which rows may be missed.
+
+`tasks/reader_contract` says why. Upkeep has Delta's writer rewrite them.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.delta.commit import rewrite_files
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log import TableSnapshot, location_in
+from deltaweave.engine.executor_python import lacks_pyarrow
+from deltaweave.engine.storages import storage_of
+from deltaweave.engine.tasks import BOUNDED_SCHEMA, OWN_NAME, bounded_files
+
+# The log's entries of files that are rewritten come to the driver.
+_FILES_OF_A_COMMIT = 10_000
+
+
+def count_floating_bounds(table: TableSnapshot) -> int:
+    """Count the files with bounds of floating values; tasks read the footers of the engine's."""
+    paths = _with_floating_bounds(table)
+    return 0 if paths is None else paths.count()
+
+
+def rewrite_floating_bounds(table: TableSnapshot, log: JavaObject) -> int:
+    """Rewrite the files with bounds of floating values, and return how many there were.
+
+    Each commit rewrites up to 10,000 files and changes no row; rows keep their ids.
+
+    Raises:
+        CommitConflictError: Another writer removed one of the files (by `translated`).
+    """
+    rewritten = 0
+    while (paths := _with_floating_bounds(table)) is not None:
+        first = paths.limit(_FILES_OF_A_COMMIT).localCheckpoint()
+        number = rewrite_files(table.spark, log, first)
+        rewritten += number
+        if number < _FILES_OF_A_COMMIT:
+            break
+        table = TableSnapshot(table.spark, log, log.update())
+    return rewritten
+
+
+def _with_floating_bounds(table: TableSnapshot) -> DataFrame | None:
+    """Return the paths of these files in the log; None if the table can have none."""
+    storage = storage_of(table)
+    types = str(table.schema.json())
+    may_have = '"double"' in types or '"float"' in types
+    if storage is None or not may_have or lacks_pyarrow(table.spark):
+        return None
+    named = table.files.where(F.col("path").rlike(OWN_NAME))
+    located = named.select("path", location_in(table.data_path).alias("location"))
+    return located.mapInArrow(bounded_files(storage), BOUNDED_SCHEMA)

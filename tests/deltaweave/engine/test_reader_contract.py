@@ -1,0 +1,300 @@
+"""What files of the engine promise to their readers (`engine/tasks/reader_contract`)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import AtomicType, DoubleType
+
+import deltaweave
+from deltaweave.engine.tasks import reader_contract
+from deltaweave.engine.write.driver_choice import ON_DRIVER
+from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from tests.oracles import configured, rows_as_text
+from tests.readers import (
+    ROW_READER,
+    VECTORIZED,
+    assert_reads_alike_through_filters,
+    drawn_filters,
+    rows_through,
+    rows_where,
+)
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+FEED = {"delta.enableChangeDataFeed": "true"}
+MAPPED = {"delta.columnMapping.mode": "name"}
+DRIVER = {ON_DRIVER: "true", REWRITE_IN_PLACE: "false"}
+TASKS = {ON_DRIVER: "false", REWRITE_IN_PLACE: "true"}
+SPARK = {ON_DRIVER: "false", REWRITE_IN_PLACE: "false"}
+FLOATING = ("'NaN'", "'Infinity'", "'-Infinity'", "0", "-0.0", "100", "-7.5", "'1e-40'")
+# Beside each type, values at its ends and some whose order readers might get wrong.
+VALUES: Mapping[str, tuple[str, ...]] = {
+    "TINYINT": ("-128", "127", "0", "1"),
+    "SMALLINT": ("-32768", "32767", "0", "1"),
+    "INT": ("-2147483648", "2147483647", "0", "1"),
+    "BIGINT": ("-9223372036854775808", "9223372036854775807", "0", "9007199254740993"),
+    "FLOAT": (*FLOATING, "'3.4028235e38'", "'1.4e-45'"),
+    "DOUBLE": (*FLOATING, "'1.7976931348623157e308'", "'4.9e-324'", "9007199254740993"),
+    "DECIMAL(9, 2)": ("9999999.99", "-9999999.99", "0", "0.01"),  # INT32 in files
+    "DECIMAL(18, 0)": ("999999999999999999", "-999999999999999999", "0"),  # INT64
+    "DECIMAL(38, 10)": ("9999999999999999999999999999", "-0.0000000001", "0", "-1e27"),  # bytes
+    "STRING": (
+        "''",
+        "'a'",
+        "'\x7f'",
+        "'\uff5e'",  # above the next one by UTF-16, below it by UTF-8
+        "'\U0001f600'",
+        "concat(repeat('x', 31), '\U0001f600', 'tail')",  # statistics keep 32 characters
+        "repeat('y', 5000)",  # parquet-cpp writes no bounds of more than 4,096 bytes
+        "repeat('\U0010ffff', 70)",
+    ),
+    "BINARY": ("X''", "X'00'", "X'7F'", "X'80'", "X'FFFF'"),
+    "BOOLEAN": ("true", "false"),
+    "DATE": ("'0001-01-01'", "'9999-12-31'", "'1582-10-04'", "'1969-12-31'"),
+    "TIMESTAMP": (
+        "'0001-01-03 00:00:00Z'",
+        "'9999-12-30 23:59:59.999999Z'",
+        "'1969-12-31 23:59:59.999999Z'",
+        "'2024-01-01 00:00:00.000001Z'",  # statistics keep milliseconds
+    ),
+    "TIMESTAMP_NTZ": (
+        "'0001-01-01 00:00:00'",
+        "'9999-12-31 23:59:59.999999'",
+        "'2024-03-10 02:30:00.000999'",
+    ),
+}
+NAMES = {kind: f"c{n}" for n, kind in enumerate(VALUES)}
+FEW = ("INT", "DOUBLE", "DECIMAL(38, 10)", "STRING", "TIMESTAMP")
+ROWS, FILES = 48, 6
+OF_NAN = ("> 100", "= double('NaN')", ">= double('NaN')")
+OF_REPEATED = ("a[0] > 1", "array_contains(a, double('NaN'))", "m['k'] > 1", "a IS NULL")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table is kept, and what writes into it."""
+
+    by: Mapping[str, str]
+    properties: Mapping[str, str] = field(default_factory=dict)
+    partition_by: str = ""
+
+    def __str__(self) -> str:
+        writer = {id(DRIVER): "driver", id(TASKS): "tasks", id(SPARK): "spark"}[id(self.by)]
+        words = [name.rpartition(".")[2] for name in self.properties]
+        return "-".join([writer, *words, *["partitioned"] * bool(self.partition_by)])
+
+
+SMALL = (Layout(DRIVER, VECTORS | FEED), Layout(TASKS, FEED, "p"))
+MORE = [
+    Layout(by, properties, partition_by)
+    for by in (DRIVER, TASKS, SPARK)
+    for properties in ({}, VECTORS, FEED, MAPPED)
+    for partition_by in ("", "p")
+    if not (by is TASKS and properties is VECTORS)
+]
+
+
+def nested_columns(layout: Layout, kinds: Sequence[str]) -> dict[str, str]:
+    """Nested columns and their types; Spark writes those of tables with column mapping."""
+    if layout.properties == MAPPED:
+        return {}
+    fields = ", ".join(f"{NAMES[kind]}: {kind}" for kind in kinds)
+    return {
+        "s": f"STRUCT<{fields}>",
+        "a": "ARRAY<DOUBLE>",
+        "m": "MAP<STRING, FLOAT>",
+        "o": "ARRAY<STRUCT<x: DOUBLE, y: INT>>",
+    }
+
+
+def rows(kinds: Sequence[str], first: int, last: int, step: int, draw: Random) -> str:
+    """A query of rows; those of a file share few values, so that its bounds exclude others."""
+    few = {
+        (number, kind): draw.sample((*VALUES[kind], "NULL"), 2)
+        for number in range(FILES + 2)
+        for kind in kinds
+    }
+    found = []
+    for i in range(first, last, step):
+        number = i * FILES // ROWS
+        flat, nested = (
+            [f"CAST({draw.choice(few[number, kind])} AS {kind})" for kind in kinds]
+            for _ in range(2)
+        )
+        names = [NAMES[kind] for kind in kinds]
+        named = ", ".join(f"'{n}', {v}" for n, v in zip(names, nested, strict=True))
+        floating = f"CAST({draw.choice(few[number, 'DOUBLE'])} AS DOUBLE)"
+        found.append(
+            f"({i}, {number}, {', '.join(flat)}, named_struct({named}), array({floating}), "
+            f"map('k', CAST({floating} AS FLOAT)), array(named_struct('x', {floating}, 'y', {i})))"
+        )
+    names = ", ".join(NAMES[kind] for kind in kinds)
+    return f"SELECT * FROM VALUES {', '.join(found)} AS rows(i, p, {names}, s, a, m, o)"
+
+
+def merged_both_ways(
+    spark: SparkSession, folder: Path, layout: Layout, kinds: Sequence[str], seed: int
+) -> tuple[str, str]:
+    """The folders of equal tables, merged by the engine and by Delta."""
+    draw, ours, theirs = Random(seed), str(folder / "ours"), str(folder / "theirs")
+    nested = nested_columns(layout, kinds)
+    columns = {NAMES[kind]: kind for kind in kinds} | nested
+    ddl = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    properties = ", ".join(f"'{k}' = '{v}'" for k, v in layout.properties.items())
+    spark.sql(
+        f"CREATE TABLE delta.`{ours}` (i INT, p INT, {ddl}) USING delta"
+        + (f" PARTITIONED BY ({layout.partition_by})" if layout.partition_by else "")
+        + (f" TBLPROPERTIES ({properties})" if properties else "")
+    )
+    names = ["i", "p", *columns]
+    target = spark.sql(rows(kinds, 0, ROWS, 1, draw)).select(names).repartitionByRange(FILES, "p")
+    target.write.format("delta").mode("append").save(ours)
+    shutil.copytree(ours, theirs)
+    # One row of eight: more of a file's, and Spark rewrites it.
+    source = spark.sql(rows(kinds, 1, ROWS + 9, 8, draw)).select(names).localCheckpoint()
+    source.createOrReplaceTempView("contract_source")
+    merge = (
+        "MERGE INTO delta.`{}` AS t USING contract_source AS s ON t.i = s.i "
+        "WHEN MATCHED AND s.i = 9 THEN DELETE WHEN MATCHED THEN UPDATE SET "
+        f"{', '.join(f'{n} = s.{n}' for n in columns)} WHEN NOT MATCHED THEN INSERT *"
+    ).format
+    with configured(spark, layout.by):
+        result = deltaweave.merge(spark, merge(ours))
+    spark.sql(merge(theirs))
+    if layout.by is TASKS:
+        assert result.strategy == "copy-in-place", deltaweave.explain(spark, merge(theirs))
+    assert bool(files_of_ours(ours)) == (layout.by is not SPARK)
+    return ours, theirs
+
+
+def files_of_ours(path: str, *, of_feed: bool = False) -> list[str]:
+    """The files in a table's folder that the engine wrote without Spark."""
+    files = [str(file) for file in Path(path).rglob("*.parquet") if "_delta_log" not in str(file)]
+    written = [f for f in files if "parquet-cpp" in pq.ParquetFile(f).metadata.created_by]
+    return [file for file in written if ("_change_data" in file) == of_feed]
+
+
+@pytest.mark.parametrize("layout", SMALL, ids=str)
+def test_filters_find_in_files_of_the_engine_what_scans_find(
+    spark: SparkSession, tmp_path: Path, layout: Layout
+) -> None:
+    ours, theirs = merged_both_ways(spark, tmp_path, layout, FEW, seed=0)
+    assert_read_alike(spark, ours, theirs, of_files=16, of_table=3)
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("layout", MORE, ids=str)
+def test_filters_of_all_types_find_in_all_layouts_what_scans_find(
+    spark: SparkSession, tmp_path: Path, layout: Layout
+) -> None:
+    seed = MORE.index(layout)
+    kinds = {*Random(seed).sample(list(VALUES), 6), "DOUBLE"}
+    ours, theirs = merged_both_ways(spark, tmp_path, layout, sorted(kinds), seed)
+    assert_read_alike(spark, ours, theirs, of_files=30, of_table=3)
+
+
+def assert_read_alike(
+    spark: SparkSession, ours: str, theirs: str, *, of_files: int, of_table: int
+) -> None:
+    """Filters and aggregates of a table, and filters of each of its files, are right."""
+    for of_feed in (False, True):
+        if files := files_of_ours(ours, of_feed=of_feed):
+            # Not through Delta, which may skip a file before Parquet's reader is asked.
+            files_alone = spark.read.parquet(*files)
+            assert_found_in_files(spark, files_alone, drawn_filters(files_alone, of_files, ours))
+    table = spark.read.format("delta").load(ours)
+    filters = [*drawn_filters(table, of_table, seed=theirs), f"{NAMES['DOUBLE']} > 100"]
+    assert_reads_alike_through_filters(spark, ours, theirs, filters)
+    assert_aggregates_alike(spark, ours, theirs)
+    for test in filters[-2:]:
+        assert_deletes_alike(spark, ours, theirs, test)
+
+
+def assert_found_in_files(spark: SparkSession, table: DataFrame, drawn: Sequence[str]) -> None:
+    """Filters find what a scan finds, by both readers of Spark."""
+    names = {name for name in table.columns if table.schema[name].dataType == DoubleType()}
+    filters = [*drawn, *[f"`{name}` {test}" for name in names for test in OF_NAN]]
+    if "a" in table.columns:
+        filters += [f"s.{NAMES['DOUBLE']} > 100", *OF_REPEATED]
+    right = rows_where(table, filters)
+    for number, reader in enumerate((VECTORIZED, ROW_READER)):
+        with configured(spark, reader):
+            half = filters[number::2]
+            assert rows_through(table, half) == {each: right[each] for each in half}
+
+
+def assert_aggregates_alike(spark: SparkSession, ours: str, theirs: str) -> None:
+    """Count, min and max agree, which Delta may take from the log."""
+    table = spark.read.format("delta").load(ours)
+    names = [f.name for f in table.schema if isinstance(f.dataType, AtomicType)]
+    asked = ", ".join(f"count({n}), min({n}), max({n})" for n in names if n != "p")
+    query = f"SELECT count(*), {asked} FROM delta.`{{}}`"
+    by_log = [rows_as_text(spark.sql(query.format(path)).collect()) for path in (ours, theirs)]
+    with configured(spark, {"spark.databricks.delta.optimizeMetadataQuery.enabled": "false"}):
+        by_scan = rows_as_text(spark.sql(query.format(ours)).collect())
+    assert by_log == [by_scan, by_scan]
+
+
+def assert_deletes_alike(spark: SparkSession, ours: str, theirs: str, test: str) -> None:
+    """A DELETE by a filter leaves the same rows of copies of both tables."""
+    left = []
+    for path in (ours, theirs):
+        copy = f"{path}_{abs(hash(test))}"
+        shutil.copytree(path, copy)
+        spark.sql(f"DELETE FROM delta.`{copy}` WHERE {test}")
+        left.append(rows_where(spark.read.format("delta").load(copy), ["true"]))
+    assert left[0] == left[1], test
+
+
+LEAVES = pa.schema(
+    [
+        pa.field("k", pa.int64()),
+        pa.field("d", pa.float64()),
+        pa.field("x.y", pa.int32()),
+        pa.field("x", pa.struct([pa.field("y", pa.float32()), pa.field("z", pa.string())])),
+        pa.field("a", pa.list_(pa.struct([pa.field("f", pa.float64())]))),
+        pa.field("m", pa.map_(pa.string(), pa.float64())),
+    ]
+)
+
+
+def test_bounds_and_dictionaries_are_of_columns_that_all_readers_understand(
+    tmp_path: Path,
+) -> None:
+    rows = pa.table(
+        [
+            [1, 2],
+            [1.0, -0.0],
+            [1, 2],
+            [{"y": 0.0, "z": "a"}, None],
+            [[{"f": -0.0}], []],
+            [[("k", -0.0)], None],
+        ],
+        schema=LEAVES,
+    )
+    with pq.ParquetWriter(
+        tmp_path / "file",
+        LEAVES,
+        store_schema=False,
+        write_page_index=True,
+        write_statistics=reader_contract.with_statistics(LEAVES),
+        use_dictionary=reader_contract.with_dictionary(LEAVES, rows),
+    ) as writer:
+        writer.write_table(rows)
+    group = pq.ParquetFile(tmp_path / "file").metadata.row_group(0)
+    found = [group.column(n) for n in range(group.num_columns)]
+    leaves = list(reader_contract.leaves(LEAVES))
+    assert [each.path_in_schema for each in found] == [leaf.name for leaf in leaves]
+    # Both leaves that are spelled `x.y` go without, since one of them is of floating values.
+    assert [each.path_in_schema for each in found if each.is_stats_set] == ["k", "x.z"]
+    assert [each.path_in_schema for each in found if each.has_column_index] == ["k", "x.z"]
+    without_dictionary = [c.path_in_schema for c in found if not c.has_dictionary_page]
+    assert without_dictionary == ["d"]  # it holds -0.0, and a filter may be of it

@@ -12,6 +12,8 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    DoubleType,
+    FloatType,
     MapType,
     StringType,
     StructType,
@@ -121,7 +123,11 @@ def _is_compared(kind: DataType) -> bool:
 
 
 def _values(table: DataFrame, leaves: Sequence[tuple[str, DataType]]) -> list[list[str]]:
-    """The values of each leaf as literals that Spark folds before it pushes a filter down."""
+    """The values of each leaf as literals that Spark folds before it pushes a filter down.
+
+    No zero of floating values: Spark finds no -0.0 by `= 0` in files of its own, if they hold it in
+    a dictionary.
+    """
     are_bytes = [isinstance(kind, StringType | BinaryType) for _, kind in leaves]
     texts = [
         F.expr(f"hex({name})" if is_bytes else f"CAST({name} AS STRING)").alias(str(n))
@@ -134,6 +140,7 @@ def _values(table: DataFrame, leaves: Sequence[tuple[str, DataType]]) -> list[li
                 f"CAST({'X' if are_bytes[n] else ''}'{row[n]}' AS {kind.simpleString()})"
                 for row in rows
                 if row[n] is not None
+                and not (isinstance(kind, FloatType | DoubleType) and float(row[n]) == 0)
             }
         )
         for n, (_, kind) in enumerate(leaves)

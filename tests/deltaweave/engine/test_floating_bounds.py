@@ -14,8 +14,6 @@ from deltaweave.maintenance import OPERATIONS, UpkeepPolicy
 from tests.builders import frame, write_table
 from tests.oracles import actions, configured, newest_version
 
-TRACKED = {"delta.enableRowTracking": "true", "delta.enableDeletionVectors": "true"}
-
 
 def test_upkeep_rewrites_files_with_bounds_of_floating_values(
     spark: SparkSession, tmp_path: Path
@@ -47,29 +45,6 @@ def test_upkeep_rewrites_files_with_bounds_of_floating_values(
     version = newest_version(path)
     assert table.rewrite_floating_bounds() == 0
     assert newest_version(path) == version
-
-
-def test_a_rewrite_of_files_keeps_the_ids_of_rows(spark: SparkSession, tmp_path: Path) -> None:
-    path = str(tmp_path / "table")
-    write_table(
-        spark, path, [(k, float(k)) for k in range(8)], "k INT, d DOUBLE", properties=TRACKED
-    )
-    spark.sql(f"DELETE FROM delta.`{path}` WHERE k = 3")
-    [file] = Path(path).glob("*.parquet")
-    named_like_ours = file.with_name(
-        f"0123456789ab-part-00000-{file.name.removeprefix('part-00000-')}"
-    )
-    give_floating_bounds(file)
-    file.rename(named_like_ours)
-    for log in Path(path, "_delta_log").glob("*.json"):
-        log.write_text(log.read_text().replace(file.name, named_like_ours.name))
-    for checksum in Path(path, "_delta_log").glob("*.crc"):
-        checksum.unlink()
-    spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    ids = "SELECT k, _metadata.row_id, _metadata.row_commit_version FROM delta.`{}`"
-    before = sorted(spark.sql(ids.format(path)).collect())
-    assert Table(spark, path).rewrite_floating_bounds() == 1
-    assert sorted(spark.sql(ids.format(path)).collect()) == before
 
 
 def give_floating_bounds(file: Path) -> None:

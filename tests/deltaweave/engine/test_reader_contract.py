@@ -187,7 +187,7 @@ def test_filters_find_in_files_of_the_engine_what_scans_find(
     spark: SparkSession, tmp_path: Path, layout: Layout
 ) -> None:
     ours, theirs = merged_both_ways(spark, tmp_path, layout, FEW, seed=0)
-    assert_read_alike(spark, ours, theirs, of_files=16, of_table=3)
+    assert_read_alike(spark, ours, theirs, of_files=10, of_table=1)
 
 
 @pytest.mark.minutes

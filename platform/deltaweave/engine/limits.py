@@ -145,14 +145,6 @@ MAX_COLUMNS_ON_DRIVER = 200
 # Bytes of new rows in memory, at most: source rows that match several rows are there several times.
 MAX_NEW_BYTES_ON_DRIVER = 256 * 1024 * 1024
 
-# Bytes of the rows of files that are rewritten, in memory, as their first rows suggest.
-MAX_COPIED_BYTES_ON_DRIVER = 512 * 1024 * 1024
-
-# Bytes of the row groups, in memory, that threads hold at once while they rewrite files, each up to
-# three times. Of greater ones, fewer threads rewrite. Two may rewrite what Spark writes by default,
-# row groups of 128 MB.
-MAX_HELD_BYTES_ON_DRIVER = 768 * 1024 * 1024
-
 # Partitions that get new rows: each is a file of its own, of some milliseconds.
 MAX_PARTITIONS_ON_DRIVER = 100
 
@@ -160,7 +152,8 @@ MAX_PARTITIONS_ON_DRIVER = 100
 # their own, which several threads write, and one copies the rest.
 MAX_CHANGED_FRACTION_ON_DRIVER = 0.8
 
-# Threads that read and write files: each holds a row group, up to three times where it rewrites.
+# Threads that read and write files. Where it rewrites, each holds 128 MiB of rows, which become a
+# row group (tasks/row_groups), and a batch of 16 MiB up to three times (tasks/batches).
 MAX_THREADS_ON_DRIVER = 4
 
 

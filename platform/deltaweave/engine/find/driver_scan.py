@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from deltaweave.engine import limits
 from deltaweave.engine.find.driver_keys import KeyColumn
 from deltaweave.engine.find.driver_size import Held
-from deltaweave.engine.tasks import Storage, check_copyable, check_zones
+from deltaweave.engine.tasks import Storage, check_copyable, check_zones, read_batches
 
 if TYPE_CHECKING:
     import pyarrow
@@ -20,9 +20,6 @@ FILE_NUMBER = "file"
 
 ROW_INDEX = "row"
 """The place of a row in its file."""
-
-# Few, since a value that a file stores once is in memory for each row.
-_ROWS_AT_ONCE = 16_384
 
 
 @dataclass(frozen=True)
@@ -97,11 +94,38 @@ class KeyScan:
 
         start = 0
         with self.storage.opened(self.locations[number]) as file:
-            for num_rows, keys in _keys(file, self.columns):
+            for num_rows, keys in self._keys(self.locations[number], file):
                 places = np.arange(start, start + num_rows, dtype=np.int64)
                 of_file = {FILE_NUMBER: np.full(num_rows, number), ROW_INDEX: places}
                 yield pa.table({**of_file, **keys})
                 start += num_rows
+
+    def _keys(
+        self, location: str, file: pyarrow.parquet.ParquetFile
+    ) -> Iterator[tuple[int, dict[str, pyarrow.ChunkedArray]]]:
+        """How many rows a batch of a file has, and their values by which rows are joined."""
+        import pyarrow as pa
+
+        stored = sorted(set(file.schema_arrow.names) & {c.field.name for c in self.columns})
+        for num_rows, rows in self._batches(location, file, stored):
+            keys: dict[str, pyarrow.ChunkedArray] = {}
+            for column in self.columns:
+                name = column.field.name
+                # A column that is not stored was added later, and is null.
+                values = rows[name] if name in stored else pa.nulls(num_rows, column.field.type)
+                keys |= column.of(pa.chunked_array([values]))
+            yield num_rows, keys
+
+    def _batches(
+        self, location: str, file: pyarrow.parquet.ParquetFile, columns: Sequence[str]
+    ) -> Iterator[tuple[int, Mapping[str, pyarrow.Array]]]:
+        if columns:
+            for batch in read_batches(self.storage, location, file, columns):
+                yield batch.num_rows, dict(zip(columns, map(batch.column, columns), strict=True))
+            return
+        num_rows, size = file.metadata.num_rows, limits.MAX_BATCH_ROWS_ON_DRIVER
+        for start in range(0, num_rows, size):
+            yield min(size, num_rows - start), {}
 
     def _wanted(self, batch: Sequence[pyarrow.Table]) -> pyarrow.Table:
         import pyarrow as pa
@@ -132,35 +156,3 @@ def with_keys_of_log(
     for name, of_files in of_log.items():
         rows = rows.append_column(name, of_files.take(rows[FILE_NUMBER]))
     return rows.drop_null()
-
-
-def _keys(
-    file: pyarrow.parquet.ParquetFile, columns: Sequence[KeyColumn]
-) -> Iterator[tuple[int, dict[str, pyarrow.ChunkedArray]]]:
-    """How many rows a batch of a file has, and their values by which rows are joined.
-
-    A row group would not do: it may have very many rows, if their values are the same.
-    """
-    import pyarrow as pa
-
-    stored = sorted(set(file.schema_arrow.names) & {column.field.name for column in columns})
-    for num_rows, rows in _batches(file, stored):
-        keys: dict[str, pyarrow.ChunkedArray] = {}
-        for column in columns:
-            name = column.field.name
-            # A column that is not stored was added later, and is null.
-            values = rows[name] if name in stored else pa.nulls(num_rows, column.field.type)
-            keys |= column.of(pa.chunked_array([values]))
-        yield num_rows, keys
-
-
-def _batches(
-    file: pyarrow.parquet.ParquetFile, columns: Sequence[str]
-) -> Iterator[tuple[int, Mapping[str, pyarrow.Array]]]:
-    size = min(_ROWS_AT_ONCE, limits.MAX_BATCH_ROWS_ON_DRIVER)
-    if columns:
-        for batch in file.iter_batches(size, columns=columns, use_threads=False):
-            yield batch.num_rows, dict(zip(columns, map(batch.column, columns), strict=True))
-        return
-    for start in range(0, file.metadata.num_rows, size):
-        yield min(size, file.metadata.num_rows - start), {}

@@ -10,6 +10,7 @@ import sys
 
 from pyspark.cloudpickle import register_pickle_by_value
 
+from deltaweave.engine.tasks.batches import read_batches
 from deltaweave.engine.tasks.bloom_filters import (
     FILTERS_SCHEMA,
     HOLDERS_SCHEMA,
@@ -31,7 +32,6 @@ from deltaweave.engine.tasks.table_format import (
     TableFormat,
     check_copyable,
     check_zones,
-    estimated_bytes,
     write_file,
 )
 
@@ -53,11 +53,11 @@ __all__ = [
     "change_file",
     "check_copyable",
     "check_zones",
-    "estimated_bytes",
     "filters_of",
     "holders_of",
     "images",
     "location_of",
+    "read_batches",
     "rewrite_rows",
     "rewriter",
     "rows_at",

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from deltaweave.engine.tasks.reader_contract import with_dictionary
+from deltaweave.engine.tasks.row_groups import RowGroups
 from deltaweave.engine.tasks.table_format import TableFormat
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class ChangeFile:
         self._directory, self._name = directory, table.new_name(of_change_feed=True)
         self._stack = ExitStack()
         self._writer: pyarrow.parquet.ParquetWriter | None = None
+        self._groups = RowGroups(self._write)
         self.written: tuple[str, int] | None = None
 
     def add(self, parts: Sequence[tuple[pyarrow.Table, str]]) -> None:
@@ -42,11 +44,11 @@ class ChangeFile:
         import pyarrow as pa
 
         rows = pa.concat_tables([_typed(part, what) for part, what in parts])
-        if rows.num_rows:
-            self._open(rows.schema).write_table(rows)
+        self._groups.add(rows)
 
     def complete(self) -> None:
         """Write what is left of it."""
+        self._groups.end_group()
         self._stack.close()
         if self._writer is not None:
             self.written = self._name, self._table.storage.size(self._location)
@@ -62,12 +64,14 @@ class ChangeFile:
     def _location(self) -> str:
         return f"{self._directory}/{self._name}"
 
-    def _open(self, schema: pyarrow.Schema) -> pyarrow.parquet.ParquetWriter:
+    def _write(self, rows: pyarrow.Table) -> None:
         if self._writer is None:
             self._table.storage.make_directory(self._directory)
-            writing = self._table.writer(self._location, schema, with_dictionary(schema))
+            writing = self._table.writer(
+                self._location, rows.schema, with_dictionary(rows.schema)
+            )
             self._writer = self._stack.enter_context(writing)
-        return self._writer
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Rewrite one Parquet file in place: changed rows at their old positions, deleted rows gone.
 
-A task on an executor runs this. It needs only pyarrow. Row groups are changed and written one after
-the other, and so are the columns of each: memory that was just used is used again. A task holds the
-changed rows of its file and one row group, up to three times if most of it is one column.
+A task on an executor runs this. It needs only pyarrow. The old rows are read and changed in small
+batches, and written in row groups that are bounded by their bytes in memory (see row_groups). A
+task holds the changed rows of its file, a batch, and the rows of one new row group.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
 from deltaweave.engine.tasks.file_statistics import Statistics
 from deltaweave.engine.tasks.reader_contract import with_dictionary
-from deltaweave.engine.tasks.storage import ObjectStore, deleted_on_error, location_of
+from deltaweave.engine.tasks.row_groups import RowGroups
+from deltaweave.engine.tasks.storage import deleted_on_error, location_of
 from deltaweave.engine.tasks.stored_rows import (
     FirstRow,
-    columns_of_group,
+    batches_of_group,
     row_ids,
     row_ids_of_new,
 )
@@ -181,67 +182,56 @@ class _Changes:
 
 
 def _write(location: str, new: str, changes: _Changes, table: TableFormat) -> Statistics:
-    """Write the new file, row group by row group, and return its statistics."""
+    """Write the new file batch by batch, and return its statistics."""
     statistics = Statistics(json.loads(table.statistics), table.string_prefix)
     with table.storage.opened(location) as old:
         check_copyable(old, table.file_schema, new_calendar=table.new_calendar)
         dictionaries = _with_dictionary(old, table.file_schema, changes.new_rows)
         with table.writer(new, table.file_schema, dictionaries) as writer:
+
+            def write(rows: pyarrow.Table) -> None:
+                writer.write_table(rows, row_group_size=rows.num_rows)
+                statistics.add(rows)
+
+            groups = RowGroups(write)
             start = 0
             for group in range(old.num_row_groups):
-                rows = _changed_group(old, group, start, changes, table)
-                if rows.num_rows:
-                    writer.write_table(rows, row_group_size=rows.num_rows)
-                    statistics.add(rows)
-                del rows  # before the next ones come
-                start += old.metadata.row_group(group).num_rows
+                for rows in batches_of_group(
+                    table.storage, location, old, group, table.file_schema
+                ):
+                    groups.add(_changed(rows, start, changes, table))
+                    start += rows.num_rows
+                groups.end_group()
     return statistics
 
 
-def _changed_group(
-    old: pyarrow.parquet.ParquetFile, group: int, start: int, changes: _Changes, table: TableFormat
+def _changed(
+    rows: pyarrow.Table, start: int, changes: _Changes, table: TableFormat
 ) -> pyarrow.Table:
-    """The rows of a row group after the changes, of which the feed gets its entries.
+    """Return rows after the changes, and add their entries to the feed.
 
     Args:
-        old: The file.
-        group: The number of the row group.
-        start: The place of its first row in the file.
+        rows: Rows of the file, one after the other.
+        start: The place of the first in the file.
         changes: The changes of the file.
         table: What files look like.
     """
     import numpy as np
     import pyarrow as pa
 
-    num_rows = old.metadata.row_group(group).num_rows
-    here = slice(*np.searchsorted(changes.indexes, (start, start + num_rows)))
+    here = slice(*np.searchsorted(changes.indexes, (start, start + rows.num_rows)))
     places, deleted = changes.indexes[here] - start, changes.deleted[here]
     new_rows = changes.new_rows[here]
-    order = _order(num_rows, places, deleted)
-    parts = [pa.schema([field]) for field in table.schema]
-    of_ids = table.tracking_schema
     if table.tracking is not None:
-        parts.append(of_ids)
-    before: list[pyarrow.Table] = []
-    replacing: list[pyarrow.Table] = []
-    after: list[pyarrow.Table] = []
-    at_once = isinstance(table.storage, ObjectStore)
-    read = columns_of_group(old, group, parts, at_once=at_once)
-    for part, was in zip(parts, read, strict=True):
-        if part is of_ids:
-            assert changes.first_row is not None, "a file of a table that tracks rows"
-            was = row_ids(was, start, changes.first_row)
-            new = row_ids_of_new(was, places)
-        else:
-            new = new_rows.select(part.names)
-        after.append(_in_order(was, new, order))
-        if changes.feed is not None:
-            before.append(was.take(pa.array(places)))
-            replacing.append(new)
+        assert changes.first_row is not None, "a file of a table that tracks rows"
+        of_ids = table.tracking_schema
+        ids = row_ids(rows.select(of_ids.names), start, changes.first_row)
+        rows = _beside([rows.select(table.schema.names), ids])
+        new_rows = _beside([new_rows, row_ids_of_new(ids, places)])
     if changes.feed is not None:
-        left = _beside(replacing).filter(pa.array(~deleted))
-        changes.feed.add(images(_beside(before), left, deleted))
-    return _beside(after)
+        left = new_rows.filter(pa.array(~deleted))
+        changes.feed.add(images(rows.take(pa.array(places)), left, deleted))
+    return _in_order(rows, new_rows, _order(rows.num_rows, places, deleted))
 
 
 def _order(num_rows: int, places: Any, deleted: Any) -> pyarrow.Array | None:

@@ -8,7 +8,7 @@ A location is what Hadoop calls a path, not encoded: `file:/lake/a b`, `s3a://bu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,13 +22,27 @@ if TYPE_CHECKING:
 _LOCAL = "file:"
 _CLIENT = "client"
 _SMALL_FILE_BYTES = 16 << 20
+# Bytes of a column that are read from a disk at once.
+_BUFFER_BYTES = 1 << 20
 
 
 class Storage(Protocol):
     """What files are opened, written and deleted by."""
 
-    def opened(self, location: str) -> pyarrow.parquet.ParquetFile:
-        """A file, open for reading; times stored as INT96 are read as microseconds."""
+    def opened(
+        self,
+        location: str,
+        *,
+        dictionaries: Sequence[str] = (),
+        metadata: pyarrow.parquet.FileMetaData | None = None,
+    ) -> pyarrow.parquet.ParquetFile:
+        """A file, open for reading; times stored as INT96 are read as microseconds.
+
+        Args:
+            location: The file's.
+            dictionaries: Leaves whose values are read as dictionaries, by their paths.
+            metadata: The file's, if it was read before.
+        """
 
     def created(self, location: str) -> Any:
         """A context with what `ParquetWriter` writes a new file to."""
@@ -53,7 +67,13 @@ class Disk:
 
     mode: int = 0o666
 
-    def opened(self, location: str) -> pyarrow.parquet.ParquetFile:
+    def opened(
+        self,
+        location: str,
+        *,
+        dictionaries: Sequence[str] = (),
+        metadata: pyarrow.parquet.FileMetaData | None = None,
+    ) -> pyarrow.parquet.ParquetFile:
         """See `Storage`.
 
         The file is not mapped: a mapped file that disappears on a network's disk would end the
@@ -61,7 +81,15 @@ class Disk:
         """
         import pyarrow.parquet as pq
 
-        return pq.ParquetFile(_path(location), coerce_int96_timestamp_unit="us")
+        return pq.ParquetFile(
+            _path(location),
+            metadata=metadata,
+            read_dictionary=list(dictionaries) or None,
+            # In pages, so that memory does not hold all of a row group as it is stored.
+            pre_buffer=False,
+            buffer_size=_BUFFER_BYTES,
+            coerce_int96_timestamp_unit="us",
+        )
 
     @contextmanager
     def created(self, location: str) -> Iterator[str]:
@@ -104,7 +132,13 @@ class ObjectStore:
 
     settings: Mapping[str, Any] = field(repr=False)
 
-    def opened(self, location: str) -> pyarrow.parquet.ParquetFile:
+    def opened(
+        self,
+        location: str,
+        *,
+        dictionaries: Sequence[str] = (),
+        metadata: pyarrow.parquet.FileMetaData | None = None,
+    ) -> pyarrow.parquet.ParquetFile:
         """See `Storage`; of a small file, ranges that are near to each other come by one request.
 
         Arrow would hold all that it is going to read of a large one.
@@ -113,7 +147,13 @@ class ObjectStore:
 
         file = self.files.open_input_file(_key(location))
         is_small = file.size() <= _SMALL_FILE_BYTES
-        return pq.ParquetFile(file, pre_buffer=is_small, coerce_int96_timestamp_unit="us")
+        return pq.ParquetFile(
+            file,
+            metadata=metadata,
+            read_dictionary=list(dictionaries) or None,
+            pre_buffer=is_small,
+            coerce_int96_timestamp_unit="us",
+        )
 
     @contextmanager
     def created(self, location: str) -> Iterator[Any]:

@@ -5,10 +5,10 @@ Tasks on executors and the driver use it. It needs only pyarrow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from deltaweave.engine.tasks.batches import read_batches
 from deltaweave.engine.tasks.storage import Storage
 from deltaweave.engine.tasks.table_format import (
     NotRewritableError,
@@ -21,43 +21,41 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
 
-_ROWS_AT_ONCE = 1_024
-
 FirstRow = tuple[int, int]
 """The row id of a file's first row, and the commit version of the rows that store none."""
 
 
-def columns_of_group(
-    old: pyarrow.parquet.ParquetFile, group: int, parts: Sequence[pyarrow.Schema], *, at_once: bool
+def batches_of_group(
+    storage: Storage,
+    location: str,
+    old: pyarrow.parquet.ParquetFile,
+    group: int,
+    schema: pyarrow.Schema,
 ) -> Iterator[pyarrow.Table]:
-    """The columns of a row group, part by part, with the table's types.
+    """Read the rows of a row group in batches, with the table's columns and types.
 
     Args:
+        storage: Where the file lies.
+        location: The file's.
         old: The file.
         group: The number of the row group.
-        parts: The columns of each part.
-        at_once: Whether to read all of them first: those of a small file in a store come by one
-            request then. Otherwise a part is read when it is asked for.
+        schema: The columns.
 
     Raises:
-        pyarrow.ArrowInvalid: The file is damaged: a column has more or fewer rows than others.
+        pyarrow.ArrowInvalid: The file is damaged: a column has fewer rows than others.
     """
     import pyarrow as pa
 
-    num_rows = old.metadata.row_group(group).num_rows
-    # Once: it is made anew whenever it is asked for.
-    stored = set(old.schema_arrow.names)
-
-    def read(names: Sequence[str]) -> pyarrow.Table:
-        return old.read_row_group(group, columns=names, use_threads=False)
-
-    there = [[name for name in part.names if name in stored] for part in parts]
-    everything = read(list(chain(*there))) if at_once else None
-    for part, names in zip(parts, there, strict=True):
-        rows = read(names) if everything is None else everything.select(names)
-        if rows.num_rows != num_rows:
-            raise pa.ArrowInvalid(f"{part.names} have {rows.num_rows} rows instead of {num_rows}")
-        yield _as_of_table(rows, part)
+    left = old.metadata.row_group(group).num_rows
+    names = _stored_names(old, schema)
+    if not names:  # all columns were added later
+        yield _nulls(left, schema)
+        return
+    for batch in read_batches(storage, location, old, names, [group]):
+        left -= batch.num_rows
+        yield _as_of_table(pa.Table.from_batches([batch]), schema)
+    if left:
+        raise pa.ArrowInvalid(f"columns of row group {group} lack {left} rows")
 
 
 def _stored_names(old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> list[str]:
@@ -77,6 +75,12 @@ def _as_of_table(rows: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
         for wanted in schema
     ]
     return pa.table(arrays, schema=schema)
+
+
+def _nulls(num_rows: int, schema: pyarrow.Schema) -> pyarrow.Table:
+    import pyarrow as pa
+
+    return pa.table([pa.nulls(num_rows, field.type) for field in schema], schema=schema)
 
 
 def all_rows(
@@ -111,9 +115,8 @@ def all_rows(
             raise NotRewritableError(f"there are more than {max_rows:,} rows")
         names = _stored_names(file, schema)
         if not names:  # all columns were added later
-            return pa.table([pa.nulls(num_rows, field.type) for field in schema], schema=schema)
-        # Few rows at once, since a value that a file stores once is in memory for each row.
-        for batch in file.iter_batches(_ROWS_AT_ONCE, columns=names):
+            return _nulls(num_rows, schema)
+        for batch in read_batches(storage, location, file, names):
             parts.append(_as_of_table(pa.Table.from_batches([batch]), schema))
             size += parts[-1].nbytes
             if size > max_bytes:
@@ -145,8 +148,7 @@ def rows_at(location: str, places: Any, table: TableFormat, max_bytes: int) -> p
         )
         for group in np.unique(np.searchsorted(first, places, side="right") - 1).tolist():
             start = int(first[group])
-            # Few rows at once, since a value that a file stores once is in memory for each row.
-            for batch in old.iter_batches(_ROWS_AT_ONCE, [group], columns=names, use_threads=False):
+            for batch in read_batches(table.storage, location, old, names, [group]):
                 here = slice(*np.searchsorted(places, (start, start + batch.num_rows)))
                 if len(places[here]):
                     rows = _as_of_table(pa.Table.from_batches([batch]), table.schema)

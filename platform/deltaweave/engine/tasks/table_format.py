@@ -29,10 +29,10 @@ _LEGACY_KEYS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT
 _NEW_CALENDAR_SINCE = b"3.0.0"
 _NEW_CALENDAR_OF_INT96_SINCE = b"3.1.0"
 
-# A task holds a row group up to three times, uncompressed. Spark writes row groups of 128 MB.
+# Stored bytes of a row group, before compression. Of a column whose values are stored one by one,
+# memory may hold all that it stores, if a few rows have most of it. Spark writes row groups of
+# 128 MB.
 MAX_ROW_GROUP_BYTES = 1 << 30
-
-_SAMPLED_ROWS = 1_000
 
 
 class NotRewritableError(Exception):
@@ -142,19 +142,6 @@ def write_file(directory: str, rows: pyarrow.Table, table: TableFormat) -> tuple
             writer.write_table(rows)
         statistics.add(rows)
         return name, table.storage.size(location), statistics.to_json()
-
-
-def estimated_bytes(file: pyarrow.parquet.ParquetFile) -> int:
-    """The size of a file's rows in memory, as its footer and first rows suggest, in bytes.
-
-    The footer alone does not tell: it counts a repeated value once.
-    """
-    groups = range(file.num_row_groups)
-    stored: int = sum(file.metadata.row_group(group).total_byte_size for group in groups)
-    first = next(file.iter_batches(batch_size=_SAMPLED_ROWS, use_threads=False), None)
-    if first is None or not first.num_rows:
-        return stored
-    return max(stored, int(first.nbytes * file.metadata.num_rows / first.num_rows))
 
 
 def check_copyable(

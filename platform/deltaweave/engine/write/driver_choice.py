@@ -48,14 +48,7 @@ from deltaweave.engine.find import (
 )
 from deltaweave.engine.local_attempt import SPARK_DOES_THE_MERGE, attempted
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.tasks import (
-    NotRewritableError,
-    TableFormat,
-    check_copyable,
-)
-from deltaweave.engine.tasks import (
-    estimated_bytes as bytes_in_memory,
-)
+from deltaweave.engine.tasks import TableFormat, check_copyable
 from deltaweave.engine.write.partition_parts import is_plain
 from deltaweave.engine.write.strategy import ONLY_DELTA_CHECKS, REWRITE_IN_PLACE, setting_in_place
 
@@ -141,30 +134,15 @@ def why_not_these_files(candidates: FileList) -> str | None:
     return None
 
 
-def threads_that_copy(files: FileList, table: TableFormat) -> int:
-    """How many threads may copy these files at once.
+def check_copies(files: FileList, table: TableFormat) -> None:
+    """Raise NotRewritableError if Arrow may not copy one of these files."""
 
-    Raises:
-        NotRewritableError: Arrow may not copy a file, or there is too much.
-    """
-
-    def sizes(location: str) -> tuple[int, int]:
+    def check(location: str) -> None:
         with table.storage.opened(location) as file:
             check_copyable(file, table.schema, new_calendar=table.new_calendar)
-            groups = (file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
-            of_file = bytes_in_memory(file)
-            return of_file, of_file * max(groups, default=0) // max(file.metadata.num_rows, 1)
 
-    found = list(in_threads(sizes, own_locations(files)))
-    size = sum(of_file for of_file, _ in found)
-    master = str(files.spark.sparkContext.master)
-    if size > most_on_driver(limits.MAX_COPIED_BYTES_ON_DRIVER, master):
-        raise NotRewritableError(f"the files to rewrite have about {size:,} bytes in memory")
-    largest = max((of_group for _, of_group in found), default=0)
-    threads = limits.MAX_HELD_BYTES_ON_DRIVER // max(largest, 1)
-    if threads < min(2, len(files)):
-        raise NotRewritableError(f"a row group has about {largest:,} bytes in memory")
-    return max(1, min(threads, limits.MAX_THREADS_ON_DRIVER))
+    for _ in in_threads(check, own_locations(files)):
+        pass
 
 
 def _of_statement(merge: ResolvedMerge, source: PreparedSource) -> str | None:

@@ -135,7 +135,7 @@ def _write_files(
         parts = [replace(part, directory="") for part in parts]
     root, locations = transaction.data_path.rstrip("/"), own_locations(found.fates.copied)
     of_files = by_file(changes)
-    with ThreadPoolExecutor(max_workers=found.num_threads) as threads:
+    with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
         try:
             writing = [threads.submit(_write_part, root, part, found.table) for part in parts]
             rewritten = list(threads.map(partial(_rewrite, found, of_files), locations))

@@ -30,7 +30,7 @@ from deltaweave.engine.source import CollectedSource, PreparedSource, collect_so
 from deltaweave.engine.tasks import NotRewritableError, TableFormat
 from deltaweave.engine.write.driver_choice import (
     DriverChoice,
-    threads_that_copy,
+    check_copies,
     why_not_these_files,
 )
 from deltaweave.engine.write.driver_target import values_of_pairs
@@ -63,7 +63,6 @@ class Found:
         inserted: The numbers of the source rows that are inserted.
         insert_clauses: The clauses that insert them, by their places.
         table: What new files look like.
-        num_threads: How many threads may write files at once.
     """
 
     candidates: Candidates
@@ -75,7 +74,6 @@ class Found:
     inserted: numpy.ndarray
     insert_clauses: numpy.ndarray
     table: TableFormat
-    num_threads: int
 
     @cached_property
     def inserted_rows(self) -> pyarrow.Table:
@@ -180,13 +178,11 @@ def _found(
         fates = mark_or_rewrite(transaction, scan, row_counts)
     else:
         fates = all_rewritten(scan, row_counts)
-    threads = threads_that_copy(fates.copied, table)
+    check_copies(fates.copied, table)
     is_inserted = ~pairs.is_matched & (collected.insert_clauses != NO_CLAUSE)
     inserted = np.flatnonzero(is_inserted)
     clauses = collected.insert_clauses[inserted]
-    found = Found(
-        candidates, pairs, scan, fates, updates, inserts, inserted, clauses, table, threads
-    )
+    found = Found(candidates, pairs, scan, fates, updates, inserts, inserted, clauses, table)
     _check_new_rows(found)
     return found
 

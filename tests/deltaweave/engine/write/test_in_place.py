@@ -23,7 +23,7 @@ import deltaweave
 from deltaweave import Table, errors
 from deltaweave.engine import limits
 from deltaweave.engine.tasks import Disk, parquet_rewrite
-from deltaweave.engine.tasks.stored_rows import columns_of_group
+from deltaweave.engine.tasks.stored_rows import batches_of_group
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from deltaweave.tested_releases import installed_pair, line
 from tests.builders import frame, write_table
@@ -324,34 +324,30 @@ def test_columns_whose_names_are_paths_into_others_are_told_apart(
 def test_columns_of_different_lengths_are_an_error_and_no_rows(tmp_path: Path) -> None:
     """Whole row groups would not be read either: such a file is damaged."""
     one, other = (str(tmp_path / name) for name in ("one.parquet", "other.parquet"))
-    pq.write_table(pa.table({"k": range(4), "v": range(4)}), one)
-    pq.write_table(pa.table({"k": range(3), "v": range(3)}), other)
-    parts = [pa.schema([(name, pa.int64())]) for name in ("k", "v")]
+    pq.write_table(pa.table({"k": range(4)}), one)
+    pq.write_table(pa.table({"k": range(3)}), other)
 
     class Damaged(pq.ParquetFile):
-        def read_row_group(self, i: int, columns: Any = None, **more: Any) -> pa.Table:
-            shorter = pq.ParquetFile(other)
-            read = shorter.read_row_group if columns == ["v"] else super().read_row_group
-            return read(i, columns=columns, **more)
+        def iter_batches(self, *args: Any, **more: Any) -> Any:
+            return pq.ParquetFile(other).iter_batches(*args, **more)
 
-    with pytest.raises(pa.ArrowInvalid, match=r"'v'.* 3 rows instead of 4"):
-        list(columns_of_group(Damaged(one), 0, parts, at_once=False))
+    schema = pa.schema([("k", pa.int64())])
+    with pytest.raises(pa.ArrowInvalid, match=r"row group 0 lack 1 row"):
+        list(batches_of_group(Disk(), one, Damaged(one), 0, schema))
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_columns_come_by_their_names_in_each_part(tmp_path: Path, *, at_once: bool) -> None:
+@pytest.mark.parametrize("added", [[], ["added"]], ids=["", "added"])
+@pytest.mark.parametrize("names", [["a.b"], ["a", "x"], ["x", "a.b", "a"], []])
+def test_columns_come_by_their_names(tmp_path: Path, names: list[str], added: list[str]) -> None:
     file = str(tmp_path / "file.parquet")
     struct = pa.array([{"b": 1}, {"b": 2}])
-    pq.write_table(pa.table({"x": [5, 6], "a": struct, "a.b": [3, 4]}), file)
-    names = (["a.b"], ["added"], ["a", "x"])
-    types = {"a": struct.type, "a.b": pa.int64(), "x": pa.int64(), "added": pa.string()}
-    parts = [pa.schema([(name, types[name]) for name in each]) for each in names]
-    read = columns_of_group(pq.ParquetFile(file), 0, parts, at_once=at_once)
-    assert [each.to_pydict() for each in read] == [
-        {"a.b": [3, 4]},
-        {"added": [None, None]},  # the file lacks it
-        {"a": [{"b": 1}, {"b": 2}], "x": [5, 6]},
-    ]
+    stored = pa.table({"x": [5, 6], "a": struct, "a.b": ["3", "4"]})
+    pq.write_table(stored, file)
+    types = {**{f.name: f.type for f in stored.schema}, "added": pa.string()}  # the file lacks it
+    schema = pa.schema([(name, types[name]) for name in (*names, *added)])
+    read = pa.concat_tables(batches_of_group(Disk(), file, pq.ParquetFile(file), 0, schema))
+    expected = {name: stored[name].to_pylist() for name in names}
+    assert read.to_pydict() == {**expected, **{name: [None, None] for name in added}}
 
 
 @pytest.mark.minutes

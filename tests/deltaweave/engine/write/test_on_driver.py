@@ -679,8 +679,6 @@ def caller() -> str:
     [
         "MAX_ROWS_ON_DRIVER",
         "MAX_NEW_BYTES_ON_DRIVER",
-        "MAX_COPIED_BYTES_ON_DRIVER",
-        "MAX_HELD_BYTES_ON_DRIVER",
         pytest.param("MAX_BYTES_ON_DRIVER", marks=FULL),
     ],
 )

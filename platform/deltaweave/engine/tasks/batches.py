@@ -1,0 +1,155 @@
+"""Read rows of a Parquet file in batches of bounded bytes in memory, whatever its compression.
+
+A file may store a text once that thousands of rows have. So the size of a batch does not follow
+from what the file stores: the longest value of each dictionary bounds what a row takes.
+
+Tasks on executors and the driver use it. It needs only pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from deltaweave.engine.tasks.storage import Storage
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.parquet
+
+# Maximum bytes in memory that the rows of a batch take, by the widest row that the file may hold.
+BATCH_BYTES = 16 << 20
+# Maximum rows of a batch: more are not read faster.
+BATCH_ROWS = 32_768
+# Maximum rows of a batch if nothing bounds the length of a value: each may repeat the one before.
+_ROWS_OF_ANY_LENGTH = 512
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+_WIDTH_OF_DECIMALS = 16
+
+
+def read_batches(
+    storage: Storage,
+    location: str,
+    file: pyarrow.parquet.ParquetFile,
+    names: Sequence[str],
+    groups: Sequence[int] | None = None,
+) -> Iterator[pyarrow.RecordBatch]:
+    """Read rows in their order.
+
+    Args:
+        storage: Where the file lies.
+        location: The file's.
+        file: The file.
+        names: The columns, at least one, by their names in the file.
+        groups: The row groups; None reads all.
+    """
+    for group in range(file.num_row_groups) if groups is None else groups:
+        size = _rows_at_once(storage, location, file, names, group)
+        yield from file.iter_batches(size, [group], columns=names, use_threads=False)
+
+
+def _rows_at_once(
+    storage: Storage,
+    location: str,
+    file: pyarrow.parquet.ParquetFile,
+    names: Sequence[str],
+    group: int,
+) -> int:
+    num_rows = max(1, file.metadata.row_group(group).num_rows)
+    wanted = set(names)
+    columns = [c for c in _columns(file, group) if _is_of(c, wanted)]
+    texts = [c for c in columns if c.physical_type == "BYTE_ARRAY"]
+    repeated = [c for c in texts if c.has_dictionary_page and not _is_small(c)]
+    longest = _longest_values(storage, location, file, repeated, group)
+    width = 0.0
+    for column in columns:
+        per_row = column.num_values / num_rows
+        width += _WIDTHS.get(column.physical_type, _WIDTH_OF_DECIMALS) * per_row
+        if column.physical_type == "BYTE_ARRAY":
+            # Of values that are stored one by one, their sum is known.
+            width += column.total_uncompressed_size / num_rows
+            width += longest.get(column.path_in_schema, 0) * per_row
+    most = _ROWS_OF_ANY_LENGTH if any(map(_is_of_any_length, texts)) else BATCH_ROWS
+    return max(1, min(most, int(BATCH_BYTES / max(width, 1))))
+
+
+def _columns(
+    file: pyarrow.parquet.ParquetFile, group: int
+) -> list[pyarrow.parquet.ColumnChunkMetaData]:
+    of_group = file.metadata.row_group(group)
+    return [of_group.column(i) for i in range(of_group.num_columns)]
+
+
+def _is_of(column: pyarrow.parquet.ColumnChunkMetaData, names: set[str]) -> bool:
+    """Whether a leaf is one of these columns or in one; their names may have dots."""
+    path = column.path_in_schema
+    ends = [i for i, letter in enumerate(path) if letter == "."]
+    return path in names or any(path[:end] in names for end in ends)
+
+
+def _is_small(column: pyarrow.parquet.ColumnChunkMetaData) -> bool:
+    """Whether the values fit a batch, although each is the longest that the column can store."""
+    return bool(column.num_values * column.total_uncompressed_size <= BATCH_BYTES)
+
+
+def _is_of_any_length(column: pyarrow.parquet.ColumnChunkMetaData) -> bool:
+    """Whether values are stored as what differs from the value before."""
+    return "DELTA_BYTE_ARRAY" in column.encodings and not _is_small(column)
+
+
+def _longest_values(
+    storage: Storage,
+    location: str,
+    file: pyarrow.parquet.ParquetFile,
+    columns: Sequence[pyarrow.parquet.ColumnChunkMetaData],
+    group: int,
+) -> Mapping[str, int]:
+    """Return the length of the longest value in each column's dictionary, by the column's path.
+
+    Arrow gives the whole dictionary with the first value, which may not be in the first batch.
+    """
+    missing = {column.path_in_schema for column in columns}
+    found: dict[str, int] = {}
+    if not missing:
+        return found
+    names = [name for name in file.schema_arrow.names if any(_starts(p, name) for p in missing)]
+    read = storage.opened(location, dictionaries=sorted(missing), metadata=file.metadata)
+    with read:
+        order = [c.path_in_schema for c in _columns(read, group) if _is_of(c, set(names))]
+        for batch in read.iter_batches(BATCH_ROWS, [group], columns=names, use_threads=False):
+            leaves = [leaf for column in batch.columns for leaf in _leaves(column)]
+            for path, leaf in zip(order, leaves, strict=True):
+                if path in missing and len(leaf.dictionary):
+                    found[path] = _longest(leaf.dictionary)
+            missing -= found.keys()
+            if not missing:
+                break
+    return found
+
+
+def _starts(path: str, name: str) -> bool:
+    return path == name or path.startswith(f"{name}.")
+
+
+def _longest(values: pyarrow.Array) -> int:
+    import pyarrow.compute as pc
+
+    return int(pc.max(pc.binary_length(values)).as_py() or 0)
+
+
+def _leaves(values: pyarrow.Array) -> Iterator[pyarrow.Array]:
+    """The arrays of a column's leaves, in their order."""
+    import pyarrow.types as types
+
+    kind = values.type
+    if types.is_struct(kind):
+        for i in range(kind.num_fields):
+            yield from _leaves(values.field(i))
+    elif types.is_map(kind):
+        yield from _leaves(values.keys)
+        yield from _leaves(values.items)
+    elif types.is_list(kind):
+        yield from _leaves(values.values)
+    else:
+        yield values

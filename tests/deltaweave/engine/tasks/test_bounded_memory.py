@@ -1,0 +1,139 @@
+"""What reading and rewriting a file holds in memory does not grow with what its rows decode to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from deltaweave.engine.tasks import (
+    Disk,
+    NotRewritableError,
+    TableFormat,
+    all_rows,
+    batches,
+    rewrite_rows,
+    row_groups,
+    rows_at,
+)
+
+MIB = 1 << 20
+ROWS = 20_000
+# Of a new row group, of a batch three times (read, changed, compared), and of pages and encoders.
+GROUP, BATCH = 4 * MIB, MIB
+MOST = GROUP + 3 * BATCH + 6 * MIB
+ROWS_IN_MEMORY = 40 * MIB
+_KEPT: list[pa.MemoryPool] = []  # what is allocated from a pool may outlive a test
+
+
+@pytest.fixture(autouse=True)
+def _low_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_groups, "MAX_ROW_GROUP_BYTES_IN_MEMORY", GROUP)
+    monkeypatch.setattr(batches, "BATCH_BYTES", BATCH)
+
+
+@contextmanager
+def held() -> Iterator[pa.MemoryPool]:
+    """A memory pool with a peak of its own."""
+    default = pa.default_memory_pool()
+    _KEPT.append(pa.proxy_memory_pool(default))
+    pa.set_memory_pool(_KEPT[-1])
+    try:
+        yield _KEPT[-1]
+    finally:
+        pa.set_memory_pool(default)
+
+
+def texts(length: int, distinct: int = 3) -> list[str]:
+    return [f"{i}".ljust(length, "x") for i in range(distinct)]
+
+
+def repeated(values: list[Any], kind: pa.DataType, *, empty: int = 0) -> pa.Array:
+    """The values in turn, after some empty ones."""
+    of = pa.array(values, kind)
+    nothing = pa.nulls(empty, kind)
+    taken = of.take(pa.array(np.arange(ROWS - empty) % len(values)))
+    return pa.concat_arrays([nothing, taken])
+
+
+TEXT, BYTES = pa.string(), pa.binary()
+LISTS = pa.list_(TEXT)
+STRUCTS = pa.struct([("a", TEXT), ("b", pa.int64()), ("c", LISTS)])
+MAPS = pa.map_(TEXT, TEXT)
+VALUES: dict[str, Callable[[], pa.Array]] = {
+    # 20,000 rows of 2,500 characters: 48 MiB in memory, some KiB in the file
+    "repeated_texts": lambda: repeated(texts(2_500), TEXT),
+    "repeated_bytes": lambda: repeated([t.encode() for t in texts(2_500)], BYTES),
+    # the first rows tell nothing of those that follow
+    "late_texts": lambda: repeated(texts(5_000), TEXT, empty=10_000),
+    "few_rows_of_documents": lambda: repeated([*[""] * 199, *texts(500_000, 1)], TEXT),
+    "lists": lambda: repeated([[t] * 3 for t in texts(800)], LISTS),
+    "late_lists": lambda: repeated([[t] * 6 for t in texts(800)], LISTS, empty=10_000),
+    "structs": lambda: repeated(
+        [{"a": t, "b": 1, "c": [t]} for t in texts(1_200)], STRUCTS, empty=10
+    ),
+    "maps": lambda: repeated([[(t, t)] for t in texts(1_200)], MAPS, empty=10),
+    # each value repeats the start of the one before
+    "prefixes": lambda: repeated([text[::-1] for text in texts(2_500)], TEXT),
+}
+
+
+def written(path: Path, name: str) -> tuple[str, pa.Table, TableFormat]:
+    """A file of two columns: its location, its rows, and how a new one is written."""
+    table = pa.table({"k": pa.array(range(ROWS), pa.int64()), "v": VALUES[name]()})
+    file = path / "old.parquet"
+    if name == "prefixes":
+        encoded = {"v": "DELTA_BYTE_ARRAY"}
+        pq.write_table(table, file, use_dictionary=["k"], column_encoding=encoded)
+    else:
+        pq.write_table(table, file)
+    assert table["v"].nbytes > 40 * MIB > 40 * file.stat().st_size
+    statistics = json.dumps({"type": "struct", "fields": []})
+    of = TableFormat(table.schema, "snappy", ".parquet", statistics, 32, "4.2.0", True, Disk())
+    return f"file:{file}", table, of
+
+
+@pytest.mark.parametrize("feed", [False, True], ids=["", "feed"])
+@pytest.mark.parametrize("name", VALUES)
+def test_a_rewrite_holds_bounded_bytes_of_rows(tmp_path: Path, name: str, *, feed: bool) -> None:
+    location, old, table = written(tmp_path, name)
+    if feed:
+        table = replace(table, change_feed=f"file:{tmp_path}/_change_data")
+    changed = np.arange(7, ROWS, 13)  # in each batch
+    deleted = changed % 2 == 0
+    nulls = pa.nulls(len(changed), old["v"].type)
+    new_rows = pa.table([pa.array(changed), nulls], schema=old.schema)
+    is_changed = np.isin(np.arange(ROWS), changed)
+    with held() as pool:
+        file = rewrite_rows(location, changed, deleted, new_rows, table).file
+    assert pool.max_memory() < MOST
+    assert file is not None
+    rows = pq.ParquetFile(tmp_path / file[0])
+    assert rows.num_row_groups > ROWS_IN_MEMORY // GROUP // 2
+    stays = np.delete(np.arange(ROWS), changed[deleted])
+    assert rows.read()["k"].to_pylist() == stays.tolist()
+    updated = pc.if_else(pa.array(is_changed), pa.scalar(None, old["v"].type), old["v"])
+    assert rows.read()["v"].equals(updated.take(pa.array(stays)))
+    if feed:
+        [recorded] = (tmp_path / "_change_data").iterdir()
+        assert pq.read_metadata(recorded).num_rows == len(changed) + np.sum(~deleted)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_rows_are_refused_before_they_exceed_a_bound(tmp_path: Path, name: str) -> None:
+    location, old, table = written(tmp_path, name)
+    with held() as pool:
+        with pytest.raises(NotRewritableError, match="bytes"):
+            all_rows(table.storage, location, old.schema, ROWS, 4 * MIB, new_calendar=True)
+        with pytest.raises(NotRewritableError, match="bytes"):
+            rows_at(location, np.arange(ROWS), table, 4 * MIB)
+    assert pool.max_memory() < MOST

@@ -41,6 +41,8 @@ KEY = f"{RESERVED_PREFIX}key"
 """The value that an equality of the ON condition compares; followed by the equality's place."""
 IS_DELETED = f"{RESERVED_PREFIX}is_deleted"
 """Whether a clause deletes the row."""
+WIDTH = f"{RESERVED_PREFIX}width"
+"""The bytes of a row, as `source.widths` counts them."""
 BREAKS_CONSTRAINT = f"{RESERVED_PREFIX}breaks_constraint"
 """Whether the new values of a row break a constraint of the table."""
 

@@ -19,6 +19,10 @@ MAX_COLLECTED_ROWS = 500_000
 # It needs a source whose rows are counted.
 MAX_COLLECTED_NUMBERS = 4_000_000
 
+# Bytes of the keys of a source, decoded, that are collected. Beyond it, ranges of them are known:
+# few keys are so long, and Python's objects for them take as much again.
+MAX_COLLECTED_KEY_BYTES = 64 * 1024 * 1024
+
 # Ranges that stand for the values of a key column whose values are too many to be collected.
 MAX_KEY_RANGES = 4_096
 
@@ -48,6 +52,9 @@ INDEX_FILES = 8
 
 # Pairs that come to the driver. With the name of its file, a pair takes some 200 bytes on its way.
 MAX_PAIRS_ON_DRIVER = 500_000
+
+# Bytes of these pairs, decoded: with names of files of 100 characters, and keys of as many.
+MAX_PAIR_BYTES_ON_DRIVER = 128 * 1024 * 1024
 
 # Pairs that the driver finds by keys that it has, of which none matches twice: their numbers take
 # some 20 bytes each. Keys of numbers are collected up to as many.

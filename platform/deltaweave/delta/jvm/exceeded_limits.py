@@ -35,7 +35,10 @@ class ExceededLimit:
 
 
 _MEMORY = ExceededLimit(
-    r"java\.lang\.OutOfMemoryError|SparkOutOfMemoryError|UNABLE_TO_ACQUIRE_MEMORY"
+    r"java\.lang\.OutOfMemoryError|SparkOutOfMemoryError"
+    r"|UNABLE_TO_ACQUIRE_MEMORY|(AGGREGATE|POINTER_ARRAY)_OUT_OF_MEMORY"
+    # Could not allocate for a map, a hash relation, a hash map.
+    r"|_LEGACY_ERROR_TEMP_(2105|2106|2107)"
     r"|[Cc]ommand exited with code 52|exceeding (physical|virtual)? ?memory limits",
     "a JVM has too little memory",
     _HEAP,
@@ -58,19 +61,26 @@ _LIMITS = (
         "Raise spark.driver.maxResultSize (and spark.driver.memory) before Spark starts.",
     ),
     ExceededLimit(
-        "Could not execute broadcast in",
+        r"Could not execute broadcast in|_LEGACY_ERROR_TEMP_2097",
         "a broadcast took too long",
         ("spark.sql.broadcastTimeout",),
         "Raise spark.sql.broadcastTimeout, or set spark.sql.autoBroadcastJoinThreshold to -1.",
     ),
     ExceededLimit(
-        r"Cannot broadcast the table",
+        r"Not enough memory to build and broadcast|_LEGACY_ERROR_TEMP_2250",
+        "the driver has too little memory for a broadcast",
+        ("spark.driver.memory", "spark.sql.autoBroadcastJoinThreshold"),
+        "Raise spark.driver.memory before Spark starts, or set "
+        "spark.sql.autoBroadcastJoinThreshold to -1.",
+    ),
+    ExceededLimit(
+        r"Cannot broadcast the table|_LEGACY_ERROR_TEMP_(2248|2249)",
         "a side of a join is too large for a broadcast",
         ("spark.sql.autoBroadcastJoinThreshold",),
         "Set spark.sql.autoBroadcastJoinThreshold to -1, and drop hints to broadcast.",
     ),
     ExceededLimit(
-        r"Kryo serialization failed: Buffer overflow",
+        r"Kryo serialization failed: Buffer overflow|KRYO_BUFFER_OVERFLOW",
         "a row or a task is too large for the serializer",
         ("spark.kryoserializer.buffer.max",),
         "Raise spark.kryoserializer.buffer.max before Spark starts.",

@@ -7,6 +7,7 @@ vectors takes no Spark job. More pairs stay on the executors.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,9 +29,14 @@ from deltaweave.engine.columns import (
 )
 from deltaweave.engine.find.file_numbers import numbered_files, places_of_files, with_numbers
 from deltaweave.engine.find.pair_counts import counted, counted_here
+from deltaweave.engine.source import collected_within
+from deltaweave.engine.tasks import TooBigError
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -201,7 +207,13 @@ def brought_to_driver(
     if at_most is None or at_most > limits.MAX_PAIRS_ON_DRIVER:
         # The limit bounds the driver's memory: a source row may match any number of target rows.
         brought = brought.limit(limits.MAX_PAIRS_ON_DRIVER + 1)
-    table = brought.toArrow()
+    most = limits.MAX_PAIRS_ON_DRIVER
+    max_rows = min(most if at_most is None else at_most, most) + 1
+    try:
+        table = collected_within(brought, max_rows, limits.MAX_PAIR_BYTES_ON_DRIVER)
+    except TooBigError as error:
+        logger.info("the pairs stay on the executors: %s", error)
+        return None
     if table.num_rows > limits.MAX_PAIRS_ON_DRIVER:
         return None
     if only_file is not None:

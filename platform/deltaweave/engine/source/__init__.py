@@ -11,6 +11,7 @@ from deltaweave.engine.source.collected import (
 )
 from deltaweave.engine.source.keys import KeyValues, SourceKeys, row_identity, source_keys, within
 from deltaweave.engine.source.prepared import PreparedSource, check_same_source, prepared_source
+from deltaweave.engine.source.widths import collected_within
 
 __all__ = [
     "CollectedSource",
@@ -19,6 +20,7 @@ __all__ = [
     "SourceKeys",
     "check_same_source",
     "collect_source",
+    "collected_within",
     "prepared_source",
     "row_identity",
     "source_keys",

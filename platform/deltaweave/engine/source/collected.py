@@ -44,8 +44,9 @@ from deltaweave.engine.local_attempt import attempted, reason_of, was_cancelled
 from deltaweave.engine.source.keys import SourceKeys, collected_keys
 from deltaweave.engine.source.prepared import PreparedSource
 from deltaweave.engine.source.read_table import rows_of_table
+from deltaweave.engine.source.widths import collected_within
 from deltaweave.engine.statement import first_insert, first_match, with_broken
-from deltaweave.engine.tasks import NotRewritableError
+from deltaweave.engine.tasks import NotRewritableError, TooBigError
 from deltaweave.errors import ConstraintViolationError, SourceError
 
 if TYPE_CHECKING:
@@ -117,6 +118,31 @@ def collect_source(
         SourceError: The query was cancelled.
     """
     values_of = _values_of(merge, reads)
+    try:
+        table = _rows(merge, source, conjuncts, conditions, values_of, reads)
+    except TooBigError as error:
+        logger.info("%s: the source is not collected: %s", merge.table, error)
+        return None
+    if table is None:
+        return None
+    _remember_counts(source, table)
+    keys = collected_keys(conjuncts, table.select(range(len(conjuncts))))
+    return CollectedSource(keys, table.select(range(len(conjuncts), table.num_columns)), values_of)
+
+
+def _rows(
+    merge: ResolvedMerge,
+    source: PreparedSource,
+    conjuncts: Sequence[Equality],
+    conditions: Sequence[Column],
+    values_of: dict[int, str],
+    reads: TargetReads,
+) -> pyarrow.Table | None:
+    """A row for each source row, read by pyarrow or by a query; None if the query fails.
+
+    Raises:
+        TooBigError: They are too many or too big, whoever reads them.
+    """
     table = None
     if source.files is not None and not conditions:
         table = rows_of_table(merge, source.files, conjuncts, values_of, reads)
@@ -126,34 +152,47 @@ def collect_source(
         return with_broken_values(rows, merge, values_of, conditions) if conditions else rows
 
     if table is None:
-        table = unless_it_fails(merge, query)
-    if table is None or table.num_rows > limits.MAX_ROWS_ON_DRIVER:
-        return None
-    _remember_counts(source, table)
-    keys = collected_keys(conjuncts, table.select(range(len(conjuncts))))
-    if table.nbytes > limits.MAX_BYTES_ON_DRIVER:
-        return None
-    return CollectedSource(keys, table.select(range(len(conjuncts), table.num_columns)), values_of)
+        max_rows = source.num_rows if source.is_counted else limits.MAX_ROWS_ON_DRIVER + 1
+        table = unless_it_fails(merge, query, max_rows, limits.MAX_BYTES_ON_DRIVER)
+    if table is not None and table.num_rows > limits.MAX_ROWS_ON_DRIVER:
+        raise TooBigError(f"there are more than {limits.MAX_ROWS_ON_DRIVER:,} rows")
+    if table is not None and table.nbytes > limits.MAX_BYTES_ON_DRIVER:
+        raise TooBigError(f"the rows have {table.nbytes:,} bytes")
+    return table
 
 
-def unless_it_fails(merge: ResolvedMerge, query: Callable[[], DataFrame]) -> pyarrow.Table | None:
+def unless_it_fails(
+    merge: ResolvedMerge, query: Callable[[], DataFrame], max_rows: int, max_bytes: int
+) -> pyarrow.Table | None:
     """What a query gives; None if it fails.
 
+    Args:
+        merge: The merge.
+        query: Makes the query.
+        max_rows: The most rows that a task sends, as far as is known.
+        max_bytes: The most bytes that the rows may have.
+
     Raises:
+        TooBigError: They have more.
         SourceLostError: The executors lost the materialized rows.
         SourceError: The query was cancelled.
     """
 
-    def collect() -> pyarrow.Table:
+    def collect() -> pyarrow.Table | TooBigError:
         try:
             with translated(merge.table, otherwise=SourceError), interrupts_shown():
-                return query().toArrow()
+                return collected_within(query(), max_rows, max_bytes)
+        except TooBigError as error:
+            return error
         except (ConstraintViolationError, SourceError) as error:
             if was_cancelled(error):
                 raise
             raise NotRewritableError(reason_of(error)) from error
 
-    return attempted(merge.table, "rows are not collected", collect)
+    found = attempted(merge.table, "rows are not collected", collect)
+    if isinstance(found, TooBigError):
+        raise found
+    return found
 
 
 def _values_of(merge: ResolvedMerge, reads: TargetReads) -> dict[int, str]:

@@ -7,6 +7,7 @@ prune files (see statistics_pruning), and tell whether a target row can match tw
 
 from __future__ import annotations
 
+import logging
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -35,10 +36,14 @@ from deltaweave.engine.columns import INSERTABLE, KEY, SOURCE_ROW_ID
 from deltaweave.engine.local_attempt import attempted
 from deltaweave.engine.source.key_ranges import key_ranges
 from deltaweave.engine.source.prepared import PreparedSource
+from deltaweave.engine.source.widths import collected_within
+from deltaweave.engine.tasks import TooBigError
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
     import pyarrow
+
+logger = logging.getLogger(__name__)
 
 # Types whose values mean the same in Python, whatever the session's time zone.
 _PUSHED = (IntegralType, DecimalType, StringType, DateType)
@@ -202,7 +207,13 @@ def _source_keys(
         asked = source.rows.select(*columns, *also)
         # A source that is not counted is collected with a limit, which saves the job to count it.
         at_most = limits.MAX_COLLECTED_ROWS
-        table = (asked if source.is_counted else asked.limit(at_most + 1)).toArrow()
+        limited = asked if source.is_counted else asked.limit(at_most + 1)
+        max_rows = source.num_rows if source.is_counted else at_most + 1
+        try:
+            table = collected_within(limited, max_rows, limits.MAX_COLLECTED_KEY_BYTES)
+        except TooBigError as error:
+            logger.info("%s: the keys are not collected: %s", merge.table, error)
+            return _ranges(conjuncts, keys, files)
         if not source.is_counted and table.num_rows > at_most:
             return _ranges(conjuncts, keys, files)
     source.known.rows = table.num_rows

@@ -29,7 +29,7 @@ from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, INSERT_CLAUSE, KEY, NO_CLAUSE, READ
 from deltaweave.engine.local_attempt import attempted
 from deltaweave.engine.storages import storage_of
-from deltaweave.engine.tasks import Storage, all_rows
+from deltaweave.engine.tasks import Storage, TooBigError, all_rows
 
 if TYPE_CHECKING:
     import pyarrow
@@ -75,9 +75,15 @@ def rows_of_table(
         conjuncts: The equalities of the ON condition.
         values_of: By the place of a clause, the column of its values.
         reads: What WHEN MATCHED clauses read of the target.
+
+    Raises:
+        TooBigError: The rows are too many or too big for the driver, however they are read.
     """
     attempt = partial(_rows_of_table, merge, source, conjuncts, values_of, reads)
-    return attempted(merge.table, "Spark reads the source", attempt)
+    found = attempted(merge.table, "Spark reads the source", attempt)
+    if isinstance(found, TooBigError):
+        raise found
+    return found
 
 
 def _rows_of_table(
@@ -86,7 +92,7 @@ def _rows_of_table(
     conjuncts: Sequence[Equality],
     values_of: Mapping[int, str],
     reads: TargetReads,
-) -> pyarrow.Table | None:
+) -> pyarrow.Table | TooBigError | None:
     kinds = ("not_matched",) if reads.takes_query else ("matched", "not_matched")
     if any(clause.condition is not None for kind in kinds for clause in merge.of_kind(kind)):
         return None
@@ -96,7 +102,11 @@ def _rows_of_table(
     storage, read = storage_of(source.table), _readable(source, columns.all)
     if storage is None or read is None:
         return None
-    return _as_collected(merge, _read(source, storage, read), columns, reads)
+    try:
+        rows = _read(source, storage, read)
+    except TooBigError as error:  # for Spark to collect, too
+        return error
+    return _as_collected(merge, rows, columns, reads)
 
 
 def _columns(

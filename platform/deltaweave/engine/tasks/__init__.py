@@ -30,6 +30,7 @@ from deltaweave.engine.tasks.stored_rows import all_rows, rows_at
 from deltaweave.engine.tasks.table_format import (
     NotRewritableError,
     TableFormat,
+    TooBigError,
     check_copyable,
     check_zones,
     write_file,
@@ -47,6 +48,7 @@ __all__ = [
     "ObjectStore",
     "Storage",
     "TableFormat",
+    "TooBigError",
     "all_rows",
     "as_stored",
     "bounded_files",

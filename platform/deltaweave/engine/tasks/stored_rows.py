@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from deltaweave.engine.tasks.batches import read_batches
 from deltaweave.engine.tasks.storage import Storage
 from deltaweave.engine.tasks.table_format import (
-    NotRewritableError,
     TableFormat,
+    TooBigError,
     check_copyable,
     check_zones,
 )
@@ -103,7 +103,8 @@ def all_rows(
         new_calendar: See `TableFormat`.
 
     Raises:
-        NotRewritableError: Arrow may not read the file, or there is too much.
+        NotRewritableError: Arrow may not read the file.
+        TooBigError: There is too much.
     """
     import pyarrow as pa
 
@@ -112,7 +113,7 @@ def all_rows(
         check_copyable(file, schema, new_calendar=new_calendar)
         check_zones(file, schema)
         if (num_rows := file.metadata.num_rows) > max_rows:
-            raise NotRewritableError(f"there are more than {max_rows:,} rows")
+            raise TooBigError(f"there are more than {max_rows:,} rows")
         names = _stored_names(file, schema)
         if not names:  # all columns were added later
             return _nulls(num_rows, schema)
@@ -120,7 +121,7 @@ def all_rows(
             parts.append(_as_of_table(pa.Table.from_batches([batch]), schema))
             size += parts[-1].nbytes
             if size > max_bytes:
-                raise NotRewritableError(f"the rows have more than {max_bytes:,} bytes")
+                raise TooBigError(f"the rows have more than {max_bytes:,} bytes")
     return pa.concat_tables(parts)
 
 
@@ -134,7 +135,8 @@ def rows_at(location: str, places: Any, table: TableFormat, max_bytes: int) -> p
         max_bytes: The most bytes that they may have in memory.
 
     Raises:
-        NotRewritableError: Arrow may not read the file, or the rows are too big.
+        NotRewritableError: Arrow may not read the file.
+        TooBigError: The rows are too big.
     """
     import numpy as np
     import pyarrow as pa
@@ -155,9 +157,7 @@ def rows_at(location: str, places: Any, table: TableFormat, max_bytes: int) -> p
                     parts.append(rows.take(pa.array(places[here] - start)))
                     size += parts[-1].nbytes
                     if size > max_bytes:
-                        raise NotRewritableError(
-                            f"the changed rows have more than {max_bytes:,} bytes"
-                        )
+                        raise TooBigError(f"the changed rows have more than {max_bytes:,} bytes")
                 start += batch.num_rows
     return pa.concat_tables([table.schema.empty_table(), *parts])
 

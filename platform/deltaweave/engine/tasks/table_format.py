@@ -39,6 +39,10 @@ class NotRewritableError(Exception):
     """The file holds something that Arrow may not read or copy exactly: Spark does it."""
 
 
+class TooBigError(NotRewritableError):
+    """Rows have more bytes than memory may hold, or are too many: nobody may collect them."""
+
+
 @dataclass(frozen=True)
 class TableFormat:
     """What a table's new files look like.

@@ -250,7 +250,7 @@ def _by_query(
         rows = rows.select(NEW_ROW, CLAUSE, *values)
         return with_broken_values(rows, merge, values_of, conditions) if conditions else rows
 
-    evaluated = unless_it_fails(merge, query)
+    evaluated = unless_it_fails(merge, query, len(pairs), limits.MAX_NEW_BYTES_ON_DRIVER)
     if evaluated is None:
         raise NotRewritableError("clauses could not be evaluated")
     rows = evaluated.sort_by(NEW_ROW).combine_chunks()

@@ -30,7 +30,7 @@ MIB = 1 << 20
 ROWS = 20_000
 # Of a new row group, of a batch three times (read, changed, compared), and of pages and encoders.
 GROUP, BATCH = 4 * MIB, MIB
-MOST = GROUP + 3 * BATCH + 6 * MIB
+MOST = GROUP + 3 * BATCH + 8 * MIB
 ROWS_IN_MEMORY = 40 * MIB
 _KEPT: list[pa.MemoryPool] = []  # what is allocated from a pool may outlive a test
 

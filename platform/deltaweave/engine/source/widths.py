@@ -1,0 +1,105 @@
+"""Count the bytes of rows where Spark has them, so that no more come to the driver than it holds.
+
+What files store, and what Spark estimates by it, says little: a text that repeats is stored once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructType,
+)
+
+from deltaweave.engine.columns import WIDTH
+from deltaweave.engine.tasks import TooBigError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_BYTES_OF_NUMBER = 8
+_BYTES_OF_OTHERS = 16
+
+
+def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow.Table:
+    """Collect a query's rows, unless they have more bytes than the driver may hold.
+
+    Tasks leave out the values of rows that are wider than their share of twice the bound, and send
+    their widths. If the rows turn out to fit nevertheless, they are collected by a second job.
+
+    Args:
+        query: The query, which gives the same rows again.
+        max_rows: The most rows that a task sends, as far as is known.
+        max_bytes: The most bytes that the rows may have.
+
+    Raises:
+        TooBigError: They have more.
+    """
+    import pyarrow.compute as pc
+
+    schema = query.schema
+    width = width_of(schema)
+    if width is None:
+        return query.toArrow()
+    share = 2 * max_bytes // max(1, max_rows)
+    names = [_quoted(name) for name in schema.names]
+    narrow = [f"CASE WHEN {WIDTH} <= {share} THEN {name} END AS {name}" for name in names]
+    columns = [
+        name if width_of(StructType([field])) is None else case
+        for name, case, field in zip(names, narrow, schema.fields, strict=True)
+    ]
+    measured = query.selectExpr("*", f"{width} AS {WIDTH}")
+    table = measured.selectExpr(*columns, WIDTH).toArrow()
+    widths = table[WIDTH]
+    if (pc.sum(widths).as_py() or 0) > max_bytes:
+        raise TooBigError(f"the rows have more than {max_bytes:,} bytes")
+    if (pc.max(widths).as_py() or 0) > share:
+        return query.toArrow()
+    return table.drop_columns([WIDTH])
+
+
+def width_of(schema: StructType) -> str | None:
+    """Return SQL that counts the bytes of a row, or None if all rows have the same few."""
+    of_fields = [_width(_quoted(field.name), field.dataType, 0) for field in schema.fields]
+    if not any(text for text, _ in of_fields):
+        return None
+    fixed = sum(number for _, number in of_fields)
+    return " + ".join([f"{fixed}L", *(text for text, _ in of_fields if text)])
+
+
+def _width(value: str, kind: DataType, depth: int) -> tuple[str, int]:
+    """Return SQL for the bytes of a value that vary, or nothing, and the number of the others."""
+    if isinstance(kind, (StringType, BinaryType)):
+        return f"coalesce(octet_length({value}), 0)", _BYTES_OF_NUMBER
+    if isinstance(kind, StructType):
+        fields = [_width(f"{value}.{_quoted(f.name)}", f.dataType, depth) for f in kind.fields]
+        return " + ".join(text for text, _ in fields if text), sum(number for _, number in fields)
+    if isinstance(kind, ArrayType):
+        return _width_of_items(value, kind.elementType, depth), _BYTES_OF_NUMBER
+    if isinstance(kind, MapType):
+        keys = _width_of_items(f"map_keys({value})", kind.keyType, depth)
+        values = _width_of_items(f"map_values({value})", kind.valueType, depth)
+        return f"{keys} + {values}", _BYTES_OF_NUMBER
+    if kind.typeName() == "variant":
+        return f"coalesce(octet_length(CAST({value} AS STRING)), 0)", _BYTES_OF_OTHERS
+    return "", _BYTES_OF_OTHERS if isinstance(kind, DecimalType) else _BYTES_OF_NUMBER
+
+
+def _width_of_items(items: str, kind: DataType, depth: int) -> str:
+    total, item = f"total{depth}", f"item{depth}"
+    text, fixed = _width(item, kind, depth + 1)
+    if not text:
+        return f"coalesce(array_size({items}), 0) * {fixed}L"
+    added = f"({total}, {item}) -> {total} + {fixed}L + {text}"
+    return f"coalesce(aggregate({items}, 0L, {added}), 0L)"
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,108 @@
+"""What comes to the driver is bounded by its decoded bytes, whatever it takes where it lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from deltaweave import Table
+from deltaweave.engine import limits
+from deltaweave.engine.source import collected_within
+from deltaweave.engine.tasks import TooBigError
+from tests.builders import frame, write_table
+from tests.on_driver import rows_of
+
+MIB = 1 << 20
+ROWS = 400
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each table that is collected."""
+    found: list[int] = []
+    to_arrow = DataFrame.toArrow
+
+    def counted(rows: DataFrame) -> pa.Table:
+        table = to_arrow(rows)
+        found.append(table.nbytes)
+        return table
+
+    for kind in {DataFrame, *DataFrame.__subclasses__()}:
+        if "toArrow" in vars(kind):
+            monkeypatch.setattr(kind, "toArrow", counted)
+    return found
+
+
+# Values of 20,000 bytes in all but the first rows: 8 MB of rows.
+@pytest.mark.parametrize(
+    "value",
+    [
+        "repeat('x', 20000)",
+        "encode(repeat('x', 20000), 'UTF-8')",
+        "named_struct('a', 1, 'b.c', repeat('x', 20000))",
+        "array_repeat(repeat('x', 100), 200)",
+        "array_repeat(1D, 2500)",
+        "array(array(named_struct('a', repeat('x', 20000))))",
+        "map(repeat('x', 10000), repeat('x', 10000))",
+    ],
+)
+@pytest.mark.parametrize("max_bytes", [MIB, 64 * MIB])
+def test_rows_come_whole_or_not_at_all(
+    spark: SparkSession, sizes: list[int], value: str, max_bytes: int
+) -> None:
+    rows = spark.range(0, ROWS, 1, 2).selectExpr("id", f"IF(id < 20, NULL, {value}) AS `a b`")
+    if max_bytes == MIB:
+        with pytest.raises(TooBigError):
+            collected_within(rows, ROWS, max_bytes)
+        assert sum(sizes) < 2 * MIB
+    else:
+        expected = rows.toArrow()
+        assert collected_within(rows, ROWS, max_bytes).equals(expected)
+
+
+@pytest.mark.usefixtures("switched_on")
+@pytest.mark.parametrize("is_table", [True, False], ids=["table", "query"])
+def test_a_source_that_is_too_big_decoded_is_left_to_spark(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: list[int],
+    on_driver: list[Any],
+    *,
+    is_table: bool,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_BYTES_ON_DRIVER", MIB)
+    schema = "k INT, v STRING"
+    target, source = str(tmp_path / "target"), str(tmp_path / "source")
+    write_table(spark, target, [(1, "old"), (-1, "kept")], schema)
+    rows = spark.range(ROWS).selectExpr("CAST(id AS INT) AS k", "repeat('x', 9000) AS v")
+    if is_table:
+        write_table(spark, source, [], schema)
+        rows.write.format("delta").mode("append").save(source)
+        rows = Table(spark, source).read()
+    merge = Table(spark, target).merge(rows, on="t.k = s.k")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    assert not on_driver
+    assert max(sizes, default=0) < 2 * MIB
+    assert len(rows_of(Table(spark, target))) == ROWS + 1
+
+
+def test_long_keys_are_known_by_ranges(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
+) -> None:
+    monkeypatch.setattr(limits, "MAX_COLLECTED_KEY_BYTES", 64 * 1024)
+    monkeypatch.setattr(limits, "MAX_PAIR_BYTES_ON_DRIVER", 64 * 1024)
+    schema = "k STRING, v INT"
+    target = str(tmp_path / "target")
+    keys = [str(i).rjust(3_000, "x") for i in range(ROWS)]
+    write_table(spark, target, [(key, 0) for key in keys[:200]], schema, files=2)
+    changes = frame(spark, [(key, 1) for key in keys[100:]], schema)
+    merge = Table(spark, target).merge(changes, on="t.k = s.k")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    values = [v for _, v in rows_of(Table(spark, target))]
+    assert (values.count(0), values.count(1)) == (100, 300)
+    assert max(sizes, default=0) < 256 * 1024

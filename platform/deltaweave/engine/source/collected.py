@@ -8,6 +8,7 @@ columns that they read are collected instead.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -52,6 +53,9 @@ from deltaweave.errors import ConstraintViolationError, SourceError
 if TYPE_CHECKING:
     import numpy
     import pyarrow
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
 
 from deltaweave import Table
 from deltaweave.engine import limits
+from deltaweave.engine.find import ON_DRIVER
 from deltaweave.engine.source import collected_within
 from deltaweave.engine.tasks import TooBigError
 from tests.builders import frame, write_table
-from tests.on_driver import rows_of
+from tests.on_driver import rows_of, written_on_driver
+from tests.oracles import configured
 
 MIB = 1 << 20
 ROWS = 400
@@ -31,9 +33,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(table.nbytes)
         return table
 
-    for kind in {DataFrame, *DataFrame.__subclasses__()}:
-        if "toArrow" in vars(kind):
-            monkeypatch.setattr(kind, "toArrow", counted)
+    monkeypatch.setattr(DataFrame, "toArrow", counted)
     return found
 
 
@@ -64,18 +64,17 @@ def test_rows_come_whole_or_not_at_all(
         assert collected_within(rows, ROWS, max_bytes).equals(expected)
 
 
-@pytest.mark.usefixtures("switched_on")
 @pytest.mark.parametrize("is_table", [True, False], ids=["table", "query"])
 def test_a_source_that_is_too_big_decoded_is_left_to_spark(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     sizes: list[int],
-    on_driver: list[Any],
     *,
     is_table: bool,
 ) -> None:
     monkeypatch.setattr(limits, "MAX_BYTES_ON_DRIVER", MIB)
+    on_driver = written_on_driver(monkeypatch)
     schema = "k INT, v STRING"
     target, source = str(tmp_path / "target"), str(tmp_path / "source")
     write_table(spark, target, [(1, "old"), (-1, "kept")], schema)
@@ -85,7 +84,8 @@ def test_a_source_that_is_too_big_decoded_is_left_to_spark(
         rows.write.format("delta").mode("append").save(source)
         rows = Table(spark, source).read()
     merge = Table(spark, target).merge(rows, on="t.k = s.k")
-    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    with configured(spark, {ON_DRIVER: "true"}):
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
     assert not on_driver
     assert max(sizes, default=0) < 2 * MIB
     assert len(rows_of(Table(spark, target))) == ROWS + 1

@@ -42,6 +42,7 @@ def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow
     Raises:
         TooBigError: They have more.
     """
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     schema = query.schema
@@ -56,7 +57,10 @@ def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow
         for name, case, field in zip(names, narrow, schema.fields, strict=True)
     ]
     measured = query.selectExpr("*", f"{width} AS {WIDTH}")
-    table = measured.selectExpr(*columns, WIDTH).toArrow()
+    try:
+        table = measured.selectExpr(*columns, WIDTH).toArrow()
+    except pa.ArrowInvalid as error:  # Arrow takes no null for a struct whose fields are none
+        raise TooBigError(f"rows may be too wide: {error}") from error
     widths = table[WIDTH]
     if (pc.sum(widths).as_py() or 0) > max_bytes:
         raise TooBigError(f"the rows have more than {max_bytes:,} bytes")

@@ -43,7 +43,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     [
         "repeat('x', 20000)",
         "encode(repeat('x', 20000), 'UTF-8')",
-        "named_struct('a', 1, 'b.c', repeat('x', 20000))",
+        "struct(nullif(id, -1) AS a, nullif(repeat('x', 20000), '') AS `b.c`)",
         "array_repeat(repeat('x', 100), 200)",
         "array_repeat(1D, 2500)",
         "array(array(named_struct('a', repeat('x', 20000))))",

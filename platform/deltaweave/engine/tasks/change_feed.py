@@ -67,9 +67,7 @@ class ChangeFile:
     def _write(self, rows: pyarrow.Table) -> None:
         if self._writer is None:
             self._table.storage.make_directory(self._directory)
-            writing = self._table.writer(
-                self._location, rows.schema, with_dictionary(rows.schema)
-            )
+            writing = self._table.writer(self._location, rows.schema, with_dictionary(rows.schema))
             self._writer = self._stack.enter_context(writing)
         self._writer.write_table(rows, row_group_size=rows.num_rows)
 

@@ -206,7 +206,7 @@ class Case:
 def cases(draw: st.DrawFn) -> Case:
     keys = draw(st.sets(st.integers(1, 12), min_size=1, max_size=4).map(sorted))
     rows = [(k, draw(st.integers(0, 90)), draw(st.sampled_from("ab"))) for k in keys]
-    rivals = draw(st.lists(st.sampled_from(list(RIVALS)), min_size=1, max_size=2))
+    rivals = draw(st.lists(st.sampled_from(list(RIVALS)), min_size=1, max_size=2, unique=True))
     return Case(
         layout=draw(st.sampled_from(list(LAYOUTS))),
         with_feed=draw(st.booleans()),

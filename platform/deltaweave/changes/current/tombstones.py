@@ -42,7 +42,7 @@ from deltaweave.changes.side_table import (
     side_table,
 )
 from deltaweave.delta.commit import alone_on_local_disk
-from deltaweave.errors import CommitConflictError
+from deltaweave.errors import CommitConflictError, LockFileError, TableLockedError
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
@@ -108,8 +108,9 @@ class Tombstones:
                 kept_in.spark, kept_in.location(), table=kept_in.path_or_name, operation="OPTIMIZE"
             ):
                 self.kept_in.compact()
-        except CommitConflictError:
-            logger.info("%s is tidied by another batch", self.kept_in)
+        except (CommitConflictError, TableLockedError, LockFileError) as error:
+            # The batch is committed, and a later one tidies.
+            logger.info("%s is not tidied now: %s", self.kept_in, error)
 
     def create_if_missing(self, events: Events) -> None:
         """Create their table, with the types of the events' keys and sequences."""

@@ -28,7 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deltaweave.delta.commit.lock_file import LockFile, UnusableLockFileError
+from deltaweave.delta.commit.lock_file import LockedDirectory, LockFile, UnusableLockFileError
 from deltaweave.delta.commit.mounts import doubt_about_hosts
 from deltaweave.errors import LockFileError, StatementError, TableLockedError
 
@@ -46,6 +46,8 @@ _MAX_NAME = (
     50  # characters: file systems allow 255 bytes, and tables whose names begin alike may wait
 )
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.001, 0.05
+# What a file system without locks answers.
+_WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 # Another user's new lock file is open to its creator alone for a moment.
 _SECONDS_TO_ADMIT_WRITERS = 2
 
@@ -101,7 +103,7 @@ class TableLock:
         if self._held is None:
             self._held = ExitStack()
             if directory is not None:
-                self._take(directory / "_delta_log" / _LOCK, None)
+                self._take(directory / "_delta_log" / _LOCK)
 
     def take_for_creation(self, make_directory: Callable[[], object]) -> None:
         """Take the lock of a table that is to be created, and delete its file at the release.
@@ -116,8 +118,9 @@ class TableLock:
         directory = local_directory(self.location)
         self._held = ExitStack()
         if directory is not None:
+            directory = Path(os.path.realpath(directory))
             name = f".{directory.name[:_MAX_NAME]}{_LOCK}"
-            self._take(directory.parent / name, make_directory)
+            self._take(directory.parent / name, make_directory, directory)
 
     def release(self) -> None:
         """Release it, if it is taken."""
@@ -131,25 +134,32 @@ class TableLock:
         other._held, self._held = self._held, None
         return other
 
-    def _take(self, path: Path, make_directory: Callable[[], object] | None) -> None:
+    def _take(
+        self,
+        path: Path,
+        make_directory: Callable[[], object] | None = None,
+        directory: Path | None = None,
+    ) -> None:
         assert self._held is not None
         try:
-            locked = self._locked(path, make_directory)
-            _warn_of_other_hosts(path.parent)
+            locked = self._locked(path, make_directory, directory)
             self._held.callback(locked.release, remove=make_directory is not None)
+            _warn_of_other_hosts(path.parent)
         except _WithoutLockError as why:
             _say_unlocked(path.parent, str(why))
         except BaseException:
-            self._held = None
+            self.release()
             raise
 
-    def _locked(self, path: Path, make_directory: Callable[[], object] | None) -> LockFile:
+    def _locked(
+        self, path: Path, make_directory: Callable[[], object] | None, directory: Path | None
+    ) -> LockFile:
         """The locked file, as soon as no other holds the lock."""
         began, limit, pause = time.monotonic(), None, _SHORTEST_PAUSE_SECONDS
         while True:
             waited = time.monotonic() - began
             try:
-                locked = _attempt(path, make_directory)
+                locked = _attempt(path, make_directory, directory)
             except UnusableLockFileError as why:
                 raise self._unusable(path, str(why)) from why
             except PermissionError as why:
@@ -218,8 +228,16 @@ class _WithoutLockError(Exception):
     """Why no lock can be had."""
 
 
-def _attempt(path: Path, make_directory: Callable[[], object] | None) -> LockFile | None:
-    """The locked file; None if another holds the lock, or the file was replaced."""
+def _attempt(
+    path: Path, make_directory: Callable[[], object] | None, directory: Path | None
+) -> LockFile | None:
+    """The locked file; None if another holds the lock, or the file was replaced.
+
+    Args:
+        path: The lock file.
+        make_directory: Makes the directory of a table that is to be created.
+        directory: That directory, which is locked itself if its parent takes no lock file.
+    """
     try:
         if make_directory is not None:
             make_directory()
@@ -232,28 +250,41 @@ def _attempt(path: Path, make_directory: Callable[[], object] | None) -> LockFil
             return None  # the directory was removed meanwhile
         raise _WithoutLockError(str(error)) from error
     except OSError as error:
-        may_write = os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True)
-        if error.errno == errno.EROFS or (isinstance(error, PermissionError) and not may_write):
-            # Delta's commit is refused too.
-            raise _WithoutLockError(str(error)) from error
-        if isinstance(error, PermissionError):
-            raise
-        raise UnusableLockFileError(f"{path} cannot be opened: {error}") from error
+        file_or_none = _without_file(path, directory, error)
+        if file_or_none is None:
+            return None
+        file = file_or_none
     is_locked = False
     try:
         is_locked = file.lock()
         return file if is_locked else None
     except OSError as error:
-        raise _WithoutLockError(str(error)) from error
+        if error.errno in _WITHOUT_LOCKS:
+            raise _WithoutLockError(str(error)) from error
+        raise UnusableLockFileError(f"{path} cannot be locked: {error}") from error
     finally:
         if not is_locked:
             file.close()
 
 
+def _without_file(path: Path, directory: Path | None, error: OSError) -> LockFile | None:
+    """What is locked where the lock file cannot be opened; None to try again."""
+    if error.errno == errno.ESTALE:  # another host deleted it
+        return None
+    may_write = os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True)
+    if error.errno == errno.EROFS or (isinstance(error, PermissionError) and not may_write):
+        if directory is not None and os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+            return LockedDirectory(directory)
+        raise _WithoutLockError(str(error)) from error  # Delta's commit is refused too
+    if isinstance(error, PermissionError):
+        raise error
+    raise UnusableLockFileError(f"{path} cannot be opened: {error}") from error
+
+
 def _holder(path: Path) -> str:
     """Who holds the lock now, as far as it is known."""
     try:
-        file = LockFile(path)
+        file = LockFile(path, create=False)
     except (OSError, UnusableLockFileError):
         return "another process or thread"
     try:

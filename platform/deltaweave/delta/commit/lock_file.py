@@ -45,21 +45,29 @@ class LockFile:
         path: Where it is.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, create: bool = True) -> None:
         """Open the file, or create it for those who may write to its directory.
 
+        Args:
+            path: Where it is.
+            create: Whether it is created if it does not exist.
+
         Raises:
-            FileNotFoundError: The directory does not exist.
+            FileNotFoundError: The directory does not exist, or the file if it is not created.
             UnusableLockFileError: Another file, a link or a directory is in its place.
             OSError: It cannot be opened.
         """
         self.path = path
-        self._descriptor, is_new = _opened(path)
+        self._descriptor, is_new = _opened(path, create=create)
         try:
             status = os.fstat(self._descriptor)
+            # A copy of the table by hard links shares the file. It is locked and not changed, since
+            # it may be a link to any file.
+            self._is_shared = status.st_nlink > 1
             self._check(status)
             # A superuser changes new files alone: somebody may have moved any file to this place.
-            if is_new or (os.geteuid() and os.geteuid() == status.st_uid):
+            is_own = os.geteuid() and os.geteuid() == status.st_uid
+            if is_new or (is_own and not self._is_shared):
                 _admit_writers(self._descriptor, path.parent)
         except BaseException:
             self.close()
@@ -73,10 +81,14 @@ class LockFile:
         """
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not self._is_in_place():
+                return False
         except (BlockingIOError, PermissionError):
             return False
-        if not self._is_in_place():
-            return False
+        except OSError as error:
+            if error.errno == errno.ESTALE:  # another host deleted it
+                return False
+            raise
         with suppress(OSError):  # a full disk: the record helps others, and the lock holds
             self._record()
         return True
@@ -89,9 +101,13 @@ class LockFile:
         """
         try:
             with suppress(OSError):
-                os.ftruncate(self._descriptor, 0)
+                if not self._is_shared:
+                    os.ftruncate(self._descriptor, 0)
             if remove:
-                self.path.unlink(missing_ok=True)
+                # Where another user's file may not be deleted, it stays. What the lock was held for
+                # is done.
+                with suppress(OSError):
+                    self.path.unlink()
             # A child process that was forked meanwhile has the descriptor too: closing is not
             # enough.
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
@@ -120,8 +136,6 @@ class LockFile:
     def _check(self, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
             raise UnusableLockFileError(f"{self.path} is not a regular file")
-        if status.st_nlink > 1:
-            raise UnusableLockFileError(f"{self.path} is a hard link to another file")
         text = self._text()
         if text and not text.startswith(_MARK):
             raise UnusableLockFileError(f"{self.path} holds something else than a lock's record")
@@ -142,6 +156,8 @@ class LockFile:
             return False
 
     def _record(self) -> None:
+        if self._is_shared:
+            return
         since = datetime.now(timezone.utc).isoformat(timespec="seconds")
         about = {"pid": os.getpid(), "host": socket.gethostname(), "user": _user(), "since": since}
         text = json.dumps({"deltaweave": "lock", **about}).encode()
@@ -149,9 +165,29 @@ class LockFile:
         os.pwrite(self._descriptor, text, 0)
 
 
-def _opened(path: Path) -> tuple[int, bool]:
+class LockedDirectory(LockFile):
+    """The lock of a directory itself, where its parent takes no file; nothing is written."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the directory.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        self.path = path
+        self._is_shared = True
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def release(self, *, remove: bool) -> None:
+        """Release the lock; the directory stays."""
+        super().release(remove=False)
+
+
+def _opened(path: Path, *, create: bool) -> tuple[int, bool]:
     """The descriptor of a lock file, and whether it was created now."""
     try:
+        if not create:
+            return os.open(path, _FLAGS), False
         with suppress(FileNotFoundError):
             return os.open(path, _FLAGS), False
         # It is for its owner alone until its directory has told who else may open it.
@@ -180,10 +216,13 @@ def _admit_writers(descriptor: int, directory: Path) -> None:
         with suppress(OSError, AttributeError):  # no such lists here: its mode has to do
             os.setxattr(descriptor, _ACL, _ACL_VERSION + listed)
             return
-    elif _acl(descriptor):  # inherited from the directory's default
-        os.removexattr(descriptor, _ACL)
-    if stat.S_IMODE(own.st_mode) != mode:
-        os.fchmod(descriptor, mode)
+    # Some mounts refuse to change permissions. The file then stays open to its owner alone, or as
+    # the mount shows all files.
+    with suppress(OSError):
+        if _acl(descriptor):  # inherited from the directory's default
+            os.removexattr(descriptor, _ACL)
+        if stat.S_IMODE(own.st_mode) != mode:
+            os.fchmod(descriptor, mode)
 
 
 Entry = tuple[int, int, int]

@@ -19,7 +19,12 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.written_files import CHANGE_FEED
 from deltaweave.delta.jvm import JavaObject, letting_go
 from deltaweave.delta.log import FileList
-from deltaweave.errors import CommitConflictError, LockFileError, TableLockedError
+from deltaweave.errors import (
+    CommitConflictError,
+    LockFileError,
+    StatementError,
+    TableLockedError,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +34,8 @@ logger = logging.getLogger(__name__)
 # Delta's writer reads it from the local properties of its task, as any Spark setting.
 _PREFIX = "spark.databricks.delta.testOnly.dataFileNamePrefix"
 
-_BEFORE_ANY_COMMIT = (CommitConflictError, TableLockedError, LockFileError)
+# The last is a setting of the lock that is no number.
+_BEFORE_ANY_COMMIT = (CommitConflictError, TableLockedError, LockFileError, StatementError)
 
 
 @dataclass

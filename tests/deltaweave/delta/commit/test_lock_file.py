@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -17,7 +19,7 @@ import pytest
 
 from deltaweave import errors
 from deltaweave.delta.commit import local_disk, lock_file, mounts
-from tests.lock_users import alone, count_up
+from tests.lock_users import alone, count_up, session_with_limit
 from tests.locks import held_by_another_process, is_free, waits_for_locks
 from tests.locks import lock_file as lock_of
 
@@ -222,7 +224,10 @@ def test_who_may_not_write_goes_on_without_the_lock_to_the_refusal_of_the_commit
         lambda path: os.mkfifo(path),
         lambda path: path.mkdir(),
         lambda path: path.write_text("a user's notes"),
-        lambda path: ((path.parent / "other").touch(), os.link(path.parent / "other", path)),
+        lambda path: (
+            (path.parent / "other").write_text("a user's notes"),
+            os.link(path.parent / "other", path),
+        ),
     ],
     ids=["link", "dangling link", "pipe", "directory", "contents", "hard link"],
 )
@@ -239,6 +244,98 @@ def test_what_is_no_lock_file_is_left_alone_and_is_an_error(
     after = path.lstat()
     assert (after.st_mode, after.st_size) == (before.st_mode, before.st_size)
     assert not (path.parent / "nowhere").exists()
+
+
+def test_a_copy_by_hard_links_shares_the_lock_and_leaves_its_file_alone(table: Path) -> None:
+    with alone(table, 1):
+        pass
+    shutil.copytree(table, table.with_name("copy"), copy_function=os.link)
+    before = lock_of(table).stat()
+    with alone(table, 1):
+        assert not is_free(table)
+        with pytest.raises(errors.TableLockedError), alone(table.with_name("copy"), 0):
+            pytest.fail("its original is locked")
+    after = lock_of(table).stat()
+    assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    assert is_free(table)
+
+
+def test_a_mount_that_refuses_to_change_permissions_has_a_lock(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "not supported")
+
+    (table / "_delta_log").chmod(0o775)
+    monkeypatch.setattr(lock_file.os, "fchmod", refuse)
+    with alone(table, 1):
+        assert not is_free(table)
+
+
+def creating(directory: Path, at: Path | None = None) -> local_disk.TableLock:
+    location = f"file:{at or directory}"
+    lock = local_disk.TableLock(session_with_limit(0), location, table="orders")
+    lock.take_for_creation(lambda: directory.mkdir(exist_ok=True))
+    return lock
+
+
+@pytest.mark.parametrize("through_a_link", [False, True])
+def test_two_creators_of_a_table_exclude_each_other(table: Path, *, through_a_link: bool) -> None:
+    new, other = table.with_name("new"), table.with_name("other name")
+    other.symlink_to(new)
+    with creating(new), pytest.raises(errors.TableLockedError):
+        creating(new, at=other if through_a_link else new)
+    assert sorted(each.name for each in table.parent.iterdir()) == ["new", "orders", "other name"]
+
+
+def test_a_directory_whose_parent_takes_no_file_is_locked_itself(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_file, opened = table.parent, lock_file.os.open
+
+    def refuse(path: Path, *arguments: object) -> int:
+        if Path(path).parent == of_file and Path(path) != table:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return int(opened(path, *arguments))
+
+    monkeypatch.setattr(lock_file.os, "open", refuse)
+    may = os.access
+    monkeypatch.setattr(
+        local_disk.os, "access", lambda path, *a, **k: path != of_file and may(path, *a, **k)
+    )
+    with creating(table):
+        descriptor = opened(table, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(descriptor)
+
+
+def test_what_cannot_be_deleted_after_a_creation_fails_nothing(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    new = table.with_name("new")
+    with monkeypatch.context() as patched, creating(new):
+        patched.setattr(Path, "unlink", refuse)  # a directory in which users delete their own files
+    with creating(new):  # the lock is free, though its file stayed
+        pass
+
+
+def test_a_file_that_another_host_deleted_is_taken_anew(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale, lock = iter([OSError(errno.ESTALE, "Stale file handle")]), lock_file.fcntl.flock
+
+    def once_stale(*arguments: int) -> None:
+        for error in stale:
+            raise error
+        lock(*arguments)
+
+    monkeypatch.setattr(lock_file.fcntl, "flock", once_stale)
+    with alone(table, 5):
+        assert not is_free(table)
 
 
 # What a killed process, a crash of the machine or another release may leave.
@@ -348,12 +445,12 @@ def test_a_file_system_without_locks_is_written_without_one(
     table: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> None:
-        raise OSError("no locks available")
+        raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(lock_file.fcntl, "flock", refuse)
     with alone(table, 1):
         pass
-    assert "commits without a lock among processes: no locks available" in caplog.text
+    assert "commits without a lock among processes: [Errno 37] No locks available" in caplog.text
 
 
 # A line of Linux's list of mounts, as file systems of other machines would give it: this machine

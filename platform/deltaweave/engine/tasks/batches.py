@@ -26,6 +26,7 @@ _ROWS_OF_ANY_LENGTH = 512
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _WIDTH_OF_DECIMALS = 16
+_IN_DICTIONARIES = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 
 
 def read_batches(
@@ -49,6 +50,15 @@ def read_batches(
         yield from file.iter_batches(size, [group], columns=names, use_threads=False)
 
 
+def has_dictionary(column: pyarrow.parquet.ColumnChunkMetaData) -> bool:
+    """Whether pages store their values in a dictionary.
+
+    Parquet's Java library before 1.12 (Spark before 3.2) does not write where the dictionary is.
+    """
+    in_dictionaries = _IN_DICTIONARIES.intersection(column.encodings)
+    return bool(column.has_dictionary_page or in_dictionaries)
+
+
 def _rows_at_once(
     storage: Storage,
     location: str,
@@ -60,7 +70,7 @@ def _rows_at_once(
     wanted = set(names)
     columns = [c for c in _columns(file, group) if _is_of(c, wanted)]
     texts = [c for c in columns if c.physical_type == "BYTE_ARRAY"]
-    repeated = [c for c in texts if c.has_dictionary_page and not _is_small(c)]
+    repeated = [c for c in texts if has_dictionary(c) and not _is_small(c)]
     longest = _longest_values(storage, location, file, repeated, group)
     width = 0.0
     for column in columns:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from deltaweave.engine.tasks.batches import has_dictionary
 from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
 from deltaweave.engine.tasks.file_statistics import Statistics
 from deltaweave.engine.tasks.reader_contract import with_dictionary
@@ -274,5 +275,5 @@ def _with_dictionary(
     """
     groups = (old.metadata.row_group(i) for i in range(old.num_row_groups))
     columns = (group.column(i) for group in groups for i in range(group.num_columns))
-    there = {c.path_in_schema for c in columns if c.has_dictionary_page}
+    there = {c.path_in_schema for c in columns if has_dictionary(c)}
     return sorted(there.intersection(with_dictionary(schema, new_rows)))

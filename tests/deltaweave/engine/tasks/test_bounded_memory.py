@@ -25,6 +25,7 @@ from deltaweave.engine.tasks import (
     row_groups,
     rows_at,
 )
+from tests.footers import without_dictionary_offset
 
 MIB = 1 << 20
 ROWS = 20_000
@@ -106,6 +107,22 @@ def written(path: Path, name: str) -> tuple[str, pa.Table, TableFormat]:
 @pytest.mark.parametrize("name", VALUES)
 def test_a_rewrite_holds_bounded_bytes_of_rows(tmp_path: Path, name: str, *, feed: bool) -> None:
     location, old, table = written(tmp_path, name)
+    check_rewrite(tmp_path, location, old, table, feed=feed)
+
+
+def test_a_dictionary_counts_where_the_footer_lacks_its_offset(tmp_path: Path) -> None:
+    location, old, table = written(tmp_path, "repeated_texts")
+    without_dictionary_offset(tmp_path / "old.parquet", 1)
+    column = pq.read_metadata(tmp_path / "old.parquet").row_group(0).column(1)
+    assert not column.has_dictionary_page
+    file = check_rewrite(tmp_path, location, old, table)
+    assert pq.read_metadata(tmp_path / file).row_group(0).column(1).has_dictionary_page
+
+
+def check_rewrite(
+    tmp_path: Path, location: str, old: pa.Table, table: TableFormat, *, feed: bool = False
+) -> str:
+    """Change and delete rows in each batch, and return the new file's name."""
     if feed:
         table = replace(table, change_feed=f"file:{tmp_path}/_change_data")
     changed = np.arange(7, ROWS, 13)  # in each batch
@@ -126,6 +143,7 @@ def test_a_rewrite_holds_bounded_bytes_of_rows(tmp_path: Path, name: str, *, fee
     if feed:
         [recorded] = (tmp_path / "_change_data").iterdir()
         assert pq.read_metadata(recorded).num_rows == len(changed) + np.sum(~deleted)
+    return file[0]
 
 
 @pytest.mark.parametrize("name", VALUES)

@@ -134,9 +134,14 @@ def _are_conditional(clauses: Sequence[JavaObject]) -> bool:
 
 
 def _overlooks_repeated_matches(merge: _Merge) -> bool:
-    """ClassicMergeExecutor.findTouchedFiles: a null condition makes the count of a match null."""
+    """ClassicMergeExecutor.findTouchedFiles: a null condition makes the count of a match null.
+
+    It counts by all conditions with OR between them, which is null if one is null and none is true.
+    """
+    if merge.inserts or merge.by_source:
+        return False
     conditions = [_condition(clause) for clause in merge.matched]
-    return not merge.inserts and not merge.by_source and all(c and c.nullable() for c in conditions)
+    return all(conditions) and any(c is not None and c.nullable() for c in conditions)
 
 
 def _quotes_names_wrongly(merge: _Merge) -> bool:
@@ -188,8 +193,8 @@ _DEFECTS: tuple[tuple[Callable[[_Merge], bool], BuiltinDefect], ...] = (
         BuiltinDefect(
             "overlooks_repeated_matches",
             "it may overlook that several source rows match one row, and then write the row "
-            "several times, because there are WHEN MATCHED clauses alone, and all their "
-            "conditions can be null",
+            "several times, because there are WHEN MATCHED clauses alone, all of them have a "
+            "condition, and one of these can be null",
             "Write each condition as coalesce(condition, false).",
         ),
     ),

@@ -255,6 +255,18 @@ CASES = [
             error=AMBIGUOUS,  # built-in MERGE writes the row (1, 10) twice
         ),
     ),
+    DefectCase(
+        OVERLOOKED,
+        Layout(),
+        [(1, 10), (1, 10), (4, 40)],
+        MergeCase(
+            name="null_condition_beside_one_that_is_never_null",
+            target=[(1, 10), (2, 20), (3, 30), (4, 40)],
+            source=[(1, None), (1, None), (2, 1), (3, 1)],
+            clauses=(delete("s.v > 0"), update({"v": "1"}, "coalesce(s.k = 99, false)")),
+            error=AMBIGUOUS,  # built-in MERGE writes the row (1, 10) twice
+        ),
+    ),
 ]
 WAYS = {"spark": {}, "driver": {ON_DRIVER: "true"}, "in_place": {REWRITE_IN_PLACE: "true"}}
 LAYOUTS = [Layout(), FEED, VECTORS, BOTH]
@@ -350,6 +362,12 @@ MET = {
     "constant_condition": (VECTORS, "true", [UPDATE, INSERT_IF], [UNMATCHED]),
     "null_condition": (Layout(), ON_KEYS, [UPDATE_IF], [OVERLOOKED]),
     "null_condition_of_two": (VECTORS, ON_KEYS, [UPDATE_IF, UPDATE_IF], [OVERLOOKED]),
+    "null_condition_and_no_null_condition": (
+        Layout(),
+        ON_KEYS,
+        [UPDATE_IF, "WHEN MATCHED AND coalesce(s.k = 99, false) THEN UPDATE SET v = 1"],
+        [OVERLOOKED],
+    ),
     "null_condition_and_none": (VECTORS, ON_KEYS, [UPDATE_IF, UPDATE], []),
     "null_condition_and_insert": (Layout(), ON_KEYS, [UPDATE_IF, INSERT], []),
     "no_null_condition": (

@@ -225,7 +225,6 @@ def _refused_metadata(column: StructField, use: Use) -> Any:
         kind = found.pop()
         found += _parts(kind)
         for field in kind.fields if isinstance(kind, StructType) else ():
-            yield from _refused_metadata(StructField(field.name, field.dataType), use)
             yield from (k for k in field.metadata or {} if use not in _USES_OF_METADATA.get(k, ()))
 
 

@@ -9,7 +9,15 @@ import pytest
 from mypy import api
 from pyspark.sql import types as T
 
-from deltaweave.delta.files import Capable, Reading, Use, Verdict, capability, comparable
+from deltaweave.delta.files import (
+    Capable,
+    Reading,
+    Use,
+    Verdict,
+    capabilities,
+    capability,
+    comparable,
+)
 from deltaweave.delta.files.capabilities import writable
 
 ALL = "key read copy through_spark write partition identity"
@@ -130,6 +138,17 @@ def test_which_uses_metadata_leaves(key: str, expected: str) -> None:
     assert uses(nested) == " ".join(left)
     in_arrays = [use for use in left if use != "identity"]
     assert uses(T.ArrayType(T.ArrayType(nested))) == " ".join(in_arrays)
+
+
+def test_metadata_of_deeply_nested_fields_is_looked_at_once() -> None:
+    kind: T.DataType = T.StringType()
+    for depth in range(20):
+        metadata = {"delta.of a later release": "x"} if depth == 0 else {"comment": "x"}
+        kind = T.StructType([T.StructField(f"f{depth}", kind, metadata=metadata)])
+    refused = capabilities._refused_metadata(T.StructField("c", kind), Use.COPY)
+    assert list(refused) == [
+        "delta.of a later release"
+    ]  # once, where recursion found it 2^19 times
 
 
 def test_columns_that_files_name_by_a_mapping_are_not_nested() -> None:

@@ -23,7 +23,7 @@ import deltaweave
 from deltaweave import MergeResult, Table, errors
 from deltaweave.delta.scan import checkpointed
 from tests.builders import frame, write_table
-from tests.oracles import newest_version
+from tests.oracles import configured, newest_version
 from tests.rivals import overtake
 
 SCHEMA = "k INT, v INT"
@@ -110,10 +110,26 @@ def by_another_path(place: Place) -> DataFrame:
     return rows.where("k = 1").selectExpr("k", "v + 1 AS v")
 
 
-def files_by_a_link(place: Place) -> DataFrame:
-    link = place.folder / "link"
-    os.symlink(place.target, link)
-    return place.spark.read.parquet(str(link)).where("k = 1").selectExpr("k", "v + 1 AS v")
+def files_by_a_link(name: str) -> Source:
+    def source(place: Place) -> DataFrame:
+        link = place.folder / name
+        os.symlink(place.target, link)
+        return place.spark.read.parquet(str(link)).where("k = 1").selectExpr("k", "v + 1 AS v")
+
+    return source
+
+
+def big_arrow_table(place: Place) -> DataFrame:
+    """Rows that Spark keeps in an RDD instead of a plan."""
+    with configured(place.spark, {"spark.sql.execution.arrow.localRelationThreshold": "0"}):
+        return place.spark.createDataFrame(pyarrow.table({"k": [1], "v": [11]}))
+
+
+def of_rdd_of_jvm(place: Place) -> DataFrame:
+    """An RDD of the JVM over local rows: a function of a JVM program may read files by them."""
+    spark, rows = place.spark, place.next_of_target()._jdf
+    local = spark.sparkContext._jsc.parallelize(rows.collectAsList(), 1)  # type: ignore[attr-defined]
+    return DataFrame(spark._jsparkSession.createDataFrame(local, rows.schema()), spark)
 
 
 def of_broadcast_target(place: Place) -> DataFrame:
@@ -160,6 +176,7 @@ RUN_AGAIN: dict[str, tuple[Source, int]] = {
         lambda at: at.spark.createDataFrame(pyarrow.table({"k": [1], "v": [11]})),
         11,
     ),
+    "a big Arrow table": (big_arrow_table, 11),
     "a range": (lambda at: at.spark.range(1, 2).selectExpr("int(id) AS k", "11 AS v"), 11),
     "functions of a query": (
         lambda at: (
@@ -217,6 +234,7 @@ CONFLICTS: dict[str, Source] = {
     "an RDD of a Python function": lambda at: at.spark.createDataFrame(
         at.spark.sparkContext.parallelize([1]).map(lambda k: (k, 11)), SCHEMA
     ),
+    "an RDD of a JVM program": of_rdd_of_jvm,
     "a checkpoint": lambda at: at.next_of_target().localCheckpoint(),
     "a checkpoint to come": lambda at: at.next_of_target().localCheckpoint(eager=False),
     "our checkpoint of the target": lambda at: checkpointed(at.next_of_target()),
@@ -226,7 +244,8 @@ CONFLICTS: dict[str, Source] = {
     "the target's files": lambda at: (
         at.spark.read.parquet(at.target).where("k = 1").selectExpr("k", "v + 1 AS v")
     ),
-    "the target's files by a link": files_by_a_link,
+    "the target's files by a link": files_by_a_link("link"),
+    "the target's files by a link with a line break": files_by_a_link("li\nnk"),
     "files around the target": lambda at: (
         at.spark.read.option("recursiveFileLookup", "true")
         .option("pathGlobFilter", "*.parquet")
@@ -250,6 +269,8 @@ TELLING = {
 # The other cases are much like one of these.
 SLOW = {
     "rows of a list in an RDD",
+    "a big Arrow table",
+    "the target's files by a link with a line break",
     "functions of a query",
     "our checkpoint",
     "a Python function",

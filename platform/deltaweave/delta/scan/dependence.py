@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
@@ -209,19 +209,21 @@ class _Search:
             return _unknown("a table whose partitions may lie anywhere")
         if kind not in ("InMemoryFileIndex", "CatalogFileIndex"):
             return _unknown(f"files that {kind} lists")
+        to_uri = jvm_.function(spark, "org.apache.hadoop.fs.Path", "toUri")
         to_text = jvm_.function(spark, "java.lang.Object", "toString")
-        roots = str(index.rootPaths().map(to_text).distinct().mkString("\n")).split("\n")
+        uris = index.rootPaths().map(to_uri).map(to_text).distinct()
+        roots = str(uris.mkString(" ")).split(" ")  # a URI has no blank
         if any(self._overlaps_target(root) for root in roots if root):
             return _unknown("the target's files by their path")
         return _NONE
 
-    def _overlaps_target(self, path: str) -> bool:
-        one, other = _directory(path), self._target_directory
+    def _overlaps_target(self, uri: str) -> bool:
+        one, other = _directory(uri), self._target_directory
         return one.startswith(other) or other.startswith(one)
 
     @cached_property
     def _target_directory(self) -> str:
-        return _directory(self.merge.location)
+        return _directory(str(self.merge.target_log.dataPath().toUri().toString()))
 
     def _of_rdd(self, leaf: JavaObject) -> Dependence:
         """Return the dependence of an RDD, which shows no plan; it is evaluated at most once."""
@@ -247,14 +249,14 @@ class _Search:
         return None if running is None else running.lastExecution()
 
 
-def _directory(path: str) -> str:
-    """Return a path without its file system, links resolved, and with a slash at its end.
+def _directory(uri: str) -> str:
+    """Return the path of a URI, links resolved, and with a slash at its end.
 
     One file system may have several names (`s3`, `s3a`; a name service and its nodes), so paths
-    alone are compared.
+    alone are compared. In a URI, line breaks and the like are escaped, which a path may have.
     """
-    split = urlsplit(path.replace("?", "%3F").replace("#", "%23"))
-    plain = split.path.replace("%3F", "?").replace("%23", "#")
+    split = urlsplit(uri)
+    plain = unquote(split.path)
     if split.scheme in ("", "file"):
         plain = os.path.realpath(plain)
     return f"{plain.rstrip('/')}/"

@@ -11,10 +11,13 @@ from deltaweave.delta.statement import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 _RDDS = "org.apache.spark.rdd."
 _PYTHON = "org.apache.spark.api.python.PythonRDD"
-_MAPPED, _LOCAL = f"{_RDDS}MapPartitionsRDD", frozenset({f"{_RDDS}ParallelCollectionRDD"})
+_MAPPED, _LOCAL = f"{_RDDS}MapPartitionsRDD", f"{_RDDS}ParallelCollectionRDD"
+# What Spark makes of an Arrow table that is too big for a plan, and calls so.
+_OF_ARROW, _ARROW = [_MAPPED, _LOCAL], "arrow"
 # PySpark makes five RDDs of a list.
 _MAX_DEPTH = 8
 
@@ -22,42 +25,51 @@ _MAX_DEPTH = 8
 def holds_rows_of_python(spark: SparkSession, rdd: JavaObject, schema: JavaObject) -> bool:
     """Whether an RDD converts rows that Python sent, and does nothing else.
 
-    A query's RDD does not count, even if it begins with such rows: a broadcast join, for example,
-    reads a table that is no parent of the RDD. Nor does one with a Python function of a user.
+    Its RDDs are exactly those that PySpark makes. A JVM program's RDD may begin with local rows
+    too, and read files by them. A query's RDD does not count, even if it begins with rows of
+    Python: a broadcast join, for example, reads a table that is no parent of the RDD. Nor does one
+    with a Python function of a user.
 
     Args:
         spark: The session.
         rdd: The RDD.
         schema: The type of its rows, Spark's StructType.
     """
-    for _ in range(_MAX_DEPTH):
-        name = rdd.getClass().getName()
-        if name in _LOCAL:
-            return True
-        if name == _PYTHON:
-            if not _only_converts(spark, rdd, schema):
-                return False
-        elif name != _MAPPED:
-            return False
-        parents = rdd.dependencies()  # those of a checkpoint, if there is one
-        if parents.size() != 1:
-            return False
-        rdd = parents.head().rdd()
-    return False
-
-
-def _only_converts(spark: SparkSession, rdd: JavaObject, schema: JavaObject) -> bool:
-    """Whether the Python function of an RDD is the one by which PySpark converts rows."""
+    chain = _chain(rdd)
+    classes = _classes(chain)
+    if classes == _OF_ARROW:
+        return bool(rdd.name() == _ARROW)
+    if classes.count(_PYTHON) != 1:
+        return False
     context: Any = spark.sparkContext
-    found = _shape(_command(spark, rdd))
     of_list = context.parallelize([], 1)
+    if classes != _classes(_chain(_made(spark, of_list, "v INT"))):
+        return False
+    found = _shape(_command(spark, chain[classes.index(_PYTHON)]))
     if found == _shape(_command(spark, of_list._pickled()._jrdd.rdd())):
         return True
-    of_type = spark_schema(spark, schema, columns=schema.length())
-    made = spark.createDataFrame(of_list, of_type)._jdf.queryExecution().analyzed().rdd()
-    while made.getClass().getName() == _MAPPED:
-        made = made.dependencies().head().rdd()
-    return found == _shape(_command(spark, made))
+    made = _chain(_made(spark, of_list, spark_schema(spark, schema, columns=schema.length())))
+    return found == _shape(_command(spark, made[classes.index(_PYTHON)]))
+
+
+def _chain(rdd: JavaObject) -> list[JavaObject]:
+    """An RDD, its parent, and so on, while each has one parent."""
+    chain = [rdd]
+    while len(chain) < _MAX_DEPTH:
+        parents = chain[-1].dependencies()  # those of a checkpoint, if there is one
+        if parents.size() != 1:
+            break
+        chain.append(parents.head().rdd())
+    return chain
+
+
+def _classes(chain: list[JavaObject]) -> list[str]:
+    return [str(rdd.getClass().getName()) for rdd in chain]
+
+
+def _made(spark: SparkSession, rows: Any, schema: StructType | str) -> JavaObject:
+    """The RDD that PySpark makes of rows."""
+    return spark.createDataFrame(rows, schema)._jdf.queryExecution().analyzed().rdd()
 
 
 def _command(spark: SparkSession, rdd: JavaObject) -> bytes:

@@ -23,6 +23,11 @@ MAX_COLLECTED_NUMBERS = 4_000_000
 # few keys are so long, and Python's objects for them take as much again.
 MAX_COLLECTED_KEY_BYTES = 64 * 1024 * 1024
 
+# Decoded bytes that the tasks of a query send before it is known whether its rows are too many. A
+# 2 GiB driver holds them. Without a count of rows, source rows of up to 1,342 bytes, and keys and
+# pairs of up to 805 bytes, come by one job; wider ones need a second job.
+MAX_BYTES_SENT = 384 * 1024 * 1024
+
 # Ranges that stand for the values of a key column whose values are too many to be collected.
 MAX_KEY_RANGES = 4_096
 

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from deltaweave.engine import limits
 from deltaweave.engine.columns import WIDTH
 from deltaweave.engine.tasks import TooBigError
 
@@ -31,8 +32,9 @@ _BYTES_OF_OTHERS = 16
 def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow.Table:
     """Collect a query's rows, unless they have more bytes than the driver may hold.
 
-    Tasks leave out the values of rows that are wider than their share of twice the bound, and send
-    their widths. If the rows turn out to fit nevertheless, they are collected by a second job.
+    Tasks leave out the values of rows that are wider than their share of what tasks may send
+    (`limits.MAX_BYTES_SENT`), and send their widths. If the rows turn out to fit nevertheless, a
+    second job collects them.
 
     Args:
         query: The query, which gives the same rows again.
@@ -49,7 +51,7 @@ def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow
     width = width_of(schema)
     if width is None:
         return query.toArrow()
-    share = 2 * max_bytes // max(1, max_rows)
+    share = limits.MAX_BYTES_SENT // max(1, max_rows)
     names = [_quoted(name) for name in schema.names]
     narrow = [f"CASE WHEN {WIDTH} <= {share} THEN {name} END AS {name}" for name in names]
     columns = [

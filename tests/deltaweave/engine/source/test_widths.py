@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
@@ -52,8 +53,13 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 )
 @pytest.mark.parametrize("max_bytes", [MIB, 64 * MIB])
 def test_rows_come_whole_or_not_at_all(
-    spark: SparkSession, sizes: list[int], value: str, max_bytes: int
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: list[int],
+    value: str,
+    max_bytes: int,
 ) -> None:
+    monkeypatch.setattr(limits, "MAX_BYTES_SENT", 2 * MIB)
     rows = spark.range(0, ROWS, 1, 2).selectExpr("id", f"IF(id < 20, NULL, {value}) AS `a b`")
     if max_bytes == MIB:
         with pytest.raises(TooBigError):
@@ -62,6 +68,14 @@ def test_rows_come_whole_or_not_at_all(
     else:
         expected = rows.toArrow()
         assert collected_within(rows, ROWS, max_bytes).equals(expected)
+
+
+def test_rows_of_a_kilobyte_come_by_one_job(spark: SparkSession, sizes: list[int]) -> None:
+    """No more is known than that the rows are few enough for the driver."""
+    rows = spark.range(ROWS).selectExpr("id", "repeat('x', 1000) AS v")
+    found = collected_within(rows, limits.MAX_ROWS_ON_DRIVER + 1, limits.MAX_BYTES_ON_DRIVER)
+    assert pc.all(pc.equal(pc.binary_length(found["v"]), 1_000)).as_py()
+    assert (found.num_rows, len(sizes)) == (ROWS, 1)
 
 
 @pytest.mark.parametrize("is_table", [True, False], ids=["table", "query"])
@@ -74,6 +88,7 @@ def test_a_source_that_is_too_big_decoded_is_left_to_spark(
     is_table: bool,
 ) -> None:
     monkeypatch.setattr(limits, "MAX_BYTES_ON_DRIVER", MIB)
+    monkeypatch.setattr(limits, "MAX_BYTES_SENT", 2 * MIB)
     on_driver = written_on_driver(monkeypatch)
     schema = "k INT, v STRING"
     target, source = str(tmp_path / "target"), str(tmp_path / "source")
@@ -96,6 +111,7 @@ def test_long_keys_are_known_by_ranges(
 ) -> None:
     monkeypatch.setattr(limits, "MAX_COLLECTED_KEY_BYTES", 64 * 1024)
     monkeypatch.setattr(limits, "MAX_PAIR_BYTES_ON_DRIVER", 64 * 1024)
+    monkeypatch.setattr(limits, "MAX_BYTES_SENT", 128 * 1024)
     schema = "k STRING, v INT"
     target = str(tmp_path / "target")
     keys = [str(i).rjust(3_000, "x") for i in range(ROWS)]

@@ -13,8 +13,10 @@ from pyspark.sql.types import StructType, TimestampType
 
 from deltaweave.changes.events import PREFIX
 from deltaweave.changes.options import needed_properties
+from deltaweave.delta.files import encryption_properties
 from deltaweave.delta.log import FileList, TableSnapshot, bounds
 from deltaweave.engine.find import KEY_INDEX_DIRECTORY
+from deltaweave.errors import StatementError
 from deltaweave.table import Table
 
 NOTED = f"{PREFIX}noted_at"
@@ -43,9 +45,40 @@ def side_table(table: Table, directory: str) -> Table:
 
 
 def create_side_table(kept_in: Table, table: Table, schema: StructType) -> None:
-    """Create the side table of a table if it does not exist."""
-    properties = {_OWNER: table.id(), **needed_properties(schema)}
+    """Create the side table of a table if it does not exist.
+
+    Raises:
+        StatementError: See `encryption_of`.
+    """
+    properties = {_OWNER: table.id(), **needed_properties(schema), **encryption_of(table, kept_in)}
     kept_in.create_if_missing(schema, properties=properties)
+
+
+def encryption_of(table: Table, kept_in: Table) -> dict[str, str]:
+    """Return the properties that encrypt a table that keeps another table's rows or keys.
+
+    Args:
+        table: The other table, if it exists.
+        kept_in: The table that keeps them, if it exists.
+
+    Raises:
+        StatementError: It exists without them, so that it would hold in plain text what the other
+            table encrypts.
+    """
+    if not table.exists():
+        return {}
+    wanted = encryption_properties(table.snapshot().metadata.properties)
+    if wanted and kept_in.exists():
+        missing = sorted(wanted.keys() - kept_in.snapshot().metadata.properties.keys())
+        if missing:
+            raise StatementError(
+                f"{kept_in.path_or_name} keeps keys and rows of the table, and does not have its "
+                f"properties {', '.join(missing)}: what it is to keep would not be encrypted.",
+                table=table.path_or_name,
+                operation="applying changes",
+                hint=f"Set them for {kept_in.path_or_name} too, and rewrite its files.",
+            )
+    return wanted
 
 
 def side_tables(table: Table) -> Iterator[Table]:

@@ -7,6 +7,7 @@ A batch holds the events of one micro-batch of a stream, or of one call. Batches
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
@@ -99,12 +100,15 @@ class Changeset:
         """The number of the newest batch; 0 if there was none."""
         return (self.table.last_applied(NUMBERED) or 0) if self.table.exists() else 0
 
-    def create_if_missing(self, events: Events) -> None:
-        """Create the table for events like these."""
+    def create_if_missing(
+        self, events: Events, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Create the table for events like these, with these properties."""
         fields = [StructField(each.name, nullable(each.dataType)) for each in events.rows.schema]
         of_batch = [StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
         schema = StructType([*fields, *of_batch])
-        self.table.create_if_missing(schema, [BATCH], needed_properties(schema))
+        needed = {**needed_properties(schema), **(properties or {})}
+        self.table.create_if_missing(schema, [BATCH], needed)
 
     @again_after_a_conflict
     def append(

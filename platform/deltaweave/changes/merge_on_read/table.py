@@ -43,6 +43,7 @@ from deltaweave.changes.options import (
     needed_properties,
     schema_of,
 )
+from deltaweave.changes.side_table import encryption_of
 from deltaweave.choices import check_choice
 from deltaweave.delta.jvm import column_named, letting_go, selected
 from deltaweave.errors import StatementError
@@ -141,10 +142,9 @@ class MergeOnReadTable:
             schema = schema_of(events, current_row_columns(events))
             properties = {"delta.enableDeletionVectors": "true", **needed_properties(schema)}
             changeset = Changeset(self.changes, shape)
-            if not self.base.exists():
-                # The changeset comes first, because readers of a base need it.
-                changeset.create_if_missing(events)
-                self.base.create_if_missing(schema, self._partition_by, properties)
+            # The changeset comes first, because readers of a base need it.
+            changeset.create_if_missing(events, encryption_of(self.base, self.changes))
+            self.base.create_if_missing(schema, self._partition_by, properties)
             check_columns(self.base, schema)
             return changeset.append(events, applied, self.merged_batch())
         finally:

@@ -6,6 +6,7 @@
 - `deletion_vectors`: writes deletion vectors, on the driver or in a Spark job.
 - `united_vectors`: marks a merge's rows in files that others have marked since.
 - `object_stores`: which stores Python opens as Spark does, and how.
+- `writer_settings`: the settings by which only Spark's writer makes a table's files.
 - `missing_statistics`: computes statistics for files that were written without them.
 """
 
@@ -54,6 +55,7 @@ from deltaweave.delta.files.deletion_vectors import (
 from deltaweave.delta.files.missing_statistics import compute_missing_statistics
 from deltaweave.delta.files.object_stores import settings_for_arrow
 from deltaweave.delta.files.united_vectors import MarkedSince, marked_rows, without_files
+from deltaweave.delta.files.writer_settings import encryption_properties
 
 __all__ = [
     "ALLOWED",
@@ -80,6 +82,7 @@ __all__ = [
     "compute_missing_statistics",
     "conditions_of_rows",
     "data_columns",
+    "encryption_properties",
     "file_mode",
     "mark_here",
     "mark_rows",

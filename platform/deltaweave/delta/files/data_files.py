@@ -23,6 +23,7 @@ from deltaweave.delta.files.capabilities import (
     writable,
 )
 from deltaweave.delta.files.object_stores import settings_for_arrow
+from deltaweave.delta.files.writer_settings import why_written_otherwise
 from deltaweave.delta.log import FileList, actions
 from deltaweave.delta.releases import arrow_type
 
@@ -41,8 +42,6 @@ _CODECS = {
     "zstd": ("zstd", ".zstd.parquet"),
 }
 
-# Parquet's modular encryption: who makes and finds the keys (Spark, "Columnar Encryption").
-_ENCRYPTION = "parquet.crypto.factory.class"
 # A path in the log that is not relative to the table (Delta protocol, "Add File and Remove File").
 _ABSOLUTE = r"/|[A-Za-z][A-Za-z0-9+.-]*:"
 _HOLD_PARTITION_COLUMNS = "delta.writePartitionColumnsToParquet"
@@ -97,8 +96,9 @@ def why_not_writable(transaction: Transaction) -> str | None:
     codec = merge.spark.conf.get("spark.sql.parquet.compression.codec") or ""
     if codec.lower() not in _CODECS:
         return f"files are compressed with {codec}"
-    if transaction.hadoop_settings.get(_ENCRYPTION):
-        return "files may be encrypted"
+    by_settings = why_written_otherwise(transaction)
+    if by_settings is not None:
+        return by_settings
     if not transaction.data_path.startswith("file:"):
         settings = settings_for_arrow(transaction.table)
         return settings if isinstance(settings, str) else None

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from deltaweave.delta.files import Reading, Use, capability
+from deltaweave.delta.files import Reading, Use, capability, encryption_properties
 from deltaweave.delta.log import FileList, TableLog, TableSnapshot, decoded
 from deltaweave.delta.scan import file_metadata
 from deltaweave.engine import limits
@@ -185,10 +185,13 @@ class KeyIndex:
 def stored_index(table: TableSnapshot) -> KeyIndex | None:
     """The index that the table's property asks for, or None.
 
-    None also if the column was dropped or renamed after the property was set.
+    None also if the column was dropped or renamed after the property was set, or the table's
+    properties encrypt its files: those of the index would not be encrypted.
     """
     column = table.setting(KEY_INDEX_PROPERTY)
-    return None if column is None else index_of(table, column)
+    if column is None or encryption_properties(table.metadata.properties):
+        return None
+    return index_of(table, column)
 
 
 def index_of(table: TableSnapshot, column: str) -> KeyIndex | None:
@@ -205,8 +208,17 @@ def wanted_index(table: TableSnapshot, column: str, name: str) -> KeyIndex:
     """The index of a column that the caller asks for.
 
     Raises:
-        StatementError: There is no such column, or its type cannot be indexed.
+        StatementError: There is no such column, its type cannot be indexed, or the table's
+            properties encrypt its files.
     """
+    encryption = encryption_properties(table.metadata.properties)
+    if encryption:
+        raise StatementError(
+            f"its property {min(encryption)} encrypts its files, and an index would hold hashes of "
+            "its keys that are not encrypted.",
+            table=name,
+            operation="indexing keys",
+        )
     index = index_of(table, column)
     if index is None:
         raise StatementError(

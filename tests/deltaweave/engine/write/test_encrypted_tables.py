@@ -83,7 +83,9 @@ def test_no_strategy_leaves_a_secret_that_is_read_without_a_key(
         "spark.deltaweave.merge.rewriteInPlace": "true",
     }
     with configured(spark, {**SETTINGS, **of_engine}):
-        write_table(spark, str(path), ROWS, SCHEMA, properties={**WHOLE_FILES, **properties})
+        write_table(
+            spark, str(path), ROWS, SCHEMA, ddl=SCHEMA, properties={**WHOLE_FILES, **properties}
+        )
         assert plain_files(path) == []
         assert merge(spark, path, clauses) == strategy
         assert plain_files(path) == []
@@ -110,7 +112,7 @@ def test_a_table_that_is_encrypted_by_its_properties_alone_stays_so(
 ) -> None:
     path = tmp_path / "table"
     all_of_it = {**SETTINGS, **ONE_COLUMN, **properties}
-    write_table(spark, str(path), ROWS, SCHEMA, properties=all_of_it)
+    write_table(spark, str(path), ROWS, SCHEMA, ddl=SCHEMA, properties=all_of_it)
     assert plain_files(path) == []
     with configured(spark, {"spark.deltaweave.merge.onDriver": on_driver}):
         merge(spark, path, clauses)
@@ -138,7 +140,7 @@ def test_an_encrypted_source_is_read_by_spark(spark: SparkSession, tmp_path: Pat
     for properties in (WHOLE_FILES, ONE_COLUMN):
         place = source / str(len(properties))
         of_source = {**SETTINGS, **properties}
-        write_table(spark, str(place), CHANGES, SCHEMA, properties=of_source)
+        write_table(spark, str(place), CHANGES, SCHEMA, ddl=SCHEMA, properties=of_source)
         with configured(spark, {**SETTINGS, **on_driver}):
             statement = (
                 f"MERGE INTO delta.`{target}` t USING delta.`{place}` s ON t.k = s.k {UPSERT}"
@@ -153,7 +155,7 @@ def test_a_key_index_is_refused_beside_an_encrypted_table(
 ) -> None:
     path = tmp_path / "table"
     all_of_it = {**SETTINGS, **ONE_COLUMN, "deltaweave.keyIndex": "secret"}
-    write_table(spark, str(path), ROWS, SCHEMA, properties=all_of_it)
+    write_table(spark, str(path), ROWS, SCHEMA, ddl=SCHEMA, properties=all_of_it)
     with pytest.raises(errors.StatementError, match=r"parquet\..* encrypts its files"):
         Table(spark, str(path)).index_keys("secret")
     merge(spark, path, "WHEN NOT MATCHED THEN INSERT *")  # the property was set before
@@ -263,7 +265,7 @@ def test_a_bloom_filter_that_a_table_asks_for_is_in_every_new_file(
         "parquet.enable.dictionary": "false",  # Parquet makes no filter of what a dictionary has
         "parquet.compression": "gzip",
     }
-    write_table(spark, str(path), ROWS, SCHEMA, properties=asked)
+    write_table(spark, str(path), ROWS, SCHEMA, ddl=SCHEMA, properties=asked)
     with configured(spark, {"spark.deltaweave.merge.onDriver": "true"}):
         merge(spark, path, UPSERT)
     files = [pq.read_metadata(each) for each in path.glob("*.parquet")]

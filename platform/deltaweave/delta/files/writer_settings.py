@@ -65,9 +65,12 @@ def why_written_otherwise(transaction: Transaction) -> str | None:
 
 def _names_in_session(transaction: Transaction) -> list[str]:
     """Names of the session's settings for Parquet's writer; their values may be secrets."""
-    names = str(transaction.hadoop_settings.getValByRegex(_OF_WRITERS).keySet().toString())
+    settings = transaction.hadoop_settings.getValByRegex(_OF_WRITERS)
+    if settings.isEmpty():
+        return []
+    names = str(settings.keySet().toString())
     # A comma within a name makes two that are not known, which leaves the files to Spark too.
-    return sorted(name for name in names.strip("[]").split(", ") if name)
+    return sorted(names.removeprefix("[").removesuffix("]").split(", "))
 
 
 def encryption_properties(properties: Mapping[str, str]) -> dict[str, str]:

@@ -45,7 +45,7 @@ class AfterCommit:
         except Exception as error:
             self.warnings.append(f"the metadata is left out: {error}")
         for warning in self.warnings:
-            self.context.log.warning(f"The rows are committed, but {warning}")
+            self.context.log.warning(f"The rows are committed, with a warning: {warning}")
 
 
 def metadata_as_recorded(table: Table, recorded: Mapping[str, Any]) -> Mapping[str, Any]:

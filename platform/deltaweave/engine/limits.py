@@ -78,6 +78,9 @@ MAX_BROADCAST_PAIRS = 1_000_000
 # Target rows that an error about ambiguous matches shows.
 MAX_SHOWN_AMBIGUOUS_ROWS = 10
 
+MAX_SHOWN_ERRORS = 5
+"""The most classes of errors that a warning names."""
+
 
 # Write: files and rows.
 

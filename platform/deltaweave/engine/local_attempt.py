@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-from deltaweave.delta.jvm import interrupts_shown, said_by, translated
+from deltaweave.delta.jvm import interrupts_shown, translated
 from deltaweave.engine.tasks import NotRewritableError
 from deltaweave.errors import (
     AmbiguousMatchError,
@@ -65,6 +65,7 @@ def attempted(table: str, otherwise: str, attempt: Callable[[], _Result]) -> _Re
     except Exception as error:
         if isinstance(error, _ANSWERS) or was_cancelled(error):
             raise
+        logger.debug("%s: %s", table, otherwise, exc_info=True)
         warn_of_fallback(table, otherwise, reason_of(error))
     return None
 
@@ -75,7 +76,13 @@ def was_cancelled(error: Exception) -> bool:
 
 
 def warn_of_fallback(table: str, otherwise: str, reason: str) -> None:
-    """Log a warning that an attempt failed, and add it to the warnings of the merge's result."""
+    """Log a warning that an attempt failed, and add it to the warnings of the merge's result.
+
+    Args:
+        table: The table's name in messages.
+        otherwise: What is done instead.
+        reason: Why, without values of rows.
+    """
     warning = f"{otherwise}: {reason}"
     logger.warning("%s: %s", table, warning)
     noted = _warnings.get()
@@ -95,7 +102,9 @@ def warnings_noted() -> Iterator[list[str]]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the class and the first line of an error that was not expected."""
-    if isinstance(error, DeltaweaveError):
-        return error.problem.splitlines()[0]
-    return f"{type(error).__name__}: {said_by(error)}"
+    """Return the class of an error that was not expected, in Spark's words if it is Spark's.
+
+    Its message may quote rows, which warnings must not show: they are recorded and displayed.
+    """
+    known = error.error_class if isinstance(error, DeltaweaveError) else None
+    return f"{type(error).__name__} ({known})" if known else type(error).__name__

@@ -19,6 +19,8 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeResult, Table, errors
+from deltaweave.delta.commit.uncommitted_files import OwnFiles
+from deltaweave.delta.files import Verdict
 from deltaweave.engine.find import candidates, driver_matches, driver_scan
 from deltaweave.engine.local_attempt import attempted, warnings_noted
 from deltaweave.engine.source import collected, read_table
@@ -28,6 +30,7 @@ from deltaweave.engine.write import (
     driver_files,
     driver_target,
     files_format,
+    in_place,
     on_driver,
     partition_parts,
 )
@@ -97,13 +100,40 @@ def raising(error: BaseException) -> Any:
 def test_an_unexpected_error_leaves_the_work_to_spark_and_warns(
     spark: SparkSession, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with warnings_noted() as warnings:
+    with caplog.at_level(logging.DEBUG, "deltaweave"), warnings_noted() as warnings:
         assert attempted("t", "Spark does it", raising(error)) is None
     [warning] = warnings
     assert warning.startswith("Spark does it: ")
-    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
-        ("WARNING", f"t: {warning}")
+    assert not str(error) or str(error) not in warning  # a message may quote rows
+    logged = [each for each in caplog.records if each.name.endswith("local_attempt")]
+    assert [(each.levelname, each.getMessage()) for each in logged] == [
+        ("DEBUG", "t: Spark does it"),
+        ("WARNING", f"t: {warning}"),
     ]
+    assert logged[0].exc_info
+
+
+def test_files_that_fail_are_one_warning_that_quotes_no_row(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reasons: dict[str, str | None] = {
+        f"{number}.parquet": f"Error{number % 9}: Failed to parse string: 'Jane Doe, {number}'"
+        for number in range(5_000)
+    }
+    with caplog.at_level(logging.DEBUG, "deltaweave"), warnings_noted() as warnings:
+        in_place._warn_of_failed("t", {"rewritten.parquet": None} | reasons)
+    assert warnings == [
+        "Spark rewrites 5000 of 5001 files, the first of them 0.parquet: "
+        "Error0, Error1, Error2, Error3, Error4"
+    ]
+    quoting = [each.levelname for each in caplog.records if "Jane" in each.getMessage()]
+    assert quoting == ["DEBUG"] * 5_000
+
+
+def test_no_file_that_fails_is_no_warning() -> None:
+    with warnings_noted() as warnings:
+        in_place._warn_of_failed("t", {"rewritten.parquet": None})
+    assert not warnings
 
 
 def test_a_refusal_is_no_warning(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
@@ -329,7 +359,28 @@ def test_a_file_that_a_task_cannot_rewrite_is_rewritten_by_spark(
     [warning] = result.warnings
     assert warning.startswith("Spark rewrites")
     assert ("OverflowError" in warning) is (how == "raise")
+    assert "of a file" not in warning  # the message
     assert data_files(path) == files_of_log(path)
+
+
+def test_no_directory_is_searched_where_no_task_was_started(
+    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target(spark, path, "in place")
+    asked, searched = list[str](), list[object]()
+
+    def refuse(transaction: object) -> Verdict:
+        asked.append("columns")
+        return Verdict(False, "refused by the test")
+
+    monkeypatch.setattr(in_place, "written_columns", refuse)
+    monkeypatch.setattr(OwnFiles, "delete_all", lambda *given: searched.append(given))
+    with configured(spark, {ON_DRIVER: "false", REWRITE_IN_PLACE: "true"}):
+        result = merged(spark, path, "in place")
+    assert asked
+    assert not searched
+    assert not result.warnings
+    assert rows_of(Table(spark, path)) == [(0, 1, "a"), *REST]
 
 
 # Values that Python's dates, times and texts do not have, and others at their extremes.

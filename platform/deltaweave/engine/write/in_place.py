@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
@@ -34,6 +34,7 @@ from deltaweave.delta.jvm import alongside, cast_to, sql_expression
 from deltaweave.delta.log import FileList, decoded_location
 from deltaweave.delta.scan import target_plan
 from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.engine import limits
 from deltaweave.engine.columns import (
     BREAKS_CONSTRAINT,
     CLAUSE,
@@ -133,21 +134,28 @@ def _rewritten(
     """
     own = transaction.own_files
     prefix = f"{own.prefix}{uuid.uuid4().hex[:8]}-"  # other files of the merge may stay
+    may_have_written = False
 
     def attempt() -> RewrittenInPlace | None:
+        nonlocal may_have_written
         columns = written_columns(transaction)
         if isinstance(columns, Verdict):
             raise NotRewritableError(columns.reason)
         table = replace(table_format(transaction, columns), file_prefix=prefix)
         if not with_change_feed:
             table = replace(table, change_feed=None)
-        return _by_tasks(transaction, scan, files, changes, table)
+        ours = files.where(are_own(files))  # a new file is written beside the old one
+        if not len(ours):
+            return None
+        changed = changes(ours)
+        own.may_exist = may_have_written = True
+        return _by_tasks(transaction, scan, ours, changed, table)
 
-    own.may_exist = True
     done = attempted(transaction.merge.table, "Spark rewrites the files", attempt)
     if done is not None:
         return done
-    own.delete_all(prefix)
+    if may_have_written:
+        own.delete_all(prefix)
     return RewrittenInPlace(WrittenFiles.of(scan.touched.none()), {}, scan.touched)
 
 
@@ -155,24 +163,19 @@ def _by_tasks(
     transaction: Transaction,
     scan: TouchedFilesScan,
     files: FileList,
-    changes: Callable[[FileList], DataFrame],
+    changes: DataFrame,
     table: TableFormat,
 ) -> RewrittenInPlace | None:
-    files = files.where(are_own(files))  # a new file is written beside the old one
-    if not len(files):
-        return None
-    names = scan.names_of(files)
-    results = results_of_tasks(transaction, changes(files), files, names, table)
+    results = results_of_tasks(transaction, changes, files, scan.names_of(files), table)
     if results is None:
         return None
     paths = dict(zip(files.rows["location"].to_pylist(), files.paths, strict=True))
     done = {paths[decoded_location(row["file"])]: row for row in results}
     table_name = transaction.merge.table
     for path, row in done.items():
-        if row["failed"]:
-            warn_of_fallback(table_name, f"Spark rewrites {path}", row["failed"])
-        elif row["refused"]:
+        if row["refused"]:
             logger.info("%s: Spark rewrites %s: %s", table_name, path, row["refused"])
+    _warn_of_failed(table_name, {path: row["failed"] for path, row in done.items()})
     in_place = {path for path, row in done.items() if not (row["refused"] or row["failed"])}
     new = {
         path: (row["name"], row["size"], row["stats"])
@@ -190,6 +193,25 @@ def _by_tasks(
     replaced = [path for path in files.paths if path in new]
     replacements = dict(zip(replaced, written.files.paths, strict=True))
     return RewrittenInPlace(written, replacements, scan.touched.but_for(in_place))
+
+
+def _warn_of_failed(table: str, reasons: Mapping[str, str | None]) -> None:
+    """Warn once of all files that tasks failed to rewrite.
+
+    Args:
+        table: The table's name in messages.
+        reasons: For each file the class and the message of its error, if there was one; messages
+            may quote rows, so the debug log alone has them.
+    """
+    failed = {path: reason for path, reason in reasons.items() if reason}
+    if not failed:
+        return
+    for path, reason in failed.items():
+        logger.debug("%s: Spark rewrites %s: %s", table, path, reason)
+    classes = sorted({reason.partition(":")[0] for reason in failed.values()})
+    shown = ", ".join(classes[: limits.MAX_SHOWN_ERRORS])
+    files = f"{len(failed)} of {len(reasons)} files, the first of them {next(iter(failed))}"
+    warn_of_fallback(table, f"Spark rewrites {files}", shown)
 
 
 def rewrite_without_changed_rows(

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from deltaweave.engine.tasks.storage import Storage
+from deltaweave.engine.tasks.table_format import NotRewritableError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -26,6 +27,9 @@ _ROWS_OF_ANY_LENGTH = 512
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _WIDTH_OF_DECIMALS = 16
+# Maximum decoded bytes of a row group's items in arrays and maps, beyond one item a row. Footers
+# give the average of rows alone: neighbouring rows may hold all items. Spark rewrites more.
+MAX_UNEVEN_BYTES = 256 << 20
 _IN_DICTIONARIES = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 
 
@@ -44,6 +48,9 @@ def read_batches(
         file: The file.
         names: The columns, at least one, by their names in the file.
         groups: The row groups; None reads all.
+
+    Raises:
+        NotRewritableError: A few rows may hold most of many decoded items.
     """
     for group in range(file.num_row_groups) if groups is None else groups:
         size = _rows_at_once(storage, location, file, names, group)
@@ -74,6 +81,7 @@ def _rows_at_once(
     longest = _longest_values(storage, location, file, repeated, group)
     width = 0.0
     for column in columns:
+        _check_even(column, num_rows, longest.get(column.path_in_schema, 0))
         per_row = column.num_values / num_rows
         width += _WIDTHS.get(column.physical_type, _WIDTH_OF_DECIMALS) * per_row
         if column.physical_type == "BYTE_ARRAY":
@@ -82,6 +90,16 @@ def _rows_at_once(
             width += longest.get(column.path_in_schema, 0) * per_row
     most = _ROWS_OF_ANY_LENGTH if any(map(_is_of_any_length, texts)) else BATCH_ROWS
     return max(1, min(most, int(BATCH_BYTES / max(width, 1))))
+
+
+def _check_even(column: pyarrow.parquet.ColumnChunkMetaData, num_rows: int, longest: int) -> None:
+    """Raise NotRewritableError if a few rows may hold much more than their stored bytes."""
+    item = _WIDTHS.get(column.physical_type, _WIDTH_OF_DECIMALS) + longest
+    uneven = (column.num_values - num_rows) * item
+    if uneven > max(MAX_UNEVEN_BYTES, column.total_uncompressed_size):
+        raise NotRewritableError(
+            f"a few rows may hold most of the {uneven:,} bytes of column {column.path_in_schema!r}"
+        )
 
 
 def _columns(

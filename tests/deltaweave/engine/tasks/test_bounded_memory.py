@@ -155,3 +155,25 @@ def test_rows_are_refused_before_they_exceed_a_bound(tmp_path: Path, name: str) 
         with pytest.raises(NotRewritableError, match="bytes"):
             rows_at(location, np.arange(ROWS), table, 4 * MIB)
     assert pool.max_memory() < MOST
+
+
+@pytest.mark.parametrize(
+    ("item", "items"),
+    [("x" * 9_000, 3_000), (1, 1_000_000)],  # 50 rows: 1,350 MB and 400 MB, some KiB in the file
+    ids=["texts", "numbers"],
+)
+def test_long_arrays_in_neighbouring_rows_are_refused(
+    tmp_path: Path, item: object, items: int
+) -> None:
+    lengths = np.zeros(ROWS, np.int64)
+    lengths[500:550] = items
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    indices = pa.array(np.zeros(lengths.sum(), np.int8))
+    values = pa.DictionaryArray.from_arrays(indices, pa.array([item]))
+    rows = pa.table({"v": pa.ListArray.from_arrays(offsets, values)})
+    pq.write_table(rows, tmp_path / "old.parquet", store_schema=False)
+    location = f"file:{tmp_path}/old.parquet"
+    refused = pytest.raises(NotRewritableError, match="a few rows")
+    with held() as pool, Disk().opened(location) as file, refused:
+        list(batches.read_batches(Disk(), location, file, ["v"]))
+    assert pool.max_memory() < MOST

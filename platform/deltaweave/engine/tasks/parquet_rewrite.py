@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from deltaweave.engine.tasks.batches import has_dictionary
 from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
 from deltaweave.engine.tasks.file_statistics import Statistics
-from deltaweave.engine.tasks.reader_contract import with_dictionary
+from deltaweave.engine.tasks.reader_contract import leaves, with_dictionary
 from deltaweave.engine.tasks.row_groups import RowGroups
 from deltaweave.engine.tasks.storage import deleted_on_error, location_of
 from deltaweave.engine.tasks.stored_rows import (
@@ -25,6 +25,7 @@ from deltaweave.engine.tasks.stored_rows import (
     row_ids_of_new,
 )
 from deltaweave.engine.tasks.table_format import (
+    SPARK_VERSION,
     NotRewritableError,
     TableFormat,
     check_copyable,
@@ -271,9 +272,28 @@ def _with_dictionary(
 ) -> list[str]:
     """The columns that have a dictionary in the old file; the others have too many distinct values.
 
-    Finding that out again would take pyarrow as long as writing the file.
+    Finding that out again would take pyarrow as long as writing the file. A column of floating
+    values keeps one if all its values are in dictionaries: others may be -0.0 (`reader_contract`).
     """
     groups = (old.metadata.row_group(i) for i in range(old.num_row_groups))
-    columns = (group.column(i) for group in groups for i in range(group.num_columns))
-    there = {c.path_in_schema for c in columns if has_dictionary(c)}
-    return sorted(there.intersection(with_dictionary(schema, new_rows)))
+    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+    there = {chunk.path_in_schema for chunk in chunks if has_dictionary(chunk)}
+    plain = {chunk.path_in_schema for chunk in chunks if _may_be_plain(chunk, old.metadata)}
+    looked_up = {leaf.name for leaf in leaves(schema) if leaf.is_floating and not leaf.is_repeated}
+    return sorted((there - (plain & looked_up)).intersection(with_dictionary(schema, new_rows)))
+
+
+def _may_be_plain(
+    chunk: pyarrow.parquet.ColumnChunkMetaData, footer: pyarrow.parquet.FileMetaData
+) -> bool:
+    """Whether values may be outside a dictionary, so that none may hold -0.0 yet.
+
+    `PLAIN` may be the encoding of the dictionary itself. The engine's files keep the promise of
+    `reader_contract`, but those of earlier releases, which have bounds of floating values, do not.
+    """
+    is_engines = (
+        footer.created_by.startswith("parquet-cpp")
+        and SPARK_VERSION in (footer.metadata or {})
+        and not chunk.is_stats_set
+    )
+    return not has_dictionary(chunk) or ("PLAIN" in chunk.encodings and not is_engines)

@@ -12,8 +12,9 @@ not agree on what bounds of floating values mean, so a file says only what all o
   above all numbers: it would skip the row group of a NaN. Elements of arrays and maps have none
   either, since no reader skips by them.
 - **A dictionary holds no -0.0.** Spark looks filters up in dictionaries, where 0.0 and -0.0 are two
-  values. A column of floating values is written without one if a new row holds -0.0. A
-  dictionary that Spark wrote with a -0.0 is copied as it is.
+  values. A column of floating values is written without one if a new row holds -0.0, or if the
+  copied file may hold values outside a dictionary. A dictionary that Spark wrote with a -0.0 is
+  copied as it is.
 - **Names, types and units are Spark's**: field ids where the table has them, decimals of up to 18
   digits as integers, times as microseconds. The footer names Spark's version, so that dates are
   read in its calendar.

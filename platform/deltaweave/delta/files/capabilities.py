@@ -1,16 +1,18 @@
 """What Arrow gives as Spark does, by a column's type and metadata: the only table of it.
 
-The table lists what is allowed. A type, a use or a key of a column's metadata that is not in it is
-left to Spark. Readers and writers take columns as `Capable`, which only this module makes.
+The table lists what is allowed. A type or a use that is not in it is left to Spark, and so is a key
+of a column's metadata that is not in it, if Spark or Delta may give it a meaning. Readers and
+writers take columns as `Capable`, which only this module makes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, final
+from typing import Generic, Literal, TypeAlias, TypeVar, final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import (
@@ -119,6 +121,11 @@ _USES_OF_METADATA: Mapping[str, frozenset[Use]] = {
     ),
 }
 
+# Keys that a release of Spark, Delta or a file format may give a meaning; users note other ones.
+_MAY_HAVE_MEANING = re.compile(
+    r"(delta|spark|parquet|orc|hive|iceberg|identity)\.|_|[A-Z][A-Z0-9_]*$|generationExpression$"
+)
+
 # Types whose values settings of the session may change as Spark reads them.
 _OF_CALENDARS = (DateType, TimestampType)
 _CALENDARS_OF_READS = (
@@ -215,17 +222,23 @@ def _parts(kind: DataType) -> list[DataType]:
     return [field.dataType for field in kind.fields] if isinstance(kind, StructType) else []
 
 
-def _refused_metadata(column: StructField, use: Use) -> Any:
-    """The keys of a column's metadata, and of fields within it, that the table does not allow."""
-    for key in column.metadata or {}:
-        if use not in _USES_OF_METADATA.get(key, ()):
-            yield key
+def _refused_metadata(column: StructField, use: Use) -> Iterator[str]:
+    """The keys of a column's metadata, and of fields within it, that are not allowed."""
+    yield from _refused_keys(column, use)
     found = [column.dataType]
     while found:
         kind = found.pop()
         found += _parts(kind)
         for field in kind.fields if isinstance(kind, StructType) else ():
-            yield from (k for k in field.metadata or {} if use not in _USES_OF_METADATA.get(k, ()))
+            yield from _refused_keys(field, use)
+
+
+def _refused_keys(column: StructField, use: Use) -> Iterator[str]:
+    """The keys of a column's own metadata that are not allowed."""
+    for key in column.metadata or {}:
+        uses = _USES_OF_METADATA.get(key)
+        if use not in uses if uses is not None else _MAY_HAVE_MEANING.match(key):
+            yield key
 
 
 class _Seal:

@@ -128,7 +128,23 @@ def test_an_unknown_type_has_no_use(kind: T.DataType) -> None:
             "write partition identity",
         ),  # Spark gives it to rows that lack the column
         ("delta.columnMapping.nested.ids", ""),
-        ("a key of a later release", ""),
+        # Keys that a later release may give a meaning.
+        ("delta.of a later release", ""),
+        ("spark.sql.of a later release", ""),
+        ("parquet.field.id", ""),  # Spark writes it to files
+        ("identity.start", ""),
+        ("generationExpression", ""),
+        ("__OF_A_LATER_RELEASE", ""),
+        ("_metadata", ""),
+        ("LATER_DEFAULT", ""),
+        ("COLLATION", ""),
+        # Notes of users.
+        ("pii", ALL),
+        ("Owner", ALL),
+        ("description of it", ALL),
+        ("dbt.tag", ALL),
+        ("deltaOf", ALL),
+        ("sparkle", ALL),
     ],
 )
 def test_which_uses_metadata_leaves(key: str, expected: str) -> None:

@@ -648,7 +648,7 @@ def test_a_file_that_neither_arrow_nor_spark_can_read_is_named_without_a_traceba
     assert "Traceback" not in str(raised.value)
     assert "  File " not in str(raised.value)
     assert errors.NOTHING_WRITTEN in str(raised.value)
-    assert f"Spark rewrites {file.name}: " in caplog.text
+    assert f"Spark rewrites 1 of 1 files, the first of them {file.name}: " in caplog.text
     assert list(path.glob("*.parquet")) == [file]  # what was begun is gone
 
 

@@ -231,13 +231,7 @@ class _WithoutLockError(Exception):
 def _attempt(
     path: Path, make_directory: Callable[[], object] | None, directory: Path | None
 ) -> LockFile | None:
-    """The locked file; None if another holds the lock, or the file was replaced.
-
-    Args:
-        path: The lock file.
-        make_directory: Makes the directory of a table that is to be created.
-        directory: That directory, which is locked itself if its parent takes no lock file.
-    """
+    """The locked file; None if another holds the lock, or the file was replaced."""
     try:
         if make_directory is not None:
             make_directory()
@@ -250,10 +244,10 @@ def _attempt(
             return None  # the directory was removed meanwhile
         raise _WithoutLockError(str(error)) from error
     except OSError as error:
-        file_or_none = _without_file(path, directory, error)
-        if file_or_none is None:
+        other = _without_file(path, directory, error)
+        if other is None:
             return None
-        file = file_or_none
+        file = other
     is_locked = False
     try:
         is_locked = file.lock()
@@ -268,7 +262,7 @@ def _attempt(
 
 
 def _without_file(path: Path, directory: Path | None, error: OSError) -> LockFile | None:
-    """What is locked where the lock file cannot be opened; None to try again."""
+    """The directory of a new table whose parent takes no lock file; None to try again."""
     if error.errno == errno.ESTALE:  # another host deleted it
         return None
     may_write = os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from pathlib import Path
 from random import Random
 
+import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -103,6 +105,17 @@ def drawn_filters(table: DataFrame, number: int, seed: object) -> list[str]:
         operator = draw.choice((*_OPERATORS, *texts))
         found.add(operator.format(c=name, v=draw.choice(of_it), w=draw.choice(of_it)))
     return sorted(found)
+
+
+def give_floating_bounds(file: Path) -> None:
+    """Write a file as releases did that gave all columns statistics."""
+    stored = pq.read_table(file)
+    metadata = pq.ParquetFile(file).metadata.metadata or {}
+    keys = {key: value for key, value in metadata.items() if key.startswith(b"org.apache.spark.v")}
+    with pq.ParquetWriter(file, stored.schema, store_schema=False, write_page_index=True) as writer:
+        writer.write_table(stored)
+        writer.add_key_value_metadata(keys)
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
 
 
 def _table(spark: SparkSession, path: str) -> DataFrame:

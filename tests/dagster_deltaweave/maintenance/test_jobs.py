@@ -77,7 +77,9 @@ def test_small_files_are_compacted_deleted_rows_purged_and_kept_versions_stay_re
 
     assert result.success
     assert again.success
-    compacted, unpurged, with_statistics, unindexed, vacuumed, *second = observed(instance)
+    compacted, unpurged, unbounded, with_statistics, unindexed, vacuumed, *second = observed(
+        instance
+    )
     assert compacted[0] == "OPTIMIZE: 3 of 3 files are small"
     expected = {
         "upkeep/files": 3,
@@ -91,6 +93,7 @@ def test_small_files_are_compacted_deleted_rows_purged_and_kept_versions_stay_re
     assert {key: compacted[1][key] for key in expected} == expected
     # OPTIMIZE has left out the deleted row: nothing remains to be purged.
     assert (unpurged[0], unpurged[1]["upkeep/deleted_rows"]) == ("Nothing to purge", 0)
+    assert unbounded[0] == "No file with bounds of floating values"
     assert with_statistics[0] == "No file without statistics"
     assert unindexed[0] == "No key index is asked for"
     # Within the retention VACUUM deletes nothing: the newest version and those before are there.

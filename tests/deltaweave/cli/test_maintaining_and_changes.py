@@ -12,7 +12,10 @@ from typer.testing import CliRunner, Result
 
 from deltaweave import Table
 from deltaweave.cli import app, charts
-from tests.builders import write_table
+from deltaweave.engine.write.driver_choice import ON_DRIVER
+from tests.builders import frame, write_table
+from tests.oracles import configured
+from tests.readers import give_floating_bounds
 
 
 def run(*arguments: object) -> Result:
@@ -108,6 +111,24 @@ def test_a_table_is_maintained_where_its_log_says_so(spark: SparkSession, small_
     assert again.exit_code == 0, again.output
     assert "Nothing to optimize" in again.stdout
     assert Table(spark, small_files).read().count() == 9
+
+
+def test_files_with_floating_bounds_are_counted_and_rewritten(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    write_table(spark, str(path), [(1, 1.0), (2, 2.0)], "k INT, d DOUBLE")
+    source = frame(spark, [(1, float("nan"))], "k INT, d DOUBLE")
+    merge = Table(spark, str(path)).merge(source, on="t.k = s.k").when_matched_update_all()
+    with configured(spark, {ON_DRIVER: "true"}):
+        merge.execute()
+    [file] = Table(spark, str(path)).read().where("k = 1").inputFiles()
+    give_floating_bounds(Path(file.removeprefix("file://")))
+    assert printed(run("inspect", path, "--json"))["files_with_floating_bounds"] == 1
+    result = run("maintain", path, "--only", "floating_bounds", "--json")
+    assert result.exit_code == 0, result.output
+    assert printed(run("inspect", path, "--json"))["files_with_floating_bounds"] == 0
+    assert Table(spark, str(path)).read().where("d > 100").count() == 1
 
 
 def test_what_was_done_before_an_error_is_printed(spark: SparkSession, small_files: str) -> None:

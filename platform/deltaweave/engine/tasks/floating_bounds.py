@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BOUNDED_SCHEMA = "path string"
 # What `TableFormat.new_name` makes, behind the prefix of `OwnFiles`.
-OWN_NAME = r"(^|/)[0-9a-f]{12}-part-00000-[0-9a-f-]{36}\.c000\."
+OWN_NAME = r"(^|/)[0-9a-f]{12}-(?:[0-9a-f]{8}-)?part-00000-[0-9a-f-]{36}\.c000\."
 
 
 def bounded_files(

@@ -445,7 +445,7 @@ def refused(
     write_table(spark, path, **of.layout.of(of.case).table())
     source = spark.createDataFrame(list(of.case.source), of.case.source_schema)
     source.createOrReplaceTempView("defects_source")
-    monkeypatch.setattr(features, "SUPPORTED", features.SUPPORTED - {"changeDataFeed"})
+    monkeypatch.delitem(features.FEATURES, "changeDataFeed")
     return of.case.statement(target=f"delta.`{path}`", source="defects_source"), path
 
 

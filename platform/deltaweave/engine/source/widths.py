@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _BYTES_OF_NUMBER = 8
 _BYTES_OF_OTHERS = 16
+# Columns that repeat the width's expression. A column of its own takes six calls of the JVM more.
+_MAX_REPEATED_WIDTHS = 16
 
 
 def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow.Table:
@@ -52,15 +54,16 @@ def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow
     if width is None:
         return query.toArrow()
     share = limits.MAX_BYTES_SENT // max(1, max_rows)
-    names = [_quoted(name) for name in schema.names]
-    narrow = [f"CASE WHEN {WIDTH} <= {share} THEN {name} END AS {name}" for name in names]
+    varies = [width_of(StructType([field])) is not None for field in schema.fields]
+    measured, of_row = query, f"({width})"
+    if sum(varies) > _MAX_REPEATED_WIDTHS:
+        measured, of_row = query.selectExpr("*", f"{width} AS {WIDTH}"), WIDTH
     columns = [
-        name if width_of(StructType([field])) is None else case
-        for name, case, field in zip(names, narrow, schema.fields, strict=True)
+        f"CASE WHEN {of_row} <= {share} THEN {name} END AS {name}" if may_be_wide else name
+        for name, may_be_wide in zip(map(_quoted, schema.names), varies, strict=True)
     ]
-    measured = query.selectExpr("*", f"{width} AS {WIDTH}")
     try:
-        table = measured.selectExpr(*columns, WIDTH).toArrow()
+        table = measured.selectExpr(*columns, f"{of_row} AS {WIDTH}").toArrow()
     except pa.ArrowInvalid as error:  # Arrow takes no null for a struct whose fields are none
         raise TooBigError(f"rows may be too wide: {error}") from error
     widths = table[WIDTH]

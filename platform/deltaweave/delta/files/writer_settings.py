@@ -74,12 +74,12 @@ def _found(transaction: Transaction) -> str | None:
 
 def _names_in_session(transaction: Transaction) -> list[str]:
     """Names of the session's settings for Parquet's writer; their values may be secrets."""
-    settings = transaction.hadoop_settings.getValByRegex(_OF_WRITERS)
-    if settings.isEmpty():
-        return []
-    names = str(settings.keySet().toString())
-    # A comma within a name makes two that are not known, which leaves the files to Spark too.
-    return sorted(names.removeprefix("[").removesuffix("]").split(", "))
+    text = str(transaction.hadoop_settings.getValByRegex(_OF_WRITERS).toString())
+    # A comma in a value makes parts that are no names, or one more name, which is refused if unknown.
+    names = (
+        part.partition("=")[0] for part in text.removeprefix("{").removesuffix("}").split(", ")
+    )
+    return sorted(name for name in names if re.match(_OF_WRITERS, name))
 
 
 def encryption_properties(properties: Mapping[str, str]) -> dict[str, str]:

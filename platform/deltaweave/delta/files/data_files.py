@@ -82,7 +82,6 @@ def why_not_writable(transaction: Transaction) -> str | None:
     Only Spark's writer fills generated columns. It also checks constraints: see
     `conditions_of_rows`. Ask `written_columns`.
     """
-    merge = transaction.merge
     metadata = transaction.metadata
     if transaction.changes_metadata:
         return "the merge changes the table's schema"

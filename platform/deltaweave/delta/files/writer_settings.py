@@ -75,7 +75,7 @@ def _found(transaction: Transaction) -> str | None:
 def _names_in_session(transaction: Transaction) -> list[str]:
     """Names of the session's settings for Parquet's writer; their values may be secrets."""
     text = str(transaction.hadoop_settings.getValByRegex(_OF_WRITERS).toString())
-    # A comma in a value makes parts that are no names, or one more name, which is refused if unknown.
+    # A comma in a value makes parts that are no names, or one that is refused if it is unknown.
     names = (
         part.partition("=")[0] for part in text.removeprefix("{").removesuffix("}").split(", ")
     )

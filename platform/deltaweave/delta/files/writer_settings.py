@@ -46,20 +46,11 @@ _MAY_REACH_WRITERS = re.compile(
 )
 _OF_WRITERS = r"^(?:parquet\.|spark\.sql\.parquet\.|spark\.sql\.files\.maxRecordsPerFile$)"
 _FORMAT_VERSION = {"delta.parquet.format.version": r"1\.0\.0"}
-_KEPT = "_why_written_otherwise"
 _ENCRYPTS = re.compile(r"parquet\.(?:crypto|encryption)\..*", re.IGNORECASE)
 
 
 def why_written_otherwise(transaction: Transaction) -> str | None:
     """Return the setting by which only Spark writes the files that Delta would; None if none is."""
-    kept = vars(transaction)  # a merge asks several times, and each takes calls of the JVM
-    if _KEPT not in kept:
-        kept[_KEPT] = _found(transaction)
-    found: str | None = kept[_KEPT]
-    return found
-
-
-def _found(transaction: Transaction) -> str | None:
     spark, properties = transaction.merge.spark, transaction.metadata.properties
     for name in properties:
         if _MAY_REACH_WRITERS.fullmatch(name) and not _is_alike(name, properties):

@@ -13,7 +13,7 @@ PLACES := local cluster object_store
 VENV := .venv/bin
 # Modules, and the tests in each, in an order that a number draws (pytest-randomly). What another
 # number finds is a defect of a test.
-PYTEST = $(VENV)/python -m pytest -q --randomly-seed=$(ORDER)
+PYTEST = $(VENV)/python -m pytest -q --randomly-seed=$(ORDER) --durations=40 --durations-min=5
 INSTALLED := .venv/.installed
 # Each place has its own tables, and so its own runs and Dagster home.
 export DAGSTER_HOME := $(CURDIR)/.dagster$(if $(filter-out local,$(ON)),/$(ON))

@@ -374,18 +374,21 @@ class Table:
         with translated(self.path_or_name, operation="computing statistics"):
             return compute_missing_statistics(self.spark, self._log().log)
 
-    def count_floating_bounds(self) -> int:
+    def count_floating_bounds(self) -> int | None:
         """Count the data files by whose footers readers may miss rows with NaN.
 
         Merges of earlier releases wrote such files (docs/guarantees.md, "What files promise").
         Tasks read the footers of files that the engine wrote, if the table has floating columns.
+        Return None if they cannot: executors lack pyarrow, or Arrow does not see the store.
         """
         table = self.snapshot()
         with translated(self.path_or_name, operation="reading footers"):
             return count_floating_bounds(table)
 
-    def rewrite_floating_bounds(self) -> int:
+    def rewrite_floating_bounds(self) -> int | None:
         """Rewrite these data files; return how many there were. No row changes.
+
+        Return None if tasks cannot read footers (see `count_floating_bounds`).
 
         Raises:
             CommitConflictError: One of the files left the table meanwhile. It stays as it is; files

@@ -109,7 +109,7 @@ def inspect(
             **asdict(layout),
             "mean_file_bytes": layout.size_in_bytes // layout.files if layout.files else 0,
             "indexed_column": target.indexed_column(),
-            # Above 0, `deltaweave maintain` rewrites them.
+            # Above 0, `deltaweave maintain` rewrites them; None if tasks cannot read footers.
             "files_with_floating_bounds": target.count_floating_bounds(),
         }
         keys = key or _bounded_columns(snapshot, layout.files)
@@ -121,6 +121,8 @@ def inspect(
         print_json({**facts, "key_overlaps": [asdict(overlap) for overlap in overlaps]})
         return
     shown = Shown("", "", show_header=False)
+    if facts["files_with_floating_bounds"] is None:
+        facts["files_with_floating_bounds"] = "not known"
     for name, value in facts.items():
         shown.add_row(name.replace("_", " "), _as_text(value))
     console = Console(highlight=False)

@@ -19,37 +19,48 @@ from deltaweave.engine.tasks import BOUNDED_SCHEMA, OWN_NAME, bounded_files
 _FILES_OF_A_COMMIT = 10_000
 
 
-def count_floating_bounds(table: TableSnapshot) -> int:
-    """Count the files with bounds of floating values; tasks read the footers of the engine's."""
+def count_floating_bounds(table: TableSnapshot) -> int | None:
+    """Count the files with bounds of floating values; tasks read the footers of the engine's.
+
+    Return None if tasks cannot read them.
+    """
+    if not _has_floating_columns(table):
+        return 0
     paths = _with_floating_bounds(table)
-    return 0 if paths is None else paths.count()
+    return None if paths is None else paths.count()
 
 
-def rewrite_floating_bounds(table: TableSnapshot, log: JavaObject) -> int:
+def rewrite_floating_bounds(table: TableSnapshot, log: JavaObject) -> int | None:
     """Rewrite the files with bounds of floating values, and return how many there were.
 
-    Each commit rewrites up to 10,000 files and changes no row; rows keep their ids.
+    Return None if tasks cannot read the footers; nothing is rewritten then. Each commit rewrites up
+    to 10,000 files and changes no row; rows keep their ids.
 
     Raises:
         CommitConflictError: Another writer removed one of the files (by `translated`).
     """
-    rewritten = 0
+    if not _has_floating_columns(table):
+        return 0
+    rewritten = None
     while (paths := _with_floating_bounds(table)) is not None:
         first = paths.limit(_FILES_OF_A_COMMIT).localCheckpoint()
         number = rewrite_files(table.spark, log, first)
-        rewritten += number
+        rewritten = (rewritten or 0) + number
         if number < _FILES_OF_A_COMMIT:
             break
         table = TableSnapshot(table.spark, log, log.update())
     return rewritten
 
 
-def _with_floating_bounds(table: TableSnapshot) -> DataFrame | None:
-    """Return the paths of these files in the log; None if the table can have none."""
-    storage = storage_of(table)
+def _has_floating_columns(table: TableSnapshot) -> bool:
     types = str(table.schema.json())
-    may_have = '"double"' in types or '"float"' in types
-    if storage is None or not may_have or lacks_pyarrow(table.spark):
+    return '"double"' in types or '"float"' in types
+
+
+def _with_floating_bounds(table: TableSnapshot) -> DataFrame | None:
+    """Return the paths of these files in the log; None if tasks cannot read footers."""
+    storage = storage_of(table)
+    if storage is None or lacks_pyarrow(table.spark):
         return None
     named = table.files.where(F.col("path").rlike(OWN_NAME))
     located = named.select("path", location_in(table.data_path).alias("location"))

@@ -78,6 +78,12 @@ def purge(table: Table, policy: UpkeepPolicy) -> Done:
 def floating_bounds(table: Table, policy: UpkeepPolicy) -> Done:
     """Rewrite the files of earlier releases by whose footers readers may miss rows with NaN."""
     rewritten = table.rewrite_floating_bounds()
+    if rewritten is None:
+        return Done(
+            "Not known whether files have bounds of floating values: executors lack pyarrow, or "
+            "Arrow does not see the table's store",
+            {"files_removed": 0},
+        )
     return Done(
         f"Rewritten: {rewritten} files with bounds by which readers may miss rows with NaN"
         if rewritten

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, IntegerType, StructType
 
 from deltaweave import Table
+from deltaweave.engine import floating_bounds
 from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from deltaweave.maintenance import OPERATIONS, UpkeepPolicy
@@ -68,6 +72,24 @@ def test_upkeep_rewrites_files_with_bounds_of_floating_values(
     version = newest_version(path)
     assert table.rewrite_floating_bounds() == 0
     assert newest_version(path) == version
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (DoubleType(), None),
+        (ArrayType(FloatType()), None),
+        (IntegerType(), 0),  # by the schema, there can be none
+    ],
+    ids=["double", "floats", "integer"],
+)
+def test_without_footers_bounds_are_not_known(
+    monkeypatch: pytest.MonkeyPatch, kind: DataType, expected: int | None
+) -> None:
+    monkeypatch.setattr(floating_bounds, "storage_of", lambda table: None)
+    table: Any = SimpleNamespace(schema=StructType().add("d", kind))
+    assert floating_bounds.count_floating_bounds(table) == expected
+    assert floating_bounds.rewrite_floating_bounds(table, table) == expected
 
 
 def is_of_the_engine(file: Path) -> bool:

@@ -82,7 +82,9 @@ def enable(spark: SparkSession) -> None:
 
     What the engine refuses runs on Delta's own MERGE, with a warning in the log. So does, without
     one, a MERGE inside of a SQL script or of `EXECUTE IMMEDIATE`, and one that a JVM program sends.
-    What Delta's own MERGE may get wrong besides is an `UnsupportedFeatureError`.
+    A statement that Delta's own MERGE may get wrong does not run there: the engine's error is
+    raised, an `UnsupportedFeatureError` or, after columns changed their types or order, a
+    `SchemaChangedError`.
 
     Args:
         spark: A classic session with Delta. Only its setting `spark.deltaweave.enabled` changes.

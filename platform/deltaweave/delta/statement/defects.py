@@ -16,7 +16,7 @@ from pyspark.sql.types import TimestampType
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.log import TableMetadata
+from deltaweave.delta.log import TableMetadata, latest
 from deltaweave.delta.statement.analyzer import analyzed
 from deltaweave.delta.statement.parsed import ParsedMerge
 from deltaweave.errors import BuiltinDefect, DeltaweaveError
@@ -28,7 +28,10 @@ _WRITE_VECTORS = "spark.databricks.delta.merge.deletionVectors.persistent"
 
 
 def builtin_defects(parsed: ParsedMerge) -> tuple[BuiltinDefect, ...]:
-    """Return the defects of Delta's own MERGE that this statement may meet on its table."""
+    """Return the defects of Delta's own MERGE that this statement may meet on its table.
+
+    A statement that Delta's own MERGE refuses before it reads a row meets none.
+    """
     try:
         node = analyzed(parsed)
     except DeltaweaveError:
@@ -37,6 +40,8 @@ def builtin_defects(parsed: ParsedMerge) -> tuple[BuiltinDefect, ...]:
         return ()
     merge = _Merge(parsed.spark, node)
     with jvm_.translated(parsed.table):
+        if merge.has_other_columns:
+            return ()
         return tuple(defect for may_meet, defect in _DEFECTS if may_meet(merge))
 
 
@@ -62,6 +67,12 @@ class _Merge:
     @cached_property
     def metadata(self) -> TableMetadata:
         return TableMetadata.of(self.spark, self.node.targetFileIndex().metadata())
+
+    @property
+    def has_other_columns(self) -> bool:
+        """Whether the table's number of columns changed since a `DeltaTable` was made."""
+        newest = latest(self.spark, self.node.targetFileIndex().deltaLog()).metadata.schema
+        return bool(self.node.target().schema().length() != len(newest))
 
     @cached_property
     def writes_vectors(self) -> bool:

@@ -43,6 +43,8 @@ IS_DELETED = f"{RESERVED_PREFIX}is_deleted"
 """Whether a clause deletes the row."""
 WIDTH = f"{RESERVED_PREFIX}width"
 """The bytes of a row, as `source.widths` counts them."""
+SOURCE_WIDTH = f"{RESERVED_PREFIX}source_width"
+"""The bytes of a source row, beside columns that have a width of their own."""
 BREAKS_CONSTRAINT = f"{RESERVED_PREFIX}breaks_constraint"
 """Whether the new values of a row break a constraint of the table."""
 

@@ -46,7 +46,7 @@ class MergePlan:
         why_not_on_driver: Why Spark's executors work for the merge; empty if a job or two evaluate
             source and clauses, and the driver does the rest.
         source_rows: Rows of the source.
-        source_bytes: Their measured size, or None where the source is not materialized.
+        source_bytes: Their bytes in memory, or None where they were not counted.
         source_materialization: Why the source is materialized or not, in Delta's words.
         before_skipping: The whole target.
         after_conditions: The files that the statement's conditions over the target alone leave.
@@ -120,7 +120,7 @@ def explain(merge: ResolvedMerge) -> MergePlan:
 def _join(transaction: Transaction, source: PreparedSource, keys: SourceKeys) -> str:
     if not isinstance(compared_by_keys(transaction, source, keys), Verdict):
         return "none if the driver may read the files: it looks up the source's keys"
-    if source.is_broadcastable:
+    if source.is_materialized and source.fits_broadcast:
         return "broadcast of the source, by its measured size"
     return "as Spark chooses by its estimates"
 
@@ -149,7 +149,7 @@ def _plan(
         reason=choice.reason,
         why_not_on_driver=why_not or "",
         source_rows=source.num_rows,
-        source_bytes=source.size_in_bytes,
+        source_bytes=source.decoded_bytes,
         source_materialization=source.reason,
         before_skipping=Files(transaction.table.num_files, transaction.table.size_in_bytes),
         after_conditions=Files(len(considered), considered.size_in_bytes),

@@ -185,7 +185,7 @@ def _changes_after(
 
 def _is_quick(source: PreparedSource, came: FileList) -> bool:
     """Whether files that came are read and joined with the source in a moment."""
-    size = source.size_in_bytes
+    size = source.decoded_bytes
     of_source = estimated_bytes(source.rows) if size is None else size
     return of_source + came.size_in_bytes <= limits.MAX_BYTES_UNDER_LOCK
 

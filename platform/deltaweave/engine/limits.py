@@ -8,8 +8,8 @@ from __future__ import annotations
 
 # Source: collected keys and broadcasts.
 
-# Bytes, as measured when the source was materialized. Rows decoded to a hash table take about three
-# times their size on disk, which a 2 GiB driver still holds with ease.
+# Decoded bytes of a source's rows, counted when it is materialized or its keys are collected. Above
+# it, a hint keeps Spark from broadcasting them. A 2 GiB driver holds the hash table with ease.
 MAX_BROADCAST_SOURCE_BYTES = 64 * 1024 * 1024
 
 # Rows of a source whose keys are collected: some 30 MB of strings for each key column.
@@ -84,11 +84,12 @@ MAX_SHOWN_ERRORS = 5
 
 # Write: files and rows.
 
-# Bytes of source rows that one new file holds at most, roughly: the size that Spark reads as one
-# partition (spark.sql.files.maxPartitionBytes).
-TARGET_FILE_BYTES = 128 * 1024 * 1024
+# Decoded bytes of source rows that one new file holds at most, roughly. Parquet stores them in half
+# or less, the size that Spark reads as one partition (spark.sql.files.maxPartitionBytes).
+TARGET_FILE_BYTES = 256 * 1024 * 1024
 
-# Bytes of source rows from which on another file is written: a core needs about a second for them.
+# Decoded bytes of source rows from which on another file is written: a core needs about a second
+# for them.
 MIN_FILE_BYTES = 4 * 1024 * 1024
 
 # Files that are written in parallel although one would hold all rows, so that cores are at work.

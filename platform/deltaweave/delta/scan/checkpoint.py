@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject, letting_go
@@ -30,25 +31,30 @@ class Materialized:
     Attributes:
         rows: The rows, with the attribute ids of the materialized DataFrame.
         num_rows: How many there are.
-        size_in_bytes: Their serialized size on the executors, in bytes.
+        total: The sum of an expression over the rows, or None if none was asked for.
     """
 
     rows: DataFrame
     num_rows: int
-    size_in_bytes: int
+    total: int | None
 
 
 @contextmanager
-def materialized(rows: DataFrame, storage_level: str) -> Iterator[Materialized]:
+def materialized(
+    rows: DataFrame, storage_level: str, summed: str | None = None
+) -> Iterator[Materialized]:
     """Compute the rows in one job and keep them until the block ends.
 
     Args:
         rows: The rows.
         storage_level: Name of a Spark storage level, e.g. `DISK_ONLY_2`.
+        summed: SQL of a BIGINT to sum over the rows in the same job.
     """
     spark = rows.sparkSession
     view = jvm_.jvm(spark)
     level = view.org.apache.spark.storage.StorageLevel.fromString(storage_level.upper())
+    if summed is not None:
+        rows = rows.observe(NAME, F.expr(f"sum({summed})"))
     kept = jvm_.data_frame(spark, rows._jdf.localCheckpoint(False, level))
     rdd = kept._jdf.queryExecution().analyzed().rdd()
     rdd.setName(NAME)
@@ -56,21 +62,19 @@ def materialized(rows: DataFrame, storage_level: str) -> Iterator[Materialized]:
         # This count fills the checkpoint. It is one of the RDD and not of SQL, so it reads every
         # row.
         num_rows = int(rdd.count())
-        yield Materialized(kept, num_rows, _size(spark.sparkContext._jsc.sc(), rdd.id()))
+        yield Materialized(kept, num_rows, None if summed is None else _observed(rows))
     finally:
         with letting_go("the materialized rows"):
             rdd.unpersist(False)
 
 
-def _size(context: JavaObject, rdd_id: int) -> int:
-    # Not by getRDDStorageInfo: it lists all that is cached in the driver, also by others.
-    try:
-        stored = context.statusStore().rdd(rdd_id)
-    except Exception as error:
-        if "NoSuchElementException" not in str(error):
-            raise
-        return 0  # no block of it is known
-    return int(stored.memoryUsed() + stored.diskUsed())
+def _observed(rows: DataFrame) -> int | None:
+    """Return the sum that the checkpoint's job observed, since it ran the plan of these rows."""
+    values = rows._jdf.queryExecution().observedMetrics().get(NAME)
+    if values.isEmpty():
+        return None
+    row = values.get()
+    return 0 if row.isNullAt(0) else int(row.getLong(0))
 
 
 def checkpointed(rows: DataFrame) -> DataFrame:

@@ -32,7 +32,7 @@ from deltaweave.delta.log import FileList, sorted_values
 from deltaweave.delta.scan import literal
 from deltaweave.delta.statement import Equality, ResolvedMerge, equalities
 from deltaweave.engine import limits
-from deltaweave.engine.columns import INSERTABLE, KEY, SOURCE_ROW_ID
+from deltaweave.engine.columns import INSERTABLE, KEY, SOURCE_ROW_ID, SOURCE_WIDTH
 from deltaweave.engine.local_attempt import attempted
 from deltaweave.engine.source.key_ranges import key_ranges
 from deltaweave.engine.source.prepared import PreparedSource
@@ -204,6 +204,8 @@ def _source_keys(
         also = [] if source.insertable is None else [source.insertable.alias(INSERTABLE)]
         if source.is_materialized and _are_numbers(keys):
             also.append(F.col(SOURCE_ROW_ID))
+        if source.width_to_sum is not None:
+            also.append(F.expr(source.width_to_sum).alias(SOURCE_WIDTH))
         asked = source.rows.select(*columns, *also)
         # A source that is not counted is collected with a limit, which saves the job to count it.
         at_most = limits.MAX_COLLECTED_ROWS
@@ -217,6 +219,8 @@ def _source_keys(
         if not source.is_counted and table.num_rows > at_most:
             return _ranges(conjuncts, keys, files)
     source.known.rows = table.num_rows
+    if SOURCE_WIDTH in table.column_names:
+        source.known.decoded_bytes = pc.sum(table[SOURCE_WIDTH]).as_py() or 0
     if source.insertable is not None:
         source.known.insertable = pc.sum(table[INSERTABLE]).as_py() or 0
     source_rows = table[SOURCE_ROW_ID] if SOURCE_ROW_ID in table.column_names else None

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -19,6 +20,7 @@ from deltaweave.delta.jvm import delta_message, translated, unique_number
 from deltaweave.delta.scan import (
     OPERATORS,
     SourceFiles,
+    estimated_bytes,
     is_cached,
     materialized,
     reason_to_materialize,
@@ -28,6 +30,7 @@ from deltaweave.delta.scan import (
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
 from deltaweave.engine.columns import SOURCE_ROW_ID, SOURCE_ROW_PRESENT
+from deltaweave.engine.source.widths import fixed_width, has_namesakes, width_of
 from deltaweave.engine.statement import insertable
 from deltaweave.errors import SourceError
 
@@ -52,10 +55,12 @@ class KnownCounts:
         rows: How many rows there are; None until that is known.
         insertable: How many of them an insert clause takes if they match nothing; None until that
             is known.
+        decoded_bytes: How many bytes they have in memory; None until that is known.
     """
 
     rows: int | None = None
     insertable: int | None = None
+    decoded_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class PreparedSource:
     Attributes:
         rows: The columns that the merge uses, and `SOURCE_ROW_ID` (bigint) if materialized.
         table: The target's name in messages.
-        size_in_bytes: Their measured size, or None if they were not materialized.
+        is_materialized: Whether the rows were computed once and are stored on the executors.
         reason: Why the source was materialized or not, in Delta's words.
         gives_same_rows: Whether evaluating them again is certain to give the same rows.
         insertable: Whether an insert clause takes a row if it matches nothing; None if that is not
@@ -76,7 +81,7 @@ class PreparedSource:
 
     rows: DataFrame
     table: str
-    size_in_bytes: int | None
+    is_materialized: bool
     reason: str
     gives_same_rows: bool
     insertable: Column | None = None
@@ -108,20 +113,45 @@ class PreparedSource:
         return self.known.insertable
 
     @property
-    def is_materialized(self) -> bool:
-        """Whether the rows were computed once and are stored on the executors."""
-        return self.size_in_bytes is not None
+    def decoded_bytes(self) -> int | None:
+        """How many bytes the rows have in memory, or None if that is not known."""
+        if self.known.decoded_bytes is None and self.is_counted:
+            each = fixed_width(self.rows.schema)
+            if each is not None:
+                self.known.decoded_bytes = self.num_rows * each
+        return self.known.decoded_bytes
+
+    @cached_property
+    def width_to_sum(self) -> str | None:
+        """SQL whose sum is `decoded_bytes`; None if that is known, cannot be counted, or is large.
+
+        Spark's estimate tells large sources, which need not be read to be measured.
+        """
+        if self.decoded_bytes is not None or has_namesakes(self.rows.schema):
+            return None
+        is_large = estimated_bytes(self.rows) > limits.MAX_BROADCAST_SOURCE_BYTES
+        return None if is_large else width_of(self.rows.schema)
 
     @property
-    def is_broadcastable(self) -> bool:
-        """Whether the rows were measured to fit a broadcast."""
-        size = self.size_in_bytes
+    def fits_broadcast(self) -> bool:
+        """Whether the rows are certain to fit a broadcast; one job measures them if needed."""
+        if self.decoded_bytes is None and self.width_to_sum is not None:
+            with translated(self.table, otherwise=SourceError):
+                row = self.rows.agg(F.expr(f"sum({self.width_to_sum})")).first()
+            assert row is not None
+            self.known.decoded_bytes = row[0] or 0
+        size = self.decoded_bytes
         return size is not None and size <= limits.MAX_BROADCAST_SOURCE_BYTES
 
     def for_join(self) -> DataFrame:
-        """The rows with `SOURCE_ROW_PRESENT`, and a broadcast hint if they are measured to fit."""
+        """Return the rows with `SOURCE_ROW_PRESENT`, hinted by their decoded bytes.
+
+        Spark's estimates follow compressed sizes: they would broadcast gigabytes of repeated text.
+        """
         rows = self.rows.withColumn(SOURCE_ROW_PRESENT, F.lit(True))
-        return F.broadcast(rows) if self.is_broadcastable else rows
+        if not self.fits_broadcast:
+            return rows.hint("merge")
+        return F.broadcast(rows) if self.is_materialized else rows
 
 
 @contextmanager
@@ -144,7 +174,7 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
         materialize, reason = False, _SAME_ROWS
     if not materialize:
         same = reason == _SAME_ROWS
-        source = PreparedSource(used, merge.table, None, reason, same, insertable(merge), files)
+        source = PreparedSource(used, merge.table, False, reason, same, insertable(merge), files)
         if files is not None:
             source.known.rows = files.files.num_records
         # The source may give other rows later: they are counted before they are merged.
@@ -155,25 +185,29 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
     setting, default = _STORAGE_LEVELS[min(attempt, len(_STORAGE_LEVELS)) - 1]
     level = merge.spark.conf.get(f"{_SETTING}.{setting}", default) or default
     numbered = used.withColumn(SOURCE_ROW_ID, unique_number(merge.spark))
+    each = fixed_width(used.schema)
+    summed = None if each is not None or has_namesakes(used.schema) else width_of(used.schema)
     with ExitStack() as stack:
         with translated(merge.table, otherwise=SourceError):
-            kept = stack.enter_context(materialized(numbered, level))
+            kept = stack.enter_context(materialized(numbered, level, summed))
         logger.debug(
-            "materialized the source (%s, attempt %d, %s): %d rows, %d bytes",
+            "materialized the source (%s, attempt %d, %s): %d rows",
             reason,
             attempt,
             level,
             kept.num_rows,
-            kept.size_in_bytes,
         )
         yield PreparedSource(
             kept.rows,
             merge.table,
-            kept.size_in_bytes,
+            True,
             reason,
             gives_same_rows=True,
             insertable=insertable(merge),
-            known=KnownCounts(rows=kept.num_rows),
+            known=KnownCounts(
+                rows=kept.num_rows,
+                decoded_bytes=kept.total if each is None else kept.num_rows * each,
+            ),
         )
 
 

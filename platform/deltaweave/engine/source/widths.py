@@ -50,11 +50,11 @@ def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow
     import pyarrow.compute as pc
 
     schema = query.schema
-    width = width_of(schema)
-    if width is None:
+    if fixed_width(schema) is not None:
         return query.toArrow()
+    width = width_of(schema)
     share = limits.MAX_BYTES_SENT // max(1, max_rows)
-    varies = [width_of(StructType([field])) is not None for field in schema.fields]
+    varies = [fixed_width(StructType([field])) is None for field in schema.fields]
     measured, of_row = query, f"({width})"
     if sum(varies) > _MAX_REPEATED_WIDTHS:
         measured, of_row = query.selectExpr("*", f"{width} AS {WIDTH}"), WIDTH
@@ -74,13 +74,27 @@ def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow
     return table.drop_columns([WIDTH])
 
 
-def width_of(schema: StructType) -> str | None:
-    """Return SQL that counts the bytes of a row, or None if all rows have the same few."""
+def width_of(schema: StructType) -> str:
+    """Return SQL that counts the bytes of a row."""
     of_fields = [_width(_quoted(field.name), field.dataType, 0) for field in schema.fields]
-    if not any(text for text, _ in of_fields):
-        return None
     fixed = sum(number for _, number in of_fields)
     return " + ".join([f"{fixed}L", *(text for text, _ in of_fields if text)])
+
+
+def fixed_width(schema: StructType) -> int | None:
+    """Return the bytes that every row has, or None if rows differ."""
+    of_fields = [_width(_quoted(field.name), field.dataType, 0) for field in schema.fields]
+    return None if any(text for text, _ in of_fields) else sum(number for _, number in of_fields)
+
+
+def has_namesakes(kind: DataType) -> bool:
+    """Whether two fields of a struct share a name, so that SQL cannot read either."""
+    if isinstance(kind, StructType):
+        names = {name.casefold() for name in kind.names}
+        return len(names) < len(kind) or any(has_namesakes(f.dataType) for f in kind)
+    if isinstance(kind, ArrayType):
+        return has_namesakes(kind.elementType)
+    return isinstance(kind, MapType) and any(map(has_namesakes, (kind.keyType, kind.valueType)))
 
 
 def _width(value: str, kind: DataType, depth: int) -> tuple[str, int]:

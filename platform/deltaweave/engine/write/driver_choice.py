@@ -194,7 +194,7 @@ def _passed(transaction: Transaction, reads: TargetReads) -> list[PassableColumn
 
 
 def _of_source(source: PreparedSource, *, only_if_estimated: bool) -> str | None:
-    size = source.size_in_bytes
+    size = source.decoded_bytes
     if size is not None and size > limits.MAX_BYTES_ON_DRIVER:
         return f"the source has {size:,} bytes"
     if size is None and only_if_estimated:

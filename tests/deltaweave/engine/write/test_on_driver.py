@@ -661,7 +661,6 @@ def test_a_merge_makes_few_calls_of_the_jvm(
     assert len(on_driver) == 3
     print(f"calls of the JVM: {calls.total()}, {properties}")
     assert calls.total() <= MOST_CALLS, calls.most_common(20)
-    assert 0 < calls["_size in checkpoint"] <= 5  # two for each of the others before
 
 
 def caller() -> str:
@@ -701,8 +700,9 @@ def test_a_source_whose_rows_are_counted_may_still_be_too_big(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_driver: list[Any]
 ) -> None:
     path, source = str(tmp_path / "table"), str(tmp_path / "source")
-    write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
-    write_table(spark, source, [(2, 21), (3, 30)], SCHEMA)
+    schema = "k INT, v STRING"  # how long texts are, no count of rows tells
+    write_table(spark, path, [(1, "a"), (2, "b")], schema)
+    write_table(spark, source, [(2, "c"), (3, "d")], schema)
     statement = f"MERGE INTO delta.`{path}` t USING delta.`{source}` s ON t.k = s.k {UPSERT}"
     with configured(spark, {ON_DRIVER: "auto"}):
         deltaweave.merge(spark, statement)
@@ -710,7 +710,7 @@ def test_a_source_whose_rows_are_counted_may_still_be_too_big(
         monkeypatch.setattr(limits, "MAX_ESTIMATED_BYTES_ON_DRIVER", 1)
         deltaweave.merge(spark, statement)
     assert len(on_driver) == 1
-    assert rows_of(Table(spark, path)) == [(1, 10), (2, 21), (3, 30)]
+    assert rows_of(Table(spark, path)) == [(1, "a"), (2, "c"), (3, "d")]
 
 
 # All source rows and all target rows have one key: 16 pairs, of which too many are never made.

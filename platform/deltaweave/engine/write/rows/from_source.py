@@ -139,9 +139,10 @@ def _in_few_files(rows: DataFrame, source: PreparedSource) -> DataFrame:
     Values must be computed after this: those of identity columns depend on the partition's number,
     and a task that coalesces partitions would see several.
     """
-    if source.size_in_bytes is None:
+    size = source.decoded_bytes
+    if size is None or not source.is_materialized:
         return rows
-    return rows.coalesce(_num_files(source.size_in_bytes, rows.sparkSession))
+    return rows.coalesce(_num_files(size, rows.sparkSession))
 
 
 def _num_files(size_in_bytes: int, spark: SparkSession) -> int:

@@ -1,0 +1,67 @@
+"""Joins broadcast a source by its decoded bytes, whatever it takes when compressed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import deltaweave
+from deltaweave.engine import limits
+from deltaweave.engine.source import PreparedSource
+from tests.builders import write_table
+
+SETTING = "spark.databricks.delta.merge.materializeSource"
+ROWS, TEXT = 2_000, 1_000  # 2 MB decoded, which a thousandth of it stores
+
+
+# The ways in which a source is measured: when it is materialized, with its keys, by a job.
+@pytest.mark.parametrize(
+    ("materialize", "on"),
+    [("all", "t.k = s.k"), ("auto", "t.k = s.k"), ("auto", "t.k + 0 = s.k")],
+    ids=["materialized", "with_keys", "without_keys"],
+)
+@pytest.mark.parametrize(("max_bytes", "broadcasts"), [(4_000_000, True), (500_000, False)])
+def test_repeated_text_is_broadcast_by_its_decoded_bytes(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    materialize: str,
+    on: str,
+    max_bytes: int,
+    broadcasts: bool,
+) -> None:
+    target, source = str(tmp_path / "target"), str(tmp_path / "source")
+    write_table(spark, target, [(1, "old"), (-1, "kept")], "k INT, v STRING")
+    repeated = spark.range(ROWS).selectExpr("int(id) k", f"repeat('x', {TEXT}) v")
+    repeated.coalesce(1).write.format("delta").save(source)
+    monkeypatch.setattr(limits, "MAX_BROADCAST_SOURCE_BYTES", max_bytes)
+    spark.conf.set(SETTING, materialize)
+    spark.conf.set("spark.deltaweave.merge.onDriver", "false")
+    plans: list[str] = []
+    monkeypatch.setattr(PreparedSource, "for_join", _joined(PreparedSource.for_join, plans))
+    deltaweave.merge(
+        spark,
+        f"MERGE INTO delta.`{target}` t USING delta.`{source}` s ON {on} "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+    )
+    assert plans
+    assert all(("BroadcastHashJoin" in plan) == broadcasts for plan in plans), plans[0]
+    rows = spark.read.format("delta").load(target)
+    assert rows.count() == ROWS + 1
+    assert rows.where(f"length(v) = {TEXT}").count() == ROWS
+
+
+def _joined(for_join: Any, plans: list[str]) -> Any:
+    """Return the rows to join, and keep the plan of a left join with them."""
+
+    def joined(source: PreparedSource) -> DataFrame:
+        rows: DataFrame = for_join(source)
+        left = rows.sparkSession.range(100_000_000).withColumnRenamed("id", "left")
+        query = left.join(rows, left["left"] == rows["k"], "left")
+        plans.append(query._jdf.queryExecution().sparkPlan().toString())
+        return rows
+
+    return joined

@@ -1,0 +1,124 @@
+"""`debezium_changes`, and the arguments of `apply_changes` for the rows that it returns.
+
+Columns whose value a message does not have are not in `_cdc_present`, so they stay as they are.
+
+A snapshot's row comes before every change that the log has after it. If Debezium's position for the
+row does not ensure that, the row gets a position before the whole log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, get_args
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from deltaweave.changes.debezium.envelopes import (
+    OPERATION,
+    Messages,
+    rows_of_json,
+    rows_of_structs,
+)
+from deltaweave.changes.debezium.placeholders import UNAVAILABLE, Placeholder
+from deltaweave.changes.debezium.positions import POSITIONS, Connector, position_fields
+from deltaweave.changes.debezium.values import TimeUnit
+from deltaweave.changes.events import PREFIX, PRESENT
+from deltaweave.choices import check_choice
+from deltaweave.errors import StatementError
+from deltaweave.identifiers import column
+
+_OP, _POSITION = "_cdc_op", "_cdc_position"
+
+FROM_DEBEZIUM: Mapping[str, Any] = MappingProxyType(
+    {
+        "sequence_by": _POSITION,
+        "apply_as_deletes": f"{_OP} = 'd'",
+        "apply_as_truncates": f"{_OP} = 't'",
+        "present_columns": PRESENT,
+        "except_column_list": (_OP, _POSITION),
+    }
+)
+"""The arguments of `apply_changes` for rows from `debezium_changes`."""
+
+
+def debezium_changes(
+    envelopes: DataFrame,
+    *,
+    schema: StructType | str,
+    connector: Connector,
+    value: str = "value",
+    offset: str | None = "offset",
+    time_unit: TimeUnit = "micros",
+    unavailable: str = UNAVAILABLE,
+) -> DataFrame:
+    """The envelopes as rows of the table whose changes they are.
+
+    >>> rows = debezium_changes(kafka, schema="id INT, name STRING", connector="postgresql")
+    >>> deltaweave.apply_changes(spark, target, rows, keys=["id"], **FROM_DEBEZIUM)
+
+    Args:
+        envelopes: One envelope in each row, e.g. what Spark reads from a Kafka topic.
+        schema: Columns and types of the table. In JSON, numbers, decimals as strings (Debezium's
+            `decimal.handling.mode=string`), dates as days, times in `time_unit` or as ISO 8601,
+            binary in base64, and nested types as JSON are converted to these types; a value that
+            cannot be converted is an error.
+        connector: The database the events come from, whose log position orders them.
+        value: Column of the envelope: a string, its bytes, or a struct.
+        offset: Column that orders events of the same position, such as those of a snapshot or of
+            one statement; None if there is none.
+        time_unit: What times count since 1970 in JSON: `micros` or, with Debezium's
+            `time.precision.mode=connect`, `millis`.
+        unavailable: The connector's `unavailable.value.placeholder`. It is recognized in every form
+            that Debezium gives it; in another form, the message is an error that says where it is.
+
+    Returns:
+        The columns of `schema`; `_cdc_op` (string), `_cdc_position` (struct) and `_cdc_present`
+        (array of strings, null for all).
+
+    Raises:
+        StatementError: There is no such connector, time unit or column, a column's name is taken,
+            or `unavailable` is empty.
+    """
+    operation = "reading changes"
+    check_choice("connector", connector, POSITIONS, table=None, operation=operation)
+    check_choice("time_unit", time_unit, get_args(TimeUnit), table=None, operation=operation)
+    wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    assert isinstance(wanted, StructType)
+    taken = [name for name in (*wanted.names, *envelopes.columns) if _is_taken(name)]
+    if taken:
+        raise StatementError(
+            f"column names that begin with {PREFIX} are taken: {', '.join(taken)}.",
+            operation="reading changes",
+            hint="Rename them in what is given to debezium_changes.",
+        )
+    for name in filter(None, [value, offset]):
+        if name not in envelopes.columns:
+            raise StatementError(
+                f"the envelopes have no column {name}.",
+                operation="reading changes",
+                hint=f"They have {', '.join(envelopes.columns)}.",
+            )
+    messages, placeholder = Messages(envelopes, value, offset), Placeholder.of(unavailable)
+    if isinstance(envelopes.schema[value].dataType, StructType):
+        rows = rows_of_structs(messages, wanted, placeholder)
+    else:
+        rows = rows_of_json(messages, wanted, placeholder, time_unit)
+    place = position_fields(connector)
+    place += [] if offset is None else [column(offset).cast("bigint").alias("offset")]
+    present = F.array_compact(
+        F.array(*[F.when(~is_missing, F.lit(name)) for name, is_missing in rows.missing.items()])
+    )
+    is_whole = (F.col(OPERATION) == "d") | (F.size(present) == len(wanted))
+    return rows.frame.where(F.col(OPERATION).isin("c", "u", "r", "d", "t")).select(
+        *rows.columns,
+        F.col(OPERATION).alias(_OP),
+        F.struct(*place).alias(_POSITION),
+        F.when(~is_whole & (F.col(OPERATION) != "t"), present).alias(PRESENT),
+    )
+
+
+def _is_taken(name: str) -> bool:
+    return name.lower().startswith(PREFIX)

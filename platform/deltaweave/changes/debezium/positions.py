@@ -1,0 +1,50 @@
+"""The position of an event in its database's log, which orders events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from deltaweave.changes.debezium.envelopes import OPERATION, SOURCE
+
+Connector = Literal["postgresql", "mysql", "sqlserver", "oracle", "mongodb"]
+
+# The fields of `source` with an event's position in its database's log.
+POSITIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "postgresql": {"lsn": "bigint"},
+        "mysql": {"file": "string", "pos": "bigint", "row": "int"},
+        "sqlserver": {"commit_lsn": "string", "change_lsn": "string", "event_serial_no": "bigint"},
+        "oracle": {"scn": "decimal(38,0)"},
+        "mongodb": {"ts_ms": "bigint", "ord": "int"},
+    }
+)
+
+# For each type, a value below all positions.
+_BEFORE_ALL: Mapping[str, Any] = MappingProxyType(
+    {"string": "", "bigint": -1, "int": -1, "decimal(38,0)": -1}
+)
+
+# For these databases, a snapshot's row has the position at which the snapshot was taken. For the
+# others, its position may be above that of a change which the row lacks: PostgreSQL and Oracle
+# number a change when it is made and not when it is committed, Debezium leaves the number out of
+# incremental snapshots of PostgreSQL, and for MongoDB it may be the time at which the row was sent.
+_SNAPSHOTS_HAVE_POSITIONS = ("mysql", "sqlserver")
+
+
+def position_fields(connector: Connector) -> list[Column]:
+    """Return the fields of an event's position; only rows of snapshots may lack it."""
+    is_snapshot = F.col(OPERATION) == "r"
+    fields = []
+    for field, data_type in POSITIONS[connector].items():
+        at = F.col(SOURCE)[field].cast(data_type)
+        before_all = F.lit(_BEFORE_ALL[data_type]).cast(data_type)
+        of_row = (
+            F.coalesce(at, before_all) if connector in _SNAPSHOTS_HAVE_POSITIONS else before_all
+        )
+        fields.append(F.when(is_snapshot, of_row).otherwise(at).alias(field))
+    return fields

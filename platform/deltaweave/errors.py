@@ -180,29 +180,15 @@ class AmbiguousMatchError(DeltaweaveError, Terminal):
 
     Attributes:
         keys: Up to 10 of the offending target rows' condition columns, each as
-            `{column: value}`, with the number of source rows that match under `"matches"`.
+            `{column: value}`, with the number of source rows that match under `"matches"`. None if
+            Delta's own MERGE ran.
     """
 
-    def __init__(
-        self,
-        problem: str,
-        keys: Sequence[dict[str, object]] = (),
-        *,
-        table: str,
-        version: int,
-        error_class: str,
-        sql_state: str | None,
-    ) -> None:
+    def __init__(self, problem: str, keys: Sequence[dict[str, object]] = (), **about: Any) -> None:
         self.keys = tuple(keys)
         listed = "; ".join(", ".join(f"{k}={v!r}" for k, v in key.items()) for key in self.keys)
-        super().__init__(
-            problem,
-            table=table,
-            version=version,
-            error_class=error_class,
-            sql_state=sql_state,
-            hint=f"Keep one source row for each of these target rows: {listed}" if listed else None,
-        )
+        of_these = f" of these target rows: {listed}" if listed else " target row."
+        super().__init__(problem, **{**about, "hint": f"Keep one source row for each{of_these}"})
 
 
 class SourceError(DeltaweaveError, Terminal):

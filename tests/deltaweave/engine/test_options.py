@@ -85,6 +85,52 @@ def test_the_fallback_takes_no_other_merge_for_its_own(
     assert "its version is not known" in result.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("source", "expected", "error_class"),
+    [
+        (
+            "SELECT 2 AS k, 1 AS v UNION ALL SELECT 2, 2",
+            errors.AmbiguousMatchError,
+            "DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE",
+        ),
+        (
+            "SELECT 2 AS k, 1 / (id - id) AS v FROM range(1)",
+            errors.MergeFailedError,
+            "DIVIDE_BY_ZERO",
+        ),
+    ],
+    ids=["several matches", "a value that fails"],
+)
+@pytest.mark.parametrize("others_merge", [False, True])
+def test_an_error_of_the_fallback_says_whether_anything_was_committed(
+    spark: SparkSession,
+    refused: str,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    expected: type[errors.DeltaweaveError],
+    error_class: str,
+    *,
+    others_merge: bool,
+) -> None:
+    run = builtin.jvm_.data_frame_of_plan
+    upsert = UPSERT.format(target=f"delta.`{refused}`", source="options_source")
+
+    def run_beside_others(session: SparkSession, plan: Any) -> Any:
+        if others_merge:
+            spark.sql(upsert)
+        return run(session, plan)
+
+    monkeypatch.setattr(builtin.jvm_, "data_frame_of_plan", run_beside_others)
+    statement = UPSERT.format(target=f"delta.`{refused}`", source=f"({source})")
+    with pytest.raises(expected) as raised:
+        deltaweave.merge(spark, statement, fallback="builtin")
+    error = raised.value
+    is_known = not others_merge or expected is errors.AmbiguousMatchError
+    assert error.state == (errors.NOTHING_WRITTEN if is_known else errors.STATE_UNKNOWN)
+    assert (error.error_class, error.version) == (error_class, 0)
+    assert newest_version(refused) == others_merge
+
+
 def test_the_fallback_of_the_builder(spark: SparkSession, refused: str) -> None:
     merge = Table(spark, refused).merge(spark.table("options_source"), on="t.k = s.k")
     result = merge.when_matched_delete().execute(fallback="builtin")

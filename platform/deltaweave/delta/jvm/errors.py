@@ -53,6 +53,7 @@ _CONSTRAINT = {
     "CAST_OVERFLOW_IN_TABLE_INSERT",
     "DELTA_CAST_OVERFLOW_IN_TABLE_WRITE",
 }
+_AMBIGUOUS = {"DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE"}
 # Spark cannot load the class that spark.sql.catalog.<name> names.
 _CATALOG_NOT_LOADED = {f"_LEGACY_ERROR_TEMP_{number}" for number in range(2214, 2219)}
 # Messages of these quote values, which may hold any words; so do those of the aborted job.
@@ -75,6 +76,7 @@ _BEFORE_ANY_COMMIT = (
     errors.TableNotFoundError,
     errors.NotADeltaTableError,
     errors.StatementError,
+    errors.AmbiguousMatchError,
     errors.SchemaChangedError,
     errors.ConstraintViolationError,
     errors.CommitConflictError,
@@ -255,6 +257,7 @@ def _kind(java_error: JavaObject) -> type[errors.DeltaweaveError] | None:
     for known, classes in (
         (errors.TableNotFoundError, _NOT_FOUND),
         (errors.NotADeltaTableError, _NOT_DELTA),
+        (errors.AmbiguousMatchError, _AMBIGUOUS),
         (errors.SchemaChangedError, _SCHEMA_CHANGED),
         (errors.ConstraintViolationError, _CONSTRAINT),
         (errors.StatementError, _CATALOG_NOT_LOADED),

@@ -8,10 +8,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Row
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import said_by, translated
 from deltaweave.delta.statement.parsed import ParsedMerge
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
@@ -40,26 +46,32 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
     Args:
         parsed: The statement, as the parser or the builder made it.
         location: Where the target's data is.
+
+    Raises:
+        DeltaweaveError: It failed. The state is unknown only if the table's history has a MERGE
+            since, or cannot be read.
     """
     from delta.tables import DeltaTable
 
     spark, table = parsed.spark, parsed.table
     with translated(table):
         [newest] = DeltaTable.forPath(spark, location).history(1).collect()
-    with translated(table, version=newest["version"], commits=True):
-        before = spark.conf.get(_LAST_COMMIT, None)
-        spark.conf.unset(_LAST_COMMIT)
-        try:
-            jvm_.data_frame_of_plan(spark, parsed.plan)  # a command runs when its DataFrame is made
-        finally:
-            last = spark.conf.get(_LAST_COMMIT, None)
-            if last is None and before is not None:
-                spark.conf.set(_LAST_COMMIT, before)
+    before = spark.conf.get(_LAST_COMMIT, None)
+    spark.conf.unset(_LAST_COMMIT)
+    try:
+        jvm_.data_frame_of_plan(spark, parsed.plan)  # a command runs when its DataFrame is made
+    except Exception:
+        may_be_committed = _may_be_committed(spark, location, newest["version"])
+        with translated(table, version=newest["version"], commits=may_be_committed):
+            raise
+    finally:
+        last = spark.conf.get(_LAST_COMMIT, None)
+        if last is None and before is not None:
+            spark.conf.set(_LAST_COMMIT, before)
     if last is None:
         return BuiltinMerge()  # it committed nothing
     try:
-        history = DeltaTable.forPath(spark, location).history()
-        later = history.where(f"version > {newest['version']} AND operation = 'MERGE'").collect()
+        later = _merges_after(spark, location, newest["version"])
         # Others may have merged meanwhile, or the session may have committed to another table.
         own = next((commit for commit in later if str(commit["version"]) == last), None)
         if own is None:
@@ -68,6 +80,22 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
         return BuiltinMerge(own["version"], metrics)
     except Exception as error:
         return _of_unknown_version(table, said_by(error), exc_info=True)
+
+
+def _merges_after(spark: SparkSession, location: str, version: int) -> list[Row]:
+    from delta.tables import DeltaTable
+
+    history = DeltaTable.forPath(spark, location).history()
+    return history.where(f"version > {version} AND operation = 'MERGE'").collect()
+
+
+def _may_be_committed(spark: SparkSession, location: str, read: int) -> bool:
+    """Whether a merge that failed may be one that the table's history has since a version."""
+    try:
+        return bool(_merges_after(spark, location, read))
+    except Exception as error:
+        logger.warning("%s: the history cannot be read: %s", location, said_by(error))
+        return True
 
 
 def _of_unknown_version(table: str, why: str, *, exc_info: bool = False) -> BuiltinMerge:

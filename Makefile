@@ -30,7 +30,7 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo demo-cdc land ui docs test test-slow test-all test-matrix delta-suite torture record-oracle fuzz screenshots check clean java place
+.PHONY: help demo demo-cdc land ui docs test test-slow test-all test-matrix delta-suite torture record-oracle record-debezium fuzz screenshots check clean java place
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ torture: java $(INSTALLED) ## rivals, kills, lost workers, partitions in random 
 
 record-oracle: java $(INSTALLED) ## record anew what Delta's own MERGE does in each merge case
 	@DELTAWEAVE_ORACLE=live $(VENV)/python -m tests.merge_cases.record
+
+record-debezium: java $(INSTALLED) ## record anew what Debezium's connectors send (needs PostgreSQL and MariaDB: apt-get install postgresql mariadb-server)
+	@$(VENV)/python -m tests.deltaweave.changes.debezium_messages.record
 
 fuzz: export SEED := $(or $(SEED),$(shell date +%s))
 fuzz: java $(INSTALLED) ## run N=500 drawn merges and compare each with built-in MERGE (SEED=… runs the same again)

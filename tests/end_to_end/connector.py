@@ -1,9 +1,9 @@
-"""Debezium's PostgreSQL connector, run by Kafka Connect in one process."""
+"""Debezium's connectors, run by Kafka Connect in one process."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,25 +15,52 @@ from tests.end_to_end.postgres import USER
 PREFIX = "bank"
 """Topics are named by it, the schema and the table."""
 
-_PACKAGES = [
-    f"org.apache.kafka:connect-runtime:{KAFKA}",
-    f"org.apache.kafka:connect-json:{KAFKA}",
-    "io.debezium:debezium-connector-postgres:3.7.0.Final",
-]
+POSTGRES_PACKAGE = "io.debezium:debezium-connector-postgres:3.7.0.Final"
+
+Settings = Mapping[str, object]
+
+_CONNECT = [f"org.apache.kafka:connect-runtime:{KAFKA}", f"org.apache.kafka:connect-json:{KAFKA}"]
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 
 
-@contextmanager
-def running_connector(
-    directory: Path, bootstrap: str, postgres: int, table: str
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start Kafka Connect with the connector, and end it afterwards.
+def postgres_connector(port: int, tables: str, *, prefix: str = PREFIX) -> dict[str, object]:
+    """Return the settings of a connector that captures tables of a PostgreSQL on this machine.
 
     Args:
-        directory: Where it notes how far it has read; one that is started there again goes on.
+        port: PostgreSQL's port.
+        tables: The tables to capture, with their schemas, separated by commas.
+        prefix: The first part of the topics' names, and the connector's name.
+    """
+    return {
+        "name": prefix,
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "plugin.name": "pgoutput",
+        "slot.name": prefix,
+        "publication.name": prefix,
+        "database.hostname": "127.0.0.1",
+        "database.port": port,
+        "database.user": USER,
+        "database.dbname": USER,
+        "topic.prefix": prefix,
+        "table.include.list": tables,
+        "skipped.operations": "none",  # truncates are skipped otherwise
+        "poll.interval.ms": 50,
+    }
+
+
+@contextmanager
+def running_connectors(
+    directory: Path, bootstrap: str, package: str, connectors: Sequence[Settings]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start Kafka Connect with connectors, and end it afterwards.
+
+    Messages are JSON without Connect's schemas, unless a connector's settings differ.
+
+    Args:
+        directory: Where it stores its offsets; if it is started there again, it continues.
         bootstrap: Kafka's address.
-        postgres: PostgreSQL's port.
-        table: The table to capture, with its schema.
+        package: The connectors' package, as `group:name:version`.
+        connectors: The settings of each connector.
     """
     [port] = free_ports(1)
     worker = {
@@ -47,43 +74,31 @@ def running_connector(
         "offset.flush.interval.ms": 500,
         "plugin.discovery": "only_scan",  # the jars lie on the class path, in no plugin folders
     }
-    connector = {
-        "name": PREFIX,
-        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-        "plugin.name": "pgoutput",
-        "database.hostname": "127.0.0.1",
-        "database.port": postgres,
-        "database.user": USER,
-        "database.dbname": USER,
-        "topic.prefix": PREFIX,
-        "table.include.list": table,
-        "decimal.handling.mode": "string",  # as `debezium_changes` asks for
-        "skipped.operations": "none",  # truncates are skipped otherwise
-        "poll.interval.ms": 50,
-    }
-    files = [
-        _properties(directory / "worker.properties", worker),
-        _properties(directory / "connector.properties", connector),
+    names = [str(settings["name"]) for settings in connectors]
+    files = [_properties(directory / "worker.properties", worker)]
+    files += [
+        _properties(directory / f"{name}.properties", settings)
+        for name, settings in zip(names, connectors, strict=True)
     ]
     with running(
         "org.apache.kafka.connect.cli.ConnectStandalone",
         files,
-        class_path(_PACKAGES),
+        class_path([*_CONNECT, package]),
         log=directory / "connect.log",
-        answers=lambda: _runs(port),
+        answers=lambda: all(_runs(port, name) for name in names),
     ) as process:
         yield process
 
 
-def _properties(file: Path, settings: Mapping[str, object]) -> str:
+def _properties(file: Path, settings: Settings) -> str:
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     return str(file)
 
 
-def _runs(port: int) -> bool:
-    """Whether the connector's task runs."""
+def _runs(port: int, name: str) -> bool:
+    """Return whether the connector's task runs."""
     try:
-        answer = requests.get(f"http://127.0.0.1:{port}/connectors/{PREFIX}/status", timeout=5)
+        answer = requests.get(f"http://127.0.0.1:{port}/connectors/{name}/status", timeout=5)
     except requests.RequestException:
         return False
     if not answer.ok:  # as long as Connect starts

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from deltaweave.clauses import Clause, Kind
 from deltaweave.delta.jvm import is_on
@@ -203,10 +203,19 @@ class _Evaluation:
     def _struct(self, values: Mapping[str, str]) -> Column:
         """Values in the types of the columns, NULL where there are none."""
         fields = [
-            F.expr(_stored(values.get(column.name, "NULL"), column.dataType)).alias(f"c{place}")
-            for place, column in enumerate(self.columns)
+            self._kept(_stored(values.get(column.name, "NULL"), column.dataType), column)
+            for column in self.columns
         ]
-        return F.struct(*fields).alias(VALUES)
+        named = [field.alias(f"c{place}") for place, field in enumerate(fields)]
+        return F.struct(*named).alias(VALUES)
+
+    def _kept(self, value: str, column: StructField) -> Column:
+        """The value that the table returns: as a partition's, an empty text is NULL (protocol)."""
+        is_empty = isinstance(column.dataType, (StringType, BinaryType)) and (
+            column.name in self.case.partition_by
+        )
+        empty = f"CAST('' AS {column.dataType.simpleString()})"
+        return F.expr(f"nullif({value}, {empty})" if is_empty else value)
 
     def _new_columns(self) -> list[StructField]:
         """Columns that the target gains."""

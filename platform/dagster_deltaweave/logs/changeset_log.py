@@ -16,14 +16,22 @@ from dagster import MetadataValue
 
 from dagster_deltaweave.storage import local_path, redacted
 from dagster_deltaweave.tables import MergeOnReadLocations
-from deltaweave.changes.merge_on_read import BATCH, MERGED, NUMBERED, Pending, merged_mark
+from deltaweave.changes.merge_on_read import (
+    BATCH,
+    INGESTED,
+    MERGED,
+    NUMBERED,
+    Pending,
+    merged_mark,
+)
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _BATCH = f"partition.{BATCH}"
-"""The column of a file's batch in delta-rs."""
+_INGESTED = f"min.{INGESTED}"
+"""The columns of a file's batch, and of the time at which its first row came, in delta-rs."""
 
 
 @dataclass(frozen=True)
@@ -159,13 +167,17 @@ def _files(table: DeltaTable) -> list[dict[str, Any]]:
     import pyarrow as pa
 
     actions = pa.table(table.get_add_actions(flatten=True))
-    wanted = {"size_bytes", "num_records", "modification_time", _BATCH}
+    wanted = {"size_bytes", "num_records", "modification_time", _BATCH, _INGESTED}
     known = actions.select([name for name in actions.column_names if name in wanted])
     files: list[dict[str, Any]] = known.to_pylist()
     return files
 
 
 def _time(file: dict[str, Any]) -> datetime:
+    """When its rows came, which does not change when upkeep makes files anew."""
+    came: datetime | None = file.get(_INGESTED)
+    if came is not None:
+        return came
     return datetime.fromtimestamp(file["modification_time"] / 1000, timezone.utc)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import DataType, StructType
 
 from deltaweave.changes.collected_values import collectable, constant
 from deltaweave.changes.hashes import hashed, holds_a_map
@@ -153,7 +153,7 @@ def _shaped(source: DataFrame, shape: EventShape, table: str) -> DataFrame:
     deletes = F.coalesce(shape.deletes, false) if shape.deletes is not None else false
     truncates = F.coalesce(shape.truncates, false) if shape.truncates is not None else false
     operation = F.when(truncates, TRUNCATE).when(deletes, DELETE).otherwise(UPSERT)
-    values = values_of(shape.columns)
+    values = values_of(source, shape.columns)
     present = [] if shape.present is None else [column(shape.present).alias(PRESENT)]
     if shape.inserts is not None:
         present.append(F.coalesce(shape.inserts, false).alias(INSERTED))
@@ -178,10 +178,15 @@ def _shaped(source: DataFrame, shape: EventShape, table: str) -> DataFrame:
     return rows.withColumn(SEQUENCE, sequence).drop("_cdc_at")
 
 
-def values_of(columns: Sequence[str]) -> Column:
-    """Columns as one struct; without columns it has a dummy field, because Parquet needs one."""
+def values_of(rows: DataFrame, columns: Sequence[str]) -> Column:
+    """Columns of the rows as one struct, in which every value may be null.
+
+    Without columns, it has a dummy field, because Parquet needs one.
+    """
     fields = [column(name).alias(name) for name in columns]
-    return F.struct(*(fields or [F.lit(None).cast("boolean").alias(_NO_COLUMN)]))
+    values = F.struct(*(fields or [F.lit(None).cast("boolean").alias(_NO_COLUMN)]))
+    [field] = rows.select(values.alias(VALUES)).schema
+    return values.cast(nullable(field.dataType))
 
 
 def digest(rows: DataFrame, shape: EventShape) -> Column:
@@ -215,10 +220,12 @@ def comparable(rows: DataFrame, struct: str, name: str) -> Column:
 
 
 def nullable(data_type: DataType) -> DataType:
-    """The type with nulls allowed in it; Delta allows no others within maps."""
-    if not isinstance(data_type, StructType):
-        return data_type
-    return StructType([StructField(each.name, nullable(each.dataType)) for each in data_type])
+    """The type with nulls allowed at every depth.
+
+    Types that require values are other types to Spark, and Delta has none within maps and arrays.
+    So the values of a table and of its events have types without requirements before they meet.
+    """
+    return data_type._as_nullable()
 
 
 def _known(rows: DataFrame, shape: EventShape, table: str) -> Events:

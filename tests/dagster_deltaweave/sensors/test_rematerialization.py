@@ -77,6 +77,8 @@ def test_what_is_pending_is_read_without_spark_as_spark_reads_it(orders: MergeOn
     append(orders, (1, 11, 2))
     first = same()
     assert (first.rows, first.batches, first.read_amplification) == (3, 2, None)  # an empty base
+    orders.changes.compact()
+    assert (same().oldest, same().newest) == (first.oldest, first.newest)
     orders.rematerialize()
     append(orders, (3, 30, 3))
     later = same()

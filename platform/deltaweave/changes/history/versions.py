@@ -113,12 +113,10 @@ class Histories:
 
     def _versions(self, version: int) -> DataFrame:
         """The versions of the batch's keys: keys, start, end, and the values as a struct."""
-        values = values_of(self.events.shape.columns)
-        return (
-            self.table.snapshot(version)
-            .read_whole()
-            .join(self.events.key_rows, list(self.events.shape.keys), "left_semi")
-            .select(*map(column, self.events.shape.keys), START, END, values.alias(VALUES))
+        rows = self.table.snapshot(version).read_whole()
+        values = values_of(rows, self.events.shape.columns)
+        return rows.join(self.events.key_rows, list(self.events.shape.keys), "left_semi").select(
+            *map(column, self.events.shape.keys), START, END, values.alias(VALUES)
         )
 
     def _known(self, versions: DataFrame, beside: int, others: DataFrame) -> DataFrame:

@@ -13,13 +13,14 @@
 from __future__ import annotations
 
 from deltaweave.changes.merge_on_read.base_and_batches import MERGED, merged_mark
-from deltaweave.changes.merge_on_read.changeset import BATCH, NUMBERED, Pending
+from deltaweave.changes.merge_on_read.changeset import BATCH, INGESTED, NUMBERED, Pending
 from deltaweave.changes.merge_on_read.merged_view import ViewMethod
 from deltaweave.changes.merge_on_read.rematerialization import Strategy
 from deltaweave.changes.merge_on_read.table import MergeOnReadTable
 
 __all__ = [
     "BATCH",
+    "INGESTED",
     "MERGED",
     "NUMBERED",
     "MergeOnReadTable",

@@ -49,7 +49,7 @@ class Pending:
         batches: The number of batches.
         rows: The number of events.
         size_in_bytes: Size of their files.
-        oldest: When the oldest batch was appended, or None.
+        oldest: When the oldest batch was appended, or None; not when upkeep made its files anew.
     """
 
     batches: int
@@ -106,7 +106,8 @@ class Changeset:
         """Create the table for events like these, with these properties."""
         fields = [StructField(each.name, nullable(each.dataType)) for each in events.rows.schema]
         of_batch = [StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
-        schema = StructType([*fields, *of_batch])
+        # First, because Delta keeps bounds of the first 32 columns alone: their ages are read there.
+        schema = StructType([*of_batch, *fields])
         needed = {**needed_properties(schema), **(properties or {})}
         self.table.create_if_missing(schema, [BATCH], needed)
 
@@ -191,13 +192,15 @@ class Changeset:
         snapshot = self.table.snapshot()
         number = F.col("partitionValues")[snapshot.physical_names[BATCH]].cast("bigint")
         files = snapshot.files.where(number > batch)
+        # Upkeep makes files anew, and rows keep the time at which they came.
+        came = F.get_json_object("stats", f"$.minValues['{snapshot.physical_names[INGESTED]}']")
         found = files.select(  # one job, where aggregates would take three
             number.alias("batch"),
             num_physical_rows_column().alias("rows"),
             "size",
-            "modificationTime",
+            F.coalesce(F.unix_millis(came.cast("timestamp")), "modificationTime").alias("came"),
         ).toArrow()
-        oldest = pc.min(found["modificationTime"]).as_py()
+        oldest = pc.min(found["came"]).as_py()
         return Pending(
             len(found["batch"].unique()),
             pc.sum(found["rows"]).as_py() or 0,

@@ -226,6 +226,20 @@ def test_what_is_pending_is_told_by_the_log(spark: SparkSession, make: Make) -> 
     assert (table.pending().batches, table.pending().rows, table.pending().oldest) == (0, 0, None)
 
 
+@pytest.mark.parametrize("columns", [1, pytest.param(40, marks=pytest.mark.minutes)])
+def test_changes_become_no_younger_when_their_files_are_made_anew(
+    spark: SparkSession, tmp_path: Path, columns: int
+) -> None:
+    table = MergeOnReadTable(spark, str(tmp_path / "base"), keys=["k"], sequence_by="c0")
+    made = spark.range(100).selectExpr("id AS k", *[f"id AS c{n}" for n in range(columns)])
+    table.append(made.repartition(2))
+    oldest = table.pending().oldest
+    table.changes.compact()
+    newest = table.changes.history().first()
+    assert newest is not None and newest.operation == "OPTIMIZE"
+    assert table.pending().oldest == oldest
+
+
 @pytest.mark.minutes
 def test_conditions_of_keys_reach_both_sides_and_no_others_do(
     spark: SparkSession, make: Make

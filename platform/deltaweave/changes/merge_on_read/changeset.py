@@ -106,7 +106,7 @@ class Changeset:
         """Create the table for events like these, with these properties."""
         fields = [StructField(each.name, nullable(each.dataType)) for each in events.rows.schema]
         of_batch = [StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
-        # First, because Delta keeps bounds of the first 32 columns alone: their ages are read there.
+        # First, because ages are read from bounds, which Delta keeps of the first 32 columns.
         schema = StructType([*of_batch, *fields])
         needed = {**needed_properties(schema), **(properties or {})}
         self.table.create_if_missing(schema, [BATCH], needed)

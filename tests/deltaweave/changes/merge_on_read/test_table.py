@@ -236,7 +236,8 @@ def test_changes_become_no_younger_when_their_files_are_made_anew(
     oldest = table.pending().oldest
     table.changes.compact()
     newest = table.changes.history().first()
-    assert newest is not None and newest.operation == "OPTIMIZE"
+    assert newest is not None
+    assert newest.operation == "OPTIMIZE"
     assert table.pending().oldest == oldest
 
 

@@ -24,7 +24,7 @@ from deltaweave.changes.debezium.envelopes import (
 )
 from deltaweave.changes.debezium.placeholders import UNAVAILABLE, Placeholder
 from deltaweave.changes.debezium.positions import POSITIONS, Connector, position_fields
-from deltaweave.changes.debezium.values import TimeUnit
+from deltaweave.changes.debezium.values import TIMES, TimeUnit
 from deltaweave.changes.events import PREFIX, PRESENT
 from deltaweave.choices import check_choice
 from deltaweave.errors import StatementError
@@ -51,7 +51,7 @@ def debezium_changes(
     connector: Connector,
     value: str = "value",
     offset: str | None = "offset",
-    time_unit: TimeUnit = "micros",
+    time_unit: TimeUnit | Mapping[str, TimeUnit] = "micros",
     unavailable: str = UNAVAILABLE,
 ) -> DataFrame:
     """The envelopes as rows of the table whose changes they are.
@@ -61,16 +61,20 @@ def debezium_changes(
 
     Args:
         envelopes: One envelope in each row, e.g. what Spark reads from a Kafka topic.
-        schema: Columns and types of the table. In JSON, numbers, decimals as strings (Debezium's
-            `decimal.handling.mode=string`), dates as days, times in `time_unit` or as ISO 8601,
+        schema: Columns and types of the table. In JSON, numbers, decimals, dates as days, times,
             binary in base64, and nested types as JSON are converted to these types; a value that
-            cannot be converted is an error.
+            cannot be converted is an error. Messages with their Connect schema say what times
+            count and how decimals are written. Without it, see `time_unit`, and let the connector
+            send decimals as strings (`decimal.handling.mode=string`).
         connector: The database the events come from, whose log position orders them.
         value: Column of the envelope: a string, its bytes, or a struct.
         offset: Column that orders events of the same position, such as those of a snapshot or of
             one statement; None if there is none.
-        time_unit: What times count since 1970 in JSON: `micros` or, with Debezium's
-            `time.precision.mode=connect`, `millis`.
+        time_unit: What times count since 1970 if messages come without their Connect schema:
+            `millis`, `micros` or `nanos`, for all columns, or by column (the others count
+            `micros`). By default, connectors send times with up to 3 digits of a second in
+            `millis`, with up to 6 in `micros`, and with more in `nanos`; with
+            `time.precision.mode=connect`, all are in `millis`.
         unavailable: The connector's `unavailable.value.placeholder`. It is recognized in every form
             that Debezium gives it; in another form, the message is an error that says where it is.
 
@@ -84,9 +88,9 @@ def debezium_changes(
     """
     operation = "reading changes"
     check_choice("connector", connector, POSITIONS, table=None, operation=operation)
-    check_choice("time_unit", time_unit, get_args(TimeUnit), table=None, operation=operation)
     wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     assert isinstance(wanted, StructType)
+    units = _units(time_unit, wanted)
     taken = [name for name in (*wanted.names, *envelopes.columns) if _is_taken(name)]
     if taken:
         raise StatementError(
@@ -103,9 +107,9 @@ def debezium_changes(
             )
     messages, placeholder = Messages(envelopes, value, offset), Placeholder.of(unavailable)
     if isinstance(envelopes.schema[value].dataType, StructType):
-        rows = rows_of_structs(messages, wanted, placeholder)
+        rows = rows_of_structs(messages, wanted, placeholder, units)
     else:
-        rows = rows_of_json(messages, wanted, placeholder, time_unit)
+        rows = rows_of_json(messages, wanted, placeholder, units)
     place = position_fields(connector)
     place += [] if offset is None else [column(offset).cast("bigint").alias("offset")]
     present = F.array_compact(
@@ -122,3 +126,26 @@ def debezium_changes(
 
 def _is_taken(name: str) -> bool:
     return name.lower().startswith(PREFIX)
+
+
+def _units(
+    time_unit: TimeUnit | Mapping[str, TimeUnit], wanted: StructType
+) -> Mapping[str, TimeUnit]:
+    """What times count, for every column.
+
+    Raises:
+        StatementError: There is no such unit, or a column is no time.
+    """
+    given = time_unit if isinstance(time_unit, Mapping) else {}
+    for unit in given.values() if isinstance(time_unit, Mapping) else [time_unit]:
+        check_choice("time_unit", unit, get_args(TimeUnit), table=None, operation="reading changes")
+    times = [field.name for field in wanted if isinstance(field.dataType, TIMES)]
+    others = [name for name in given if name not in times]
+    if others:
+        raise StatementError(
+            f"time_unit names {', '.join(others)}, which is no TIMESTAMP in schema.",
+            operation="reading changes",
+            hint=f"Times are {', '.join(times) or 'none of the columns'}.",
+        )
+    every: TimeUnit = "micros" if isinstance(time_unit, Mapping) else time_unit
+    return {name: given.get(name, every) for name in wanted.names}

@@ -11,17 +11,24 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DateType, IntegralType, StringType, StructType
 
 from deltaweave.changes.debezium.placeholders import Placeholder
-from deltaweave.changes.debezium.values import TimeUnit, from_text
+from deltaweave.changes.debezium.values import TIMES, TextValue, TimeUnit
 from deltaweave.identifiers import column
 
 # Columns for the parts of an envelope, with names that no topic uses.
 OPERATION, SOURCE = "_cdc_envelope_op", "_cdc_envelope_source"
 _ENVELOPE, _ROW = "_cdc_envelope", "_cdc_envelope_row"
 _BEFORE, _AFTER = "_cdc_envelope_before", "_cdc_envelope_after"
-_SENT = "_cdc_envelope_sent"
+_SENT, _TYPES = "_cdc_envelope_sent", "_cdc_envelope_types"
+
+_PARTS = "before map<string,string>, after map<string,string>, op string, source map<string,string>"
+# What the Connect schema of an envelope says of `before` and `after`.
+_SCHEMA = (
+    "struct<fields: array<struct<field: string, fields: array<struct<"
+    "field: string, name: string, parameters: map<string,string>>>>>>"
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,10 @@ class ChangedRows:
 
 
 def rows_of_json(
-    messages: Messages, wanted: StructType, placeholder: Placeholder, time_unit: TimeUnit
+    messages: Messages,
+    wanted: StructType,
+    placeholder: Placeholder,
+    units: Mapping[str, TimeUnit],
 ) -> ChangedRows:
     """Return the rows of envelopes that are JSON text."""
     rows = _parsed(messages)
@@ -74,13 +84,24 @@ def rows_of_json(
     columns, missing = [], {}
     for field in wanted:
         missing[field.name] = ~F.coalesce(F.map_contains_key(_SENT, field.name), F.lit(False))
-        value = from_text(F.col(_SENT)[field.name], field.dataType, time_unit)
-        columns.append(value.alias(field.name))
+        said = F.col(_TYPES)[field.name]
+        value = TextValue(
+            field.name,
+            F.col(_SENT)[field.name],
+            messages.place,
+            units[field.name],
+            semantic=said["name"],
+            scale=said["parameters"]["scale"].cast("int"),
+        )
+        columns.append(value.as_type(field.dataType).alias(field.name))
     return ChangedRows(rows, columns, missing)
 
 
 def rows_of_structs(
-    messages: Messages, wanted: StructType, placeholder: Placeholder
+    messages: Messages,
+    wanted: StructType,
+    placeholder: Placeholder,
+    units: Mapping[str, TimeUnit],
 ) -> ChangedRows:
     """Return the rows of envelopes that a decoder made of Avro or Protobuf."""
     envelope = column(messages.value)
@@ -106,6 +127,12 @@ def rows_of_structs(
         if field.name in texts:
             is_sent = F.map_contains_key(_SENT, field.name)
             value = F.when(is_sent, F.col(_ROW)[field.name])
+            is_text = isinstance(held[field.name].dataType, (IntegralType, StringType))
+            if is_text and isinstance(field.dataType, (DateType, *TIMES)):
+                text, no_schema = value.cast("string"), F.lit(None).cast("string")
+                value = TextValue(
+                    field.name, text, messages.place, units[field.name], no_schema, F.lit(None)
+                ).as_type(field.dataType)
         missing[field.name] = ~is_sent
         columns.append(value.cast(field.dataType).alias(field.name))
     return ChangedRows(rows, columns, missing)
@@ -116,11 +143,7 @@ def _parsed(messages: Messages) -> DataFrame:
     text = column(messages.value).cast("string")
     # Kafka Connect may send `schema` and `payload`.
     parsed = F.from_json(
-        text,
-        "before map<string,string>, after map<string,string>, op string, "
-        "source map<string,string>, payload struct<before map<string,string>, "
-        "after map<string,string>, op string, source map<string,string>>",
-        {"mode": "FAILFAST"},
+        text, f"{_PARTS}, payload struct<{_PARTS}>, schema {_SCHEMA}", {"mode": "FAILFAST"}
     )
     rows = messages.frame.where(text.isNotNull()).withColumn(_ENVELOPE, parsed)
     parts = {"before": _BEFORE, "after": _AFTER, "op": OPERATION, "source": SOURCE}
@@ -130,6 +153,18 @@ def _parsed(messages: Messages) -> DataFrame:
             F.coalesce(column(_ENVELOPE, part), column(_ENVELOPE, "payload", part)).alias(name)
             for part, name in parts.items()
         ],
+        _types_by_column().alias(_TYPES),
     )
     row = F.when(F.col(OPERATION) == "d", F.col(_BEFORE)).otherwise(F.col(_AFTER))
     return rows.withColumn(_ROW, row)
+
+
+def _types_by_column() -> Column:
+    """The Connect schemas of a row's columns, by name; null if the message has none."""
+    of_rows = F.filter(
+        column(_ENVELOPE, "schema", "fields"), lambda part: part["field"].isin("before", "after")
+    )
+    columns = F.transform(
+        F.get(of_rows, F.lit(0))["fields"], lambda each: F.struct(each["field"], each)
+    )
+    return F.map_from_entries(columns)

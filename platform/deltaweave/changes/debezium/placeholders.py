@@ -186,7 +186,7 @@ class Placeholder:
 
 
 def _first_character(text: Column) -> Column:
-    return F.substring(F.ltrim(text), 1, 1)
+    return F.substring(F.ltrim(text, F.lit(" \t\r\n")), 1, 1)
 
 
 def _any(patterns: Iterable[str]) -> str:

@@ -1,7 +1,16 @@
-"""Values of a table's types, from the text that JSON has for them."""
+"""Values of a table's types, from the text that JSON has for them.
+
+What the text means may depend on the connector's settings: times count days, milliseconds,
+microseconds or nanoseconds, and decimals may be the bytes of a whole number. A message with its
+Connect schema names the meaning of each column (`SEMANTIC_UNITS`). Without it, times count what the
+caller says.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from pyspark.sql import Column
@@ -11,7 +20,11 @@ from pyspark.sql.types import (
     BinaryType,
     DataType,
     DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
     MapType,
+    NumericType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -19,31 +32,200 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-TimeUnit = Literal["micros", "millis"]
+TimeUnit = Literal["micros", "millis", "nanos"]
+
+_DEBEZIUM, _CONNECT = "io.debezium.time.", "org.apache.kafka.connect.data."
+SEMANTIC_UNITS: Mapping[str, str] = MappingProxyType(
+    {
+        f"{_DEBEZIUM}Date": "days",
+        f"{_CONNECT}Date": "days",
+        f"{_DEBEZIUM}Timestamp": "millis",
+        f"{_CONNECT}Timestamp": "millis",
+        f"{_DEBEZIUM}MicroTimestamp": "micros",
+        f"{_DEBEZIUM}NanoTimestamp": "nanos",
+    }
+)
+"""What a number counts since 1970, by the name of its Connect schema."""
+
+_NAMES_OF_TYPES = r"^(io\.debezium\.time|org\.apache\.kafka\.connect\.data)\."
+_DECIMAL = f"{_CONNECT}Decimal"
+_MICROS_IN_A = {
+    "days": "86400000000.000",
+    "millis": "1000.000",
+    "micros": "1.000",
+    "nanos": "0.001",
+}
+_INFINITY_IN_NANOS = ("9223372036854775807", "-9223372036854775808")
+_MICROS_IN_A_DAY = 86_400_000_000
+_YEARS_1_TO_9999 = ("-62135596800000000", "253402300799999999")
+# From 4713 BC, PostgreSQL's first day, to the year 294246, Spark's last whole one.
+_POSSIBLE_YEARS = ("-210866803200000000", "9223371244799999999")
+
+TIMES = (TimestampType, TimestampNTZType)
 
 
-def from_text(text: Column, data_type: DataType, time_unit: TimeUnit) -> Column:
-    """Return a value of the type, from its JSON text."""
-    if isinstance(data_type, StringType):
-        return text
-    if isinstance(data_type, BinaryType):
-        return F.unbase64(text)
-    is_number = text.rlike(r"^-?\d+$")
-    number = F.when(is_number, text).cast("bigint")
+@dataclass(frozen=True)
+class TextValue:
+    """A value of a column, as text.
+
+    Attributes:
+        name: The column.
+        text: The value.
+        place: Where the message is, for errors.
+        unit: What a time counts if the message does not say so.
+        semantic: The name of the value's Connect schema, or null.
+        scale: The scale in that schema, or null.
+    """
+
+    name: str
+    text: Column
+    place: Column
+    unit: TimeUnit
+    semantic: Column
+    scale: Column
+
+    def as_type(self, data_type: DataType) -> Column:
+        """Return the value in a type; evaluating it is an error if it does not fit."""
+        if isinstance(data_type, StringType):
+            return self._unless_precise_decimal(self.text, data_type)
+        if isinstance(data_type, BinaryType):
+            return F.unbase64(F.translate(self.text, "-_", "+/"))
+        if isinstance(data_type, (DateType, *TIMES)):
+            return self._as_time(data_type)
+        if isinstance(data_type, (DecimalType, DoubleType, FloatType)):
+            return self._as_number(data_type)
+        if isinstance(data_type, VariantType):
+            return F.parse_json(self.text)
+        if isinstance(data_type, (StructType, ArrayType, MapType)):
+            return F.from_json(self.text, data_type, {"mode": "FAILFAST"})  # type: ignore[arg-type]
+        value = self._checked(self.text.try_cast(data_type), data_type)
+        is_number = isinstance(data_type, NumericType)
+        return self._unless_precise_decimal(value, data_type) if is_number else value
+
+    def _as_time(self, data_type: DataType) -> Column:
+        number = self.text.rlike(r"^-?\d+$")
+        text = self.text
+        if isinstance(data_type, DateType):
+            text = F.regexp_replace(text, r"^(.?\d+-\d+-\d+)(Z|[+-]\d+:\d+)$", "$1")
+        of_text = self._checked(text.try_cast(data_type), data_type)
+        of_number = self._since_1970(data_type)
+        return F.when(number, of_number).otherwise(F.when(~number, of_text))
+
+    def _since_1970(self, data_type: DataType) -> Column:
+        """The value as a number of units since 1970."""
+        given: str = "days" if isinstance(data_type, DateType) else self.unit
+        factors = F.create_map(
+            *[
+                part
+                for name, unit in SEMANTIC_UNITS.items()
+                for part in (F.lit(name), _factor(unit))
+            ]
+        )
+        known = F.try_element_at(factors, self.semantic)
+        is_other = known.isNull() & self.semantic.rlike(_NAMES_OF_TYPES)
+        micros = self._micros(F.coalesce(known, _factor(given)))
+        fits = F.when(known.isNull(), _between(micros, _YEARS_1_TO_9999)).otherwise(
+            _between(micros, _POSSIBLE_YEARS)
+        )
+        problem = (
+            F.when(known.isNotNull(), " is no time that the table can hold (is it infinity?)")
+            .when(is_other, F.concat(F.lit(" is a "), self.semantic))
+            .otherwise(self._too_far(given))
+        )
+        is_fine = fits & ~F.coalesce(is_other, F.lit(False))
+        value = F.when(is_fine, micros.cast("bigint")).otherwise(self._refused(problem, "bigint"))
+        return _of_micros(value, data_type)
+
+    def _too_far(self, given: str) -> Column:
+        others = [
+            F.when(_between(self._micros(_factor(unit)), _YEARS_1_TO_9999), F.lit(unit))
+            for unit in _MICROS_IN_A
+            if unit != given
+        ]
+        fits = F.coalesce(F.nullif(F.concat_ws(", ", *others), F.lit("")), F.lit("no other unit"))
+        return F.concat(F.lit(f" is outside the years 1 to 9999 in {given}, and inside in "), fits)
+
+    def _micros(self, factor: Column) -> Column:
+        number = F.when(~self.text.isin(*_INFINITY_IN_NANOS), self.text.try_cast("decimal(20,0)"))
+        return F.floor(number * factor).cast("decimal(33,0)")
+
+    def _as_number(self, data_type: DataType) -> Column:
+        """A number, also of `decimal.handling.mode=precise`."""
+        with_scale = F.when(
+            self.text.startswith("{"), F.from_json(self.text, "scale INT, value STRING")
+        )
+        is_precise = self.semantic.eqNullSafe(F.lit(_DECIMAL))
+        unscaled = _whole_number(F.when(is_precise, self.text).otherwise(with_scale["value"]))
+        scale = F.when(is_precise, self.scale).otherwise(with_scale["scale"])
+        text = F.when(is_precise | with_scale.isNotNull(), F.concat(unscaled, F.lit("E"), -scale))
+        return self._checked(
+            F.coalesce(text, self.text).try_cast(data_type),
+            data_type,
+            "; if the connector sends decimals as bytes (decimal.handling.mode=precise), let it "
+            "send their schema (schemas.enable=true), or set decimal.handling.mode=string",
+        )
+
+    def _unless_precise_decimal(self, value: Column, data_type: DataType) -> Column:
+        is_precise = self.semantic.eqNullSafe(F.lit(_DECIMAL))
+        problem = F.lit(
+            " is a decimal's bytes: give the column the type DECIMAL, or set "
+            "decimal.handling.mode=string"
+        )
+        return F.when(is_precise, self._refused(problem, data_type)).otherwise(value)
+
+    def _checked(self, value: Column, data_type: DataType, hint: str = "") -> Column:
+        problem = F.lit(f" is no {data_type.simpleString().upper()}{hint}")
+        failed = self.text.isNotNull() & value.isNull()
+        return F.when(failed, self._refused(problem, data_type)).otherwise(value)
+
+    def _refused(self, problem: Column, data_type: DataType | str) -> Column:
+        said = F.concat(
+            F.lit("the value "),
+            F.substring(self.text, 1, 100),
+            F.lit(f" of column {self.name}"),
+            problem,
+            F.lit(" (the message at "),
+            self.place,
+            F.lit(")."),
+        )
+        return F.when(self.text.isNotNull(), F.raise_error(said)).cast(data_type)
+
+
+def _factor(unit: str) -> Column:
+    return F.lit(_MICROS_IN_A[unit]).cast("decimal(14,3)")
+
+
+def _between(value: Column, bounds: tuple[str, str]) -> Column:
+    low, high = (F.lit(bound).cast("decimal(33,0)") for bound in bounds)
+    return F.coalesce(value.between(low, high), F.lit(False))
+
+
+def _of_micros(micros: Column, data_type: DataType) -> Column:
+    if isinstance(data_type, TimestampType):
+        return F.timestamp_micros(micros)
     if isinstance(data_type, DateType):
-        days = F.date_from_unix_date(number.cast("int"))
-        return F.when(is_number, days).otherwise(F.when(~is_number, text).cast("date"))
-    if isinstance(data_type, (TimestampType, TimestampNTZType)):
-        since = F.timestamp_micros(number) if time_unit == "micros" else F.timestamp_millis(number)
-        if isinstance(data_type, TimestampNTZType):
-            # A time without a zone is no instant: converting it by one would shift it by the
-            # session's zone.
-            unit = "0.000001" if time_unit == "micros" else "0.001"
-            epoch = F.expr("TIMESTAMP_NTZ '1970-01-01 00:00:00'")
-            since = epoch + F.expr(f"INTERVAL '{unit}' SECOND") * number
-        return F.when(is_number, since).otherwise(F.when(~is_number, text).cast(data_type))
-    if isinstance(data_type, VariantType):
-        return F.parse_json(text)
-    if isinstance(data_type, (StructType, ArrayType, MapType)):
-        return F.from_json(text, data_type, {"mode": "FAILFAST"})  # type: ignore[arg-type]
-    return text.cast(data_type)
+        days = (micros - F.pmod(micros, F.lit(_MICROS_IN_A_DAY))) / F.lit(_MICROS_IN_A_DAY)
+        return F.date_from_unix_date(days.cast("int"))
+    # A time without a zone is no instant: converting it by one would shift it by the session's
+    # zone.
+    epoch = F.expr("TIMESTAMP_NTZ '1970-01-01 00:00:00'")
+    return epoch + F.expr("INTERVAL '0.000001' SECOND") * micros
+
+
+def _whole_number(base64: Column) -> Column:
+    """The digits of a number, from its two's complement, in base64.
+
+    Numbers of up to 16 bytes, which all decimals of 38 digits are.
+    """
+    digits = F.hex(F.unbase64(base64))
+    is_negative = F.substring(digits, 1, 1) >= "8"
+    inverted = F.translate(digits, "0123456789ABCDEF", "FEDCBA9876543210")
+    padded = F.lpad(F.when(is_negative, inverted).otherwise(digits), 33, "0")
+    # -1 is all ones, so that a negative number is one less than its inverted digits say.
+    magnitude = F.when(is_negative, 1).otherwise(0).cast("decimal(38,0)")
+    for at in (1, 12, 23):
+        part = F.conv(F.substring(padded, at, 11), 16, 10).cast("decimal(15,0)")
+        power = F.lit(str(16 ** (33 - at - 10))).cast("decimal(38,0)")
+        magnitude = (magnitude + (part * power).cast("decimal(38,0)")).cast("decimal(38,0)")
+    sign = F.when(is_negative, "-").otherwise("")
+    return F.concat(sign, magnitude.cast("string"))

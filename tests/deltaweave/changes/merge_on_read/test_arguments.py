@@ -62,8 +62,10 @@ def test_unknown_words_are_refused_before_anything_is_written(
         r"connector is 'nope'; known are postgresql, ": lambda: deltaweave.debezium_changes(
             events, schema="k INT", connector=any_word
         ),
-        r"time_unit is 'nope'; known are micros, millis\.": lambda: deltaweave.debezium_changes(
-            events, schema="k INT", connector="postgresql", time_unit=any_word
+        r"time_unit is 'nope'; known are micros, millis, nanos\.": lambda: (
+            deltaweave.debezium_changes(
+                events, schema="k INT", connector="postgresql", time_unit=any_word
+            )
         ),
     }
     for problem, call in refused.items():

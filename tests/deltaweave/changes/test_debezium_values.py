@@ -1,0 +1,259 @@
+"""Times and decimals as connectors send them, with their Connect schema and without."""
+
+from __future__ import annotations
+
+import base64
+import json
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import deltaweave
+from deltaweave import FROM_DEBEZIUM, Table, debezium_changes
+from deltaweave.errors import SourceError, StatementError
+
+MYSQL: dict[str, Any] = {"connector": "mysql"}
+SOURCE = {"file": "binlog.000001", "pos": 1, "row": 0}
+
+
+def message(
+    after: dict[str, Any], semantics: dict[str, tuple[str, dict[str, str] | None]] | None = None
+) -> str:
+    """An insert, with the Connect schema of some columns if any are given."""
+    payload = {"before": None, "after": after, "op": "c", "source": SOURCE}
+    if semantics is None:
+        return json.dumps(payload)
+    fields = [{"field": "plain", "type": "int32", "optional": True}]
+    for name, (semantic, parameters) in semantics.items():
+        field = {"field": name, "type": "int64", "name": semantic, "version": 1}
+        fields.append(field if parameters is None else {**field, "parameters": parameters})  # type: ignore[dict-item]
+    row = {"type": "struct", "fields": fields, "optional": True}
+    parts = [{**row, "field": part} for part in ("before", "after")]
+    return json.dumps({"schema": {"type": "struct", "fields": parts}, "payload": payload})
+
+
+def topic(spark: SparkSession, *texts: str) -> DataFrame:
+    return spark.createDataFrame(
+        [("t", 3, n, text) for n, text in enumerate(texts)],
+        "topic STRING, partition INT, offset BIGINT, value STRING",
+    )
+
+
+# 0001-01-01, the year 1969, an hour that a zone has twice, 9999-12-31
+DAYS = {-719_162: "0001-01-01", -1: "1969-12-31", 20_751: "2026-10-25", 2_932_896: "9999-12-31"}
+MILLIS = {
+    -62_135_596_800_000: "0001-01-01 00:00:00",
+    -1: "1969-12-31 23:59:59.999",
+    1_792_891_800_000: "2026-10-25 01:30:00",
+    253_402_300_799_999: "9999-12-31 23:59:59.999",
+}
+MICROS = {
+    -62_135_596_800_000_000: "0001-01-01 00:00:00",
+    -1: "1969-12-31 23:59:59.999999",
+    1_792_891_800_000_001: "2026-10-25 01:30:00.000001",
+    253_402_300_799_999_999: "9999-12-31 23:59:59.999999",
+}
+NANOS = {
+    -1: "1969-12-31 23:59:59.999999",  # rounded down, as databases' times are
+    -1_000: "1969-12-31 23:59:59.999999",
+    1_792_891_800_000_001_999: "2026-10-25 01:30:00.000001",
+}
+ISO = {
+    "2026-10-25T01:30:00.5Z": "2026-10-25 01:30:00.5",
+    "0001-01-01T00:00:00Z": "0001-01-01 00:00:00",
+}
+DAYS_IN_ISO = {"2026-10-25Z": "2026-10-25", "2026-10-25": "2026-10-25"}
+DEBEZIUM, CONNECT = "io.debezium.time.", "org.apache.kafka.connect.data."
+TIMES: list[tuple[str, str, dict[Any, str]]] = [
+    (f"{DEBEZIUM}Date", "DATE", DAYS),
+    (f"{CONNECT}Date", "DATE", DAYS),
+    (f"{DEBEZIUM}IsoDate", "DATE", DAYS_IN_ISO),
+    *[
+        (semantic, data_type, values)
+        for data_type in ("TIMESTAMP_NTZ", "TIMESTAMP")
+        for semantic, values in (
+            (f"{DEBEZIUM}Timestamp", MILLIS),
+            (f"{CONNECT}Timestamp", MILLIS),
+            (f"{DEBEZIUM}MicroTimestamp", MICROS),
+            (f"{DEBEZIUM}NanoTimestamp", NANOS),
+            (f"{DEBEZIUM}IsoTimestamp", ISO),
+            (f"{DEBEZIUM}ZonedTimestamp", ISO),
+        )
+    ],
+]
+
+
+def shown(rows: DataFrame, columns: dict[str, str]) -> list[Any]:
+    """The values as text, instants in UTC."""
+    told = {
+        "TIMESTAMP": "string(TIMESTAMP_NTZ '1970-01-01' + "
+        "INTERVAL '0.000001' SECOND * unix_micros({0})) AS {0}",
+    }
+    row = rows.selectExpr(
+        *[told.get(of, "string({0}) AS {0}").format(name) for name, of in columns.items()]
+    ).first()
+    assert row is not None
+    return list(row)
+
+
+@pytest.mark.parametrize(
+    ("zone", "has_schema"), [("America/New_York", True), ("Europe/Berlin", False)]
+)
+def test_times_of_every_kind_are_the_databases_in_every_zone(
+    spark: SparkSession, zone: str, has_schema: bool
+) -> None:
+    there = spark.newSession()
+    there.conf.set("spark.sql.session.timeZone", zone)
+    cases = [
+        (f"c{n}_{m}", semantic, of, value, expected)
+        for n, (semantic, of, values) in enumerate(TIMES)
+        for m, (value, expected) in enumerate(values.items())
+    ]
+    columns = {name: of for name, _, of, _, _ in cases}
+    after = {name: value for name, _, _, value, _ in cases}
+    semantics = {name: (semantic, None) for name, semantic, *_ in cases}
+    units = {
+        name: "nanos" if "Nano" in semantic else "micros" if "Micro" in semantic else "millis"
+        for name, semantic, of, *_ in cases
+        if of != "DATE"
+    }
+    rows = debezium_changes(
+        topic(there, message(after, semantics if has_schema else None)),
+        schema=", ".join(f"{name} {of}" for name, of in columns.items()),
+        # Of no effect where messages say the unit.
+        time_unit="micros" if has_schema else units,  # type: ignore[arg-type]
+        **MYSQL,
+    )
+    assert shown(rows, columns) == [expected for *_, expected in cases]
+
+
+def test_two_messages_of_a_topic_may_have_different_units(spark: SparkSession) -> None:
+    texts = [
+        message({"at": 1_000}, {"at": (f"{DEBEZIUM}Timestamp", None)}),
+        message({"at": 2_000_000}, {"at": (f"{DEBEZIUM}MicroTimestamp", None)}),  # after an ALTER
+        message({"at": 3_000_000}),
+    ]
+    rows = debezium_changes(topic(spark, *texts), schema="at TIMESTAMP_NTZ", **MYSQL)
+    found = rows.orderBy("_cdc_position").selectExpr("second(at) AS s").collect()
+    assert [row.s for row in found] == [1, 2, 3]
+
+
+def test_decoded_rows_have_times_in_the_units_that_are_given(spark: SparkSession) -> None:
+    row = "STRUCT<day: INT, ms: BIGINT, us: BIGINT>"
+    frame = spark.createDataFrame(
+        [((None, (20_751, -1, -1), "c", ("f", 1, 0)), 0)],
+        f"value STRUCT<before: {row}, after: {row}, op: STRING, "
+        "source: STRUCT<file: STRING, pos: INT, row: INT>>, offset INT",
+    )
+    columns = {"day": "DATE", "ms": "TIMESTAMP_NTZ", "us": "TIMESTAMP"}
+    rows = debezium_changes(
+        frame,
+        schema=", ".join(f"{name} {of}" for name, of in columns.items()),
+        time_unit={"ms": "millis"},
+        **MYSQL,
+    )
+    assert shown(rows, columns) == [
+        "2026-10-25",
+        "1969-12-31 23:59:59.999",
+        "1969-12-31 23:59:59.999999",
+    ]
+
+
+def precise(unscaled: int) -> str:
+    """What Connect makes of a decimal's digits."""
+    size = unscaled.bit_length() // 8 + 1
+    return base64.b64encode(unscaled.to_bytes(size, "big", signed=True)).decode()
+
+
+DECIMALS = ["0", "1.5", "-1.5", "-0.01", "1.27", "1.28", "-1.28", "-1.29", "9" * 36 + ".99"]
+DECIMALS += [f"-{'9' * 36}.99", "123456789012345678901234567890.12", "-655.36"]
+
+
+def test_precise_decimals_are_read_by_their_schema(spark: SparkSession) -> None:
+    after: dict[str, Any] = {}
+    semantics: dict[str, tuple[str, dict[str, str] | None]] = {}
+    for n, text in enumerate(DECIMALS):
+        digits = int(Fraction(text) * 100)
+        after[f"c{n}"] = precise(digits)
+        semantics[f"c{n}"] = (f"{CONNECT}Decimal", {"scale": "2"})
+        after[f"v{n}"] = {"scale": 2, "value": precise(digits)}  # says its scale itself
+    after["f"], semantics["f"] = precise(15), (f"{CONNECT}Decimal", {"scale": "1"})
+    after["n"], semantics["n"] = None, (f"{CONNECT}Decimal", {"scale": "1"})
+    names = [f"c{n}" for n in range(len(DECIMALS))] + [f"v{n}" for n in range(len(DECIMALS))]
+    schema = ", ".join([*(f"{name} DECIMAL(38,2)" for name in names), "f DOUBLE, n DECIMAL(9,1)"])
+    [row] = debezium_changes(
+        topic(spark, message(after, semantics)), schema=schema, **MYSQL
+    ).collect()
+    assert [row[name] for name in names] == [*map(Decimal, DECIMALS)] * 2
+    assert (row.f, row.n) == (1.5, None)
+
+
+# The column's type, its value, the message's Connect schema for it, the unit, and the error.
+REFUSED: list[tuple[str, Any, str | None, str, str]] = [
+    (
+        "TIMESTAMP",
+        1_704_067_200_000_001,
+        None,
+        "millis",
+        r"9999 in millis, and inside in micros, nanos",
+    ),
+    ("TIMESTAMP_NTZ", 1_704_067_200_000_000_001, None, "micros", r"in micros, and inside in nanos"),
+    ("DATE", 1_704_067_200_000, None, "micros", r"in days, and inside in millis, micros, nanos"),
+    ("TIMESTAMP", 10**20, None, "millis", r"in millis, and inside in no other unit"),
+    ("TIMESTAMP", 1, f"{DEBEZIUM}MicroTime", "micros", r"is a io\.debezium\.time\.MicroTime"),
+    ("DATE", 2024, f"{DEBEZIUM}Year", "micros", r"is a io\.debezium\.time\.Year"),
+    ("TIMESTAMP_NTZ", 9_223_372_036_825_200_000, f"{DEBEZIUM}MicroTimestamp", "micros", "infinity"),
+    ("TIMESTAMP_NTZ", 2**63 - 1, f"{DEBEZIUM}NanoTimestamp", "micros", "infinity"),
+    ("DATE", 2_146_033_979, f"{DEBEZIUM}Date", "micros", "infinity"),
+    ("DATE", -622_191_234, f"{CONNECT}Date", "micros", "infinity"),
+    (
+        "TIMESTAMP",
+        "infinity",
+        f"{DEBEZIUM}ZonedTimestamp",
+        "micros",
+        "is no TIMESTAMP",
+    ),
+    ("DECIMAL(9,2)", precise(150), None, "micros", r"decimal\.handling\.mode=string"),
+    ("STRING", precise(150), f"{CONNECT}Decimal", "micros", "the type DECIMAL"),
+    ("BIGINT", precise(150), f"{CONNECT}Decimal", "micros", "the type DECIMAL"),
+    ("DECIMAL(3,2)", "1234.5", None, "micros", "is no DECIMAL"),
+    ("INT", "many", None, "micros", "is no INT"),
+]
+
+
+def test_values_that_cannot_be_meant_are_refused_with_column_and_message(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    for of, value, semantic, unit, problem in REFUSED:
+        text = message(
+            {"id": 1, "at": value}, None if semantic is None else {"at": (semantic, {"scale": "2"})}
+        )
+        rows = debezium_changes(
+            topic(spark, text), schema=f"id INT, at {of}", time_unit=unit, **MYSQL
+        )  # type: ignore[arg-type]
+        named = rf"(?s)of column at.*{problem}.*topic t, partition 3, offset 0"
+        with pytest.raises(PySparkException, match=named):
+            rows.collect()
+    with pytest.raises(SourceError, match=named):
+        deltaweave.apply_changes(spark, path, rows, keys=["id"], **FROM_DEBEZIUM)
+    assert not Table(spark, path).exists()
+
+
+@pytest.mark.parametrize(
+    ("unit", "problem"),
+    [
+        ({"at": "seconds"}, "time_unit is 'seconds'; known are micros, millis, nanos"),
+        ({"id": "micros", "gone": "micros"}, "names id, gone, which is no TIMESTAMP in schema"),
+    ],
+)
+def test_units_are_those_of_columns_that_are_times(
+    spark: SparkSession, unit: Any, problem: str
+) -> None:
+    with pytest.raises(StatementError, match=problem):
+        debezium_changes(topic(spark), schema="id INT, at TIMESTAMP", time_unit=unit, **MYSQL)

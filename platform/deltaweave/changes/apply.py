@@ -73,7 +73,8 @@ def apply_changes(
         sequence_by: SQL expression or Column that orders the events of a key: a number, a time, a
             string, or a struct of these to break ties.
         apply_as_deletes: Condition of events that delete their key's row.
-        apply_as_truncates: Condition of events that delete all rows older than they are.
+        apply_as_truncates: Condition of events that delete all rows older than they are. In
+            histories, such an event is an error.
         ignore_null_updates: Whether nulls in an upsert leave the columns as they are.
         present_columns: Column with the names of the columns that an event sets: an array of
             strings, or null for all. Other columns stay as they are. A null in a named column is
@@ -107,8 +108,6 @@ def apply_changes(
     if problem is not None:
         raise wrong(table, problem)
     keeps_histories = str(stored_as_scd_type) == "2"
-    if keeps_histories and apply_as_truncates is not None:
-        raise wrong(table, "a table of histories is not emptied: apply_as_truncates goes with 1.")
     options = ChangeOptions(
         keys=keys,
         sequence_by=sequence_by,
@@ -129,6 +128,12 @@ def apply_changes(
     )
     events = read_events(rows, shape, table=target)
     try:
+        if keeps_histories and events.truncated is not None:
+            raise wrong(
+                table,
+                "an event empties the table, and a table of histories is not emptied.",
+                "Delete the rows of its keys by events, and leave this event out.",
+            )
         columns_beside = history_columns if keeps_histories else current_row_columns
         schema = schema_of(events, columns_beside(events))
         properties = {"delta.enableDeletionVectors": "true", **needed_properties(schema)}

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, IntegralType, StringType, StructType
+from pyspark.sql.types import DateType, IntegralType, StringType, StructField, StructType
 
 from deltaweave.changes.debezium.placeholders import Placeholder
 from deltaweave.changes.debezium.values import TIMES, TextValue, TimeUnit
+from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 
 # Columns for the parts of an envelope, with names that no topic uses.
@@ -24,6 +25,18 @@ _BEFORE, _AFTER = "_cdc_envelope_before", "_cdc_envelope_after"
 _SENT, _TYPES = "_cdc_envelope_sent", "_cdc_envelope_types"
 
 _PARTS = "before map<string,string>, after map<string,string>, op string, source map<string,string>"
+# Parts of messages about transactions, schemas and heartbeats, which have no rows.
+_NO_COLUMNS = {
+    "before",
+    "after",
+    "source",
+    "op",
+    "ts_ms",
+    "ts_us",
+    "ts_ns",
+    "transaction",
+    "status",
+}
 # What the Connect schema of an envelope says of `before` and `after`.
 _SCHEMA = (
     "struct<fields: array<struct<field: string, fields: array<struct<"
@@ -78,9 +91,8 @@ def rows_of_json(
     units: Mapping[str, TimeUnit],
 ) -> ChangedRows:
     """Return the rows of envelopes that are JSON text."""
-    rows = _parsed(messages)
-    named = F.map_filter(_ROW, lambda name, _: name.isin(wanted.names))
-    rows = rows.withColumn(_SENT, placeholder.without(named, messages.place))
+    rows = _parsed(messages, wanted)
+    rows = rows.withColumn(_SENT, placeholder.without(F.col(_ROW), messages.place))
     columns, missing = [], {}
     for field in wanted:
         missing[field.name] = ~F.coalesce(F.map_contains_key(_SENT, field.name), F.lit(False))
@@ -105,6 +117,7 @@ def rows_of_structs(
 ) -> ChangedRows:
     """Return the rows of envelopes that a decoder made of Avro or Protobuf."""
     envelope = column(messages.value)
+    _check_is_envelope(messages)
     rows = messages.frame.where(envelope.isNotNull()).select(
         *map(column, messages.frame.columns),
         envelope["op"].alias(OPERATION),
@@ -113,33 +126,60 @@ def rows_of_structs(
     )
     held = rows.schema[_ROW].dataType
     assert isinstance(held, StructType)
+    folded = {name.lower(): name for name in held.names}
+    names = {n: n if n in held.names else folded.get(n.lower()) for n in wanted.names}
+    found = {name: held[of] for name, of in names.items() if of is not None}
+    _check_has(wanted, found, held)
     texts = {}
-    for field in wanted:
-        if field.name in held.names:
-            text = placeholder.text_of(F.col(_ROW)[field.name], held[field.name].dataType)
-            texts[field.name] = F.lit("") if text is None else text
+    for name, of in found.items():
+        text = placeholder.text_of(F.col(_ROW)[of.name], of.dataType)
+        texts[name] = F.lit("") if text is None else text
     by_name = F.create_map(*[part for name, text in texts.items() for part in (F.lit(name), text)])
     rows = rows.withColumn(_SENT, placeholder.without(by_name, messages.place))
     columns, missing = [], {}
     for field in wanted:
-        is_sent = F.lit(False)
-        value = F.lit(None)
-        if field.name in texts:
-            is_sent = F.map_contains_key(_SENT, field.name)
-            value = F.when(is_sent, F.col(_ROW)[field.name])
-            is_text = isinstance(held[field.name].dataType, (IntegralType, StringType))
-            if is_text and isinstance(field.dataType, (DateType, *TIMES)):
-                text, no_schema = value.cast("string"), F.lit(None).cast("string")
-                value = TextValue(
-                    field.name, text, messages.place, units[field.name], no_schema, F.lit(None)
-                ).as_type(field.dataType)
+        of = found[field.name]
+        is_sent = F.map_contains_key(_SENT, field.name)
+        value = F.when(is_sent, F.col(_ROW)[of.name])
+        is_text = isinstance(of.dataType, (IntegralType, StringType))
+        if is_text and isinstance(field.dataType, (DateType, *TIMES)):
+            text, no_schema = value.cast("string"), F.lit(None).cast("string")
+            value = TextValue(
+                field.name, text, messages.place, units[field.name], no_schema, F.lit(None)
+            ).as_type(field.dataType)
         missing[field.name] = ~is_sent
         columns.append(value.cast(field.dataType).alias(field.name))
     return ChangedRows(rows, columns, missing)
 
 
-def _parsed(messages: Messages) -> DataFrame:
-    """The messages with the parts of their envelopes."""
+def _check_is_envelope(messages: Messages) -> None:
+    value = messages.frame.schema[messages.value].dataType
+    assert isinstance(value, StructType)
+    lacking = [part for part in ("before", "after", "op", "source") if part not in value.names]
+    if lacking:
+        raise StatementError(
+            f"{messages.value} is no envelope: it lacks {', '.join(lacking)}.",
+            operation="reading changes",
+            hint="Flattened rows lack the position in the log: remove the transform "
+            "ExtractNewRecordState from the connector.",
+        )
+
+
+def _check_has(wanted: StructType, found: Mapping[str, StructField], held: StructType) -> None:
+    lacking = [name for name in wanted.names if name not in found]
+    if lacking:
+        raise StatementError(
+            f"no message has the column {', '.join(lacking)}.",
+            operation="reading changes",
+            hint=f"Leave it out of schema. Messages have {', '.join(held.names)}.",
+        )
+
+
+def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
+    """The envelopes among the messages, with their parts.
+
+    Evaluating them is an error if a message is a flattened row instead.
+    """
     text = column(messages.value).cast("string")
     # Kafka Connect may send `schema` and `payload`.
     parsed = F.from_json(
@@ -153,10 +193,49 @@ def _parsed(messages: Messages) -> DataFrame:
             F.coalesce(column(_ENVELOPE, part), column(_ENVELOPE, "payload", part)).alias(name)
             for part, name in parts.items()
         ],
-        _types_by_column().alias(_TYPES),
+        _named_as(wanted, _types_by_column()).alias(_TYPES),
+    )
+    is_envelope = F.when(F.col(OPERATION).isNotNull(), True).otherwise(
+        ~_is_flattened(text, wanted) | _refused_as_flattened(messages.place)
     )
     row = F.when(F.col(OPERATION) == "d", F.col(_BEFORE)).otherwise(F.col(_AFTER))
-    return rows.withColumn(_ROW, row)
+    return rows.where(is_envelope).withColumn(_ROW, _named_as(wanted, row))
+
+
+def _named_as(wanted: StructType, row: Column) -> Column:
+    """A row's entries of the wanted columns, by their names in any case."""
+    names = F.create_map(*[F.lit(part) for name in wanted.names for part in (name.lower(), name)])
+
+    def is_wanted(name: Column, _: Column) -> Column:
+        folded = F.try_element_at(names, F.lower(name))
+        # A column of exactly that name goes before others.
+        return folded.isNotNull() & ((folded == name) | ~F.map_contains_key(row, folded))
+
+    return F.transform_keys(
+        F.map_filter(row, is_wanted), lambda name, _: F.try_element_at(names, F.lower(name))
+    )
+
+
+def _is_flattened(text: Column, wanted: StructType) -> Column:
+    """Whether a message that is no envelope has columns of the table, or marks of a change."""
+    whole = F.coalesce(F.get_json_object(text, "$.payload"), text)
+    keys = F.transform(F.json_object_keys(whole), F.lower)
+    columns = {name.lower() for name in wanted.names} - _NO_COLUMNS
+    marks = [F.lit(name) for name in sorted({*columns, "__op", "__deleted"})]
+    is_of_transaction = F.array_contains(keys, "event_count")
+    return F.coalesce(F.arrays_overlap(keys, F.array(*marks)) & ~is_of_transaction, F.lit(False))
+
+
+def _refused_as_flattened(place: Column) -> Column:
+    problem = F.concat(
+        F.lit("the message at "),
+        place,
+        F.lit(
+            " is no envelope but a flattened row (ExtractNewRecordState), which lacks the position "
+            "in the log: remove that transform from the connector."
+        ),
+    )
+    return F.raise_error(problem).cast("boolean")
 
 
 def _types_by_column() -> Column:

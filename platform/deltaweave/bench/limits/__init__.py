@@ -5,6 +5,7 @@
 - `wide_statements`: many clauses, many columns.
 - `many_files`: a log of many files, many partitions.
 - `many_rows`: a large source, many pairs, a large target.
+- `decoded_bytes`: text that repeats, long keys, files whose first rows are small.
 - `measure`: writes a limit's table and starts its merge.
 - `measured_merge`: the program that merges in a separate process.
 - `memory`: memory of processes, from /proc and from logs of garbage collections.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from deltaweave.bench.limits.decoded_bytes import late_bytes, repeated_text, wide_keys
 from deltaweave.bench.limits.limit import Limit
 from deltaweave.bench.limits.many_files import many_add_files, many_partitions
 from deltaweave.bench.limits.many_rows import large_source, many_pairs, many_rows
@@ -16,6 +17,9 @@ LIMITS = (
     Limit("partitions", "partitions, all touched", 10_000, 2, many_partitions),
     Limit("source", "MiB of source, executor of 1,024 MiB", 2_048, 1, large_source),
     Limit("pairs", "pairs of matching rows", 100_000_000, 1_000, many_pairs),
+    Limit("repeated_text", "MiB of text that repeats, in one file", 2_304, 1, repeated_text),
+    Limit("wide_keys", "keys of 3,000 characters", 400_000, 4, wide_keys),
+    Limit("late_bytes", "MiB of text after rows without", 4_096, 1, late_bytes),
     Limit("rows", "rows of a target", 50_000_000, 1_000, many_rows),
 )
 

@@ -28,8 +28,8 @@ from deltaweave.engine.find.driver_scan import (
     FILE_NUMBER,
     ROW_INDEX,
     KeyScan,
+    with_codes,
     with_keys_of_log,
-    with_values,
 )
 from deltaweave.engine.find.driver_size import Held, most_on_driver
 from deltaweave.engine.find.numbered_keys import NumberedKeys
@@ -103,13 +103,18 @@ def matches_on_driver(
     keys = keys_of_source(source, columns)
     texts = candidates.rows["partition"].to_pylist()
     partitions = [partitioned_by.of_file(text) for text in texts]
+    of_log = _of_log(columns, partitions)
     stored = [column for column in columns if not column.is_of_partition]
+    if numbered:
+        narrow = _lookup(keys, of_log)
+    else:
+        keys, narrow = _coded(keys, columns, of_log)
     scan = KeyScan(
         storage,
         locations,
         new_calendar,
         stored,
-        _narrowing(keys, stored, _of_log(columns, partitions), numbered=numbered),
+        narrow,
         Held(limits.MAX_POSSIBLE_BYTES_ON_DRIVER, "the rows that have keys of the source"),
     )
     found, row_counts = _read(scan, master)
@@ -145,21 +150,33 @@ def name_of(location: str) -> str:
     return quote(location, safe="/:")
 
 
-def _narrowing(
-    keys: pyarrow.Table,
-    stored: Sequence[KeyColumn],
-    of_log: Mapping[str, pyarrow.ChunkedArray],
-    *,
-    numbered: bool,
+def _lookup(
+    keys: pyarrow.Table, of_log: Mapping[str, pyarrow.ChunkedArray]
 ) -> Callable[[pyarrow.Table], pyarrow.Table]:
-    """What is kept of rows that were read: those that match or, unless `numbered`, that may."""
-    if numbered:
-        lookup = NumberedKeys.of(keys)
-        if lookup is None:
-            raise NotRewritableError("the keys are no whole numbers, or of too wide a range")
-        return lambda rows: lookup.found_in(with_keys_of_log(of_log, rows))
-    values = {column.name: keys[column.name].unique() for column in stored}
-    return lambda rows: with_keys_of_log(of_log, with_values(values, rows))
+    """Return a function that keeps the rows that match, of rows that were read."""
+    lookup = NumberedKeys.of(keys)
+    if lookup is None:
+        raise NotRewritableError("the keys are no whole numbers, or of too wide a range")
+    return lambda rows: lookup.found_in(with_keys_of_log(of_log, rows))
+
+
+def _coded(
+    keys: pyarrow.Table,
+    columns: Sequence[KeyColumn],
+    of_log: Mapping[str, pyarrow.ChunkedArray],
+) -> tuple[pyarrow.Table, Callable[[pyarrow.Table], pyarrow.Table]]:
+    """Return the keys as codes, and a function that keeps the rows that may match, with codes."""
+    import pyarrow.compute as pc
+
+    values = {column.name: keys[column.name].unique() for column in columns}
+    in_files = {c.name: values[c.name] for c in columns if not c.is_of_partition}
+    coded = {
+        name: pc.index_in(of_files, value_set=values[name]) if name in values else of_files
+        for name, of_files in of_log.items()
+    }
+    return with_codes(values, keys), lambda rows: with_keys_of_log(
+        coded, with_codes(in_files, rows)
+    )
 
 
 def _read(scan: KeyScan, master: str) -> tuple[pyarrow.Table, list[int]]:

@@ -135,12 +135,17 @@ class KeyScan:
         return rows
 
 
-def with_values(of_source: Mapping[str, pyarrow.Array], rows: pyarrow.Table) -> pyarrow.Table:
-    """The rows of which each of these columns has one of the source's values."""
+def with_codes(of_source: Mapping[str, pyarrow.Array], rows: pyarrow.Table) -> pyarrow.Table:
+    """Replace values by their places among the source's; rows with others are left out.
+
+    Long keys are then neither held nor copied for each pair.
+    """
     import pyarrow.compute as pc
 
     for name, values in of_source.items():  # each leaves fewer rows to look at
-        rows = rows.filter(pc.is_in(rows[name], value_set=values))
+        codes = pc.index_in(rows[name], value_set=values)
+        rows = rows.set_column(rows.column_names.index(name), name, codes)
+        rows = rows.filter(pc.is_valid(codes))
     return rows
 
 

@@ -18,13 +18,9 @@ from deltaweave.engine.tasks.bloom_filters import (
     holders_of,
 )
 from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
+from deltaweave.engine.tasks.file_tasks import REWRITTEN_SCHEMA, in_batches, in_whole, rewriter
 from deltaweave.engine.tasks.floating_bounds import BOUNDED_SCHEMA, OWN_NAME, bounded_files
-from deltaweave.engine.tasks.parquet_rewrite import (
-    REWRITTEN_SCHEMA,
-    as_stored,
-    rewrite_rows,
-    rewriter,
-)
+from deltaweave.engine.tasks.parquet_rewrite import as_stored, rewrite_rows
 from deltaweave.engine.tasks.storage import Disk, ObjectStore, Storage, location_of
 from deltaweave.engine.tasks.stored_rows import all_rows, rows_at
 from deltaweave.engine.tasks.table_format import (
@@ -58,6 +54,8 @@ __all__ = [
     "filters_of",
     "holders_of",
     "images",
+    "in_batches",
+    "in_whole",
     "location_of",
     "read_batches",
     "rewrite_rows",

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 BATCH_BYTES = 16 << 20
 # Maximum rows of a batch: more are not read faster.
 BATCH_ROWS = 32_768
-# Maximum rows of a batch if nothing bounds the length of a value: each may repeat the one before.
-_ROWS_OF_ANY_LENGTH = 512
+# Values that repeat the start of the value before are as long as all that their column stores, at
+# most. Maximum bytes and rows of a batch of such, and the rows below which Spark reads them faster.
+_BYTES_OF_REPEATED_STARTS = 64 << 20
+_MAX_ROWS_OF_REPEATED_STARTS = 512
+_MIN_ROWS_OF_REPEATED_STARTS = 16
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _WIDTH_OF_DECIMALS = 16
@@ -50,7 +53,8 @@ def read_batches(
         groups: The row groups; None reads all.
 
     Raises:
-        NotRewritableError: A few rows may hold most of many decoded items.
+        NotRewritableError: A few rows may hold most of many decoded items, or values may be so
+            long that batches would have a few rows each.
     """
     for group in range(file.num_row_groups) if groups is None else groups:
         size = _rows_at_once(storage, location, file, names, group)
@@ -88,8 +92,19 @@ def _rows_at_once(
             # Of values that are stored one by one, their sum is known.
             width += column.total_uncompressed_size / num_rows
             width += longest.get(column.path_in_schema, 0) * per_row
-    most = _ROWS_OF_ANY_LENGTH if any(map(_is_of_any_length, texts)) else BATCH_ROWS
+    most = min([BATCH_ROWS, *(_rows_of(c) for c in texts if _repeats_starts(c))])
     return max(1, min(most, int(BATCH_BYTES / max(width, 1))))
+
+
+def _rows_of(column: pyarrow.parquet.ColumnChunkMetaData) -> int:
+    """Return how many rows fit a batch if each value has all bytes that its column stores."""
+    rows = _BYTES_OF_REPEATED_STARTS // column.total_uncompressed_size
+    if rows < _MIN_ROWS_OF_REPEATED_STARTS:
+        raise NotRewritableError(
+            f"column {column.path_in_schema!r} stores values by what differs from the value "
+            f"before, so that each may have {column.total_uncompressed_size:,} bytes"
+        )
+    return int(min(rows, _MAX_ROWS_OF_REPEATED_STARTS))
 
 
 def _check_even(column: pyarrow.parquet.ColumnChunkMetaData, num_rows: int, longest: int) -> None:
@@ -121,7 +136,7 @@ def _is_small(column: pyarrow.parquet.ColumnChunkMetaData) -> bool:
     return bool(column.num_values * column.total_uncompressed_size <= BATCH_BYTES)
 
 
-def _is_of_any_length(column: pyarrow.parquet.ColumnChunkMetaData) -> bool:
+def _repeats_starts(column: pyarrow.parquet.ColumnChunkMetaData) -> bool:
     """Whether values are stored as what differs from the value before."""
     return "DELTA_BYTE_ARRAY" in column.encodings and not _is_small(column)
 

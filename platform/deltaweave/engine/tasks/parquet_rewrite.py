@@ -2,13 +2,14 @@
 
 A task on an executor runs this. It needs only pyarrow. The old rows are read and changed in small
 batches, and written in row groups that are bounded by their bytes in memory (see row_groups). A
-task holds the changed rows of its file, a batch, and the rows of one new row group.
+task holds the changed rows of its file, which are bounded, too, a batch, and the rows of one new
+row group.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
 from deltaweave.engine.tasks.file_statistics import Statistics
 from deltaweave.engine.tasks.reader_contract import leaves, with_dictionary
 from deltaweave.engine.tasks.row_groups import RowGroups
-from deltaweave.engine.tasks.storage import deleted_on_error, location_of
+from deltaweave.engine.tasks.storage import deleted_on_error
 from deltaweave.engine.tasks.stored_rows import (
     FirstRow,
     batches_of_group,
@@ -35,12 +36,6 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
 
-REWRITTEN_SCHEMA = (
-    "file string, name string, size bigint, stats string, "
-    "change_file string, change_file_size bigint, refused string, failed string"
-)
-"""What a task returns for each file; if it was refused, or rewriting it failed, Spark must."""
-
 
 @dataclass(frozen=True)
 class Rewritten:
@@ -54,53 +49,6 @@ class Rewritten:
 
     file: tuple[str, int, str] | None
     change_file: tuple[str, int] | None = None
-
-
-def rewriter(
-    table: TableFormat,
-    files: Sequence[str],
-    with_vectors: frozenset[str],
-    first_rows: Mapping[str, FirstRow],
-) -> Callable[[tuple[Any, ...], pyarrow.Table], pyarrow.Table]:
-    """The function for `applyInArrow`: the changed rows of one file in, one row about it out.
-
-    The file's number comes first, then what `rewrite_file` takes.
-
-    Args:
-        table: How to write.
-        files: The files, in the order of their numbers (see `location_of`). A name in each row
-            would be most of what tasks get.
-        with_vectors: Locations of files in which rows are marked as deleted, which Spark rewrites.
-        first_rows: Those of the files by their locations, if the table tracks rows.
-    """
-
-    def rewrite(key: tuple[Any, ...], changes: pyarrow.Table) -> pyarrow.Table:
-        import pyarrow as pa
-
-        file = files[key[0].as_py()]
-        done, refused, failed = Rewritten(None), None, None
-        try:
-            location = location_of(file)
-            if location in with_vectors:
-                raise NotRewritableError("rows in it are marked deleted")
-            if table.tracking is not None and location not in first_rows:
-                raise NotRewritableError("its rows have no ids yet")
-            first_row = first_rows.get(location)
-            done = rewrite_file(location, changes.remove_column(0), table, first_row)
-        except NotRewritableError as error:
-            refused = str(error)
-        except Exception as error:  # of pyarrow, the file system, a store; nothing is left of it
-            failed = f"{type(error).__name__}: {error}"
-        of_files = [*(done.file or [None] * 3), *(done.change_file or [None] * 2)]
-        values = [file, *of_files, refused, failed]
-        text, number = pa.string(), pa.int64()
-        types = [text, text, number, text, text, number, text, text]
-        return pa.table(
-            [pa.array([value], kind) for value, kind in zip(values, types, strict=True)],
-            names=[each.split()[0] for each in REWRITTEN_SCHEMA.split(", ")],
-        )
-
-    return rewrite
 
 
 def rewrite_file(

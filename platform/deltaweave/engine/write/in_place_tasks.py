@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.util import PythonEvalType
 
 from deltaweave.delta.commit import Transaction
 from deltaweave.delta.jvm import translated
@@ -14,8 +15,10 @@ from deltaweave.delta.log import FileList, file_versions
 from deltaweave.engine import limits
 from deltaweave.engine.columns import NUMBER
 from deltaweave.engine.executor_python import found_without_pyarrow
-from deltaweave.engine.tasks import REWRITTEN_SCHEMA, TableFormat, rewriter
+from deltaweave.engine.tasks import REWRITTEN_SCHEMA, TableFormat, in_batches, in_whole, rewriter
 from deltaweave.errors import MergeFailedError
+
+_GROUPS_COME_IN_BATCHES = hasattr(PythonEvalType, "SQL_GROUPED_MAP_ARROW_ITER_UDF")  # Spark 4.1
 
 
 def results_of_tasks(
@@ -36,7 +39,8 @@ def results_of_tasks(
     """
     with_vectors = frozenset(row["location"] for row in files.rows.to_pylist() if row["has_vector"])
     first_rows = {} if table.tracking is None else _first_rows(files)
-    task = rewriter(table, names, with_vectors, first_rows)
+    rewrite = rewriter(table, names, with_vectors, first_rows)
+    task = in_batches(rewrite) if _GROUPS_COME_IN_BATCHES else in_whole(rewrite)
     rewritten = (
         _in_tasks(changes, _num_tasks(transaction, files))
         .groupBy(NUMBER)

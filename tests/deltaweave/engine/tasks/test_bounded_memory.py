@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,23 @@ def test_rows_are_refused_before_they_exceed_a_bound(tmp_path: Path, name: str) 
         with pytest.raises(NotRewritableError, match="bytes"):
             rows_at(location, np.arange(ROWS), table, 4 * MIB)
     assert pool.max_memory() < MOST
+
+
+# 100 rows that repeat all of the value before, which the file stores once: 5 and 30 MB in memory.
+@pytest.mark.parametrize(("length", "is_read"), [(50_000, True), (300_000, False)])
+def test_values_that_repeat_long_starts_are_read_few_at_once_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, is_read: bool
+) -> None:
+    monkeypatch.setattr(batches, "_BYTES_OF_REPEATED_STARTS", MIB)
+    rows = pa.table({"v": ["x" * length] * 100})
+    encoded = {"use_dictionary": False, "column_encoding": {"v": "DELTA_BYTE_ARRAY"}}
+    pq.write_table(rows, tmp_path / "old.parquet", **encoded)
+    location = f"file:{tmp_path}/old.parquet"
+    refused = nullcontext() if is_read else pytest.raises(NotRewritableError, match="the value")
+    with held() as pool, Disk().opened(location) as file, refused:
+        read = [batch.num_rows for batch in batches.read_batches(Disk(), location, file, ["v"])]
+        assert sum(read) == 100
+    assert pool.max_memory() < 4 * MIB
 
 
 @pytest.mark.parametrize(

@@ -79,9 +79,13 @@ def test_rows_are_found_at_their_places_in_files_of_several_row_groups(
 
 
 # Rows of which each key is one of the source's: (1, 2) too, though no source row has both.
-# With its places, each takes less than 50 bytes.
+# With its places, each takes less than 50 bytes, however long its keys are.
 @pytest.mark.parametrize(("most", "is_done"), [(150, True), (50, False)])
-@pytest.mark.parametrize("partition_by", [[], ["region", "k"]], ids=["", "keys_of_partitions"])
+@pytest.mark.parametrize(
+    ("partition_by", "ending"),
+    [([], "x" * 1_000), (["region", "k"], "")],
+    ids=["long_keys", "keys_of_partitions"],
+)
 def test_too_many_rows_with_keys_of_the_source_are_left_to_spark(
     spark: SparkSession,
     tmp_path: Path,
@@ -90,15 +94,17 @@ def test_too_many_rows_with_keys_of_the_source_are_left_to_spark(
     most: int,
     is_done: bool,
     partition_by: list[str],
+    ending: str,
 ) -> None:
     monkeypatch.setattr(limits, "MAX_POSSIBLE_BYTES_ON_DRIVER", most)
     path = str(tmp_path / "table")
-    rows: Rows = [("DE", 1, 0), ("FR", 2, 0), ("DE", 2, 0), ("IT", 2, 0)]
+    de, fr, it = (region + ending for region in ("DE", "FR", "IT"))
+    rows: Rows = [(de, 1, 0), (fr, 2, 0), (de, 2, 0), (it, 2, 0)]
     write_table(spark, path, rows, SCHEMA, partition_by=partition_by)
-    source: Rows = [("DE", 1, 9), ("FR", 2, 9)]
+    source: Rows = [(de, 1, 9), (fr, 2, 9)]
     upsert(Table(spark, path), source, "t.region = s.region AND t.k = s.k")
     assert bool(on_driver) == is_done
-    assert rows_of(Table(spark, path)) == [("DE", 1, 9), ("DE", 2, 0), ("FR", 2, 9), ("IT", 2, 0)]
+    assert rows_of(Table(spark, path)) == [(de, 1, 9), (de, 2, 0), (fr, 2, 9), (it, 2, 0)]
 
 
 @pytest.mark.parametrize(

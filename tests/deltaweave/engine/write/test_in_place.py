@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import venv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 import deltaweave
 from deltaweave import Table, errors
 from deltaweave.engine import limits
-from deltaweave.engine.tasks import Disk, parquet_rewrite
+from deltaweave.engine.tasks import Disk, TableFormat, file_tasks
 from deltaweave.engine.tasks.stored_rows import batches_of_group
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
 from deltaweave.tested_releases import installed_pair, line
@@ -100,6 +100,44 @@ def test_one_source_column_may_give_two_columns(spark: SparkSession, tmp_path: P
     )
     assert result.strategy == "copy-in-place"
     assert sorted(map(tuple, Table(spark, path).read().collect())) == [(1, 0, 0), (2, 7, 7)]
+
+
+# 3 rows of a file change, of some 1,000 bytes each.
+@pytest.mark.parametrize(("most", "strategy"), [(9_000, "in-place"), (2_000, "on-write")])
+def test_too_many_bytes_of_changed_rows_are_left_to_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, strategy: str
+) -> None:
+    monkeypatch.setattr(file_tasks, "MAX_CHANGED_BYTES", most)
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(k, "old") for k in range(5)], "k INT, v STRING")
+    source = spark.range(3).selectExpr("INT(id) AS k", "repeat('x', 1000) AS v")
+    with configured(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"}):
+        result = Table(spark, path).merge(source, "t.k = s.k").when_matched_update_all().execute()
+    assert result.strategy == f"copy-{strategy}"
+    rows = sorted(map(tuple, Table(spark, path).read().collect()))
+    assert rows == [*[(k, "x" * 1000) for k in range(3)], (3, "old"), (4, "old")]
+
+
+def test_changed_rows_that_are_too_many_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = pa.record_batch({"file": [0] * 100, "index": range(100)})
+    monkeypatch.setattr(file_tasks, "MAX_CHANGED_BYTES", 3 * batch.nbytes)
+    read = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(10):
+            read.append(number)
+            yield batch
+
+    schema = json.dumps({"type": "struct", "fields": []})
+    table = TableFormat(
+        pa.schema([]), "snappy", ".parquet", schema, 32, "4.2.0", new_calendar=True, storage=Disk()
+    )
+    rewrite = file_tasks.rewriter(table, ["x"], frozenset(), {})
+    [done] = rewrite((pa.scalar(0),), batches()).to_pylist()
+    assert "changed rows" in done["refused"]
+    assert read == [0, 1, 2, 3]  # the fourth exceeds the bound
+    assert len(list(file_tasks.in_batches(rewrite)((pa.scalar(0),), batches()))) == 1
+    assert read[4:] == list(range(10))  # Spark sends them all
 
 
 def test_arrays_that_are_declared_without_nulls_take_arrays_of_the_source(
@@ -658,7 +696,7 @@ def test_a_task_reports_why_it_could_not_write_a_file(
     table = pa.table({"k": pa.array([1, 2], pa.int32())})
     pq.write_table(table, tmp_path / "old.parquet")
     schema = json.dumps({"type": "struct", "fields": []})
-    written = parquet_rewrite.TableFormat(
+    written = TableFormat(
         table.schema, "snappy", ".parquet", schema, 32, "4.2.0", new_calendar=True, storage=Disk()
     )
     changes = pa.table(
@@ -672,8 +710,8 @@ def test_a_task_reports_why_it_could_not_write_a_file(
     )
     with (tmp_path / "old.parquet").open("rb") as opened:
         path = f"/dev/fd/{opened.fileno()}"  # a directory in which nobody can make a file
-        task = parquet_rewrite.rewriter(written, [path], frozenset(), {})
-        [done] = task((pa.scalar(0),), changes).to_pylist()
+        task = file_tasks.rewriter(written, [path], frozenset(), {})
+        [done] = task((pa.scalar(0),), changes.to_batches()).to_pylist()
     assert (done["file"], done["name"], done["refused"]) == (path, None, None)
     assert done["failed"].startswith(("FileNotFoundError: ", "NotADirectoryError: "))
 

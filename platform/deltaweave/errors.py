@@ -15,6 +15,7 @@ DeltaweaveError
 ├── ConstraintViolationError     Terminal   a changed row breaks a constraint of the target
 ├── SchemaChangedError           Transient  the target's schema changed after resolving
 ├── CommitConflictError          Transient  another writer's commit won
+│   └── TableReplacedError       Transient  the table was deleted, and perhaps created again
 ├── TableLockedError             Transient  another commit held the table's lock for too long
 ├── LockFileError                Terminal   the table's lock file cannot be used
 ├── OutOfOrderError              Terminal   partitions would be merged in the wrong order
@@ -209,6 +210,20 @@ class SchemaChangedError(DeltaweaveError, Transient):
 
 class CommitConflictError(DeltaweaveError, Transient):
     """Another writer committed a change that this merge should have seen."""
+
+
+class TableReplacedError(CommitConflictError):
+    """The table's directory was deleted, and perhaps created again, since it was read."""
+
+    def __init__(self, *, table: str, operation: str, version: int) -> None:
+        super().__init__(
+            "the table was deleted, or deleted and created again, since it was read.",
+            table=table,
+            operation=operation,
+            version=version,
+            state="Nothing was committed: a table that was created again is as it was.",
+            hint="If the table is there, run it again: it then reads the new table.",
+        )
 
 
 class TableLockedError(DeltaweaveError, Transient):

@@ -15,7 +15,7 @@ from deltaweave.engine.report import MergeMetrics, merge_metrics
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.terms import Terms
 from deltaweave.engine.write import Changes
-from deltaweave.errors import CommitConflictError
+from deltaweave.errors import CommitConflictError, TableReplacedError
 from deltaweave.retries import wait_after_losses
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ def commit_changes(
     """Commit the changes, unless nothing changed and there is no mark to keep.
 
     Raises:
+        TableReplacedError: The table's directory was deleted, and perhaps created again.
         CommitConflictError: Other commits won; `attempts` says whether the merge may be done again.
     """
     has_changes = len(changes.touched) or metrics.num_target_files_added
@@ -64,6 +65,8 @@ def commit_changes(
             try:
                 done = _committed(tried, metrics, terms, lock)
                 return Commit(tried.transaction, tried.changes, metrics, done)
+            except TableReplacedError:
+                raise
             except CommitConflictError as conflict:
                 with letting_go("files that were written again"):
                     transaction.own_files.delete(written_by_one(tried.changes, changes))

@@ -9,6 +9,8 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
+import deltalake
+import pyarrow
 import pytest
 from pyspark.sql import SparkSession
 
@@ -328,6 +330,53 @@ def test_a_statement_is_not_run_on_columns_or_a_table_that_it_was_not_resolved_a
     assert [row.asDict() for row in Table(spark, path).read().where("k = 1").collect()] == [
         {"k": 1, "a": 100, "b": 200}
     ]
+
+
+def created_again(path: str, versions: int) -> None:
+    """Delete a table's directory, and let another process create a table there."""
+    shutil.rmtree(path)
+    for version in range(versions):
+        rows = pyarrow.table({"k": pyarrow.array([100 + version], "int32")})
+        deltalake.write_deltalake(path, rows, mode="append")
+
+
+# A table of three versions is read. Then, how many versions the new table has.
+@pytest.mark.parametrize("versions", [0, 1, 5, pytest.param(3, marks=pytest.mark.minutes)])
+@pytest.mark.parametrize(
+    "when", ["before_the_commit", pytest.param("before_rows_are_found", marks=pytest.mark.minutes)]
+)
+def test_nothing_is_committed_to_a_table_that_was_deleted_or_created_again_meanwhile(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    overtaken: Callable[..., None],
+    versions: int,
+    when: str,
+) -> None:
+    path = str(tmp_path / "replaced")
+    more = [f"INSERT INTO {{target}} VALUES ({k})" for k in (3, 4)]
+    write_table(spark, path, [(1,), (2,)], "k INT", setup=more)
+    if when == "before_the_commit":
+        overtaken(lambda: created_again(path, versions))
+    else:
+        write = run.write_changes
+
+        def write_later(*arguments: Any) -> Any:
+            created_again(path, versions)
+            return write(*arguments)
+
+        monkeypatch.setattr(run, "write_changes", write_later)
+    merge = Table(spark, path).merge(frame(spark, [(1,), (9,)], "k INT"), on="t.k = s.k")
+    with pytest.raises(errors.TableReplacedError) as raised:
+        merge.when_matched_delete().when_not_matched_insert_all().execute()
+    assert (raised.value.table, raised.value.version) == (path, 2)
+    if versions:
+        of_new_table = deltalake.DeltaTable(path)
+        assert of_new_table.version() == versions - 1
+        left = sorted(of_new_table.to_pyarrow_table()["k"].to_pylist())
+        assert left == list(range(100, 100 + versions))
+    else:
+        assert not list(Path(path).glob("_delta_log/*.json"))
 
 
 @pytest.mark.minutes

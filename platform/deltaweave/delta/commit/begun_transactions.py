@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit.replaced_tables import replacement_shown
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.delta.jvm import JavaObject, translated
 from deltaweave.delta.log import TableSnapshot
@@ -22,6 +23,9 @@ def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
 
     While it is active, a source that reads the target too (a self-merge) reads the same version,
     and Delta registers its reads.
+
+    Raises:
+        TableReplacedError: The block failed, and the table's directory was deleted meanwhile.
     """
     view = jvm_.jvm(merge.spark)
     log = merge.target_log
@@ -30,7 +34,8 @@ def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
     # The same commit raises the high-water marks of identity columns.
     transaction.setTrackHighWaterMarks(merge.node.trackHighWaterMarks())
     begun = Transaction(merge, log, transaction)
-    with begun.active(), begun.own_files.deleted_unless_committed():
+    shown = replacement_shown(log, transaction, table=merge.table, operation="MERGE")
+    with begun.active(), begun.own_files.deleted_unless_committed(), shown:
         yield begun
 
 

@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from deltaweave.delta.commit.local_disk import TableLock
+from deltaweave.delta.commit.replaced_tables import check_not_replaced
 from deltaweave.delta.jvm import JavaObject, said_by, started, translated
 from deltaweave.delta.log import commit_file, data_path
 from deltaweave.errors import CommitStateUnknownError
@@ -63,6 +64,7 @@ def committed(
 
     Raises:
         CommitConflictError: Another commit changed what the transaction read.
+        TableReplacedError: The table's directory was deleted, and perhaps created again.
         TableLockedError: Another commit held the table's lock for too long.
         CommitStateUnknownError: The commit failed, and the log cannot be read.
         DeltaweaveError: Anything else that kept it from being committed.
@@ -75,6 +77,7 @@ def committed(
     try:
         # An interrupt ends the wait for the lock: nothing is committed yet.
         lock.take()
+        check_not_replaced(log, transaction, table=table, operation=operation)
         _, future = started(spark, lambda: commit() if permit.get() else None)
         # By the commit's thread: this one may be interrupted before the commit ends.
         future.add_done_callback(lambda _: lock.release())

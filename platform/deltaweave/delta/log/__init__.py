@@ -33,6 +33,7 @@ from deltaweave.delta.log.file_layout import FileLayout
 from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.log.file_paths import (
     commit_file,
+    commit_name,
     decoded,
     decoded_location,
     is_spelled_as_it_is,
@@ -65,6 +66,7 @@ __all__ = [
     "at_version",
     "bounds",
     "commit_file",
+    "commit_name",
     "data_path",
     "decoded",
     "decoded_location",

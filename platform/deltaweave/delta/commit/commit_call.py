@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from deltaweave.delta.commit.local_disk import TableLock
 from deltaweave.delta.commit.replaced_tables import check_not_replaced
 from deltaweave.delta.jvm import JavaObject, said_by, started, translated
-from deltaweave.delta.log import commit_file, data_path
+from deltaweave.delta.log import TableSnapshot, commit_file, data_path
 from deltaweave.errors import CommitStateUnknownError
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def committed(
     table: str,
     operation: str = "MERGE",
     held: TableLock | None = None,
+    read: TableSnapshot | None = None,
 ) -> Committed:
     """Commit, and find out whether it succeeded, whatever happens.
 
@@ -61,6 +62,7 @@ def committed(
         table: What messages call the table.
         operation: What messages call the operation.
         held: The table's lock, if the caller may hold it: the commit's end releases it.
+        read: The version that the transaction reads, if the caller knows it.
 
     Raises:
         CommitConflictError: Another commit changed what the transaction read.
@@ -77,7 +79,8 @@ def committed(
     try:
         # An interrupt ends the wait for the lock: nothing is committed yet.
         lock.take()
-        check_not_replaced(log, transaction, table=table, operation=operation)
+        read = read or TableSnapshot(spark, log, transaction.snapshot())
+        check_not_replaced(read, table=table, operation=operation)
         _, future = started(spark, lambda: commit() if permit.get() else None)
         # By the commit's thread: this one may be interrupted before the commit ends.
         future.add_done_callback(lambda _: lock.release())

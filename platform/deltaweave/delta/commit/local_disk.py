@@ -38,13 +38,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOCK_TIMEOUT = "spark.deltaweave.commit.lockTimeoutSeconds"
-"""How long a commit waits for the lock of a table on a disk."""
+"""How long a commit waits for one holder of the lock of a table on a disk."""
 
 DEFAULT_LOCK_TIMEOUT_SECONDS = 600
 _LOCK = ".deltaweave.lock"
-_MAX_NAME = (
-    50  # characters: file systems allow 255 bytes, and tables whose names begin alike may wait
-)
+_MAX_NAME = 50  # characters: file systems allow 255 bytes; names that begin alike share a lock
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.001, 0.05
 # What a file system without locks answers.
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
@@ -154,8 +152,8 @@ class TableLock:
     def _locked(
         self, path: Path, make_directory: Callable[[], object] | None, directory: Path | None
     ) -> LockFile:
-        """The locked file, as soon as no other holds the lock."""
-        began, limit, pause = time.monotonic(), None, _SHORTEST_PAUSE_SECONDS
+        """The locked file, as soon as no other holds the lock; each holder is waited for."""
+        began, limit, pause, holder = time.monotonic(), None, _SHORTEST_PAUSE_SECONDS, ""
         while True:
             waited = time.monotonic() - began
             try:
@@ -173,7 +171,10 @@ class TableLock:
                 holder = _holder(path)
                 logger.info("%s: waits for a commit of %s", path.parent, holder)
             if waited >= limit:
-                raise self._timed_out(path, waited, limit)
+                now = _holder(path)
+                if limit == 0 or now == holder:
+                    raise self._timed_out(path, now, waited, limit)
+                began, waited, holder = time.monotonic(), 0.0, now
             time.sleep(min(pause * random.uniform(0.5, 1.5), max(limit - waited, 0)))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -191,9 +192,9 @@ class TableLock:
             )
         return limit
 
-    def _timed_out(self, path: Path, waited: float, limit: float) -> TableLockedError:
+    def _timed_out(self, path: Path, holder: str, waited: float, limit: float) -> TableLockedError:
         return TableLockedError(
-            _holder(path),
+            holder,
             table=self.table,
             operation=self.operation,
             lock_file=str(path),

@@ -65,10 +65,12 @@ class LockFile:
             # it may be a link to any file.
             self._is_shared = status.st_nlink > 1
             self._check(status)
-            # A superuser changes new files alone: somebody may have moved any file to this place.
+            # A superuser admits nobody to older files: somebody may have moved any file here.
             is_own = os.geteuid() and os.geteuid() == status.st_uid
             if is_new or (is_own and not self._is_shared):
                 _admit_writers(self._descriptor, path.parent)
+            elif not self._is_shared:
+                _exclude_readers(self._descriptor, stat.S_IMODE(status.st_mode))
         except BaseException:
             self.close()
             raise
@@ -223,6 +225,13 @@ def _admit_writers(descriptor: int, directory: Path) -> None:
             os.removexattr(descriptor, _ACL)
         if stat.S_IMODE(own.st_mode) != mode:
             os.fchmod(descriptor, mode)
+
+
+def _exclude_readers(descriptor: int, mode: int) -> None:
+    """Close a lock file to those who may read and not write it, as after `chmod -R a+rX`."""
+    if readers := mode & 0o044 & ~(mode << 1):
+        with suppress(OSError):  # only its owner and a superuser may
+            os.fchmod(descriptor, mode & ~readers)
 
 
 Entry = tuple[int, int, int]

@@ -11,47 +11,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from deltaweave.delta.commit.local_disk import local_directory
-from deltaweave.delta.jvm import JavaObject, said_by
-from deltaweave.delta.log import commit_name, data_path
+from deltaweave.delta.jvm import said_by
+from deltaweave.delta.log import TableSnapshot, commit_name
 from deltaweave.errors import TableReplacedError
 
 logger = logging.getLogger(__name__)
 
 
-def check_not_replaced(
-    log: JavaObject, transaction: JavaObject, *, table: str, operation: str
-) -> None:
-    """Fail if the file of the version that a transaction read is another one now.
+def check_not_replaced(read: TableSnapshot, *, table: str, operation: str) -> None:
+    """Fail if the file of the version that was read is another one now.
 
     Raises:
         TableReplacedError: It is.
     """
-    directory, read = local_directory(data_path(log)), int(transaction.readVersion())
-    if directory is None or read < 0:
+    directory = local_directory(read.data_path)
+    if directory is None or read.version < 0:
         return
     versions = directory / "_delta_log"
     # By this time, Delta too knows versions apart.
-    known = int(transaction.snapshot().logSegment().lastCommitFileModificationTimestamp())
+    known = int(read.snapshot.logSegment().lastCommitFileModificationTimestamp())
     try:
-        now = (versions / commit_name(read)).stat().st_mtime_ns // 1_000_000
+        now = (versions / commit_name(read.version)).stat().st_mtime_ns // 1_000_000
         is_replaced = now != known
-    except FileNotFoundError:  # old versions are deleted where there are newer ones
-        of_disk = transaction.readSnapshotTableCommitCoordinatorClientOpt().isEmpty()
-        is_replaced = of_disk and not (versions / commit_name(read + 1)).exists()
+    except FileNotFoundError:
+        # Old versions are deleted where there are newer ones, and a coordinator keeps new ones.
+        others = (commit_name(read.version + 1), "_staged_commits", "_commits")
+        is_replaced = not any((versions / name).exists() for name in others)
     if is_replaced:
-        raise TableReplacedError(table=table, operation=operation, version=read)
+        raise TableReplacedError(table=table, operation=operation, version=read.version)
 
 
 @contextmanager
-def replacement_shown(
-    log: JavaObject, transaction: JavaObject, *, table: str, operation: str
-) -> Iterator[None]:
+def replacement_shown(read: TableSnapshot, *, table: str, operation: str) -> Iterator[None]:
     """Raise `TableReplacedError` in place of an error of the block, if that is what happened."""
     try:
         yield
     except Exception as error:
         try:
-            check_not_replaced(log, transaction, table=table, operation=operation)
+            check_not_replaced(read, table=table, operation=operation)
         except TableReplacedError as replaced:
             raise replaced from error
         except Exception as unknown:

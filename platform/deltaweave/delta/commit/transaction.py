@@ -278,8 +278,9 @@ class Transaction:
             version = self.transaction.commitIfNeeded(*arguments)
             return int(version.get()) if version.isDefined() else None
 
+        merge, read = self.merge, self.table
         return committed(
-            self.merge.spark, self.log, self.transaction, commit, table=self.merge.table, held=held
+            merge.spark, self.log, self.transaction, commit, table=merge.table, held=held, read=read
         )
 
     def recache(self) -> None:

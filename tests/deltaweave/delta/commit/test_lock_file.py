@@ -178,6 +178,27 @@ def test_a_reader_with_every_lock_it_can_get_does_not_block(table: Path) -> None
 
 
 @two_users
+@pytest.mark.parametrize("next_writer", [OWNER, 0])
+def test_the_next_commit_closes_a_lock_file_that_was_opened_to_readers(
+    table: Path, next_writer: int
+) -> None:
+    owned(table)
+    (table / "number").write_text("0")
+    os.chown(table / "number", OWNER, OWNER)
+    with run_as(OWNER, table, "1") as first:
+        assert said(first) == "done"
+    subprocess.run(["chmod", "-R", "a+rX", table], check=True)
+    assert mode(lock_of(table)) == 0o644
+    with run_as(next_writer, table, "1") as writer:
+        assert said(writer) == "done"
+    assert mode(lock_of(table)) == 0o600
+    with run_as(READER, table, "reads") as reader:
+        assert said(reader).startswith("held ")
+        with run_as(OWNER, table, "1", seconds=5) as writer:
+            assert said(writer) == "done"
+
+
+@two_users
 @pytest.mark.parametrize("first", [OWNER, MEMBER, 0])
 def test_users_of_a_group_that_share_a_table_share_its_lock(table: Path, first: int) -> None:
     owned(table, group=GROUP, bits=0o2775)
@@ -321,6 +342,37 @@ def test_what_cannot_be_deleted_after_a_creation_fails_nothing(
         patched.setattr(Path, "unlink", refuse)  # a directory in which users delete their own files
     with creating(new):  # the lock is free, though its file stayed
         pass
+
+
+# Who holds the lock each time that the limit has passed, and after how many limits the wait ends.
+@pytest.mark.parametrize(
+    ("holders", "limits"),
+    [
+        (["one", "one"], 1),
+        (["one", "other", "third", "third"], 3),  # a queue of commits, of which the last one hangs
+    ],
+)
+def test_the_time_limit_starts_again_when_another_commit_takes_the_lock(
+    table: Path, monkeypatch: pytest.MonkeyPatch, holders: list[str], limits: int
+) -> None:
+    named, clock, slept = iter(holders), [0.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(local_disk, "_holder", lambda _: next(named))
+    monkeypatch.setattr(local_disk.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(local_disk.time, "sleep", sleep)
+    with (
+        held_by_another_process(lock_of(table)),
+        pytest.raises(errors.TableLockedError) as raised,
+        alone(table, 10),
+    ):
+        pytest.fail("another process holds it")
+    assert raised.value.holder == holders[-1]
+    assert raised.value.waited_seconds == pytest.approx(10, abs=0.2)
+    assert sum(slept) == pytest.approx(limits * 10, abs=limits * 0.2)
 
 
 def test_a_file_that_another_host_deleted_is_taken_anew(

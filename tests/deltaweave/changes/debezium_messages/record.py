@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
@@ -121,19 +122,22 @@ def record_postgres(folder: Path, kafka: str) -> None:
                 database.execute(statement.encode())
             reached(2)
         save_messages(kafka, connectors)
-        found = database.execute(
-            "SELECT table_name, column_name, udt_name FROM information_schema.columns "
-            "WHERE table_schema = 'public' AND table_name <> 'marks' ORDER BY ordinal_position"
-        ).fetchall()
-        rows = {}
-        for table, columns in by_table(found).items():
-            values = ", ".join(_postgres_value(f'"{name}"', of) for name, of in columns)
-            names = ", ".join(f'"{name}"' for name, _ in columns)
-            query = (
-                f"SELECT row_to_json(t)::text FROM (SELECT {values} FROM {table}) AS t ({names})"
-            )
-            rows[table] = [row[0] for row in database.execute(query.encode())]
-        save_rows("postgresql", rows)
+        save_rows("postgresql", postgres_rows(database))
+
+
+def postgres_rows(database: psycopg.Connection[Any]) -> dict[str, list[str]]:
+    """Return the rows of each table as JSON."""
+    found = database.execute(
+        "SELECT table_name, column_name, udt_name FROM information_schema.columns "
+        "WHERE table_schema = 'public' AND table_name <> 'marks' ORDER BY ordinal_position"
+    ).fetchall()
+    rows = {}
+    for table, columns in by_table(found).items():
+        values = ", ".join(_postgres_value(f'"{name}"', of) for name, of in columns)
+        names = ", ".join(f'"{name}"' for name, _ in columns)
+        query = f"SELECT row_to_json(t)::text FROM (SELECT {values} FROM {table}) AS t ({names})"
+        rows[table] = [row[0] for row in database.execute(query.encode())]
+    return rows
 
 
 def _postgres_value(name: str, of: str) -> str:
@@ -151,7 +155,7 @@ def _postgres_value(name: str, of: str) -> str:
         return f"{name}::text"
     if of in ("_jsonb", "_hstore"):
         return f"{name}::text[]"
-    return f"{name}::numeric" if of == "money" else name
+    return name + {"money": "::numeric", "oid": "::bigint"}.get(of, "")
 
 
 def record_mariadb(folder: Path, kafka: str) -> None:
@@ -216,9 +220,9 @@ def mariadb_connector(
 def mariadb_rows(database: MariaDB) -> dict[str, list[str]]:
     """Return the rows of each table as JSON."""
     found = database.execute(
-        "SELECT table_name, column_name, data_type FROM information_schema.columns "
-        f"WHERE table_schema = '{mariadb.DATABASE}' AND table_name <> 'marks' "
-        "ORDER BY ordinal_position;"
+        "SELECT table_name, column_name, if(data_type = 'bit', column_type, data_type) "
+        f"FROM information_schema.columns WHERE table_schema = '{mariadb.DATABASE}' "
+        "AND table_name <> 'marks' ORDER BY ordinal_position;"
     )
     rows = {}
     for table, columns in by_table([line.split("\t") for line in found.splitlines()]).items():
@@ -231,9 +235,10 @@ def _mariadb_value(name: str, of: str) -> str:
     """Return the SQL of a column's value for JSON."""
     if of.endswith(("blob", "binary")):
         return f"replace(to_base64({name}), '\\n', '')"
-    if of == "bit":
-        bits = f"if(length(bin({name})) > 1, json_quote(bin({name})), if({name}, 'true', 'false'))"
-        return f"json_compact({bits})"
+    if of == "bit(1)":
+        return f"json_compact(elt({name} + 1, 'false', 'true'))"
+    if of.startswith("bit"):
+        return f"bin({name})"
     if of in ("point", "geometry"):
         return f"ST_AsText({name})"
     if of == "timestamp":

@@ -4,7 +4,8 @@ Readers skip row groups and pages by what a file says of them. Spark, delta-rs, 
 not agree on what bounds of floating values mean, so a file says only what all of them read alike:
 
 - **A filter finds the same rows as a scan.** That holds for every operator that Spark pushes down,
-  for its vectorized and its row reader, and for DELETE and UPDATE by such a filter.
+  for its vectorized and its row reader, and for DELETE and UPDATE by such a filter. It holds for
+  DuckDB, Polars, Arrow and delta-rs, each with its own order of NaN.
 - **Bounds are exact or absent.** Statistics and page index are written for columns, and fields of
   structs, of whole numbers, decimals, dates, times, texts, bytes and booleans. Null counts stand
   beside them. Texts longer than parquet-cpp's limit (4,096 bytes) have none.
@@ -20,10 +21,16 @@ not agree on what bounds of floating values mean, so a file says only what all o
   read in its calendar.
 - **The log's statistics** (`file_statistics`) are those of Delta's writer, with NaN as the highest
   floating value. So `count`, `min` and `max` without reading files are right.
+- **VARIANT is left to Spark**, within other types too.
 
-Older Spark reads the same footers. Aggregates that Spark 3.3 and later computes from footers
-(`spark.sql.parquet.aggregatePushdown`, off by default, never for Delta tables) fail for floating
-columns, as they do for files of Spark with a NaN.
+Older Spark reads the same footers. Spark 3.3 and later can compute aggregates from footers
+(`spark.sql.parquet.aggregatePushdown`, off by default, never for Delta tables). It then fails for
+floating columns: for `min` and `max`, as for files of Spark with a NaN, and for `count`. For others
+it returns what it returns for files of Spark.
+
+`DeltaTable.to_pyarrow_dataset` of delta-rs 1.6 loses rows, of Spark's tables as of the engine's: it
+takes a bound that is missing in the log, or NaN, for one that excludes rows. The queries of
+delta-rs do not.
 
 It needs only pyarrow.
 """

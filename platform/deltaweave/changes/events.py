@@ -115,7 +115,7 @@ def read_events(source: DataFrame, shape: EventShape, *, table: str) -> Events:
         rows = _shaped(source, shape, table)
         rows = rows.persist()
         try:
-            return _known(rows, shape, table)
+            return _known(rows, shape, source.columns, table)
         except BaseException:
             rows.unpersist()
             raise
@@ -154,7 +154,9 @@ def _shaped(source: DataFrame, shape: EventShape, table: str) -> DataFrame:
     truncates = F.coalesce(shape.truncates, false) if shape.truncates is not None else false
     operation = F.when(truncates, TRUNCATE).when(deletes, DELETE).otherwise(UPSERT)
     values = values_of(source, shape.columns)
-    present = [] if shape.present is None else [column(shape.present).alias(PRESENT)]
+    present = []
+    if shape.present is not None:
+        present.append(spelled(source.columns, column(shape.present)).alias(PRESENT))
     if shape.inserts is not None:
         present.append(F.coalesce(shape.inserts, false).alias(INSERTED))
     at = shape.sequence_by
@@ -176,6 +178,19 @@ def _shaped(source: DataFrame, shape: EventShape, table: str) -> DataFrame:
     tie = F.when(F.col(OPERATION) == UPSERT, digest(rows, shape)).otherwise(_LAST)
     sequence = F.struct(F.col("_cdc_at").alias("at"), tie.cast("bigint").alias("tie"))
     return rows.withColumn(SEQUENCE, sequence).drop("_cdc_at")
+
+
+def spelled(names: Sequence[str], present: Column) -> Column:
+    """The names in `_cdc_present` as these columns spell them.
+
+    Names that differ in case alone are the same, as everywhere in SQL. Names of no column stay as
+    they are.
+    """
+    entries = [F.lit(name) for name in {name.lower(): name for name in names}.values()]
+    by_case = F.map_from_arrays(F.array(*map(F.lower, entries)), F.array(*entries))
+    return F.transform(
+        present, lambda name: F.coalesce(F.try_element_at(by_case, F.lower(name)), name)
+    )
 
 
 def values_of(rows: DataFrame, columns: Sequence[str]) -> Column:
@@ -228,7 +243,7 @@ def nullable(data_type: DataType) -> DataType:
     return data_type._as_nullable()
 
 
-def _known(rows: DataFrame, shape: EventShape, table: str) -> Events:
+def _known(rows: DataFrame, shape: EventShape, names: Sequence[str], table: str) -> Events:
     at_type = _at_type(rows)
     operation = F.col(OPERATION)
     no_sequence = is_null(F.col(SEQUENCE)["at"], at_type)
@@ -236,10 +251,14 @@ def _known(rows: DataFrame, shape: EventShape, table: str) -> Events:
     for key in shape.keys:
         no_key = no_key | column(key).isNull()
     no_key = no_key & (operation != TRUNCATE)
+    unknown = F.array()
+    if shape.present is not None:
+        unknown = F.array_except(PRESENT, F.array(*map(F.lit, names)))
     found = rows.agg(
         *_totals(at_type),
         F.count_if(no_sequence).alias("no_sequence"),
         F.count_if(no_key).alias("no_key"),
+        F.count_if(F.size(unknown) > 0).alias("unknown"),
     ).first()
     assert found is not None
     for count, what, which in (
@@ -254,6 +273,15 @@ def _known(rows: DataFrame, shape: EventShape, table: str) -> Events:
                 operation="reading changes",
                 hint="Every event needs a key and a sequence: filter out or correct the others.",
             )
+    if found["unknown"]:
+        [of_first] = rows.where(F.size(unknown) > 0).select(unknown).take(1)
+        raise SourceError(
+            f"{found['unknown']} of {found['count']} events say in {shape.present} that they set "
+            f"columns which there are not: {', '.join(map(str, of_first[0][:_SHOWN]))}.",
+            table=table,
+            operation="reading changes",
+            hint=f"The events have the columns {', '.join(names)}.",
+        )
     truncated = constant(found["truncated"], at_type)
     return Events(rows, shape, found["count"], found["deletes"], truncated)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 import deltaweave
-from deltaweave import Table
+from deltaweave import MergeOnReadTable, Table
 from deltaweave.changes.events import SEQUENCE, EventShape, read_events
+from deltaweave.errors import SourceError
 
 # Two values of a type, of which neither must count as the other.
 DIFFERENT = {
@@ -152,3 +154,86 @@ def test_a_source_of_narrower_columns_than_the_table_of_histories_ties_as_the_ta
             )
         found.append(Table(spark, path).read().select("v").collect())
     assert found[0] == found[1]
+
+
+PARTIAL_EVENTS = "k INT, v INT, w INT, at INT, set ARRAY<STRING>"
+# Events that each set other columns, at 2; the row before them has v = 1 and w = 1.
+BEFORE = (1, 1, 1, 1, None)
+TIED: dict[str, tuple[list[tuple[Any, ...]], set[tuple[Any, ...]]]] = {
+    "two columns": ([(1, 2, None, 2, ["v"]), (1, None, 2, 2, ["w"])], {(2, 2)}),
+    "names in other cases": ([(1, 2, None, 2, ["V"]), (1, None, 2, 2, ["W"])], {(2, 2)}),
+    "a null that is set": ([(1, None, None, 2, ["v"]), (1, None, 2, 2, ["w"])], {(None, 2)}),
+    "one column twice": ([(1, 2, None, 2, ["v"]), (1, 3, None, 2, ["v"])], {(2, 1), (3, 1)}),
+    "three of which one sets all": (
+        [(1, 2, None, 2, ["v"]), (1, None, 2, 2, ["w"]), (1, 3, 3, 2, None)],
+        set(itertools.product((2, 3), (2, 3))),  # of each column, the one with the greater digest
+    ),
+}
+
+
+@pytest.mark.parametrize("ignores", [False, pytest.param(True, marks=pytest.mark.minutes)])
+@pytest.mark.parametrize(
+    "tied", ["two columns", *[pytest.param(t, marks=pytest.mark.minutes) for t in list(TIED)[1:]]]
+)
+def test_tied_events_that_set_other_columns_all_count_in_rows_and_histories_in_any_order(
+    spark: SparkSession, tmp_path: Path, tied: str, ignores: bool
+) -> None:
+    events, possible = TIED[tied]
+    orders = [[[BEFORE], events[:1], events[1:]], [events[::-1], [BEFORE], events]]
+    found = set()
+    for (number, batches), kind in itertools.product(enumerate(orders), (1, 2)):
+        path = str(tmp_path / f"{number}-{kind}")
+        for rows in batches:
+            deltaweave.apply_changes(
+                spark,
+                path,
+                spark.createDataFrame(rows, PARTIAL_EVENTS),
+                keys=["k"],
+                sequence_by="at",
+                present_columns="set",
+                except_column_list=["at"],
+                ignore_null_updates=ignores,
+                stored_as_scd_type=kind,  # type: ignore[arg-type]
+            )
+        rows_now = Table(spark, path).read().where("__END_AT IS NULL" if kind == 2 else "true")
+        [row] = rows_now.select("v", "w").collect()
+        found.add(tuple(row))
+    assert len(found) == 1
+    assert found <= possible
+
+
+def test_events_that_set_a_column_that_there_is_not_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    source = spark.createDataFrame([(1, 2, 2, 2, ["v", "x"])], PARTIAL_EVENTS)
+    with pytest.raises(SourceError, match=r"events say in set .+ which there are not: x"):
+        deltaweave.apply_changes(
+            spark,
+            path,
+            source,
+            keys=["k"],
+            sequence_by="at",
+            present_columns="set",
+            except_column_list=["at"],
+        )
+    assert not Table(spark, path).exists()
+
+
+@pytest.mark.minutes
+def test_a_view_takes_the_columns_that_events_set_in_the_spelling_of_the_base(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = MergeOnReadTable(
+        spark,
+        str(tmp_path / "base"),
+        keys=["k"],
+        sequence_by="at",
+        present_columns="set",
+        except_column_list=["at"],
+    )
+    table.append(spark.createDataFrame([BEFORE], PARTIAL_EVENTS).withColumnsRenamed({"v": "V"}))
+    table.append(spark.createDataFrame([(1, 2, None, 2, ["v"])], PARTIAL_EVENTS))
+    for _ in range(2):
+        assert [tuple(row) for row in table.read().select("v", "w").collect()] == [(2, 1)]
+        table.rematerialize()

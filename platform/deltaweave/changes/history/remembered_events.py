@@ -13,7 +13,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from deltaweave import clauses
-from deltaweave.changes.events import OPERATION, SEQUENCE, Events, nullable
+from deltaweave.changes.events import (
+    OPERATION,
+    PRESENT,
+    SEQUENCE,
+    Events,
+    nullable,
+    spelled,
+)
 from deltaweave.changes.side_table import (
     EVENTS,
     NOTED,
@@ -55,6 +62,8 @@ class Remembered:
         if version < 0:
             return None
         kept = self.kept_in.snapshot(version).read_whole().drop(NOTED)
+        if events.shape.present is not None:
+            kept = kept.withColumn(PRESENT, spelled(events.shape.columns, F.col(PRESENT)))
         return kept.join(events.key_rows, list(events.shape.keys), "left_semi")
 
     def may_be_old(self, version: int) -> bool:
@@ -80,16 +89,15 @@ class Remembered:
         """
         keys = [quoted(key) for key in events.shape.keys]
         if not are_distinct:
-            best = F.max_by(F.struct(*map(quoted, rows.columns)), SEQUENCE)
-            of_sequence = rows.groupBy(*keys, OPERATION, f"{SEQUENCE}.at")
-            rows = of_sequence.agg(best.alias("_cdc_best")).select("_cdc_best.*")
+            rows = rows.dropDuplicates([*events.shape.keys, OPERATION, SEQUENCE])
         same = [f"t.{key} = s.{key}" for key in keys]
-        same += [f"t.{OPERATION} = s.{OPERATION}", f"t.{SEQUENCE}.at = s.{SEQUENCE}.at"]
+        same += [
+            f"t.{name} = s.{name}" for name in (OPERATION, f"{SEQUENCE}.at", f"{SEQUENCE}.tie")
+        ]
         noted = rows.withColumn(NOTED, F.current_timestamp())
         # Column by column, because Delta expands * to names without quoting them.
         every: dict[str, str | Column] = {quoted(c): column("s", c) for c in noted.columns}
         merge = self.kept_in.merge(noted, on=" AND ".join(same)).add(
-            clauses.when_matched_update(every, condition=f"s.{SEQUENCE} > t.{SEQUENCE}"),
             clauses.when_not_matched_insert(every),
             clauses.when_not_matched_by_source_delete(condition=f"t.{noted_before(self.keep_for)}"),
         )

@@ -24,6 +24,7 @@ from deltaweave.changes.events import (
     DELETE,
     OPERATION,
     PREFIX,
+    PRESENT,
     SEQUENCE,
     UPSERT,
     VALUES,
@@ -149,6 +150,8 @@ class Histories:
         known = known.withColumn(SEQUENCE, sequence)
         at = f"PARTITION BY {self._keys}, {SEQUENCE}.at"
         known = known.withColumn(_BEGAN, F.expr(f"collect_list({_BEGAN}) OVER ({at})"))
+        if self.events.shape.is_partial:
+            known = self._spoken_together(known)
         # If a version begins at the end of another, no delete ended the earlier one.
         known = known.where(f"{_IS_UPSERT} OR NOT {_IN_TABLE} OR size({_BEGAN}) = 0")
         # A version with values of later events does not show its first event.
@@ -157,6 +160,24 @@ class Histories:
         rank = F.expr(f"row_number() OVER ({at} ORDER BY {best})")
         known = known.withColumn("_cdc_rank", rank).where("_cdc_rank = 1").drop("_cdc_rank")
         return self._with_borders(known).drop(_IN_TABLE)
+
+    def _spoken_together(self, known: DataFrame) -> DataFrame:
+        """Give each of the upserts of one sequence what all of them say, as one event."""
+        shape = self.events.shape
+        of_sequence = Window.partitionBy(*map(column, shape.keys), F.col(SEQUENCE)["at"])
+        is_said = (F.col(OPERATION) == UPSERT) & ~F.col(_IN_TABLE)
+        said = {}
+        for c in shape.columns:
+            tie = F.when(is_said & speaks_of(c, shape), F.col(SEQUENCE)["tie"])
+            value = F.struct(F.col(VALUES)[c].alias("value"))
+            said[c] = F.when(is_said, F.max_by(value, tie).over(of_sequence))
+        values = F.struct(*[of["value"].alias(c) for c, of in said.items()])
+        together = {VALUES: F.when(is_said, values).otherwise(F.col(VALUES))}
+        if shape.present is not None:
+            names = [F.when(of.isNotNull(), F.lit(c)) for c, of in said.items()]
+            named = F.array_compact(F.array(*names))
+            together[PRESENT] = F.when(is_said, named).otherwise(F.col(PRESENT))
+        return known.withColumns(together)
 
     def _of_versions(self, versions: DataFrame) -> DataFrame:
         """The events that versions show: the upsert that began each, the delete that ended it.

@@ -20,11 +20,13 @@ from deltaweave.changes.current import EMPTIED
 from deltaweave.changes.events import (
     OPERATION,
     PREFIX,
+    PRESENT,
     SEQUENCE,
     TRUNCATE,
     Events,
     EventShape,
     nullable,
+    spelled,
 )
 from deltaweave.changes.options import needed_properties
 from deltaweave.delta.log import FileList, TableSnapshot, num_physical_rows_column
@@ -145,7 +147,7 @@ class Changeset:
 
     def events(self) -> DataFrame:
         """All events at the time of reading: columns as `Events.rows`."""
-        return self.table.read().drop(BATCH, INGESTED)
+        return self._as_events(self.table.read())
 
     def after(self, batch: int) -> Batches:
         """The batches after a number that are not purged.
@@ -165,8 +167,15 @@ class Changeset:
             snapshot.last_applied(NUMBERED) or 0,
             snapshot.last_applied(PURGED) or 0,
             files,
-            snapshot.read_files(files).drop(BATCH, INGESTED),
+            self._as_events(snapshot.read_files(files)),
         )
+
+    def _as_events(self, rows: DataFrame) -> DataFrame:
+        rows = rows.drop(BATCH, INGESTED)
+        if self.shape.present is None:
+            return rows
+        # A source may spell its columns otherwise than the base.
+        return rows.withColumn(PRESENT, spelled(self.shape.columns, F.col(PRESENT)))
 
     def truncated(self, batches: Batches) -> Column | None:
         """The sequence (`at`) of the last event among them that empties the table, or None.

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from deltaweave.changes.collected_values import collectable, constant
-from deltaweave.changes.hashes import hashed, holds_a_map
+from deltaweave.changes.hashes import hashed
 from deltaweave.changes.sequence_types import has_order, is_null
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import SourceError, StatementError
@@ -154,9 +154,8 @@ def _shaped(source: DataFrame, shape: EventShape, table: str) -> DataFrame:
     truncates = F.coalesce(shape.truncates, false) if shape.truncates is not None else false
     operation = F.when(truncates, TRUNCATE).when(deletes, DELETE).otherwise(UPSERT)
     values = values_of(source, shape.columns)
-    present = []
-    if shape.present is not None:
-        present.append(spelled(source.columns, column(shape.present)).alias(PRESENT))
+    named = None if shape.present is None else spelled(source.columns, column(shape.present))
+    present = [] if named is None else [named.alias(PRESENT)]
     if shape.inserts is not None:
         present.append(F.coalesce(shape.inserts, false).alias(INSERTED))
     at = shape.sequence_by
@@ -187,10 +186,8 @@ def spelled(names: Sequence[str], present: Column) -> Column:
     they are.
     """
     entries = [F.lit(name) for name in {name.lower(): name for name in names}.values()]
-    by_case = F.map_from_arrays(F.array(*map(F.lower, entries)), F.array(*entries))
-    return F.transform(
-        present, lambda name: F.coalesce(F.try_element_at(by_case, F.lower(name)), name)
-    )
+    known = F.map_from_arrays(F.array(*map(F.lower, entries)), F.array(*entries))
+    return F.transform(present, lambda n: F.coalesce(F.try_element_at(known, F.lower(n)), n))
 
 
 def values_of(rows: DataFrame, columns: Sequence[str]) -> Column:
@@ -223,17 +220,6 @@ def digest(rows: DataFrame, shape: EventShape) -> Column:
     return F.xxhash64(*said) if said else F.lit(0)
 
 
-def comparable(rows: DataFrame, struct: str, name: str) -> Column:
-    """A field of a struct of `rows`, in a form that `=` can compare.
-
-    Maps and variants are compared by their hashes.
-    """
-    fields = rows.schema[struct].dataType
-    assert isinstance(fields, StructType)
-    value, data_type = F.col(struct)[name], fields[name].dataType
-    return F.xxhash64(*hashed(value, data_type, name)) if holds_a_map(data_type) else value
-
-
 def nullable(data_type: DataType) -> DataType:
     """The type with nulls allowed at every depth.
 
@@ -251,9 +237,8 @@ def _known(rows: DataFrame, shape: EventShape, names: Sequence[str], table: str)
     for key in shape.keys:
         no_key = no_key | column(key).isNull()
     no_key = no_key & (operation != TRUNCATE)
-    unknown = F.array()
-    if shape.present is not None:
-        unknown = F.array_except(PRESENT, F.array(*map(F.lit, names)))
+    present = F.array() if shape.present is None else F.col(PRESENT)
+    unknown = F.array_except(present, F.array(*map(F.lit, names)))
     found = rows.agg(
         *_totals(at_type),
         F.count_if(no_sequence).alias("no_sequence"),

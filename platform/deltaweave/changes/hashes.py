@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -58,3 +58,14 @@ def holds_a_map(data_type: DataType) -> bool:
     if isinstance(data_type, ArrayType):
         return holds_a_map(data_type.elementType)
     return isinstance(data_type, (MapType, VariantType))
+
+
+def comparable(rows: DataFrame, struct: str, name: str) -> Column:
+    """A field of a struct of `rows`, in a form that `=` can compare.
+
+    Maps and variants are compared by their hashes.
+    """
+    fields = rows.schema[struct].dataType
+    assert isinstance(fields, StructType)
+    value, data_type = F.col(struct)[name], fields[name].dataType
+    return F.xxhash64(*hashed(value, data_type, name)) if holds_a_map(data_type) else value

@@ -29,11 +29,11 @@ from deltaweave.changes.events import (
     UPSERT,
     VALUES,
     Events,
-    comparable,
     digest,
     speaks_of,
     values_of,
 )
+from deltaweave.changes.hashes import comparable
 from deltaweave.changes.history.remembered_events import Remembered
 from deltaweave.delta.jvm import letting_go, translated
 from deltaweave.engine.report import MergeResult

@@ -7,6 +7,7 @@
 - `functions`: functions that one call applies to a whole collection.
 - `class_path`: which jars hold a class.
 - `errors`: translates Java exceptions into the errors of `deltaweave.errors`.
+- `error_classes`: which error classes of Spark and Delta are which of them.
 - `exceeded_limits`: which limit of Spark or the machine an error is about, and what to set.
 - `delta_messages`: what the errors say that Delta itself would raise.
 - `local_rows`: a DataFrame of a few numbers.

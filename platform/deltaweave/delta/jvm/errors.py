@@ -20,42 +20,12 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from deltaweave import errors
+from deltaweave.delta.jvm.error_classes import CATALOG_NOT_LOADED, KINDS
 from deltaweave.delta.jvm.exceeded_limits import exceeded_limit, limit_that_ended_the_jvm
 from deltaweave.delta.jvm.names import JavaObject
 
 logger = logging.getLogger(__name__)
 
-_NOT_FOUND = {
-    "TABLE_OR_VIEW_NOT_FOUND",
-    "DELTA_PATH_DOES_NOT_EXIST",
-    "PATH_NOT_FOUND",
-    "SCHEMA_NOT_FOUND",
-}
-_NOT_DELTA = {
-    "DELTA_MISSING_DELTA_TABLE",
-    "DELTA_TABLE_NOT_FOUND",  # the path exists; a missing path is PATH_NOT_FOUND
-    "DELTA_NOT_A_DELTA_TABLE",
-    "DELTA_TABLE_ONLY_OPERATION",
-    "DELTA_INVALID_FORMAT",
-}
-_SCHEMA_CHANGED = {
-    "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS",
-    "DELTA_SCHEMA_CHANGED",
-    "DELTA_SCHEMA_CHANGED_WITH_VERSION",
-    "DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS",
-}
-_CONSTRAINT = {
-    "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES",
-    "DELTA_NOT_NULL_CONSTRAINT_VIOLATED",
-    "DELTA_EXCEED_CHAR_VARCHAR_LIMIT",
-    "EXCEED_LIMIT_LENGTH",
-    "NOT_NULL_ASSERT_VIOLATION",
-    "CAST_OVERFLOW_IN_TABLE_INSERT",
-    "DELTA_CAST_OVERFLOW_IN_TABLE_WRITE",
-}
-_AMBIGUOUS = {"DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE"}
-# Spark cannot load the class that spark.sql.catalog.<name> names.
-_CATALOG_NOT_LOADED = {f"_LEGACY_ERROR_TEMP_{number}" for number in range(2214, 2219)}
 # Messages of these quote values, which may hold any words; so do those of the aborted job.
 _QUOTING = ("CAST_", "DELTA_", "USER_RAISED_EXCEPTION")
 _HINTS: dict[type[errors.DeltaweaveError], str] = {
@@ -221,7 +191,7 @@ def _arguments(java_error: JavaObject) -> dict[str, Any]:
         "error_class": _error_class(java_error),
         "sql_state": _call(java_error, "getSqlState"),
     }
-    if arguments["error_class"] in _CATALOG_NOT_LOADED:
+    if arguments["error_class"] in CATALOG_NOT_LOADED:
         arguments["hint"] = (
             "Correct spark.sql.catalog.<name> of the catalog's name, or add the jars of its "
             "connector (spark.jars.packages), of a release for this Spark."
@@ -254,15 +224,7 @@ def _causes(java_error: JavaObject) -> Iterator[JavaObject]:
 def _kind(java_error: JavaObject) -> type[errors.DeltaweaveError] | None:
     name = java_error.getClass().getName()
     error_class = (_error_class(java_error) or "").split(".")[0]
-    for known, classes in (
-        (errors.TableNotFoundError, _NOT_FOUND),
-        (errors.NotADeltaTableError, _NOT_DELTA),
-        (errors.AmbiguousMatchError, _AMBIGUOUS),
-        (errors.SchemaChangedError, _SCHEMA_CHANGED),
-        (errors.ConstraintViolationError, _CONSTRAINT),
-        (errors.StatementError, _CATALOG_NOT_LOADED),
-        (errors.SourceLostError, {"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"}),
-    ):
+    for known, classes in KINDS:
         if error_class in classes:
             return known
     if "InvariantViolation" in name:

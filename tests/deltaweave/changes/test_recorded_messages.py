@@ -224,11 +224,9 @@ TABLES = [
 ]
 
 
-POSITIONS_AS_TEXT = pytest.mark.xfail(reason="bin.1000000 is compared with bin.999999 as text")
 MARKS = {
-    "mariadb.ledger": [POSITIONS_AS_TEXT],
-    "mariadb.emptied": [POSITIONS_AS_TEXT, pytest.mark.minutes],
-    "mariadb.without_key": [POSITIONS_AS_TEXT, pytest.mark.minutes],
+    "mariadb.emptied": [pytest.mark.minutes],
+    "mariadb.without_key": [pytest.mark.minutes],
     "mariadb.everything": [pytest.mark.minutes],
     "postgresql.everything": [pytest.mark.minutes],
     "postgresql.emptied": [pytest.mark.minutes],

@@ -42,9 +42,24 @@ def position_fields(connector: Connector) -> list[Column]:
     fields = []
     for field, data_type in POSITIONS[connector].items():
         at = F.col(SOURCE)[field].cast(data_type)
+        if (connector, field) == ("mysql", "file"):
+            at = _in_order(at)
         before_all = F.lit(_BEFORE_ALL[data_type]).cast(data_type)
         of_row = (
             F.coalesce(at, before_all) if connector in _SNAPSHOTS_HAVE_POSITIONS else before_all
         )
         fields.append(F.when(is_snapshot, of_row).otherwise(at).alias(field))
     return fields
+
+
+def _in_order(file: Column) -> Column:
+    """Return a binary log's name so that names are ordered as their numbers are.
+
+    The servers write at least six digits. A name with more of them gets a `~`, which comes after
+    all digits, for each of these: `bin.~1000000` comes after `bin.999999`. Shorter names stay as
+    they are, because tables have them.
+    """
+    digits = F.regexp_extract(file, r"(\d+)$", 1)
+    more = F.greatest(F.length(digits) - 6, F.lit(0))
+    stem = F.substring(file, F.lit(1), F.length(file) - F.length(digits))
+    return F.concat(stem, F.repeat(F.lit("~"), more), digits)

@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Lease, MergeResult, Table, errors, merge
+from deltaweave.delta.commit.replaced_tables import replacement_shown
+from deltaweave.delta.commit.uncommitted_files import OwnFiles
 from deltaweave.delta.statement import analyzer
 from deltaweave.engine import run
 from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
@@ -338,6 +340,7 @@ def created_again(path: str, versions: int) -> None:
     for version in range(versions):
         rows = pyarrow.table({"k": pyarrow.array([100 + version], "int32")})
         deltalake.write_deltalake(path, rows, mode="append")
+        (Path(path) / "_delta_log" / "_staged_commits").mkdir(exist_ok=True)  # as Delta does
 
 
 # A table of three versions is read. Then, how many versions the new table has.
@@ -389,3 +392,23 @@ def test_a_key_added_meanwhile_to_a_file_that_was_ruled_out_is_found(
     merge = Table(spark, path).merge(frame(spark, [(1,)], "k INT"), on="t.k = s.k")
     assert merge.when_matched_delete().execute().metrics.num_target_rows_deleted == 2
     assert Table(spark, path).read().isEmpty()
+
+
+@pytest.mark.parametrize(
+    ("is_committing", "expected"),
+    [(False, errors.TableReplacedError), (True, errors.CommitStateUnknownError)],
+)
+def test_an_error_that_leaves_a_commit_unknown_is_not_taken_for_one_before_it(
+    spark: SparkSession, tmp_path: Path, is_committing: bool, expected: type[Exception]
+) -> None:
+    path = str(tmp_path / "replaced")
+    write_table(spark, path, [(1,)], "k INT")
+    read = Table(spark, path).snapshot()
+    own_files = OwnFiles(spark, None, None, is_committing=is_committing)
+    lost = errors.CommitStateUnknownError(
+        "no answer", table=path, operation="MERGE", version=0, transaction_id="x"
+    )
+    created_again(path, 0)
+    shown = replacement_shown(read, own_files, table=path, operation="MERGE")
+    with pytest.raises(expected), shown:
+        raise lost

@@ -34,7 +34,7 @@ def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
     # The same commit raises the high-water marks of identity columns.
     transaction.setTrackHighWaterMarks(merge.node.trackHighWaterMarks())
     begun = Transaction(merge, log, transaction)
-    shown = replacement_shown(begun.table, table=merge.table, operation="MERGE")
+    shown = replacement_shown(begun.table, begun.own_files, table=merge.table, operation="MERGE")
     with begun.active(), begun.own_files.deleted_unless_committed(), shown:
         yield begun
 

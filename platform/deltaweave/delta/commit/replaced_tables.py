@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from deltaweave.delta.commit.local_disk import local_directory
+from deltaweave.delta.commit.uncommitted_files import OwnFiles
 from deltaweave.delta.jvm import said_by
 from deltaweave.delta.log import TableSnapshot, commit_name
 from deltaweave.errors import TableReplacedError
@@ -34,19 +35,30 @@ def check_not_replaced(read: TableSnapshot, *, table: str, operation: str) -> No
         now = (versions / commit_name(read.version)).stat().st_mtime_ns // 1_000_000
         is_replaced = now != known
     except FileNotFoundError:
-        # Old versions are deleted where there are newer ones, and a coordinator keeps new ones.
-        others = (commit_name(read.version + 1), "_staged_commits", "_commits")
-        is_replaced = not any((versions / name).exists() for name in others)
+        # Old versions are deleted where there are newer ones.
+        is_replaced = not (versions / commit_name(read.version + 1)).exists()
     if is_replaced:
         raise TableReplacedError(table=table, operation=operation, version=read.version)
 
 
 @contextmanager
-def replacement_shown(read: TableSnapshot, *, table: str, operation: str) -> Iterator[None]:
-    """Raise `TableReplacedError` in place of an error of the block, if that is what happened."""
+def replacement_shown(
+    read: TableSnapshot, own_files: OwnFiles, *, table: str, operation: str
+) -> Iterator[None]:
+    """Raise `TableReplacedError` in place of an error before the commit, if that is the cause.
+
+    Args:
+        read: The version that the block read.
+        own_files: The block's files. From the commit on, they tell that the error stays: the
+            commit has looked for itself, and it may have landed.
+        table: The table's name in the error.
+        operation: What the block does.
+    """
     try:
         yield
     except Exception as error:
+        if own_files.is_committing:
+            raise
         try:
             check_not_replaced(read, table=table, operation=operation)
         except TableReplacedError as replaced:

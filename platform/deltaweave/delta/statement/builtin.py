@@ -61,7 +61,8 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
     try:
         jvm_.data_frame_of_plan(spark, parsed.plan)  # a command runs when its DataFrame is made
     except Exception:
-        may_be_committed = _may_be_committed(spark, location, newest["version"])
+        has_committed = spark.conf.get(_LAST_COMMIT, None) is not None
+        may_be_committed = has_committed or _may_be_committed(spark, location, newest["version"])
         with translated(table, version=newest["version"], commits=may_be_committed):
             raise
     finally:
@@ -82,17 +83,22 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
         return _of_unknown_version(table, said_by(error), exc_info=True)
 
 
-def _merges_after(spark: SparkSession, location: str, version: int) -> list[Row]:
+def _merges_after(
+    spark: SparkSession, location: str, version: int, *, or_unknown: bool = False
+) -> list[Row]:
     from delta.tables import DeltaTable
 
     history = DeltaTable.forPath(spark, location).history()
-    return history.where(f"version > {version} AND operation = 'MERGE'").collect()
+    unknown = " OR operation IS NULL" if or_unknown else ""
+    is_one = f"version > {version} AND (operation = 'MERGE'{unknown})"
+    return history.where(is_one).collect()
 
 
 def _may_be_committed(spark: SparkSession, location: str, read: int) -> bool:
     """Whether a merge that failed may be one that the table's history has since a version."""
     try:
-        return bool(_merges_after(spark, location, read))
+        # Without information about commits, a later one may be any operation.
+        return bool(_merges_after(spark, location, read, or_unknown=True))
     except Exception as error:
         logger.warning("%s: the history cannot be read: %s", location, said_by(error))
         return True

@@ -33,6 +33,7 @@ _WIDTH_OF_DECIMALS = 16
 # Maximum decoded bytes of a row group's items in arrays and maps, beyond one item a row. Footers
 # give the average of rows alone: neighbouring rows may hold all items. Spark rewrites more.
 MAX_UNEVEN_BYTES = 256 << 20
+_STARTS = "DELTA_BYTE_ARRAY"
 _IN_DICTIONARIES = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 
 
@@ -92,17 +93,21 @@ def _rows_at_once(
             # Of values that are stored one by one, their sum is known.
             width += column.total_uncompressed_size / num_rows
             width += longest.get(column.path_in_schema, 0) * per_row
-    most = min([BATCH_ROWS, *(_rows_of(c) for c in texts if _repeats_starts(c))])
+    most = _rows_of([column for column in texts if _STARTS in column.encodings])
     return max(1, min(most, int(BATCH_BYTES / max(width, 1))))
 
 
-def _rows_of(column: pyarrow.parquet.ColumnChunkMetaData) -> int:
+def _rows_of(columns: Sequence[pyarrow.parquet.ColumnChunkMetaData]) -> int:
     """Return how many rows fit a batch if each value has all bytes that its column stores."""
-    rows = _BYTES_OF_REPEATED_STARTS // column.total_uncompressed_size
+    if sum(column.num_values * column.total_uncompressed_size for column in columns) <= BATCH_BYTES:
+        return BATCH_ROWS
+    stored = sum(column.total_uncompressed_size for column in columns)
+    rows = _BYTES_OF_REPEATED_STARTS // stored
     if rows < _MIN_ROWS_OF_REPEATED_STARTS:
+        names = ", ".join(column.path_in_schema for column in columns)
         raise NotRewritableError(
-            f"column {column.path_in_schema!r} stores values by what differs from the value "
-            f"before, so that each may have {column.total_uncompressed_size:,} bytes"
+            f"columns ({names}) store values by what differs from the value before, so that those "
+            f"of a row may have {stored:,} bytes"
         )
     return int(min(rows, _MAX_ROWS_OF_REPEATED_STARTS))
 
@@ -110,6 +115,8 @@ def _rows_of(column: pyarrow.parquet.ColumnChunkMetaData) -> int:
 def _check_even(column: pyarrow.parquet.ColumnChunkMetaData, num_rows: int, longest: int) -> None:
     """Raise NotRewritableError if a few rows may hold much more than their stored bytes."""
     item = _WIDTHS.get(column.physical_type, _WIDTH_OF_DECIMALS) + longest
+    if _STARTS in column.encodings:
+        item += column.total_uncompressed_size
     uneven = (column.num_values - num_rows) * item
     if uneven > max(MAX_UNEVEN_BYTES, column.total_uncompressed_size):
         raise NotRewritableError(
@@ -134,11 +141,6 @@ def _is_of(column: pyarrow.parquet.ColumnChunkMetaData, names: set[str]) -> bool
 def _is_small(column: pyarrow.parquet.ColumnChunkMetaData) -> bool:
     """Whether the values fit a batch, although each is the longest that the column can store."""
     return bool(column.num_values * column.total_uncompressed_size <= BATCH_BYTES)
-
-
-def _repeats_starts(column: pyarrow.parquet.ColumnChunkMetaData) -> bool:
-    """Whether values are stored as what differs from the value before."""
-    return "DELTA_BYTE_ARRAY" in column.encodings and not _is_small(column)
 
 
 def _longest_values(

@@ -175,6 +175,33 @@ def test_values_that_repeat_long_starts_are_read_few_at_once_or_refused(
 
 
 @pytest.mark.parametrize(
+    ("columns", "items"),
+    # 400 columns of 50 kB a row, each of which would fit; a row of 150 MB.
+    [(400, 1), (1, 3_000)],
+    ids=["columns", "arrays"],
+)
+def test_values_that_repeat_long_starts_are_counted_over_columns_and_items(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int, items: int
+) -> None:
+    monkeypatch.setattr(batches, "MAX_UNEVEN_BYTES", MIB)
+    long = "x" * 50_000
+    values = pa.array([[long] * items, *[[long]] * 19]) if items > 1 else pa.array([long] * 20)
+    names = [f"c{n}" for n in range(columns)]
+    rows = pa.table(dict.fromkeys(names, values))
+    paths = [f"{name}.list.element" if items > 1 else name for name in names]
+    encoded = {"column_encoding": dict.fromkeys(paths, "DELTA_BYTE_ARRAY")}
+    pq.write_table(rows, tmp_path / "old.parquet", use_dictionary=False, **encoded)
+    location = f"file:{tmp_path}/old.parquet"
+    with (
+        held() as pool,
+        Disk().opened(location) as file,
+        pytest.raises(NotRewritableError, match=r"of a row may have|a few rows"),
+    ):
+        list(batches.read_batches(Disk(), location, file, names))
+    assert pool.max_memory() < 4 * MIB
+
+
+@pytest.mark.parametrize(
     ("item", "items"),
     [("x" * 9_000, 3_000), (1, 1_000_000)],  # 50 rows: 1,350 MB and 400 MB, some KiB in the file
     ids=["texts", "numbers"],

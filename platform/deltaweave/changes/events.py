@@ -265,7 +265,7 @@ def _known(rows: DataFrame, shape: EventShape, names: Sequence[str], table: str)
             f"columns which there are not: {', '.join(map(str, of_first[0][:_SHOWN]))}.",
             table=table,
             operation="reading changes",
-            hint=f"The events have the columns {', '.join(names)}.",
+            hint=f"Events have {', '.join(names)}. Leave columns out by except_column_list.",
         )
     truncated = constant(found["truncated"], at_type)
     return Events(rows, shape, found["count"], found["deletes"], truncated)

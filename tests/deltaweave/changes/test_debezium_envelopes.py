@@ -59,8 +59,9 @@ def test_decoded_columns_are_found_in_any_case_and_missing_ones_are_named(
         {"ID": 1, "other": 2},
         {"other": 1, "__op": "u", "__deleted": "false"},
         {"schema": {"type": "struct"}, "payload": {"id": 1}},
+        {"id": 1, "op": "c"},
     ],
-    ids=["row", "case", "marks", "schema"],
+    ids=["row", "case", "marks", "schema", "a column op"],
 )
 def test_flattened_rows_are_refused_and_not_skipped(
     spark: SparkSession, tmp_path: Path, flattened: dict[str, Any]

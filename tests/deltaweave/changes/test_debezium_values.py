@@ -218,6 +218,8 @@ REFUSED: list[tuple[str, Any, str | None, str, str]] = [
         "micros",
         "is no TIMESTAMP",
     ),
+    ("TIMESTAMP", "10:34:56.789012Z", f"{DEBEZIUM}ZonedTime", "micros", "is no TIMESTAMP"),
+    ("TIMESTAMP", "10:34:56", None, "micros", "is no TIMESTAMP"),
     ("DECIMAL(9,2)", precise(150), None, "micros", r"decimal\.handling\.mode=string"),
     ("STRING", precise(150), f"{CONNECT}Decimal", "micros", "the type DECIMAL"),
     ("BIGINT", precise(150), f"{CONNECT}Decimal", "micros", "the type DECIMAL"),

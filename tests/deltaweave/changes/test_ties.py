@@ -237,3 +237,34 @@ def test_a_view_takes_the_columns_that_events_set_in_the_spelling_of_the_base(
     for _ in range(2):
         assert [tuple(row) for row in table.read().select("v", "w").collect()] == [(2, 1)]
         table.rematerialize()
+
+
+def test_remembered_events_are_read_by_the_names_of_their_columns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    for at, set_, names in [
+        (1, None, ("v", "w")),
+        (2, ["v"], ("w", "v")),
+        (4, ["w"], ("w", "V")),
+        (3, ["v"], ("v", "w")),
+    ]:
+        source = spark.createDataFrame([(1, 10 + at, 20 + at, at, set_)], PARTIAL_EVENTS)
+        renamed = source.withColumnsRenamed({name.lower(): name for name in names})
+        deltaweave.apply_changes(
+            spark,
+            path,
+            renamed.select("k", *names, "at", "set"),
+            keys=["k"],
+            sequence_by="at",
+            present_columns="set",
+            except_column_list=["at"],
+            stored_as_scd_type=2,
+        )
+    versions = Table(spark, path).read().select("v", "w", "__START_AT").orderBy("__START_AT")
+    assert [tuple(row) for row in versions.collect()] == [
+        (11, 21, 1),
+        (12, 21, 2),
+        (13, 21, 3),
+        (13, 24, 4),
+    ]

@@ -195,7 +195,9 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
         ],
         _named_as(wanted, _types_by_column()).alias(_TYPES),
     )
-    is_envelope = F.when(F.col(OPERATION).isNotNull(), True).otherwise(
+    # A flattened row may have a column of the one name, but rarely of both.
+    has_parts = F.col(OPERATION).isNotNull() & F.col(SOURCE).isNotNull()
+    is_envelope = F.when(has_parts, True).otherwise(
         ~_is_flattened(text, wanted) | _refused_as_flattened(messages.place)
     )
     row = F.when(F.col(OPERATION) == "d", F.col(_BEFORE)).otherwise(F.col(_AFTER))

@@ -107,7 +107,9 @@ class TextValue:
         text = self.text
         if isinstance(data_type, DateType):
             text = F.regexp_replace(text, r"^(.?\d+-\d+-\d+)(Z|[+-]\d+:\d+)$", "$1")
-        of_text = self._checked(text.try_cast(data_type), data_type)
+        # Spark takes a time of day for one of the day on which it runs.
+        dated = F.when(text.rlike(r"^[+-]?\d{4,}-\d+-\d+"), text)
+        of_text = self._checked(dated.try_cast(data_type), data_type)
         of_number = self._since_1970(data_type)
         return F.when(number, of_number).otherwise(F.when(~number, of_text))
 

@@ -17,6 +17,7 @@ from deltaweave.changes.events import (
     OPERATION,
     PRESENT,
     SEQUENCE,
+    VALUES,
     Events,
     nullable,
     spelled,
@@ -61,9 +62,7 @@ class Remembered:
         """The remembered events of a batch's keys at a version: columns as `Events.rows`."""
         if version < 0:
             return None
-        kept = self.kept_in.snapshot(version).read_whole().drop(NOTED)
-        if events.shape.present is not None:
-            kept = kept.withColumn(PRESENT, spelled(events.shape.columns, F.col(PRESENT)))
+        kept = _as_events(self.kept_in.snapshot(version).read_whole(), events)
         return kept.join(events.key_rows, list(events.shape.keys), "left_semi")
 
     def may_be_old(self, version: int) -> bool:
@@ -102,3 +101,26 @@ class Remembered:
             clauses.when_not_matched_by_source_delete(condition=f"t.{noted_before(self.keep_for)}"),
         )
         return merge.execute().version
+
+
+def _as_events(kept: DataFrame, events: Events) -> DataFrame:
+    """Return remembered events with the columns of a batch.
+
+    The order of columns and of values, and names in another case, may be those of an earlier batch.
+    Values that were not known then are null.
+    """
+    held = kept.schema[VALUES].dataType
+    wanted = events.rows.schema[VALUES].dataType
+    assert isinstance(held, StructType)
+    assert isinstance(wanted, StructType)
+    by_case = {name.lower(): name for name in held.names}
+    values = []
+    for field in wanted:
+        name = by_case.get(field.name.lower())
+        value = F.lit(None) if name is None else F.col(VALUES)[name]
+        values.append(value.cast(field.dataType).alias(field.name))
+    kept = kept.withColumn(VALUES, F.struct(*values))
+    if events.shape.present is not None:
+        known = F.col(PRESENT) if PRESENT in kept.columns else F.lit(None).cast("array<string>")
+        kept = kept.withColumn(PRESENT, spelled(events.shape.columns, known))
+    return kept.select(*map(column, events.rows.columns))

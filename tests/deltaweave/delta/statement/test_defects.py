@@ -18,7 +18,7 @@ from deltaweave.delta.log import features
 from deltaweave.delta.statement import builtin_defects, parse_statement
 from deltaweave.engine.write.driver_choice import ON_DRIVER
 from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
-from deltaweave.errors import MergeFailedError, UnsupportedFeatureError
+from deltaweave.errors import AmbiguousMatchError, UnsupportedFeatureError
 from tests.builders import write_table
 from tests.merge_cases.case import (
     AMBIGUOUS,
@@ -462,7 +462,7 @@ def test_the_fallback_is_refused_and_says_why(
             assert said in str(raised.value)
     assert newest_version(path) == 0
     mended = statement.replace("WHEN MATCHED THEN", "WHEN MATCHED AND true THEN")
-    with pytest.raises(MergeFailedError, match=AMBIGUOUS):  # by built-in MERGE, as the hint says
+    with pytest.raises(AmbiguousMatchError, match=AMBIGUOUS):  # by built-in MERGE, as the hint says
         deltaweave.merge(spark, mended, fallback="builtin")
 
 

@@ -48,8 +48,8 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
         location: Where the target's data is.
 
     Raises:
-        DeltaweaveError: It failed. The state is unknown only if the table's history has a MERGE
-            since, or cannot be read.
+        DeltaweaveError: It failed. The state is unknown only if the session has committed, or the
+            table's history has a commit since that may be a MERGE, or cannot be read.
     """
     from delta.tables import DeltaTable
 

@@ -4,6 +4,7 @@
 - `events`: reads source rows as events with a key, an operation, a sequence and values.
 - `hashes`: hashes of values, which tell events with the same sequence apart.
 - `sequence_types`: the types of sequences, and missing sequences.
+- `epochs`: positions in a log that come with an epoch and a time.
 - `collected_values`: collects values and turns them back into constants.
 - `options`: the arguments that describe events, and their checks.
 - `debezium`: turns Debezium's envelopes into rows for `apply_changes`.

@@ -132,7 +132,8 @@ def apply_changes(
             raise wrong(
                 table,
                 "an event empties the table, and a table of histories is not emptied.",
-                "Delete the rows of its keys by events, and leave this event out.",
+                "Leave it out (rows of debezium_changes: .where(\"_cdc_op <> 't'\")), and give "
+                "each key of the table a delete with its sequence: docs/changes.md shows how.",
             )
         columns_beside = history_columns if keeps_histories else current_row_columns
         schema = schema_of(events, columns_beside(events))

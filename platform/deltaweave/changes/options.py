@@ -10,9 +10,10 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from deltaweave.changes.epochs import as_held
 from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape
 from deltaweave.delta.jvm import check_is_data_frame, translated
-from deltaweave.errors import StatementError
+from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import RESERVED_PREFIX, quoted
 from deltaweave.table import Table
 
@@ -61,7 +62,7 @@ def event_shape(table: Table, rows: DataFrame, options: ChangeOptions) -> EventS
     check_is_data_frame(rows, "the source", table=table.path_or_name, operation="applying changes")
     return EventShape(
         keys=tuple(options.keys),
-        sequence_by=_expression(options.sequence_by),
+        sequence_by=_sequence(table, rows, _expression(options.sequence_by)),
         deletes=_condition(options.apply_as_deletes),
         truncates=_condition(options.apply_as_truncates),
         inserts=_condition(options.inserts),
@@ -95,6 +96,12 @@ def check_columns(table: Table, schema: StructType) -> None:
 
 def _expression(given: str | Column) -> Column:
     return F.expr(given) if isinstance(given, str) else given
+
+
+def _sequence(table: Table, rows: DataFrame, given: Column) -> Column:
+    with translated(table.path_or_name, operation="reading changes", otherwise=SourceError):
+        at_type = rows.select(given.alias("at")).schema["at"].dataType
+    return as_held(given, at_type, table)
 
 
 def _condition(given: str | Column | None) -> Column | None:

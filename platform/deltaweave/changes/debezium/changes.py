@@ -18,12 +18,13 @@ from pyspark.sql.types import StructType
 
 from deltaweave.changes.debezium.envelopes import (
     OPERATION,
+    SOURCE,
     Messages,
     rows_of_json,
     rows_of_structs,
 )
 from deltaweave.changes.debezium.placeholders import UNAVAILABLE, Placeholder
-from deltaweave.changes.debezium.positions import POSITIONS, Connector, position_fields
+from deltaweave.changes.debezium.positions import POSITIONS, Connector, position
 from deltaweave.changes.debezium.values import TIMES, TimeUnit
 from deltaweave.changes.events import PREFIX, PRESENT
 from deltaweave.choices import check_choice
@@ -79,8 +80,9 @@ def debezium_changes(
             that Debezium gives it; in another form, the message is an error that says where it is.
 
     Returns:
-        The columns of `schema`; `_cdc_op` (string), `_cdc_position` (struct) and `_cdc_present`
-        (array of strings, null for all).
+        The columns of `schema`; `_cdc_op` (string), `_cdc_present` (array of strings, null for all)
+        and `_cdc_position`: a struct of `epoch`, the position, the offset, `changed_at` (timestamp)
+        and `is_snapshot` (boolean).
 
     Raises:
         StatementError: There is no such connector, time unit or column, a column's name is taken,
@@ -110,8 +112,13 @@ def debezium_changes(
         rows = rows_of_structs(messages, wanted, placeholder, units)
     else:
         rows = rows_of_json(messages, wanted, placeholder, units)
-    place = position_fields(connector)
-    place += [] if offset is None else [column(offset).cast("bigint").alias("offset")]
+    source = rows.frame.schema[SOURCE].dataType
+    place = position(
+        connector,
+        source if isinstance(source, StructType) else None,
+        F.lit(0),
+        None if offset is None else column(offset),
+    )
     present = F.array_compact(
         F.array(*[F.when(~is_missing, F.lit(name)) for name, is_missing in rows.missing.items()])
     )
@@ -119,7 +126,7 @@ def debezium_changes(
     return rows.frame.where(F.col(OPERATION).isin("c", "u", "r", "d", "t")).select(
         *rows.columns,
         F.col(OPERATION).alias(_OP),
-        F.struct(*place).alias(_POSITION),
+        place.alias(_POSITION),
         F.when(~is_whole & (F.col(OPERATION) != "t"), present).alias(PRESENT),
     )
 

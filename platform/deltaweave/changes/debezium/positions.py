@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from deltaweave.changes.debezium.envelopes import OPERATION, SOURCE
+from deltaweave.changes.epochs import CHANGED_AT, EPOCH, IS_SNAPSHOT, SERVER_ID
 
 Connector = Literal["postgresql", "mysql", "sqlserver", "oracle", "mongodb"]
 
@@ -36,10 +38,22 @@ _BEFORE_ALL: Mapping[str, Any] = MappingProxyType(
 _SNAPSHOTS_HAVE_POSITIONS = ("mysql", "sqlserver")
 
 
-def position_fields(connector: Connector) -> list[Column]:
-    """Return the fields of an event's position; only rows of snapshots may lack it."""
+def position(
+    connector: Connector, source: StructType | None, epoch: Column, offset: Column | None
+) -> Column:
+    """Return the position of an event; only rows of snapshots may lack parts of it.
+
+    The time and what follows it are behind the position and the offset, so that they decide over
+    nothing.
+
+    Args:
+        connector: The database the event comes from.
+        source: The fields of `source`; None if it is a map.
+        epoch: The number of the log.
+        offset: Orders events of the same position, or None.
+    """
     is_snapshot = F.col(OPERATION) == "r"
-    fields = []
+    fields = [epoch.cast("int").alias(EPOCH)]
     for field, data_type in POSITIONS[connector].items():
         at = F.col(SOURCE)[field].cast(data_type)
         if (connector, field) == ("mysql", "file"):
@@ -49,7 +63,31 @@ def position_fields(connector: Connector) -> list[Column]:
             F.coalesce(at, before_all) if connector in _SNAPSHOTS_HAVE_POSITIONS else before_all
         )
         fields.append(F.when(is_snapshot, of_row).otherwise(at).alias(field))
-    return fields
+    if offset is not None:
+        fields.append(offset.cast("bigint").alias("offset"))
+    fields += [
+        _time(source).alias(CHANGED_AT),
+        F.coalesce(is_snapshot, F.lit(False)).alias(IS_SNAPSHOT),
+    ]
+    if connector == "mysql":
+        server = _optional(source, SERVER_ID, "bigint")
+        fields.append(F.coalesce(server, F.lit(-1)).alias(SERVER_ID))
+    return F.struct(*fields)
+
+
+def _time(source: StructType | None) -> Column:
+    """When a change was committed, or a snapshot read its row; 1970 if the message does not say.
+
+    Connectors before Debezium 2.6 have milliseconds alone.
+    """
+    millis = _optional(source, "ts_ms", "bigint")
+    micros = F.coalesce(_optional(source, "ts_us", "bigint"), millis * 1000, F.lit(0))
+    return F.timestamp_micros(micros)
+
+
+def _optional(source: StructType | None, field: str, data_type: str) -> Column:
+    is_there = source is None or field in source.names
+    return (F.col(SOURCE)[field] if is_there else F.lit(None)).cast(data_type)
 
 
 def _in_order(file: Column) -> Column:

@@ -12,6 +12,11 @@ statement that runs after the commits that won. The plan shows that, if it consi
 
 Everything else may hold rows of the target's older version: an RDD, another checkpoint, the
 target's files by path, a data source of others. When in doubt, the merge must not be run again.
+
+A user's own checkpoint counts so also if it was filled before the merge began. It cannot read the
+target again, but it shows nothing of its query: rows computed from the target (`v + 1`) would be
+written over the commit that won. Delta's MERGE raises the conflict there, after which the user
+computes them again.
 """
 
 from __future__ import annotations

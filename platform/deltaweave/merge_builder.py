@@ -8,8 +8,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from deltaweave import clauses as when
 from deltaweave.clauses import Clause
+from deltaweave.delta.commit import Lease
 from deltaweave.delta.jvm import active
-from deltaweave.delta.statement import merge_plan
+from deltaweave.delta.statement import ParsedMerge, merge_plan
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import StatementError
 from deltaweave.statements import Fallback, run
@@ -94,6 +95,7 @@ class MergeBuilder:
         skip_unchanged_updates: bool = False,
         applied_before: int | None = None,
         computed_from: int | None = None,
+        lease: Lease | None = None,
     ) -> MergeResult:
         """Run the merge.
 
@@ -102,6 +104,7 @@ class MergeBuilder:
             skip_unchanged_updates: See `deltaweave.merge`.
             applied_before: See `deltaweave.merge`.
             computed_from: See `deltaweave.merge`.
+            lease: See `deltaweave.merge`.
 
         Raises:
             CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
@@ -114,17 +117,19 @@ class MergeBuilder:
             )
         spark = self._source_df.sparkSession
         with active(spark):
-            return self._run(spark, fallback, skip_unchanged_updates, applied_before, computed_from)
+            parsed = self._parsed(spark)
+            return run(
+                parsed,
+                idempotency=self._idempotency,
+                applied_before=applied_before,
+                computed_from=computed_from,
+                lease=lease,
+                fallback=fallback,
+                skip_unchanged_updates=skip_unchanged_updates,
+            )
 
-    def _run(
-        self,
-        spark: SparkSession,
-        fallback: Fallback | None,
-        skip_unchanged_updates: bool,
-        applied_before: int | None,
-        computed_from: int | None,
-    ) -> MergeResult:
-        parsed = merge_plan(
+    def _parsed(self, spark: SparkSession) -> ParsedMerge:
+        return merge_plan(
             spark,
             table=self._table,
             target_parts=self._target_parts,
@@ -134,12 +139,4 @@ class MergeBuilder:
             on=self._on,
             clauses=self._clauses,
             with_schema_evolution=self._with_schema_evolution,
-        )
-        return run(
-            parsed,
-            idempotency=self._idempotency,
-            applied_before=applied_before,
-            computed_from=computed_from,
-            fallback=fallback,
-            skip_unchanged_updates=skip_unchanged_updates,
         )

@@ -9,6 +9,8 @@
 - `options`: the arguments that describe events, and their checks.
 - `debezium`: turns Debezium's envelopes into rows for `apply_changes`.
 - `side_table`: small tables in a table's directory that remember recent events.
+- `side_state`: what they remember after a RESTORE or for a clone.
+- `lineage`: the commits that a version of a table consists of.
 - `current`: tables of current rows (SCD type 1).
 - `history`: tables of histories (SCD type 2).
 - `merge_on_read`: tables whose changes are appended now and merged later.

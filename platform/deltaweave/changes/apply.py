@@ -11,6 +11,7 @@ from pyspark.sql import Column
 from deltaweave.changes.current import Tombstones, apply_to_current_rows, current_row_columns
 from deltaweave.changes.events import Events, EventShape, read_events
 from deltaweave.changes.history import END, START, Histories, Remembered, history_columns
+from deltaweave.changes.lineage import line_of
 from deltaweave.changes.options import (
     ChangeOptions,
     check_columns,
@@ -160,8 +161,10 @@ def _to_current_rows(
     table: Table, events: Events, late_by: timedelta, idempotency: tuple[str, int] | None
 ) -> MergeResult:
     tombstones = Tombstones.of(table, events.shape.keys)
-    tombstones.remember(events, late_by)
-    return apply_to_current_rows(table, events, tombstones, idempotency)
+    newest = tombstones.settle()
+    noted = tombstones.remember(events, late_by)
+    line = line_of(newest, noted)
+    return apply_to_current_rows(table, events, tombstones, idempotency, line)
 
 
 def _tracked(

@@ -54,7 +54,7 @@ def commit_changes(
         CommitConflictError: Other commits won; `attempts` says whether the merge may be done again.
     """
     has_changes = len(changes.touched) or metrics.num_target_files_added
-    if not has_changes and not terms.marks and not transaction.changes_metadata:
+    if not has_changes and not terms.must_commit and not transaction.changes_metadata:
         logger.info("%s: nothing changed, nothing committed", transaction.merge.table)
         return Commit(transaction, changes, metrics, Committed(None))
     tried = Followed(transaction, changes)

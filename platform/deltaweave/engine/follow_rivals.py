@@ -43,7 +43,7 @@ from deltaweave.engine.find import files_by_conditions, hold_match, moved_matche
 from deltaweave.engine.source import PreparedSource
 from deltaweave.engine.terms import Terms
 from deltaweave.engine.write import Changes, Strategy, change_moved_rows, why_not_moved
-from deltaweave.errors import LockFileError, TableLockedError
+from deltaweave.errors import CommitConflictError, LockFileError, TableLockedError
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +150,10 @@ def _check_table(lost: Transaction, newer: Transaction, terms: Terms) -> None:
     for application_id in terms.application_ids:
         if newer.last_applied(application_id) != lost.last_applied(application_id):
             raise _MustRedoError(f"another commit has the id {application_id}")
+    try:
+        terms.check_lease(newer)
+    except CommitConflictError as taken:
+        raise _MustRedoError(taken.problem) from taken
 
 
 def _changes_after(

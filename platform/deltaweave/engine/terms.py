@@ -35,6 +35,12 @@ class Terms:
         return pair if self.lease is None else {**pair, **self.lease.marks}
 
     @property
+    def must_commit(self) -> bool:
+        """Whether there is something to commit even if the merge changes nothing."""
+        of_lease = self.lease is not None and self.lease.marks and self.lease.are_committed_alone
+        return self.idempotency is not None or bool(of_lease)
+
+    @property
     def application_ids(self) -> list[str]:
         """The application ids of which the table must hold what it held when the merge began."""
         ids = [] if self.idempotency is None else [self.idempotency[0]]

@@ -39,6 +39,7 @@ from deltaweave.changes.events import (
     Events,
     speaks_of,
 )
+from deltaweave.changes.lineage import OfOneLine
 from deltaweave.clauses import Clause
 from deltaweave.engine.report import MergeResult
 from deltaweave.identifiers import column, quoted
@@ -93,9 +94,15 @@ def newest_of_keys(events: Events) -> DataFrame:
 
 
 def apply_to_current_rows(
-    table: Table, events: Events, tombstones: Tombstones, idempotency: tuple[str, int] | None
+    table: Table,
+    events: Events,
+    tombstones: Tombstones,
+    idempotency: tuple[str, int] | None,
+    line: OfOneLine,
 ) -> MergeResult:
     """Apply the events to the table; their deletes are remembered already.
+
+    If the table leaves the line of commits to which these deletes belong, this is a conflict.
 
     Other runs may meanwhile remember deletes of keys that this merge inserts. Further merges then
     apply these deletes, even if an earlier run applied the same pair and died before it did.
@@ -103,12 +110,16 @@ def apply_to_current_rows(
     newest = newest_of_keys(events)
     version = tombstones.version()
     changes = alive(tombstones.with_deletes(newest, events, version), events)
-    result = _merge(table, changes, events, idempotency)
+    result = _merge(table, changes, events, line, idempotency)
     seen = None if result.was_applied_before else version
+    further = line.of_further_merges
     while (version := tombstones.version()) != seen:
         deleted = _without_upserts(tombstones.with_deletes(newest, events, version), events)
-        result = result.then(_merge(table, deleted, events))
+        result = result.then(_merge(table, deleted, events, further))
         seen = version
+    if result.version is not None:
+        # A RESTORE between the look and a commit that does not conflict with it.
+        further.check(-1, table=table.path_or_name, version=result.version)
     return result
 
 
@@ -140,11 +151,12 @@ def _merge(
     table: Table,
     changes: DataFrame,
     events: Events,
+    line: OfOneLine,
     idempotency: tuple[str, int] | None = None,
 ) -> MergeResult:
     keys = [f"t.{quoted(key)} = s.{quoted(key)}" for key in events.shape.keys]
     merge = table.merge(changes, on=" AND ".join(keys), idempotency=idempotency)
-    return merge.add(*_clauses(events), *clauses_for_other_keys(events)).execute()
+    return merge.add(*_clauses(events), *clauses_for_other_keys(events)).execute(lease=line)
 
 
 def _clauses(events: Events) -> list[Clause]:

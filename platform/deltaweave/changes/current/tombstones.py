@@ -4,7 +4,8 @@ A table of current rows holds nothing about a deleted key. As long as older even
 delete is kept in a small Delta table in the table's directory, which VACUUM skips.
 
 The delete is written before the table. A crash between the two leaves a delete that the table has
-not applied. The next batch with events of that key applies it, e.g. the same batch again.
+not applied. The next batch with events of that key applies it, e.g. the same batch again. After a
+RESTORE, only the deletes count that the restored version has (`side_state`).
 
 Deletes are only appended, so concurrent batches do not conflict here. The newest delete of a key
 counts. From time to time old deletes are removed and the files are compacted.
@@ -33,6 +34,7 @@ from deltaweave.changes.events import (
     Events,
     last_at,
 )
+from deltaweave.changes.side_state import noted_at, noted_now, settle, settled
 from deltaweave.changes.side_table import (
     NOTED,
     TOMBSTONES,
@@ -42,6 +44,7 @@ from deltaweave.changes.side_table import (
     side_table,
 )
 from deltaweave.delta.commit import alone_on_local_disk
+from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, LockFileError, TableLockedError
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
@@ -76,10 +79,19 @@ class Tombstones:
         """Their newest version; -1 if there are none."""
         return newest_version(self.kept_in)
 
-    def remember(self, events: Events, keep_for: timedelta) -> None:
-        """Add the deletes among the events, and from time to time remove old ones."""
+    def settle(self) -> TableSnapshot:
+        """Keep the deletes that the table has now; see `side_state.settle`."""
+        return settle(self.kept_in, self.table, TOMBSTONES)
+
+    def remember(self, events: Events, keep_for: timedelta) -> int | None:
+        """Add the deletes among the events, and from time to time remove old ones.
+
+        Returns:
+            When they were noted, in µs since 1970; None if there are none. The commit that applies
+            them names it (`lineage.REMEMBERED`).
+        """
         if not events.deletes and events.truncated is None:
-            return
+            return None
         of_all = F.col(OPERATION) == TRUNCATE
         # The key of a truncate, if it has one, means nothing.
         keys = [F.when(~of_all, column(key)).alias(key) for key in self.keys]
@@ -94,10 +106,12 @@ class Tombstones:
         emptied = {}
         if events.truncated is not None:
             emptied[EMPTIED] = (self.kept_in.last_applied(EMPTIED) or 0) + 1
-        noted = newest.withColumn(NOTED, F.current_timestamp())
-        written = self.kept_in.write(noted, "append", applied=emptied)
+        noted = noted_now()
+        rows = newest.withColumn(NOTED, noted_at(noted))
+        written = self.kept_in.write(rows, "append", applied=emptied)
         if written.version is not None and written.version % _TIDIED_EVERY == 0:
             self._tidy(long_ago)
+        return noted
 
     def _tidy(self, long_ago: str) -> None:
         """Remove old deletes and compact the files, unless a concurrent batch does."""
@@ -117,17 +131,29 @@ class Tombstones:
         create_side_table(self.kept_in, self.table, self._schema(events))
 
     def with_deletes_of_now(self, changes: DataFrame) -> DataFrame:
-        """As `with_deletes`, but evaluated when the result is used, and without truncates."""
-        joined = changes.join(self._of_keys(self.kept_in.read()), list(self.keys), "left")
+        """As `with_deletes`, but evaluated when the result is used, and without truncates.
+
+        A delete that is remembered while a query is planned may be of a batch that the query does
+        not read. Spark takes the time first, then Delta the newest versions of the tables.
+        """
+        rows = self.kept_in.read().where(F.col(NOTED) <= F.current_timestamp())
+        joined = changes.join(self._of_keys(rows), list(self.keys), "left")
         return joined.withColumn(DELETED, F.greatest(DELETED, _REMEMBERED)).drop(_REMEMBERED)
 
-    def with_deletes(self, changes: DataFrame, events: Events, version: int) -> DataFrame:
+    def with_deletes(
+        self,
+        changes: DataFrame,
+        events: Events,
+        version: int,
+        table: TableSnapshot | None = None,
+    ) -> DataFrame:
         """The changes, one for each key, with the last known delete of the key at a version.
 
         Args:
             changes: The keys, `_cdc_deleted` of the events alone, and other columns.
             events: The events.
             version: The version of these tombstones; -1 if there are none.
+            table: The version of the table that is read, unless these were settled for it.
 
         Returns:
             The changes, with `_cdc_deleted` over all known deletes.
@@ -137,7 +163,8 @@ class Tombstones:
             known.append(last_at(events.truncated))
         if version >= 0:
             kept = self.kept_in.snapshot(version)
-            rows = kept.read_whole()
+            found = None if table is None else settled(kept, table, TOMBSTONES)
+            rows = kept.read_whole() if found is None else found.rows
             if kept.last_applied(EMPTIED):
                 emptied = self._last_emptied(rows, events)
                 known += [] if emptied is None else [last_at(emptied)]

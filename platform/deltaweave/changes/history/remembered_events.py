@@ -22,6 +22,7 @@ from deltaweave.changes.events import (
     nullable,
     spelled,
 )
+from deltaweave.changes.side_state import noted_at, settle
 from deltaweave.changes.side_table import (
     EVENTS,
     NOTED,
@@ -31,6 +32,7 @@ from deltaweave.changes.side_table import (
     noted_before,
     side_table,
 )
+from deltaweave.delta.log import TableSnapshot
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
@@ -75,12 +77,17 @@ class Remembered:
         schema = StructType([*fields, StructField(NOTED, TimestampType())])
         create_side_table(self.kept_in, self.table, schema)
 
-    def add(self, rows: DataFrame, events: Events, *, are_distinct: bool) -> int | None:
+    def settle(self) -> TableSnapshot:
+        """Keep the events that the table has now; see `side_state.settle`."""
+        return settle(self.kept_in, self.table, EVENTS)
+
+    def add(self, rows: DataFrame, events: Events, noted: int, *, are_distinct: bool) -> int | None:
         """Add events to their table, and remove old ones.
 
         Args:
             rows: The events to remember, with the columns of `Events.rows`.
             events: The batch whose keys they have.
+            noted: When they are noted, in µs since 1970; the commit that applies them names it.
             are_distinct: Whether no two of them have the same key and sequence.
 
         Returns:
@@ -93,10 +100,10 @@ class Remembered:
         same += [
             f"t.{name} = s.{name}" for name in (OPERATION, f"{SEQUENCE}.at", f"{SEQUENCE}.tie")
         ]
-        noted = rows.withColumn(NOTED, F.current_timestamp())
+        rows = rows.withColumn(NOTED, noted_at(noted))
         # Column by column, because Delta expands * to names without quoting them.
-        every: dict[str, str | Column] = {quoted(c): column("s", c) for c in noted.columns}
-        merge = self.kept_in.merge(noted, on=" AND ".join(same)).add(
+        every: dict[str, str | Column] = {quoted(c): column("s", c) for c in rows.columns}
+        merge = self.kept_in.merge(rows, on=" AND ".join(same)).add(
             clauses.when_not_matched_insert(every),
             clauses.when_not_matched_by_source_delete(condition=f"t.{noted_before(self.keep_for)}"),
         )

@@ -35,6 +35,8 @@ from deltaweave.changes.events import (
 )
 from deltaweave.changes.hashes import comparable
 from deltaweave.changes.history.remembered_events import Remembered
+from deltaweave.changes.lineage import OfOneLine, line_of
+from deltaweave.changes.side_state import noted_now
 from deltaweave.delta.jvm import letting_go, translated
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import SourceError
@@ -86,7 +88,8 @@ class Histories:
         """
         result, others = None, self.events.rows
         while True:
-            read, beside = self.table.version(), self.remembered.version()
+            newest = self.remembered.settle()
+            read, beside, noted = newest.version, self.remembered.version(), noted_now()
             # Its lineage names both versions, so rows that executors lose are recomputed unchanged.
             known = self._known(self._versions(read), beside, others).persist()
             try:
@@ -97,9 +100,10 @@ class Histories:
                     continue  # another batch may have created it, with events
                 added = None
                 if beside >= 0 and (adds or self.remembered.may_be_old(beside)):
-                    distinct = self.versions_are_events
-                    added = self.remembered.add(to_remember, self.events, are_distinct=distinct)
-                merged = self._merge(known, idempotency, read)
+                    added = self.remembered.add(
+                        to_remember, self.events, noted, are_distinct=self.versions_are_events
+                    )
+                merged = self._merge(known, idempotency, line_of(newest, noted))
             finally:
                 with letting_go("what is known of the keys"):
                     known.unpersist()
@@ -270,7 +274,7 @@ class Histories:
         return starts.where(f"_cdc_begins IS NULL OR _cdc_begins != {START}").drop("_cdc_begins")
 
     def _merge(
-        self, known: DataFrame, idempotency: tuple[str, int] | None, read: int
+        self, known: DataFrame, idempotency: tuple[str, int] | None, line: OfOneLine
     ) -> MergeResult:
         shape = self.events.shape
         versions = [*shape.keys, START]
@@ -287,7 +291,7 @@ class Histories:
             clauses.when_matched_update(values),
             clauses.when_not_matched_insert({**keys, **values}, condition=~column("s", _GONE)),
         )
-        return merge.execute(skip_unchanged_updates=True, computed_from=read)
+        return merge.execute(skip_unchanged_updates=True, computed_from=line.since, lease=line)
 
 
 def history_columns(events: Events) -> list[StructField]:

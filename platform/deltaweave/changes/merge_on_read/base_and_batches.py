@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from deltaweave.changes.events import EventShape
+from deltaweave.changes.lineage import CLONED, RESTORED, line_of_commits
 from deltaweave.changes.merge_on_read.changeset import Batches, Changeset
 from deltaweave.delta.jvm import letting_go
 from deltaweave.delta.log import TableSnapshot
@@ -15,6 +19,10 @@ The base's id follows (`merged_mark`). REPLACE removes all rows and gives a tabl
 Delta keeps its application ids.
 """
 
+_MAX_KEPT = 1_000
+_merged: dict[tuple[str, str, int, int], int] = {}
+"""The newest batch in versions that were read, by place, id, version and time of the commit."""
+
 _SAMPLED_ROWS = 1_000
 # Share of the limit that files may take: Parquet rarely compresses so few rows a hundredfold.
 _SURELY_SMALL_SHARE = 0.01
@@ -24,6 +32,17 @@ _SURELY_FEW_ROWS = 500_000
 def merged_mark(base_id: str) -> str:
     """The application id whose version is the newest batch in the base with this id."""
     return f"{MERGED}/{base_id}"
+
+
+def restored_mark(snapshot: TableSnapshot, until: int) -> int | None:
+    """The mark of a base that was restored, if it says that batches are merged that are not.
+
+    Args:
+        snapshot: The version of the base.
+        until: A batch that is not in it.
+    """
+    marked = snapshot.last_applied(merged_mark(snapshot.id))
+    return marked if marked is not None and marked >= until else None
 
 
 def merged_batch(base: Table, version: int | None = None) -> int:
@@ -50,9 +69,9 @@ def retire_earlier_mark(base: Table) -> None:
 
 def _merged_in(snapshot: TableSnapshot) -> int:
     """The newest batch that is in a version of the base; 0 for none."""
-    merged = snapshot.last_applied(merged_mark(snapshot.id))
-    if merged is not None:
-        return merged
+    marked = snapshot.last_applied(merged_mark(snapshot.id))
+    if marked is not None:
+        return _merged_by_commits(snapshot, marked)
     earlier = snapshot.last_applied(MERGED) or 0
     is_bound = earlier and any(
         each.startswith(merged_mark("")) for each in snapshot.applied_versions()
@@ -60,8 +79,43 @@ def _merged_in(snapshot: TableSnapshot) -> int:
     return 0 if is_bound else earlier
 
 
-def at_one_moment(base: Table, changeset: Changeset) -> tuple[TableSnapshot, Batches]:
-    """A version of the base, and all batches after the newest one in it.
+def _merged_by_commits(snapshot: TableSnapshot, marked: int) -> int:
+    """The newest batch in a version, by the commits that it consists of.
+
+    RESTORE leaves the mark as it is, and takes the rows of batches away.
+
+    Args:
+        snapshot: The version.
+        marked: The mark that it has. It counts if the log does not say.
+    """
+    mark, merged, keys = merged_mark(snapshot.id), None, []
+    is_restored, is_known = False, False
+    for commit in line_of_commits(snapshot):
+        keys.append((snapshot.data_path, snapshot.id, commit.version, commit.at_ms))
+        merged = _merged.get(keys[-1], commit.applied.get(mark))
+        if merged is not None:
+            break
+        is_restored |= commit.operation == RESTORED
+        is_known = commit.operation == CLONED or commit.version == 0
+    if merged is None:
+        # Otherwise log cleanup deleted the commit. Batches that are read twice change nothing.
+        merged = 0 if is_known or is_restored else marked
+    for key in keys[:1]:
+        _merged[key] = merged
+    while len(_merged) > _MAX_KEPT:
+        _merged.pop(next(iter(_merged)), None)
+    return merged
+
+
+def at_one_moment(
+    base: Table, changes: Table, shape_of: Callable[[TableSnapshot], EventShape]
+) -> tuple[TableSnapshot, Changeset, Batches]:
+    """A version of the base, its changeset, and all batches after the newest one in it.
+
+    Args:
+        base: The base.
+        changes: The table of the changeset.
+        shape_of: Returns how the changeset's rows are read beside a version of the base.
 
     Raises:
         SourceError: Some of these batches were purged.
@@ -70,21 +124,23 @@ def at_one_moment(base: Table, changeset: Changeset) -> tuple[TableSnapshot, Bat
         # The base is read first: batches that are merged meanwhile are then read twice, which
         # changes nothing.
         snapshot = base.snapshot()
+        changeset = Changeset(changes, shape_of(snapshot))
         batches = changeset.after(_merged_in(snapshot))
         if batches.purged <= batches.after:
-            return snapshot, batches
+            return snapshot, changeset, batches
         # They were merged and purged between the two reads, or were merged into another base.
         merged = merged_batch(base)
         if merged < batches.purged:
             raise SourceError(
                 f"it holds the batches up to {merged}, and those up to {batches.purged} were "
-                f"purged from {changeset.table.path_or_name}.",
+                f"purged from {changes.path_or_name}.",
                 table=base.path_or_name,
                 operation="reading",
                 version=snapshot.version,
                 state="Nothing was read or written.",
-                hint="They were merged into another base, or into one that was replaced since: "
-                "restore that, or drop both tables and append all events again.",
+                hint="They were merged into another base, or into one that was replaced or "
+                "restored since: restore the version that has them, or drop both tables and "
+                "append all events again.",
             )
 
 

@@ -183,7 +183,7 @@ class Changeset:
         Returns:
             A constant; None if the log says that there is no such event.
         """
-        if (self.table.last_applied(EMPTIED) or 0) <= batches.after:
+        if (batches.table.last_applied(EMPTIED) or 0) <= batches.after:
             return None
         sequence = batches.rows.schema[SEQUENCE].dataType
         assert isinstance(sequence, StructType)

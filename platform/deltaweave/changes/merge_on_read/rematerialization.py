@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal, get_args
@@ -12,16 +13,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, TimestampType
 
 from deltaweave.changes.current import Tombstones, apply_to_current_rows
-from deltaweave.changes.events import counted
+from deltaweave.changes.events import Events, counted
+from deltaweave.changes.lineage import OfOneLine, line_of
 from deltaweave.changes.merge_on_read.base_and_batches import (
     at_one_moment,
     merged_batch,
     merged_mark,
+    restored_mark,
     retire_earlier_mark,
 )
-from deltaweave.changes.merge_on_read.changeset import Changeset
 from deltaweave.changes.merge_on_read.merged_view import MergedView
-from deltaweave.changes.merge_on_read.sides import Sides
+from deltaweave.changes.merge_on_read.sides import KnownDeletes, Sides
 from deltaweave.choices import check_choice
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, StatementError
@@ -128,7 +130,12 @@ def _equals(name: str, data_type: DataType) -> Column:
 
 
 def write_anew(
-    base: Table, view: MergedView, read: TableSnapshot, until: int, strategy: str
+    base: Table,
+    view: MergedView,
+    read: TableSnapshot,
+    until: int,
+    strategy: str,
+    noted: Mapping[str, int],
 ) -> int | None:
     """Rewrite the base, or the partitions that change, with the rows of a view.
 
@@ -138,6 +145,7 @@ def write_anew(
         read: The version.
         until: The newest batch in the view.
         strategy: `overwrite` or `replace_where`.
+        noted: What the commit names of the deletes that were remembered for it.
 
     Returns:
         The committed version; None if another run brought the batches in meanwhile.
@@ -154,7 +162,7 @@ def write_anew(
             view.rows(view.best_for_all).select(*map(quoted, columns)),
             "overwrite",
             replace_where=predicate,
-            applied={merged_mark(read.id): until},
+            applied={merged_mark(read.id): until, **noted},
             computed_from=read.version,
         )
     except CommitConflictError:
@@ -164,33 +172,53 @@ def write_anew(
     return written.version
 
 
+def _merge(
+    base: Table,
+    events: Events,
+    tombstones: Tombstones,
+    read: TableSnapshot,
+    until: int,
+    line: OfOneLine,
+) -> int | None:
+    """Merge events into the base; None if another run brought them in meanwhile."""
+    mark = merged_mark(read.id)
+    restored = restored_mark(read, until)
+    if restored is None:
+        return apply_to_current_rows(base, events, tombstones, (mark, until), line).version
+    # The pair would pass for applied.
+    marks = {mark: until, **line.marks}
+    line = replace(line, application_id=mark, held=restored, marks=marks, are_committed_alone=True)
+    return apply_to_current_rows(base, events, tombstones, None, line).version
+
+
 def rematerialized(sides: Sides, strategy: Strategy, late_by: timedelta) -> Rematerialized | None:
     """Merge all current batches into the base; see `MergeOnReadTable.rematerialize`."""
-    base, shape = sides.base, sides.shape()
+    base = sides.base
+    base.snapshot()  # names the base in the error where there is none
     if not sides.changes.exists():
         return None
-    snapshot, batches = at_one_moment(base, Changeset(sides.changes, shape))
+    snapshot, changeset, batches = at_one_moment(base, sides.changes, sides.shape)
     until = batches.newest
     if until <= batches.after:
         return None
-    events = counted(batches.rows, shape)
+    events = counted(batches.rows, changeset.shape)
     chosen = best_strategy(base, events.count) if strategy == "auto" else strategy
     if chosen == "replace_where" and events.truncated is not None:
         chosen = "overwrite"  # all partitions change
     tombstones = Tombstones.of(base, sides.keys)
-    tombstones.remember(events, late_by)
+    tombstones.settle()
+    line = line_of(snapshot, tombstones.remember(events, late_by))
     if chosen == "merge":
-        pair = (merged_mark(snapshot.id), until)
-        written = apply_to_current_rows(base, events, tombstones, pair).version
+        written = _merge(base, events, tombstones, snapshot, until, line)
     else:
         known = tombstones.version()
-        whole = snapshot.read_whole()
-        view = sides.view(snapshot, whole, batches, events, asks_order=True)
-        written = write_anew(base, view, snapshot, until, chosen)
+        whole, deletes = snapshot.read_whole(), KnownDeletes(tombstones, known)
+        view = sides.view(snapshot, whole, batches, events, deletes, asks_order=True)
+        written = write_anew(base, view, snapshot, until, chosen, line.marks)
         if written is not None and tombstones.version() != known:
             # Other runs remembered deletes meanwhile. This commit may have just written rows of
             # these keys that the base did not hold before.
-            apply_to_current_rows(base, events, tombstones, None)
+            apply_to_current_rows(base, events, tombstones, None, line_of(base.snapshot(written)))
     if written is None:
         return None
     retire_earlier_mark(base)

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from deltaweave.changes.current import Tombstones, alive, newest_of_keys, rows_left
 from deltaweave.changes.events import PREFIX, SEQUENCE, Events, EventShape
 from deltaweave.changes.merge_on_read.base_and_batches import at_one_moment, fit_into_a_broadcast
-from deltaweave.changes.merge_on_read.changeset import Batches, Changeset
+from deltaweave.changes.merge_on_read.changeset import Batches
 from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.merge_on_read.newer_than_base import are_newer
 from deltaweave.changes.options import ChangeOptions, condition_of_keys
@@ -19,6 +19,30 @@ from deltaweave.table import Table
 
 # One task combines this many rows in less time than Spark takes for another stage.
 _ROWS_OF_A_TASK = 100_000
+
+
+@dataclass(frozen=True)
+class KnownDeletes:
+    """The deletes that a base remembers, at a moment.
+
+    Attributes:
+        tombstones: What remembers them.
+        version: Their version; -1 if there are none.
+    """
+
+    tombstones: Tombstones
+    version: int
+
+    @classmethod
+    def of_now(cls, base: Table, keys: tuple[str, ...]) -> KnownDeletes:
+        """What the base remembers now."""
+        tombstones = Tombstones.of(base, keys)
+        return cls(tombstones, tombstones.version())
+
+    def are(self, other: KnownDeletes) -> bool:
+        """Whether these are the others."""
+        places = {each.tombstones.kept_in.path_or_name for each in (self, other)}
+        return len(places) == 1 and self.version == other.version
 
 
 @dataclass(frozen=True)
@@ -39,11 +63,15 @@ class Sides:
     options: ChangeOptions
     broadcast_limit_bytes: int
 
-    def shape(self) -> EventShape:
-        """How the changeset's rows are read: they have the base's columns."""
+    def shape(self, base: TableSnapshot | None = None) -> EventShape:
+        """How the changeset's rows are read: they have the base's columns.
+
+        Args:
+            base: The version of the base; by default the newest.
+        """
         columns = [
             name
-            for name in self.base.snapshot().schema.names
+            for name in (base or self.base.snapshot()).schema.names
             if name not in self.keys and not name.startswith(PREFIX)
         ]
         return EventShape(
@@ -65,10 +93,14 @@ class Sides:
             where: Condition of key columns for both sides, or None.
             asks_order: Whether to find out if all changes are newer than the base.
         """
-        shape = self.shape()
-        changeset = Changeset(self.changes, shape)
-        snapshot, batches = at_one_moment(self.base, changeset)
-        base = snapshot.read_whole()
+        while True:
+            # If the remembered deletes are the same before and after the batches were listed, all
+            # are as they were when these were listed. Later deletes are those of later batches.
+            deletes = KnownDeletes.of_now(self.base, self.keys)
+            snapshot, changeset, batches = at_one_moment(self.base, self.changes, self.shape)
+            if KnownDeletes.of_now(self.base, self.keys).are(deletes):
+                break
+        base, shape = snapshot.read_whole(), changeset.shape
         rows, truncated = batches.rows, changeset.truncated(batches)
         if where is not None:
             condition = condition_of_keys(where, rows, self.keys, self.base)
@@ -77,7 +109,8 @@ class Sides:
         if count is not None and count <= _ROWS_OF_A_TASK:
             rows = rows.coalesce(1)  # finds the newest event of each key without a shuffle
         events = Events(rows, shape, truncated=truncated)
-        return self.view(snapshot, base, batches, events, asks_order=asks_order), events
+        view = self.view(snapshot, base, batches, events, deletes, asks_order=asks_order)
+        return view, events
 
     def view(
         self,
@@ -85,6 +118,7 @@ class Sides:
         base: DataFrame,
         batches: Batches,
         events: Events,
+        deletes: KnownDeletes,
         *,
         asks_order: bool,
     ) -> MergedView:
@@ -95,11 +129,11 @@ class Sides:
             base: Its rows, or some of them.
             batches: The batches.
             events: Their events, or some of them.
+            deletes: The remembered deletes.
             asks_order: Whether to find out if all changes are newer than the base.
         """
-        tombstones = Tombstones.of(self.base, self.keys)
         newest = newest_of_keys(events)
-        known = tombstones.with_deletes(newest, events, tombstones.version())
+        known = deletes.tombstones.with_deletes(newest, events, deletes.version, snapshot)
         asks_order = asks_order and not events.shape.is_partial
         return MergedView(
             rows_left(base, events),

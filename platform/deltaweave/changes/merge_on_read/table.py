@@ -24,9 +24,7 @@ from deltaweave.changes.current import (
     newest_of_keys,
 )
 from deltaweave.changes.events import PREFIX, Events, read_events
-from deltaweave.changes.merge_on_read.base_and_batches import (
-    merged_batch,
-)
+from deltaweave.changes.merge_on_read.base_and_batches import merged_batch
 from deltaweave.changes.merge_on_read.changeset import Changeset, Pending
 from deltaweave.changes.merge_on_read.merged_view import METHODS, MergedView, ViewMethod
 from deltaweave.changes.merge_on_read.rematerialization import (
@@ -146,6 +144,7 @@ class MergeOnReadTable:
             changeset.create_if_missing(events, encryption_of(self.base, self.changes))
             self.base.create_if_missing(schema, self._partition_by, properties)
             check_columns(self.base, schema)
+            Tombstones.of(self.base, self._keys).settle()  # before readers see the events
             return changeset.append(events, applied, self.merged_batch())
         finally:
             with letting_go("the events"):
@@ -219,8 +218,8 @@ class MergeOnReadTable:
     def create_view(self, name: str) -> None:
         """Create a temporary view that always shows the newest rows.
 
-        It reads both tables as they are when it is queried. Changes that are already in the base
-        change nothing.
+        It reads both tables as they are when it is queried: the base first, and changes that are
+        already in it change nothing. After a RESTORE of the base, append or rematerialize first.
 
         Args:
             name: What SQL calls it in this session.
@@ -288,6 +287,7 @@ class MergeOnReadTable:
         before = datetime.now(timezone.utc) - self._keep_merged_for
         version = self.base.version_at(before)
         merged = merged_batch(self.base, version) if version is not None else 0
+        merged = min(merged, self.merged_batch())  # a RESTORE may have taken them out since
         if not merged:
             return 0
         Changeset(self.changes, self._sides.shape()).purge(merged)

@@ -32,11 +32,13 @@ class Lease:
         application_id: An application id.
         held: The version that the table must hold of it, -1 for none.
         marks: Application ids and versions that go into the same commit.
+        are_committed_alone: Whether the marks are committed if the merge changes nothing.
     """
 
     application_id: str
     held: int
     marks: Mapping[str, int] = field(default_factory=dict)
+    are_committed_alone: bool = True
 
     def check(self, held: int, *, table: str, version: int) -> None:
         """Fail where the table no longer holds the version.

@@ -3,6 +3,7 @@
 - `snapshot`: a version of a table: its rows, files, schema and properties.
 - `catalogs`: finds the log of a table by its name, in the catalog that the name means.
 - `versions`: finds a table's log, and a version in it.
+- `commits`: what a commit did, and the application ids that it holds.
 - `file_list`: a list of data files, read as one Arrow table.
 - `followed_tables`: the files of a version, brought up to date by later commits.
 - `checksum`: what a version's checksum says of it.
@@ -27,6 +28,7 @@ from __future__ import annotations
 from deltaweave.delta.log.actions import encoder
 from deltaweave.delta.log.arrow_values import python_values, sorted_values
 from deltaweave.delta.log.catalogs import place_of_new_table
+from deltaweave.delta.log.commits import Commit, commit_of
 from deltaweave.delta.log.features import may_rebase, refuse_unsupported
 from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
 from deltaweave.delta.log.file_layout import FileLayout
@@ -52,6 +54,7 @@ from deltaweave.delta.log.table_log import TableLog
 from deltaweave.delta.log.versions import at_version, latest, version_at
 
 __all__ = [
+    "Commit",
     "FileLayout",
     "FileList",
     "FileVersion",
@@ -67,6 +70,7 @@ __all__ = [
     "bounds",
     "commit_file",
     "commit_name",
+    "commit_of",
     "data_path",
     "decoded",
     "decoded_location",

@@ -243,6 +243,23 @@ def test_a_reader_whose_batches_were_merged_and_purged_meanwhile_reads_the_newer
     assert rows(table.read()) == {(1, 10, None)}
 
 
+def test_a_reader_counts_no_delete_of_a_batch_that_came_after_its_own(
+    table: MergeOnReadTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(table, Event(1, 1, 10))
+    listed = Changeset.after
+
+    def listed_before_another_batch(changeset: Changeset, batch: int) -> Any:
+        found = listed(changeset, batch)
+        monkeypatch.setattr(Changeset, "after", listed)
+        append(table, delete(1, 2), Event(2, 2, 20))
+        table.rematerialize()
+        return found
+
+    monkeypatch.setattr(Changeset, "after", listed_before_another_batch)
+    assert rows(table.read()) in ({(1, 10, None)}, {(2, 20, None)})
+
+
 @pytest.mark.parametrize("how", ["removed", "replaced"])
 def test_a_base_made_anew_does_not_pass_for_one_with_the_purged_batches(
     spark: SparkSession, tmp_path: Path, how: str

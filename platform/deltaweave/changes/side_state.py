@@ -1,0 +1,225 @@
+"""What a side table holds for a state of its table.
+
+A side table is written before its table, in a commit of its own. So after a RESTORE it holds events
+that the table's rows lack: a delete would drop columns of a restored row, or the row. Such events
+do not count. What was noted in one call is a batch, known by its time, and the commit of the table
+that applies a batch names that time (`lineage`).
+
+When the table has left its line of commits, the side table is written again with the batches that
+the table has now. A later RESTORE may bring others back, from the versions of the side table
+before, as long as their files exist. Otherwise only the commits since the last look are read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from deltaweave.changes.lineage import CLONED, Lineage, has_left, noted_by_clone
+from deltaweave.changes.side_table import NOTED, create_side_table, newest_version, side_table
+from deltaweave.delta.jvm import translated
+from deltaweave.delta.log import Commit, TableSnapshot, commit_of
+from deltaweave.errors import CommitConflictError, DeltaweaveError
+from deltaweave.table import Table
+
+logger = logging.getLogger(__name__)
+
+LOOKED_AT = "deltaweave/looked_at"
+"""The application id, in a side table, whose version is that of the table last looked at."""
+
+SETTLED = "deltaweave/settled"
+"""The application id whose version is that of a side table before it was written anew."""
+
+_NOTED_EVERY = 32  # versions of the table that one look reads again at most
+_KEPT_LOOKS = 1_000
+
+_lock = threading.Lock()
+_last_noted = 0
+_looked_at: dict[tuple[str, str], int] = {}
+
+
+def noted_now() -> int:
+    """The time in µs since 1970; two calls never return the same."""
+    global _last_noted
+    with _lock:
+        _last_noted = max(_last_noted + 1, time.time_ns() // 1000)
+        return _last_noted
+
+
+def noted_at(noted_us: int) -> Column:
+    """The column of a side table that says when its rows were noted."""
+    return F.timestamp_micros(F.lit(noted_us))
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The rows of a side table that count for its table.
+
+    Attributes:
+        rows: The rows.
+        read: The version of the side table from which they were read.
+        changes: Whether they are others than those of that version.
+    """
+
+    rows: DataFrame
+    read: int
+    changes: bool
+
+
+def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
+    """Make a side table hold what counts for its table as it is now.
+
+    Args:
+        kept_in: The side table; it may not exist yet.
+        table: Its table.
+        directory: The directory of such side tables.
+
+    Returns:
+        The version of the table for which it holds that.
+
+    Raises:
+        CommitConflictError: Another run changed the side table meanwhile. Repeat it.
+    """
+    newest = table.snapshot()
+    if newest_version(kept_in) < 1:  # nothing was written yet
+        _take_over(kept_in, table, newest, directory)
+        return newest
+    side = kept_in.snapshot()
+    found = settled(side, newest, directory)
+    since = side.last_applied(LOOKED_AT) or 0
+    looked_at = {LOOKED_AT: newest.version}
+    if found is not None and found.changes:
+        pairs = {**looked_at, SETTLED: found.read}
+        kept_in.write(found.rows, "overwrite", applied=pairs, computed_from=found.read)
+        logger.info("%s holds what counts for version %d of %s", kept_in, newest.version, table)
+    elif found is not None or newest.version - since >= _NOTED_EVERY:
+        try:
+            kept_in.write(side.read_whole().limit(0), "append", applied=looked_at)
+        except CommitConflictError:
+            logger.debug("%s: another run says up to where it looked", kept_in)
+    _note_look(side, newest)
+    return newest
+
+
+def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settled | None:
+    """The rows of a version of a side table that count for the newest version of its table.
+
+    None if all do, because the table has not left its line since the last look.
+    """
+    known = side.last_applied(LOOKED_AT)
+    since = max(_looked_at.get(_key(side, newest), -1), -1 if known is None else known)
+    # A table from before side tables were looked at has been on its line since they exist.
+    if not has_left(newest, since, side.created_at_ms or 0):
+        _note_look(side, newest)
+        return None
+    versions = list(_versions(side))
+    oldest_us = min((min(each) for _, each in versions if each), default=0)
+    lineage = Lineage.of(newest, oldest_us // 1000)
+    _, now = versions[0]
+    dropped = [noted for noted in now if not lineage.holds(noted)]
+    rows, seen, changes = _without(side.read_whole(), dropped), set(now), bool(dropped)
+    for before, noted in versions[1:]:
+        back = [each for each in noted - seen if lineage.holds(each)]
+        seen |= noted
+        if back:
+            rows = rows.unionByName(_only(before.read_whole(), back), allowMissingColumns=True)
+            changes = True
+    if lineage.cloned is not None and noted_by_clone(lineage.cloned) not in seen:
+        of_source = _of_clone(newest, lineage.cloned, directory)
+        if of_source is not None:
+            rows, changes = rows.unionByName(of_source, allowMissingColumns=True), True
+    return Settled(rows, side.version, changes)
+
+
+def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: str) -> None:
+    """Begin the side table of a clone with what its source remembers."""
+    key = (f"{newest.data_path}/{directory}", newest.id)
+    if key in _looked_at:
+        return
+    first = commit_of(newest, 0)
+    if first is not None and first.operation == CLONED:
+        rows = _of_clone(newest, first, directory)
+        if rows is not None:
+            create_side_table(kept_in, table, rows.schema)
+            applied = {LOOKED_AT: newest.version}
+            # Another run may do the same: then this one conflicts, and is repeated.
+            kept_in.write(rows, "append", applied=applied, computed_from=0)
+            return
+    _keep_look(key, newest.version)
+
+
+def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame | None:
+    """What the source of a clone remembered at the version that was cloned, if it is there."""
+    name, version = clone.parameters["source"], int(clone.parameters["sourceVersion"])
+    try:
+        source = Table(newest.spark, name)
+        kept_in = side_table(source, directory)
+        if not kept_in.exists():
+            return None
+        side = kept_in.snapshot()
+        ((_, noted), *_) = versions = list(_versions(side))
+        oldest_us = min((min(each) for _, each in versions if each), default=0)
+        lineage = Lineage.of(source.snapshot(), oldest_us // 1000, version)
+        rows = _only(side.read_whole(), [each for each in noted if lineage.holds(each)])
+    except DeltaweaveError as gone:
+        logger.warning(
+            "%s was cloned from %s, whose remembered events cannot be read: %s",
+            newest.data_path,
+            name,
+            gone,
+        )
+        return None
+    return rows.withColumn(NOTED, noted_at(noted_by_clone(clone)))
+
+
+def _versions(side: TableSnapshot) -> Iterator[tuple[TableSnapshot, set[int]]]:
+    """The versions of a side table that hold different batches, the newest first, with these."""
+    at: TableSnapshot | None = side
+    while at is not None:
+        noted = _noted_in(at)
+        yield at, noted
+        before, at = at.last_applied(SETTLED), None
+        if before is not None:
+            try:
+                at = Table(side.spark, side.data_path).snapshot(before)
+                _noted_in(at)
+            except DeltaweaveError as gone:
+                logger.info("%s: its version %d is gone: %s", side.data_path, before, gone)
+                at = None
+
+
+def _noted_in(side: TableSnapshot) -> set[int]:
+    """The batches that a version of a side table holds."""
+    with translated(side.data_path, operation="reading", version=side.version):
+        found = side.read_whole().select(F.unix_micros(NOTED).alias("noted")).distinct().toArrow()
+    return {noted for noted in found["noted"].to_pylist() if noted is not None}
+
+
+def _only(rows: DataFrame, noted: list[int]) -> DataFrame:
+    return rows.where(F.unix_micros(NOTED).isin(noted)) if noted else rows.limit(0)
+
+
+def _without(rows: DataFrame, noted: list[int]) -> DataFrame:
+    return rows.where(~F.unix_micros(NOTED).isin(noted)) if noted else rows
+
+
+def _key(side: TableSnapshot, newest: TableSnapshot) -> tuple[str, str]:
+    return side.data_path, newest.id
+
+
+def _note_look(side: TableSnapshot, newest: TableSnapshot) -> None:
+    _keep_look(_key(side, newest), newest.version)
+
+
+def _keep_look(key: tuple[str, str], version: int) -> None:
+    with _lock:
+        _looked_at.pop(key, None)
+        _looked_at[key] = version
+        while len(_looked_at) > _KEPT_LOOKS:
+            del _looked_at[next(iter(_looked_at))]

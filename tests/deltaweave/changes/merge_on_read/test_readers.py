@@ -1,0 +1,81 @@
+"""Readers of a merge-on-read table beside its writers: they see whole batches, in their order."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from deltaweave import MergeOnReadTable
+from deltaweave.changes.current import Tombstones
+from tests.deltaweave.changes.drawn import WHOLE, Event, delete
+from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> MergeOnReadTable:
+    return MergeOnReadTable(
+        spark,
+        str(tmp_path / "base"),
+        keys=["k"],
+        sequence_by="seq",
+        apply_as_deletes="op = 'delete'",
+        keep_merged_for=timedelta(minutes=10),
+        **WHOLE,
+    )
+
+
+def append(table: MergeOnReadTable, number: int) -> None:
+    """Append a batch after which the table has one row, that of its number."""
+    events = [delete(number - 1, number), Event(number, number, number)]
+    table.append(frame(table.spark, events))
+
+
+def write(table: MergeOnReadTable, batches: range) -> None:
+    for number in batches:
+        append(table, number)
+        if number % 2:
+            table.rematerialize("overwrite" if number % 4 == 1 else "merge")
+        if number % 3 == 0:
+            table.base.compact()
+            table.changes.compact()
+
+
+@pytest.mark.parametrize("batches", [3, pytest.param(16, marks=pytest.mark.minutes)])
+def test_readers_see_whole_batches_beside_writers(
+    spark: SparkSession, table: MergeOnReadTable, batches: int
+) -> None:
+    append(table, 0)
+    table.create_view("readers_now")
+    seen = [0]
+    with ThreadPoolExecutor(1) as thread:
+        writer = thread.submit(write, table, range(1, batches + 1))
+        while not writer.done():
+            for read in (table.read(), spark.table("readers_now")):
+                [(k, v, w)] = rows(read)
+                assert (k, w) == (v, None)
+                seen.append(k)
+        writer.result()
+    assert seen == sorted(seen)
+    assert rows(table.read()) == rows(spark.table("readers_now")) == {(batches, batches, None)}
+
+
+def test_a_view_counts_no_delete_that_is_remembered_while_it_is_planned(
+    spark: SparkSession, table: MergeOnReadTable
+) -> None:
+    append(table, 1)
+    table.create_view("readers_planned")
+    kept_in = Tombstones.of(table.base, ["k"]).kept_in
+    noted = F.current_timestamp() + F.expr("INTERVAL 1 HOUR")  # after its query has begun
+    deleted = spark.range(1).select(
+        F.lit(1).alias("k"),
+        F.lit(False).alias("_cdc_of_all_keys"),
+        F.expr("named_struct('at', 9, 'tie', 0L)").alias("_cdc_sequence"),
+        noted.alias("_cdc_noted_at"),
+    )
+    kept_in.write(deleted, "append")
+    assert rows(spark.table("readers_planned")) == {(1, 1, None)}

@@ -1,0 +1,59 @@
+"""Which noted events a version has, by the commits that it consists of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from deltaweave.changes.lineage import CLONED, REMEMBERED, RESTORED, Lineage
+from deltaweave.delta.log import Commit
+
+# Version 4 restored version 1. The commits of 1, 2 and 5 name what they applied.
+APPLIED = {1: 900_000, 2: 1_900_000, 5: 4_900_000}
+COMMITS = {
+    version: Commit(
+        version,
+        version * 1000,
+        RESTORED if version == 4 else "MERGE",
+        {},
+        {REMEMBERED: APPLIED[version]} if version in APPLIED else {},
+    )
+    for version in range(6)
+}
+LINEAGE = Lineage(COMMITS, frozenset({0, 1, 4, 5}), None)
+
+
+@pytest.mark.parametrize(
+    ("noted", "counts"),
+    [
+        (900_000, True),  # a kept commit names it
+        (1_900_000, False),  # a commit that was restored away names it
+        (4_900_000, True),
+        # No commit names these: they changed nothing, or their run died.
+        (-1, True),  # before all that the log holds
+        (500_000, True),
+        (1_500_000, False),  # after the restored version
+        (3_500_000, False),
+        (4_500_000, True),  # after the RESTORE
+        (5_500_000, True),  # perhaps in flight
+    ],
+)
+def test_what_was_noted_counts_by_its_commit_or_by_its_time(noted: int, counts: bool) -> None:
+    assert LINEAGE.holds(noted) == counts
+
+
+def test_what_was_applied_again_after_a_restore_counts() -> None:
+    again = {**COMMITS, 5: replace(COMMITS[5], applied={REMEMBERED: 1_900_000})}
+    assert Lineage(again, LINEAGE.kept, None).holds(1_900_000)
+
+
+def test_a_clone_counts_what_it_took_over_and_nothing_before_it() -> None:
+    clone = replace(COMMITS[4], operation=CLONED)
+    cloned = Lineage({**COMMITS, 4: clone}, frozenset({4, 5}), clone)
+    assert [cloned.holds(each) for each in (-1, 900_000, 4_000_000, 4_900_000)] == [
+        False,
+        False,
+        True,
+        True,
+    ]

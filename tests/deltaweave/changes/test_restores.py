@@ -1,0 +1,277 @@
+"""Tables of change events that were restored, cloned, copied or replaced: what they remember."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import deltaweave
+from deltaweave import MergeOnReadTable, Table
+from deltaweave.changes import side_state
+from deltaweave.changes.current import Tombstones
+from deltaweave.errors import SourceError
+from tests.deltaweave.changes.current.test_rows import current_rows, frame
+from tests.deltaweave.changes.drawn import PARTIAL, WHOLE, Event, Row, delete
+from tests.deltaweave.changes.history.test_histories import versions
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of table; `rows` makes its rows of all events, by plain Python."""
+
+    arguments: dict[str, Any]
+    columns: tuple[str, ...]
+    rows: Callable[[Sequence[Event]], set[Row]]
+
+
+KINDS = {
+    "current rows": Kind(WHOLE, ("k", "v", "w"), current_rows),
+    "current rows of partial events": Kind(PARTIAL, ("k", "v", "w"), current_rows),
+    "histories": Kind(
+        {**WHOLE, "stored_as_scd_type": 2}, ("k", "v", "w", "__START_AT", "__END_AT"), versions
+    ),
+}
+
+INSERTS = [Event(1, 10, 1, "a"), Event(2, 10, 2, "b")]
+# The second changes nothing that a version shows, so a history remembers it beside the table.
+DELETES = [delete(1, 20), Event(2, 30, 2, "b")]
+OTHERS = [Event(3, 30, 3, "c"), delete(3, 40)]
+# A late event of a key that was deleted, and one between the two that the history knows.
+LATE = [Event(1, 15, 5, "e"), Event(2, 20, 6, "f")]
+PARTIAL_LATE = [Event(1, 15, 5, present=("v",)), Event(2, 20, 6, present=("v",))]
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A table, and what is done to it."""
+
+    spark: SparkSession
+    folder: Path
+    kind: Kind
+
+    def apply(self, events: Sequence[Event], name: str = "table") -> int:
+        """Apply events; return the version after them."""
+        deltaweave.apply_changes(
+            self.spark,
+            str(self.folder / name),
+            frame(self.spark, events),
+            keys=["k"],
+            sequence_by="seq",
+            apply_as_deletes="op = 'delete'",
+            **self.kind.arguments,
+        )
+        return Table(self.spark, str(self.folder / name)).version()
+
+    def restore(self, version: int, *, by_time: bool = False) -> None:
+        table, to = f"delta.`{self.folder}/table`", f"VERSION AS OF {version}"
+        if by_time:
+            history = self.spark.sql(f"DESCRIBE HISTORY {table}").where(f"version = {version}")
+            [made] = history.selectExpr("CAST(timestamp AS STRING) AS at").collect()
+            to = f"TIMESTAMP AS OF '{made.at}'"
+        self.spark.sql(f"RESTORE TABLE {table} TO {to}")
+
+    def clone(self, name: str, version: int) -> None:
+        self.spark.sql(
+            f"CREATE TABLE delta.`{self.folder}/{name}` SHALLOW CLONE delta.`{self.folder}/table` "
+            f"VERSION AS OF {version}"
+        )
+
+    def replace(self) -> None:
+        path, name = self.folder / "table", "replaced_changes"
+        self.spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{path}'")
+        try:
+            columns = Table(self.spark, str(path)).read().limit(0)
+            columns.createOrReplaceTempView("columns_of_changes")
+            self.spark.sql(
+                f"CREATE OR REPLACE TABLE {name} USING delta LOCATION '{path}' "
+                "AS SELECT * FROM columns_of_changes"
+            )
+        finally:
+            self.spark.sql(f"DROP TABLE {name}")  # its name alone: it is where it was
+
+    def rows(self, name: str = "table") -> set[Row]:
+        read = Table(self.spark, str(self.folder / name)).read().select(*self.kind.columns)
+        return {tuple(row) for row in read.collect()}
+
+    def rows_after_late_events(self, name: str = "table") -> set[Row]:
+        partial = "present_columns" in self.kind.arguments
+        self.apply(PARTIAL_LATE if partial else LATE, name)
+        return self.rows(name)
+
+    def expected(self, *batches: Sequence[Event]) -> set[Row]:
+        """The rows of batches and late events."""
+        late = PARTIAL_LATE if "present_columns" in self.kind.arguments else LATE
+        return self.kind.rows([event for batch in (*batches, late) for event in batch])
+
+
+@pytest.fixture(params=KINDS)
+def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Lake:
+    return Lake(spark, tmp_path, KINDS[request.param])
+
+
+def another_process() -> None:
+    """Forget what this process looked at."""
+    side_state._looked_at.clear()
+
+
+def test_late_events_find_restored_rows_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, KINDS["current rows of partial events"])
+    inserted, _ = lake.apply(INSERTS), lake.apply(DELETES)
+    lake.restore(inserted)
+    assert lake.rows_after_late_events() == {(1, 5, "a"), (2, 6, "b")}
+
+
+@pytest.mark.minutes
+def test_what_a_restored_table_does_not_have_does_not_count(lake: Lake) -> None:
+    inserted, deleted = lake.apply(INSERTS), lake.apply(DELETES)
+    newest = lake.apply(OTHERS)
+    # Each RESTORE leaves out what came after its version, also what came after an earlier RESTORE.
+    for version, *batches in (
+        (inserted, INSERTS),
+        (deleted, INSERTS, DELETES),
+        (0,),
+        (newest, INSERTS, DELETES, OTHERS),
+        (inserted, INSERTS),
+    ):
+        lake.restore(version, by_time=version == deleted)
+        another_process()
+        assert lake.rows_after_late_events() == lake.expected(*batches), (version, batches)
+
+
+@pytest.mark.minutes
+def test_a_restore_during_a_batch_makes_it_begin_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(spark, tmp_path, KINDS["current rows of partial events"])
+    inserted, _ = lake.apply(INSERTS), lake.apply(DELETES)
+    remember = Tombstones.remember
+
+    def restored_after(*arguments: Any) -> int | None:
+        noted = remember(*arguments)
+        monkeypatch.setattr(Tombstones, "remember", remember)
+        lake.restore(inserted)
+        return noted
+
+    monkeypatch.setattr(Tombstones, "remember", restored_after)
+    assert lake.rows_after_late_events() == lake.expected(INSERTS)
+
+
+@pytest.mark.minutes
+def test_a_clone_a_copy_and_a_new_table_count_what_their_rows_come_from(lake: Lake) -> None:
+    inserted, deleted = lake.apply(INSERTS), lake.apply(DELETES)
+    lake.clone("of_deleted", deleted)
+    lake.clone("of_inserted", inserted)
+    shutil.copytree(lake.folder / "table", lake.folder / "copied")
+    for name, *batches in (
+        ("of_deleted", INSERTS, DELETES),
+        ("of_inserted", INSERTS),
+        ("copied", INSERTS, DELETES),
+    ):
+        assert lake.rows_after_late_events(name) == lake.expected(*batches), name
+    lake.replace()
+    assert lake.rows() == set()
+    assert lake.rows_after_late_events() == lake.expected()
+    lake.restore(inserted)
+    assert lake.rows_after_late_events() == lake.expected(INSERTS)
+
+
+def on_read(lake: Lake, name: str = "base") -> MergeOnReadTable:
+    return MergeOnReadTable(
+        lake.spark,
+        str(lake.folder / name),
+        keys=["k"],
+        sequence_by="seq",
+        apply_as_deletes="op = 'delete'",
+        keep_merged_for=timedelta(0),
+        **lake.kind.arguments,
+    )
+
+
+ON_READ = Kind(WHOLE, ("k", "v", "w"), current_rows)
+
+
+@pytest.mark.parametrize(
+    "strategy", [pytest.param("merge", marks=pytest.mark.minutes), "overwrite"]
+)
+def test_a_restored_base_is_read_with_the_batches_that_it_lost(
+    spark: SparkSession, tmp_path: Path, strategy: Any
+) -> None:
+    lake = Lake(spark, tmp_path, ON_READ)
+    table = on_read(lake)
+    table.append(frame(spark, INSERTS))
+    table.rematerialize()
+    inserted = table.base.version()
+    table.append(frame(spark, DELETES))
+    table.rematerialize()
+    spark.sql(f"RESTORE TABLE delta.`{tmp_path}/base` TO VERSION AS OF {inserted}")
+    assert (table.merged_batch(), table.pending().batches, table.purge()) == (1, 1, 1)
+    assert rows_of(table) == current_rows([*INSERTS, *DELETES])
+    done = table.rematerialize(strategy)
+    assert done is not None
+    assert (done.batch, table.merged_batch(), table.pending().batches) == (2, 2, 0)
+    table.append(frame(spark, LATE))
+    expected = current_rows([*INSERTS, *DELETES, *LATE])
+    assert rows_of(table) == expected
+    table.rematerialize(strategy)
+    assert {tuple(row) for row in table.read_optimized().collect()} == expected
+
+
+@pytest.mark.minutes
+def test_a_base_restored_to_before_purged_batches_is_refused_until_it_has_them_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, ON_READ)
+    table = on_read(lake)
+    table.append(frame(spark, INSERTS))
+    table.rematerialize()
+    inserted = table.base.version()
+    table.append(frame(spark, DELETES))
+    table.rematerialize()
+    deleted = table.base.version()
+    assert table.purge() == 2
+    spark.sql(f"RESTORE TABLE delta.`{tmp_path}/base` TO VERSION AS OF {inserted}")
+    for step in (table.read, table.rematerialize):
+        with pytest.raises(SourceError, match="holds the batches up to 1, and those up to 2 were"):
+            step()
+    spark.sql(f"RESTORE TABLE delta.`{tmp_path}/base` TO VERSION AS OF {deleted}")
+    assert table.merged_batch() == 2
+    table.append(frame(spark, LATE))
+    assert rows_of(table) == current_rows([*INSERTS, *DELETES, *LATE])
+
+
+@pytest.mark.minutes
+def test_a_clone_of_a_base_and_a_copy_with_its_changes_remember_its_deletes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, ON_READ)
+    table = on_read(lake)
+    for batch in (INSERTS, DELETES):
+        table.append(frame(spark, batch))
+        table.rematerialize()
+    table.purge()
+    table.append(frame(spark, OTHERS))
+    for name in ("base", "base_changes"):
+        shutil.copytree(tmp_path / name, tmp_path / name.replace("base", "copied"))
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}/cloned` SHALLOW CLONE delta.`{tmp_path}/base`")
+    for name, *batches in (
+        ("copied", INSERTS, DELETES, OTHERS),
+        ("cloned", INSERTS, DELETES),
+    ):
+        other = on_read(lake, name)
+        other.append(frame(spark, LATE))
+        assert rows_of(other) == lake.expected(*batches), name
+        other.create_view("view_of_other")
+        assert {tuple(row) for row in spark.table("view_of_other").collect()} == rows_of(other)
+
+
+def rows_of(table: MergeOnReadTable) -> set[Row]:
+    found = [tuple(row) for row in table.read().collect()]
+    assert len(found) == len(set(found))
+    return set(found)

@@ -34,6 +34,9 @@ _MATERIALIZATION: Mapping[str, str] = MappingProxyType(
         "IGNORE_UNREADABLE_FILES_CONFIGS_ARE_SET": (
             "computed once, since Spark may skip files that it cannot read"
         ),
+        "FILTERED_BY_DAYS_THAT_PARQUET_LACKS": (
+            "computed once, since filters on files lack days of October 1582"
+        ),
         "SOURCE_CACHED": "computed once, since Spark may drop what it has cached",
     }
 )

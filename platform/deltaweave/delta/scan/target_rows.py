@@ -13,7 +13,7 @@ from deltaweave.delta.log import FileList
 from deltaweave.delta.scan.metadata_column import file_metadata
 from deltaweave.delta.scan.row_index import read_with_row_index
 from deltaweave.delta.scan.row_tracking import TrackedColumn
-from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.delta.statement import ResolvedMerge, may_lose_days
 from deltaweave.identifiers import back_quoted
 
 
@@ -30,7 +30,8 @@ def target_plan(
     """The rows of exactly these files at the transaction's snapshot.
 
     A Project of aliases gives every column the attribute id that it has in the statement's target,
-    so that the statement's conditions and values can be evaluated over the result.
+    so that the statement's conditions and values can be evaluated over the result. Columns that
+    Parquet would compare with days that its filters lack are read without filters.
 
     Args:
         transaction: The merge's transaction.
@@ -63,25 +64,56 @@ def target_plan(
         extra[column.name] = file_metadata(base, column.read_from)
     further = [jvm_.aliased(value, name) for name, value in extra.items()]
     selected = base.select(*map(back_quoted, wanted), *further)
-    return with_ids_of(merge, selected, [output.apply(places[name]) for name in wanted])
+    attributes = [output.apply(places[name]) for name in wanted]
+    return with_ids_of(merge, selected, attributes, unfiltered=_unfiltered(transaction, wanted))
+
+
+def _unfiltered(transaction: Transaction, names: Sequence[str]) -> list[int]:
+    """The places of the columns that Parquet must not filter."""
+    merge, partitioned_by = transaction.merge, transaction.table.partition_columns
+    places = [
+        place
+        for place, name in enumerate(names)
+        if may_lose_days(merge.target_schema[name].dataType) and name not in partitioned_by
+    ]
+    return places if places and merge.may_filter_by_lost_days else []
 
 
 def with_ids_of(
-    merge: ResolvedMerge, selected: DataFrame, attributes: Sequence[JavaObject]
+    merge: ResolvedMerge,
+    selected: DataFrame,
+    attributes: Sequence[JavaObject],
+    unfiltered: Sequence[int] = (),
 ) -> DataFrame:
-    """The rows, whose first columns have the ids of the statement's attributes."""
+    """The rows, whose first columns have the ids of the statement's attributes.
+
+    Args:
+        merge: The merge.
+        selected: The rows.
+        attributes: The statement's attributes.
+        unfiltered: Places of columns about which Spark must tell the scan nothing.
+    """
     view = jvm_.jvm(merge.spark)
     catalyst = view.org.apache.spark.sql.catalyst
     plan = selected._jdf.queryExecution().analyzed()
     output = list(jvm_.iterate(plan.output()))
     none, no_names = jvm_.option(view, None), jvm_.seq(view, [])
     columns: list[JavaObject] = []
-    for attribute, column in zip(attributes, output, strict=False):
+    for place, (attribute, column) in enumerate(zip(attributes, output, strict=False)):
+        value, metadata = column, none
+        if place in unfiltered:
+            value, metadata = _hidden(view, column), jvm_.option(view, column.metadata())
         columns.append(
             catalyst.expressions.Alias(
-                column, attribute.name(), attribute.exprId(), no_names, none, no_names
+                value, attribute.name(), attribute.exprId(), no_names, metadata, no_names
             )
         )
     columns += output[len(attributes) :]
     project = catalyst.plans.logical.Project(jvm_.seq(view, columns), plan)
     return jvm_.data_frame_of_plan(merge.spark, project)
+
+
+def _hidden(view: JavaObject, column: JavaObject) -> JavaObject:
+    """The column in an expression that gives it as it is, and that no scan takes for a column."""
+    expressions, is_nullable = view.org.apache.spark.sql.catalyst.expressions, column.nullable()
+    return expressions.KnownNullable(column) if is_nullable else expressions.KnownNotNull(column)

@@ -5,6 +5,7 @@
 - `analyzer`: parses text, and resolves a plan into a `ResolvedMerge`.
 - `resolved`: the statement after analysis: its condition, its clauses, and what they read.
 - `spark_types`: data types of the JVM as PySpark's.
+- `lost_days`: days of which Spark's filters on Parquet files do not know.
 - `conditions`: what the conditions say about target rows: equalities of keys, pruning predicates.
 - `read_columns`: what WHEN MATCHED clauses read of the target's rows.
 - `lineage`: the source columns from which each value of the merge comes.
@@ -30,6 +31,7 @@ from deltaweave.delta.statement.conditions import (
 from deltaweave.delta.statement.defects import builtin_defects
 from deltaweave.delta.statement.delta_builder import parse_builder
 from deltaweave.delta.statement.lineage import Origin, origins
+from deltaweave.delta.statement.lost_days import may_lose_days
 from deltaweave.delta.statement.parsed import ParsedMerge
 from deltaweave.delta.statement.read_columns import Attribute, TargetReads, target_reads
 from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
@@ -51,6 +53,7 @@ __all__ = [
     "equalities_alone",
     "is_merge",
     "keeps_columns",
+    "may_lose_days",
     "merge_plan",
     "name_parts",
     "origins",

@@ -18,6 +18,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import TableMetadata, latest
 from deltaweave.delta.statement.analyzer import analyzed
+from deltaweave.delta.statement.lost_days import may_lose_days, names_lost_days
 from deltaweave.delta.statement.parsed import ParsedMerge
 from deltaweave.errors import BuiltinDefect, DeltaweaveError
 
@@ -177,6 +178,12 @@ def _moves_rows_to_another_hour(merge: _Merge) -> bool:
     return any(by_time) and not rules.isFixedOffset()
 
 
+def _overlooks_days(merge: _Merge) -> bool:
+    """Spark's DataSourceStrategy.translateFilter: java.sql.Date lacks ten days (`lost_days`)."""
+    has_dates = any(may_lose_days(field.dataType) for field in merge.metadata.schema)
+    return has_dates and names_lost_days(merge.spark, merge.node)
+
+
 _DEFECTS: tuple[tuple[Callable[[_Merge], bool], BuiltinDefect], ...] = (
     (
         _drops_rows_as_repeated,
@@ -234,6 +241,16 @@ _DEFECTS: tuple[tuple[Callable[[_Merge], bool], BuiltinDefect], ...] = (
             "it may move rows of an hour that comes twice a year to the first such hour, because "
             "a partition column is a TIMESTAMP, and the session's zone sets its clocks back",
             "Set spark.sql.session.timeZone=UTC in the session.",
+        ),
+    ),
+    (
+        _overlooks_days,
+        BuiltinDefect(
+            "overlooks_days",
+            "it may overlook rows, and insert them a second time, because the statement or its "
+            "source names a day of October 1582, and Spark's filters on Parquet files lack 5 to "
+            "14 October 1582",
+            "Set spark.sql.datetime.java8API.enabled=true in the session.",
         ),
     ),
 )

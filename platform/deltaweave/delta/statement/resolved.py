@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.statement.lost_days import may_filter_by_lost_days
 from deltaweave.delta.statement.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -261,6 +262,11 @@ class ResolvedMerge:
     def is_case_sensitive(self) -> bool:
         """Whether names that differ in case alone are different."""
         return jvm_.is_on(self.spark, "spark.sql.caseSensitive", otherwise=False)
+
+    @cached_property
+    def may_filter_by_lost_days(self) -> bool:
+        """Whether Spark may filter by days that its filters on Parquet files lack (`lost_days`)."""
+        return may_filter_by_lost_days(self.spark, self.node)
 
     def attributes_of(self, expressions: Sequence[JavaObject]) -> JavaObject:
         """The attributes that expressions read."""

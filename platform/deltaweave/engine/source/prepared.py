@@ -27,7 +27,7 @@ from deltaweave.delta.scan import (
     with_files_chosen,
     with_listed_files,
 )
-from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.delta.statement import ResolvedMerge, may_lose_days
 from deltaweave.engine import limits
 from deltaweave.engine.columns import SOURCE_ROW_ID, SOURCE_ROW_PRESENT
 from deltaweave.engine.source.widths import fixed_width, has_namesakes, width_of
@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 _SAME_ROWS = "NOT_MATERIALIZED_AUTO"
+_LOST_DAYS = "FILTERED_BY_DAYS_THAT_PARQUET_LACKS"  # no reason of Delta's
 _SETTING = "spark.databricks.delta.merge.materializeSource"
 # An attempt that lost blocks of the source is followed by one that keeps more copies of them.
 _STORAGE_LEVELS = (
@@ -172,6 +173,8 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
     elif reason == OPERATORS and (listed := _of_view(merge, used)) is not None:
         used, files = listed
         materialize, reason = False, _SAME_ROWS
+    if not materialize and _may_lose_days(merge, used):
+        materialize, reason = True, _LOST_DAYS
     if not materialize:
         same = reason == _SAME_ROWS
         source = PreparedSource(used, merge.table, False, reason, same, insertable(merge), files)
@@ -209,6 +212,11 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
                 decoded_bytes=kept.total if each is None else kept.num_rows * each,
             ),
         )
+
+
+def _may_lose_days(merge: ResolvedMerge, used: DataFrame) -> bool:
+    """Whether the scan of the source may skip rows by dates that Parquet's filters lack."""
+    return may_lose_days(used.schema) and merge.may_filter_by_lost_days
 
 
 def _of_view(merge: ResolvedMerge, used: DataFrame) -> tuple[DataFrame, SourceFiles] | None:

@@ -433,6 +433,10 @@ def test_columns_decide_what_built_in_merge_may_get_wrong(
             found[name] = defects(spark, tmp_path / name, ON_KEYS, [DELETE_ALL])
     assert found == {name: expected for name, (*_, expected) in COLUMNS.items()}
     assert defects(spark, tmp_path / "time", ON_KEYS, [DELETE_ALL]) == []  # the session's is UTC
+    in_1582 = f"{ON_KEYS} AND t.at > DATE'1582-10-05'"
+    assert defects(spark, tmp_path / "time", in_1582, [DELETE_ALL]) == ["overlooks_days"]
+    with configured(spark, {"spark.sql.datetime.java8API.enabled": "true"}):  # as the hint says
+        assert defects(spark, tmp_path / "time", in_1582, [DELETE_ALL]) == []
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ class LockFile:
     def _record(self) -> None:
         if self._is_shared:
             return
-        since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        since = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         about = {"pid": os.getpid(), "host": socket.gethostname(), "user": _user(), "since": since}
         text = json.dumps({"deltaweave": "lock", **about}).encode()
         os.ftruncate(self._descriptor, 0)

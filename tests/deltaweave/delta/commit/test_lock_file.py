@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -408,6 +409,15 @@ def test_what_a_record_holds_does_not_matter_to_the_lock(table: Path, record: st
     ):
         pytest.fail("another process holds it")
     assert str(holder.pid) in raised.value.holder
+
+
+def test_commits_of_one_process_are_told_apart_by_their_records(table: Path) -> None:
+    records = set()
+    for _ in range(2):
+        with alone(table, 1):
+            records.add(lock_of(table).read_text())
+            time.sleep(0.01)
+    assert len(records) == 2
 
 
 def test_a_holder_on_another_host_is_named_by_its_record(table: Path) -> None:

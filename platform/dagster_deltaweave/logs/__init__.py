@@ -4,6 +4,7 @@
 - `found_tables`: the tables below a directory, and what their logs say of them.
 - `history`: which commit changed rows last.
 - `changeset_log`: which batches of a merge-on-read table are not merged yet.
+- `merged_batch`: the newest batch in a base, also after a RESTORE.
 """
 
 from __future__ import annotations

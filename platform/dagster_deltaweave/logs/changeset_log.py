@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster import MetadataValue
 
+from dagster_deltaweave.logs.merged_batch import merged_by_commits
 from dagster_deltaweave.storage import local_path, redacted
 from dagster_deltaweave.tables import MergeOnReadLocations
 from deltaweave.changes.merge_on_read import (
@@ -95,8 +96,14 @@ def pending_changes(at: MergeOnReadLocations) -> PendingChanges | None:
     if base is None or changes is None:
         return None
     base_id = str(base.metadata().id)
-    merged = base.transaction_version(merged_mark(base_id))
-    if merged is None:  # a rematerialization of an earlier release, or none
+    mark = merged_mark(base_id)
+    merged = base.transaction_version(mark)
+    if merged is not None:
+        try:
+            merged = merged_by_commits(at.base, base.version(), mark, merged)
+        except OSError as error:
+            raise _unreadable(at.base, error) from None
+    else:  # a rematerialization of an earlier release, or none
         merged = base.transaction_version(MERGED) or 0
     files = _files(changes)
     return PendingChanges(
@@ -155,12 +162,16 @@ def _table(location: str) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise SourceError(
-            f"its log cannot be read: {redacted(error)}",
-            table=location,
-            operation="looking for pending changes",
-            state="Nothing was read or written.",
-        ) from None
+        raise _unreadable(location, error) from None
+
+
+def _unreadable(location: str, error: Exception) -> SourceError:
+    return SourceError(
+        f"its log cannot be read: {redacted(error)}",
+        table=location,
+        operation="looking for pending changes",
+        state="Nothing was read or written.",
+    )
 
 
 def _files(table: DeltaTable) -> list[dict[str, Any]]:

@@ -83,6 +83,10 @@ def test_what_is_pending_is_read_without_spark_as_spark_reads_it(orders: MergeOn
     append(orders, (3, 30, 3))
     later = same()
     assert (later.rows, later.merged_batch, later.newest_batch) == (1, 2, 3)
+    base, merged_at = f"delta.`{orders.base.path_or_name}`", orders.base.version()
+    for version, merged in ((0, 0), (merged_at, 2)):
+        orders.spark.sql(f"RESTORE TABLE {base} TO VERSION AS OF {version}")
+        assert same().merged_batch == merged
     replace_by_an_empty_one(orders.base)
     assert same().merged_batch == 0
     assert later.read_amplification == 1 + later.size_in_bytes / later.base_bytes

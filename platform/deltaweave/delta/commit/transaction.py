@@ -17,11 +17,7 @@ from deltaweave.delta.commit.partition_times import check_partition_times, with_
 from deltaweave.delta.commit.transaction_ids import last_applied, transaction_id
 from deltaweave.delta.commit.uncommitted_files import OwnFiles
 from deltaweave.delta.commit.written_files import WrittenFiles, written_files
-from deltaweave.delta.jvm import (
-    JavaObject,
-    letting_go,
-    translated,
-)
+from deltaweave.delta.jvm import JavaObject, letting_go, translated
 from deltaweave.delta.log import (
     FileList,
     TableMetadata,
@@ -51,6 +47,11 @@ class Transaction:
     def own_files(self) -> OwnFiles:
         """The files that it writes."""
         return OwnFiles(self.merge.spark, self.log, self.transaction)
+
+    @cached_property
+    def codec(self) -> str:
+        """The codec of new Parquet files, as the session sets it."""
+        return self.merge.spark.conf.get("spark.sql.parquet.compression.codec") or ""
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -271,7 +272,6 @@ class Transaction:
             )
             tags = tags_of_merge(self.merge.spark, self.snapshot)
             arguments = (jvm_.seq_of(view, listed), merge_operation(self.merge), tags)
-
         self.own_files.is_committing = True
 
         def commit() -> int | None:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FIELD_ID = "delta.columnMapping.id"
-_CODEC = "spark.sql.parquet.compression.codec"
 # Spark's names of codecs, with pyarrow's names and the file endings that Spark uses.
 _CODECS = {
     "none": ("none", ".parquet"),
@@ -93,9 +92,8 @@ def why_not_writable(transaction: Transaction) -> str | None:
         return "the table finds columns in its files by id"
     if metadata.has_unused_names:
         return "its columns have names for files that the table does not use"
-    codec = _codec_setting(transaction)
-    if codec.lower() not in _CODECS:
-        return f"files are compressed with {codec}"
+    if transaction.codec.lower() not in _CODECS:
+        return f"files are compressed with {transaction.codec}"
     by_settings = why_written_otherwise(transaction)
     if by_settings is not None:
         return by_settings
@@ -186,17 +184,9 @@ def _arrow(transaction: Transaction, columns: Sequence[StructField]) -> pyarrow.
     return pa.schema(fields)
 
 
-def _codec_setting(transaction: Transaction) -> str:
-    kept = vars(transaction)  # asked twice for a merge
-    if _CODEC not in kept:
-        kept[_CODEC] = transaction.merge.spark.conf.get(_CODEC) or ""
-    return str(kept[_CODEC])
-
-
 def codec(transaction: Transaction) -> tuple[str, str]:
     """The codec of new files by pyarrow's name, and the ending of their names."""
-    name = _codec_setting(transaction)
-    return _CODECS[name.lower()]
+    return _CODECS[transaction.codec.lower()]
 
 
 NewFile = tuple[str, int, str]

@@ -188,7 +188,14 @@ def source_keys(merge: ResolvedMerge, source: PreparedSource, files: FileList) -
     if not conjuncts or not source.gives_same_rows or not len(files):
         return SourceKeys()
     attempt = partial(_source_keys, merge, source, files, conjuncts)
-    return attempted(merge.table, "no key prunes files", attempt) or SourceKeys()
+    collected = partial(attempted, merge.table, "no key prunes files", attempt)
+    try:
+        return collected() or SourceKeys()
+    except SourceError as error:
+        if source.width_to_sum is None:
+            raise
+        source.not_measured(error)
+    return collected() or SourceKeys()
 
 
 def _source_keys(

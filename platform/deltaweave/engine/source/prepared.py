@@ -16,7 +16,7 @@ from functools import cached_property
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave.delta.jvm import delta_message, translated, unique_number
+from deltaweave.delta.jvm import delta_message, interrupts_shown, translated, unique_number
 from deltaweave.delta.scan import (
     OPERATORS,
     SourceFiles,
@@ -30,6 +30,7 @@ from deltaweave.delta.scan import (
 from deltaweave.delta.statement import ResolvedMerge, may_lose_days
 from deltaweave.engine import limits
 from deltaweave.engine.columns import SOURCE_ROW_ID, SOURCE_ROW_PRESENT
+from deltaweave.engine.local_attempt import reason_of, was_cancelled
 from deltaweave.engine.source.widths import fixed_width, has_namesakes, width_of
 from deltaweave.engine.statement import insertable
 from deltaweave.errors import SourceError
@@ -57,11 +58,13 @@ class KnownCounts:
         insertable: How many of them an insert clause takes if they match nothing; None until that
             is known.
         decoded_bytes: How many bytes they have in memory; None until that is known.
+        cannot_be_measured: Whether a query that counts these bytes failed.
     """
 
     rows: int | None = None
     insertable: int | None = None
     decoded_bytes: int | None = None
+    cannot_be_measured: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,27 +125,45 @@ class PreparedSource:
                 self.known.decoded_bytes = self.num_rows * each
         return self.known.decoded_bytes
 
-    @cached_property
+    @property
     def width_to_sum(self) -> str | None:
         """SQL whose sum is `decoded_bytes`; None if that is known, cannot be counted, or is large.
 
-        Spark's estimate tells large sources, which need not be read to be measured.
+        It computes all texts of all rows. A value may fail in a row that matches nothing, so its
+        failure is not one of the merge.
         """
-        if self.decoded_bytes is not None or has_namesakes(self.rows.schema):
+        is_asked = self.decoded_bytes is None and not self.known.cannot_be_measured
+        return self._width_unless_large if is_asked else None
+
+    @cached_property
+    def _width_unless_large(self) -> str | None:
+        if has_namesakes(self.rows.schema):
             return None
+        # Spark's estimate tells large sources, which need not be read to be measured.
         is_large = estimated_bytes(self.rows) > limits.MAX_BROADCAST_SOURCE_BYTES
         return None if is_large else width_of(self.rows.schema)
 
     @property
     def fits_broadcast(self) -> bool:
         """Whether the rows are certain to fit a broadcast; one job measures them if needed."""
-        if self.decoded_bytes is None and self.width_to_sum is not None:
-            with translated(self.table, otherwise=SourceError):
-                row = self.rows.agg(F.expr(f"sum({self.width_to_sum})")).first()
-            assert row is not None
-            self.known.decoded_bytes = row[0] or 0
+        if self.width_to_sum is not None:
+            summed = F.expr(f"sum({self.width_to_sum})")
+            try:
+                with translated(self.table, otherwise=SourceError), interrupts_shown():
+                    row = self.rows.agg(summed).first()
+                assert row is not None
+                self.known.decoded_bytes = row[0] or 0
+            except SourceError as error:
+                self.not_measured(error)
         size = self.decoded_bytes
         return size is not None and size <= limits.MAX_BROADCAST_SOURCE_BYTES
+
+    def not_measured(self, error: SourceError) -> None:
+        """Note that a query with `width_to_sum` failed; raise the error if it was cancelled."""
+        if was_cancelled(error):
+            raise error
+        logger.info("%s: the source is not measured: %s", self.table, reason_of(error))
+        self.known.cannot_be_measured = True
 
     def for_join(self) -> DataFrame:
         """Return the rows with `SOURCE_ROW_PRESENT`, hinted by their decoded bytes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,36 @@ def test_repeated_text_is_broadcast_by_its_decoded_bytes(
     rows = spark.read.format("delta").load(target)
     assert rows.count() == ROWS + 1
     assert rows.where(f"length(v) = {TEXT}").count() == ROWS
+
+
+def test_a_value_that_fails_in_a_row_that_matches_nothing_is_no_error(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = str(tmp_path / "source")
+    write_table(spark, source, [(5, "x")], "k INT, v STRING")
+    spark.conf.set("spark.deltaweave.merge.onDriver", "false")
+    rows = []
+    for name, run in (("theirs", spark.sql), ("ours", partial(deltaweave.merge, spark))):
+        target = str(tmp_path / name)
+        write_table(spark, target, [(1, "old")], "k INT, v STRING")
+        run(
+            f"MERGE INTO delta.`{target}` t "
+            f"USING (SELECT k, CAST(CAST(v AS INT) AS STRING) AS v FROM delta.`{source}`) s "
+            "ON t.k = s.k WHEN MATCHED THEN UPDATE SET v = s.v"
+        )
+        rows.append(sorted(map(tuple, spark.read.format("delta").load(target).collect())))
+    assert rows == [[(1, "old")]] * 2
+
+
+def test_a_source_that_cannot_be_measured_is_not_broadcast(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_table(spark, str(tmp_path / "source"), [(1, "x")], "k INT, v STRING")
+    rows = spark.read.format("delta").load(str(tmp_path / "source"))
+    failing = rows.selectExpr("k", "CAST(CAST(v AS INT) AS STRING) AS v")
+    source = PreparedSource(failing, "t", False, "", gives_same_rows=True)
+    assert not source.fits_broadcast
+    assert source.width_to_sum is None  # no query measures it again
 
 
 def _joined(for_join: Any, plans: list[str]) -> Any:

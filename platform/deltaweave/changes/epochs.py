@@ -4,20 +4,44 @@ A sequence may be a struct with `epoch` first and, behind the position, `changed
 `is_snapshot`. The epoch counts the logs: positions begin anew in another log, and its changes come
 after all of the log before. The time is for readers, and does not decide over the position.
 
-Tables that were made before positions had these fields keep their type.
+Of one key, changes with greater positions are later, because the database locks rows. So a change
+that is later by its time and before by its position is of another log, whose epoch nobody gave. It
+would be left out without a word, and is an error instead. Rows of snapshots are compared with each
+other alone, because a snapshot may read a row long after its position.
+
+Tables that were made before positions had these fields keep their type, and no log is told.
+
+Conditions are SQL text, see `combining`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from deltaweave.changes.events import SEQUENCE, nullable
+from deltaweave.changes.events import PREFIX, SEQUENCE, EventShape
+from deltaweave.changes.sequence_types import nullable
 from deltaweave.errors import StatementError
+from deltaweave.identifiers import literal, quoted
 from deltaweave.table import Table
 
 EPOCH, CHANGED_AT, IS_SNAPSHOT, SERVER_ID = "epoch", "changed_at", "is_snapshot", "server_id"
+
+NEWEST = f"{PREFIX}newest"
+"""Column of changes: the times of the key's newest change and newest row of a snapshot."""
+
+# Clocks of two servers differ by seconds, and clocks that show local time go back by an hour. A
+# server's own changes are timed by MySQL when their statement began, which may take hours.
+_TOLERANCE, _TOLERANCE_OF_A_SERVER = "INTERVAL '1' HOUR", "INTERVAL '24' HOUR"
+_BEFORE_THIS = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+
+_HINT = (
+    " that was made long before it, so it is of another log, whose positions begin anew. Give the "
+    "messages of that log a greater epoch (debezium_changes: epoch=), see docs/changes.md."
+)
 
 _START = "__START_AT"
 _NEW = (EPOCH, CHANGED_AT, IS_SNAPSHOT, SERVER_ID)
@@ -30,6 +54,131 @@ def has_epochs(at_type: DataType) -> bool:
     types = {field.name: field.dataType.simpleString() for field in at_type}
     held = (types[EPOCH], types.get(CHANGED_AT), types.get(IS_SNAPSHOT))
     return held == ("int", "timestamp", "boolean")
+
+
+def log_fields(at_type: DataType) -> tuple[str, ...]:
+    """Return the fields of positions by which logs are told apart; empty if they are not."""
+    if not has_epochs(at_type):
+        return ()
+    assert isinstance(at_type, StructType)
+    return tuple(name for name in (EPOCH, CHANGED_AT, SERVER_ID) if name in at_type.names)
+
+
+def newest_changes(fields: Sequence[str], window: str = "") -> str:
+    """Return the SQL for `_cdc_newest` over all events of a group, or of a window."""
+    at = f"{SEQUENCE}.at"
+    time = ", ".join(f"'{name}', {at}.{name}" for name in fields)
+    of_log, of_snapshot = (
+        f"max(CASE WHEN {condition} THEN named_struct({time}) END){window}"
+        for condition in (f"NOT {at}.{IS_SNAPSHOT}", f"{at}.{IS_SNAPSHOT}")
+    )
+    return f"named_struct('of_log', {of_log}, 'of_snapshot', {of_snapshot})"
+
+
+def unless_of_other_log(
+    value: str, fields: Sequence[str], keys: Mapping[str, str], newest: str, last: str
+) -> str:
+    """Return the SQL for a value; evaluating it is an error if events are of another log.
+
+    Args:
+        value: The value.
+        fields: See `log_fields`.
+        keys: The SQL for the key columns, by name.
+        newest: The SQL for `_cdc_newest` of some events.
+        last: The SQL for a sequence that is not before any of theirs.
+    """
+    if not fields:
+        return value
+    of_kind = f"if({last}.at.{IS_SNAPSHOT}, {newest}.of_snapshot, {newest}.of_log)"
+    return _unless_later(value, fields, keys, of_kind, f"{last}.at")
+
+
+def unless_earlier_are_of_other_log(value: str, shape: EventShape, in_order: str) -> str:
+    """Return the SQL for a value of events; evaluating it is an error if they are of two logs.
+
+    Args:
+        value: The value.
+        shape: How the events were read.
+        in_order: The window of a key's events, in the order of their positions.
+    """
+    if not shape.log_fields:
+        return value
+    before = newest_changes(shape.log_fields, f" OVER ({in_order} {_BEFORE_THIS})")
+    keys = {key: quoted(key) for key in shape.keys}
+    return unless_of_other_log(value, shape.log_fields, keys, f"({before})", SEQUENCE)
+
+
+def unless_held_of_other_log(
+    value: str, fields: Sequence[str], keys: Mapping[str, str], newest: str, changed: str, held: str
+) -> str:
+    """Return the SQL for a value; evaluating it is an error if row and changes are of two logs.
+
+    Args:
+        value: The value.
+        fields: See `log_fields`.
+        keys: The SQL for the key columns, by name.
+        newest: The SQL for `_cdc_newest` of the changes.
+        changed: The SQL for the last sequence of the changes.
+        held: The SQL for the sequence of the row, which may be null.
+    """
+    if not fields:
+        return value
+    are_logged = f"NOT {held}.at.{IS_SNAPSHOT} AND NOT {changed}.at.{IS_SNAPSHOT}"
+    after = _unless_later(value, fields, keys, f"{held}.at", f"{changed}.at")
+    return (
+        f"CASE WHEN {held} > {changed} "
+        f"THEN {unless_of_other_log(value, fields, keys, newest, held)} "
+        f"WHEN {held} < {changed} AND {are_logged} THEN {after} ELSE {value} END"
+    )
+
+
+def _unless_later(
+    value: str, fields: Sequence[str], keys: Mapping[str, str], time: str, at: str
+) -> str:
+    """The SQL for a value, or an error if a time is after that of a position behind it."""
+    tolerance = _TOLERANCE
+    if SERVER_ID in fields:
+        is_same = f"{time}.{SERVER_ID} = {at}.{SERVER_ID}"
+        tolerance = f"if({is_same}, {_TOLERANCE_OF_A_SERVER}, {_TOLERANCE})"
+    named = ", ', ', ".join(f"{literal(f'{key}=')}, {of}" for key, of in keys.items())
+    problem = (
+        f"concat('the change of ', {named}, ' at ', {time}.{CHANGED_AT}, ' has a position before "
+        f"that of the change at ', {at}.{CHANGED_AT}, ' (', CAST({at} AS STRING), ')', "
+        f"{literal(_HINT)})"
+    )
+    return (
+        f"CASE WHEN {time}.{EPOCH} = {at}.{EPOCH} AND {at}.{CHANGED_AT} > timestamp_micros(0) "
+        f"AND {time}.{CHANGED_AT} > {at}.{CHANGED_AT} + {tolerance} "
+        f"THEN raise_error({problem}) ELSE {value} END"
+    )
+
+
+def unless_emptied_in_other_log(
+    value: Column, fields: Sequence[str], emptied: Column, held: Column
+) -> Column:
+    """Return a value of rows; evaluating it is an error if another log emptied the table.
+
+    Args:
+        value: The value.
+        fields: See `log_fields`.
+        emptied: The position of the event that empties the table.
+        held: The position of a row.
+    """
+    if not fields:
+        return value
+    tolerance = F.expr(_TOLERANCE)
+    if SERVER_ID in fields:
+        is_same = emptied[SERVER_ID] == held[SERVER_ID]
+        tolerance = F.when(is_same, F.expr(_TOLERANCE_OF_A_SERVER)).otherwise(tolerance)
+    is_other = (
+        (emptied < held)
+        & (emptied[EPOCH] == held[EPOCH])
+        & ~held[IS_SNAPSHOT]
+        & (held[CHANGED_AT] > F.timestamp_micros(F.lit(0)))
+        & (emptied[CHANGED_AT] > held[CHANGED_AT] + tolerance)
+    )
+    problem = F.lit(f"an event that empties the table has a position before that of a row{_HINT}")
+    return F.when(is_other, F.raise_error(problem)).otherwise(value)
 
 
 def as_held(at: Column, at_type: DataType, table: Table) -> Column:

@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType, StructType
 
 from deltaweave.changes.collected_values import collectable, constant
 from deltaweave.changes.hashes import hashed
-from deltaweave.changes.sequence_types import has_order, is_null
+from deltaweave.changes.sequence_types import has_order, is_null, nullable
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import column, quoted
@@ -51,6 +51,7 @@ class EventShape:
             or null in a row, if it sets all.
         ignore_nulls: Whether an upsert leaves columns alone that are null in it.
         inserts: Condition of upserts whose key is known to be new, or None.
+        log_fields: The fields of sequences by which logs are told apart, see `epochs`.
     """
 
     keys: tuple[str, ...]
@@ -61,6 +62,7 @@ class EventShape:
     present: str | None = None
     ignore_nulls: bool = False
     inserts: Column | None = None
+    log_fields: tuple[str, ...] = ()
 
     @property
     def is_partial(self) -> bool:
@@ -218,15 +220,6 @@ def digest(rows: DataFrame, shape: EventShape) -> Column:
         names = F.array_sort(F.array_distinct(PRESENT))
         said += hashed(names, rows.schema[PRESENT].dataType, PRESENT)
     return F.xxhash64(*said) if said else F.lit(0)
-
-
-def nullable(data_type: DataType) -> DataType:
-    """The type with nulls allowed at every depth.
-
-    Types that require values are other types to Spark, and Delta has none within maps and arrays.
-    So the values of a table and of its events have types without requirements before they meet.
-    """
-    return data_type._as_nullable()
 
 
 def _known(rows: DataFrame, shape: EventShape, names: Sequence[str], table: str) -> Events:

@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from deltaweave.changes.epochs import as_held
+from deltaweave.changes.epochs import as_held, log_fields
 from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape
 from deltaweave.delta.jvm import check_is_data_frame, translated
 from deltaweave.errors import SourceError, StatementError
@@ -60,15 +60,17 @@ def event_shape(table: Table, rows: DataFrame, options: ChangeOptions) -> EventS
         UnsupportedSessionError: The rows belong to a Spark Connect session.
     """
     check_is_data_frame(rows, "the source", table=table.path_or_name, operation="applying changes")
+    sequence, of_type = _sequence(table, rows, _expression(options.sequence_by))
     return EventShape(
         keys=tuple(options.keys),
-        sequence_by=_sequence(table, rows, _expression(options.sequence_by)),
+        sequence_by=sequence,
         deletes=_condition(options.apply_as_deletes),
         truncates=_condition(options.apply_as_truncates),
         inserts=_condition(options.inserts),
         columns=_columns(table, rows, options),
         present=options.present_columns,
         ignore_nulls=options.ignore_null_updates,
+        log_fields=log_fields(of_type),
     )
 
 
@@ -98,10 +100,14 @@ def _expression(given: str | Column) -> Column:
     return F.expr(given) if isinstance(given, str) else given
 
 
-def _sequence(table: Table, rows: DataFrame, given: Column) -> Column:
+def _sequence(table: Table, rows: DataFrame, given: Column) -> tuple[Column, DataType]:
+    """The sequences of events as the table holds them, and their type."""
     with translated(table.path_or_name, operation="reading changes", otherwise=SourceError):
         at_type = rows.select(given.alias("at")).schema["at"].dataType
-    return as_held(given, at_type, table)
+        sequence = as_held(given, at_type, table)
+        if sequence is given:
+            return given, at_type
+        return sequence, rows.select(sequence.alias("at")).schema["at"].dataType
 
 
 def _condition(given: str | Column | None) -> Column | None:

@@ -20,3 +20,12 @@ def is_null(at: Column, data_type: DataType) -> Column:
         for field in data_type:
             missing = missing | is_null(at[field.name], field.dataType)
     return missing
+
+
+def nullable(data_type: DataType) -> DataType:
+    """The type with nulls allowed at every depth.
+
+    Types that require values are other types to Spark, and Delta has none within maps and arrays.
+    So the values of a table and of its events have types without requirements before they meet.
+    """
+    return data_type._as_nullable()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from deltaweave.changes.epochs import NEWEST, unless_held_of_other_log
 from deltaweave.changes.events import PREFIX, SEQUENCE, VALUES, EventShape
 from deltaweave.identifiers import literal, quoted
 
@@ -30,7 +31,8 @@ class Combined:
     """The row after the changes.
 
     Attributes:
-        is_there: Whether there is a row.
+        is_there: Whether there is a row; evaluating it is an error if row and changes are of two
+            logs that nothing tells apart.
         values: Its columns without the keys, by name.
         differs: Whether it differs from the row before, if there is one.
     """
@@ -51,7 +53,14 @@ def combined(shape: EventShape, row: Named, change: Named, in_table: str = "true
     """
     held, upserted, deleted = row(SEQUENCE), change(UPSERTED), change(DELETED)
     outlives = f"({in_table} AND coalesce({held} > {deleted}, {deleted} IS NULL))"
-    is_there = f"({upserted} IS NOT NULL OR {outlives})"
+    is_there = unless_held_of_other_log(
+        f"({upserted} IS NOT NULL OR {outlives})",
+        shape.log_fields,
+        {key: change(key) for key in shape.keys},
+        change(NEWEST),
+        f"greatest({upserted}, {deleted})",
+        held,
+    )
     newer = f"({upserted} IS NOT NULL AND coalesce({upserted} > {held}, true))"
     if not shape.is_partial:
         values = {

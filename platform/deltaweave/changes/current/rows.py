@@ -28,6 +28,7 @@ from deltaweave.changes.current.combining import (
 )
 from deltaweave.changes.current.tombstones import Tombstones
 from deltaweave.changes.current.truncates import clauses_for_other_keys
+from deltaweave.changes.epochs import NEWEST, newest_changes, unless_of_other_log
 from deltaweave.changes.events import (
     DELETE,
     INSERTED,
@@ -61,7 +62,8 @@ def newest_of_keys(events: Events) -> DataFrame:
     Columns: the keys; `_cdc_upserted` and `_cdc_deleted`, the sequences of the newest upsert and
     delete; `_cdc_values`, the newest values; if upserts may leave columns out, `_cdc_spoken_of`, a
     struct with the sequence of each column's value; if events say that they insert,
-    `_cdc_inserted`, null for a key with events that do not say.
+    `_cdc_inserted`, null for a key with events that do not say; if sequences tell logs apart,
+    `_cdc_newest`.
     """
     is_upsert = F.col(OPERATION) == UPSERT
     upserted = F.when(is_upsert, F.col(SEQUENCE))
@@ -73,6 +75,8 @@ def newest_of_keys(events: Events) -> DataFrame:
         inserts = F.when(F.bool_or(INSERTED), True)
         is_told = F.bool_and(F.col(INSERTED).isNotNull())
         maxima.append(inserts.when(is_told, False).alias(INSERTED))
+    if events.shape.log_fields:
+        maxima.append(F.expr(newest_changes(events.shape.log_fields)).alias(NEWEST))
     columns = events.shape.columns
     if not events.shape.is_partial:
         maxima.append(F.max_by(VALUES, upserted).alias(VALUES))
@@ -124,7 +128,16 @@ def apply_to_current_rows(
 
 
 def alive(changes: DataFrame, events: Events) -> DataFrame:
-    """The changes without upserts that are older than the key's last delete."""
+    """The changes without upserts that are older than the key's last delete.
+
+    Evaluating them is an error if they are of several logs that nothing tells apart.
+    """
+    shape = events.shape
+    if shape.log_fields:
+        keys = {key: quoted(key) for key in shape.keys}
+        last = f"greatest({UPSERTED}, {DELETED})"
+        upserted = unless_of_other_log(UPSERTED, shape.log_fields, keys, NEWEST, last)
+        changes = changes.withColumn(UPSERTED, F.expr(upserted))
 
     def if_newer(sequence: Column) -> Column:
         deleted = F.col(DELETED)

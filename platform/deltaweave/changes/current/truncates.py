@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from deltaweave import clauses
 from deltaweave.changes.current.combining import COLUMN_SEQUENCES
+from deltaweave.changes.epochs import unless_emptied_in_other_log
 from deltaweave.changes.events import SEQUENCE, Events, last_at
 from deltaweave.clauses import Clause
 from deltaweave.identifiers import column, quoted
@@ -58,7 +59,10 @@ def _emptied_at(events: Events) -> Column:
 
 def _is_older(row: Named, events: Events) -> Column:
     """Whether a whole row is older; a row without a sequence is."""
-    return F.coalesce(row(SEQUENCE) <= _emptied_at(events), F.lit(True))
+    assert events.truncated is not None
+    is_older = F.coalesce(row(SEQUENCE) <= _emptied_at(events), F.lit(True))
+    fields, held = events.shape.log_fields, row(SEQUENCE)["at"]
+    return unless_emptied_in_other_log(is_older, fields, events.truncated, held)
 
 
 def _left(row: Named, events: Events) -> dict[str, Column]:

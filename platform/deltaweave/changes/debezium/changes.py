@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, get_args
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -54,6 +54,7 @@ def debezium_changes(
     offset: str | None = "offset",
     time_unit: TimeUnit | Mapping[str, TimeUnit] = "micros",
     unavailable: str = UNAVAILABLE,
+    epoch: int | Column = 0,
 ) -> DataFrame:
     """The envelopes as rows of the table whose changes they are.
 
@@ -78,6 +79,10 @@ def debezium_changes(
             `time.precision.mode=connect`, all are in `millis`.
         unavailable: The connector's `unavailable.value.placeholder`. It is recognized in every form
             that Debezium gives it; in another form, the message is an error that says where it is.
+        epoch: The number of the log, or a condition of the envelopes' columns that gives it. A log
+            whose positions begin anew gets a greater one, and its changes come after all of the log
+            before: after a failover, a promotion, RESET MASTER, a move to another cluster, or with
+            a topic that was made again.
 
     Returns:
         The columns of `schema`; `_cdc_op` (string), `_cdc_present` (array of strings, null for all)
@@ -116,7 +121,7 @@ def debezium_changes(
     place = position(
         connector,
         source if isinstance(source, StructType) else None,
-        F.lit(0),
+        epoch if isinstance(epoch, Column) else F.lit(epoch),
         None if offset is None else column(offset),
     )
     present = F.array_compact(

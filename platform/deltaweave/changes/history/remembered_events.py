@@ -19,9 +19,9 @@ from deltaweave.changes.events import (
     SEQUENCE,
     VALUES,
     Events,
-    nullable,
     spelled,
 )
+from deltaweave.changes.sequence_types import nullable
 from deltaweave.changes.side_state import noted_at, settle
 from deltaweave.changes.side_table import (
     EVENTS,

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
 from deltaweave import clauses
+from deltaweave.changes.epochs import unless_earlier_are_of_other_log
 from deltaweave.changes.events import (
     DELETE,
     OPERATION,
@@ -113,8 +114,7 @@ class Histories:
             is_alone = self.remembered.version() == (beside if added is None else beside + 1)
             if is_alone and not merged.was_applied_before:
                 return result
-            # The events of the batch are in the versions now, or remembered.
-            idempotency, others = None, self.events.rows.limit(0)
+            idempotency, others = None, self.events.rows.limit(0)  # versions or events have it
 
     def _versions(self, version: int) -> DataFrame:
         """The versions of the batch's keys: keys, start, end, and the values as a struct."""
@@ -162,8 +162,8 @@ class Histories:
         witness = "" if self.versions_are_events else f"{_IN_TABLE}, "
         best = f"{_IS_UPSERT}, {witness}{SEQUENCE}.tie DESC, {_IS_KEPT} DESC"
         rank = F.expr(f"row_number() OVER ({at} ORDER BY {best})")
-        known = known.withColumn("_cdc_rank", rank).where("_cdc_rank = 1").drop("_cdc_rank")
-        return self._with_borders(known).drop(_IN_TABLE)
+        known = known.withColumn("_cdc_rank", rank).where("_cdc_rank = 1")
+        return self._with_borders(known.drop("_cdc_rank")).drop(_IN_TABLE)
 
     def _spoken_together(self, known: DataFrame) -> DataFrame:
         """Give each of the upserts of one sequence what all of them say, as one event."""
@@ -228,6 +228,7 @@ class Histories:
         tracked = F.struct(*[comparable(known, "_cdc_state", c).alias(c) for c in self.tracked])
         known = known.withColumn("_cdc_tracked", F.when(F.expr(_IS_UPSERT), tracked))
         differs = f"NOT (_cdc_tracked <=> lag(_cdc_tracked) OVER ({in_order}))"
+        differs = unless_earlier_are_of_other_log(differs, shape, in_order)
         return known.withColumn(_IS_BORDER, F.expr(differs)).drop("_cdc_tracked")
 
     def _to_remember(self, known: DataFrame) -> DataFrame:
@@ -238,13 +239,14 @@ class Histories:
 
     def _adds(self, known: DataFrame) -> bool:
         """Whether one of these events is not remembered yet, as far as that is known."""
-        if not self.versions_are_events:
-            return self.events.count > 0
-        # `_cdc_is_kept` is null for events that the table shows.
-        new = known.where(f"NOT {_IS_BORDER} AND NOT coalesce({_IS_KEPT}, false)")
-        # The first query that evaluates all values of the batch.
-        name = self.table.path_or_name
+        name = self.table.path_or_name  # the first query that evaluates all values of the batch
         with translated(name, operation="applying changes", otherwise=SourceError):
+            if not self.versions_are_events:
+                if self.events.shape.log_fields:  # no event of another log is remembered
+                    known.agg(F.count_if(_IS_BORDER)).first()
+                return self.events.count > 0
+            # `_cdc_is_kept` is null for events that the table shows.
+            new = known.where(f"NOT {_IS_BORDER} AND NOT coalesce({_IS_KEPT}, false)")
             return bool(new.select(F.lit(1)).take(1))
 
     def _histories(self, known: DataFrame) -> DataFrame:
@@ -269,7 +271,7 @@ class Histories:
     def _gone(self, known: DataFrame) -> DataFrame:
         """The keys and starts of versions in the table that the events no longer make."""
         begins = f"if({_IS_BORDER} AND {_IS_UPSERT}, {SEQUENCE}.at, NULL) AS _cdc_begins"
-        keys = list(map(quoted, self.events.shape.keys))
+        keys = map(quoted, self.events.shape.keys)
         starts = known.selectExpr(*keys, f"explode({_BEGAN}) AS {START}", begins)
         return starts.where(f"_cdc_begins IS NULL OR _cdc_begins != {START}").drop("_cdc_begins")
 
@@ -285,8 +287,7 @@ class Histories:
         values: dict[str, str | Column] = {quoted(c): column("s", VALUES, c) for c in shape.columns}
         values[END] = column("s", END)
         keys: dict[str, str | Column] = {quoted(name): column("s", name) for name in versions}
-        merge = self.table.merge(source, on=" AND ".join(same), idempotency=idempotency)
-        merge = merge.add(
+        merge = self.table.merge(source, on=" AND ".join(same), idempotency=idempotency).add(
             clauses.when_matched_delete(condition=column("s", _GONE)),
             clauses.when_matched_update(values),
             clauses.when_not_matched_insert({**keys, **values}, condition=~column("s", _GONE)),
@@ -296,5 +297,4 @@ class Histories:
 
 def history_columns(events: Events) -> list[StructField]:
     """The columns that a table of histories has in addition to the events' columns."""
-    at = events.sequence_type["at"].dataType
-    return [StructField(START, at), StructField(END, at)]
+    return [StructField(name, events.sequence_type["at"].dataType) for name in (START, END)]

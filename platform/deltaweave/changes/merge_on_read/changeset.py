@@ -25,10 +25,10 @@ from deltaweave.changes.events import (
     TRUNCATE,
     Events,
     EventShape,
-    nullable,
     spelled,
 )
 from deltaweave.changes.options import needed_properties
+from deltaweave.changes.sequence_types import nullable
 from deltaweave.delta.log import FileList, TableSnapshot, num_physical_rows_column
 from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table

@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from deltaweave.changes.current import DELETED, UPSERTED, combined, new_row
+from deltaweave.changes.epochs import NEWEST, unless_of_other_log
 from deltaweave.changes.events import INSERTED, SEQUENCE, VALUES, EventShape
 from deltaweave.changes.merge_on_read.key_anti_join import with_other_keys
 from deltaweave.errors import StatementError
@@ -173,13 +174,22 @@ class MergedView:
             *[F.col(VALUES)[c].alias(c) for c in self.shape.columns],
             F.greatest(UPSERTED, DELETED).alias(SEQUENCE),
             F.col(UPSERTED).isNull().alias("_cdc_gone"),
+            *([F.col(NEWEST)] if self.shape.log_fields else []),
         )
-        both = self.base.withColumn("_cdc_gone", F.lit(False)).unionByName(changes)
+        base = self.base.withColumn("_cdc_gone", F.lit(False))
+        both = base.unionByName(changes, allowMissingColumns=True)
         newest_first = Window.partitionBy(*keys).orderBy(
             F.col(SEQUENCE).desc_nulls_last(), F.col("_cdc_gone").desc()
         )
         ranked = both.withColumn("_cdc_rank", F.row_number().over(newest_first))
-        return ranked.where("_cdc_rank = 1 AND NOT _cdc_gone").drop("_cdc_rank", "_cdc_gone")
+        is_first = "_cdc_rank = 1 AND NOT _cdc_gone"
+        if fields := self.shape.log_fields:
+            of_key = F.max(NEWEST).over(Window.partitionBy(*keys))
+            ranked = ranked.withColumn(NEWEST, of_key)
+            names = {key: quoted(key) for key in self._keys}
+            first = unless_of_other_log("NOT _cdc_gone", fields, names, NEWEST, SEQUENCE)
+            is_first = f"CASE WHEN _cdc_rank = 1 THEN {first} ELSE false END"
+        return ranked.where(is_first).drop("_cdc_rank", "_cdc_gone", NEWEST)
 
 
 def _selected(rows: DataFrame, values: Mapping[str, str]) -> DataFrame:

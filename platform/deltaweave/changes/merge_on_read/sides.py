@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from deltaweave.changes.current import Tombstones, alive, newest_of_keys, rows_left
+from deltaweave.changes.epochs import log_fields
 from deltaweave.changes.events import PREFIX, SEQUENCE, Events, EventShape
 from deltaweave.changes.merge_on_read.base_and_batches import at_one_moment, fit_into_a_broadcast
 from deltaweave.changes.merge_on_read.changeset import Batches
@@ -69,10 +71,10 @@ class Sides:
         Args:
             base: The version of the base; by default the newest.
         """
+        schema = (base or self.base.snapshot()).schema
+        sequence = schema[SEQUENCE].dataType if SEQUENCE in schema.names else None
         columns = [
-            name
-            for name in (base or self.base.snapshot()).schema.names
-            if name not in self.keys and not name.startswith(PREFIX)
+            name for name in schema.names if name not in self.keys and not name.startswith(PREFIX)
         ]
         return EventShape(
             keys=self.keys,
@@ -82,6 +84,9 @@ class Sides:
             columns=tuple(columns),
             present=self.options.present_columns,
             ignore_nulls=self.options.ignore_null_updates,
+            log_fields=(
+                log_fields(sequence["at"].dataType) if isinstance(sequence, StructType) else ()
+            ),
         )
 
     def view_of_now(

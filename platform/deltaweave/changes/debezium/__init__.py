@@ -2,6 +2,7 @@
 
 - `changes`: `debezium_changes`, and the arguments of `apply_changes` for its rows.
 - `envelopes`: takes operation, source and columns from JSON or from decoded rows.
+- `documents`: takes the same from MongoDB's envelopes, whose documents are texts.
 - `placeholders`: recognizes what Debezium sends in place of values that it does not have.
 - `values`: converts JSON text to a table's types.
 - `positions`: the position of an event in its database's log.

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from deltaweave.changes.debezium.documents import rows_of_documents
 from deltaweave.changes.debezium.envelopes import (
     OPERATION,
     SOURCE,
@@ -51,6 +52,7 @@ def debezium_changes(
     schema: StructType | str,
     connector: Connector,
     value: str = "value",
+    key: str | None = None,
     offset: str | None = "offset",
     time_unit: TimeUnit | Mapping[str, TimeUnit] = "micros",
     unavailable: str = UNAVAILABLE,
@@ -70,6 +72,7 @@ def debezium_changes(
             send decimals as strings (`decimal.handling.mode=string`).
         connector: The database the events come from, whose log position orders them.
         value: Column of the envelope: a string, its bytes, or a struct.
+        key: Column of Kafka's key, for MongoDB: a delete has its document's `_id` there alone.
         offset: Column that orders events of the same position, such as those of a snapshot or of
             one statement; None if there is none.
         time_unit: What times count since 1970 if messages come without their Connect schema:
@@ -105,15 +108,17 @@ def debezium_changes(
             operation="reading changes",
             hint="Rename them in what is given to debezium_changes.",
         )
-    for name in filter(None, [value, offset]):
+    for name in filter(None, [value, offset, key]):
         if name not in envelopes.columns:
             raise StatementError(
                 f"the envelopes have no column {name}.",
                 operation="reading changes",
                 hint=f"They have {', '.join(envelopes.columns)}.",
             )
-    messages, placeholder = Messages(envelopes, value, offset), Placeholder.of(unavailable)
-    if isinstance(envelopes.schema[value].dataType, StructType):
+    messages, placeholder = Messages(envelopes, value, offset, key), Placeholder.of(unavailable)
+    if connector == "mongodb":
+        rows = rows_of_documents(messages, wanted, placeholder, units)
+    elif isinstance(envelopes.schema[value].dataType, StructType):
         rows = rows_of_structs(messages, wanted, placeholder, units)
     else:
         rows = rows_of_json(messages, wanted, placeholder, units)

@@ -20,9 +20,9 @@ from deltaweave.identifiers import column
 
 # Columns for the parts of an envelope, with names that no topic uses.
 OPERATION, SOURCE = "_cdc_envelope_op", "_cdc_envelope_source"
-_ENVELOPE, _ROW = "_cdc_envelope", "_cdc_envelope_row"
+ROW, TYPES = "_cdc_envelope_row", "_cdc_envelope_types"
 _BEFORE, _AFTER = "_cdc_envelope_before", "_cdc_envelope_after"
-_SENT, _TYPES = "_cdc_envelope_sent", "_cdc_envelope_types"
+_ENVELOPE, _SENT = "_cdc_envelope", "_cdc_envelope_sent"
 
 _PARTS = "before map<string,string>, after map<string,string>, op string, source map<string,string>"
 # Parts of messages about transactions, schemas and heartbeats, which have no rows.
@@ -52,11 +52,13 @@ class Messages:
         frame: One message in each row.
         value: Column of the envelope.
         offset: Column that orders messages, or None.
+        key: Column of Kafka's key, or None.
     """
 
     frame: DataFrame
     value: str
     offset: str | None
+    key: str | None = None
 
     @property
     def place(self) -> Column:
@@ -91,12 +93,22 @@ def rows_of_json(
     units: Mapping[str, TimeUnit],
 ) -> ChangedRows:
     """Return the rows of envelopes that are JSON text."""
-    rows = _parsed(messages, wanted)
-    rows = rows.withColumn(_SENT, placeholder.without(F.col(_ROW), messages.place))
+    return rows_of_texts(messages, _parsed(messages, wanted), wanted, placeholder, units)
+
+
+def rows_of_texts(
+    messages: Messages,
+    rows: DataFrame,
+    wanted: StructType,
+    placeholder: Placeholder,
+    units: Mapping[str, TimeUnit],
+) -> ChangedRows:
+    """Return rows whose values are texts: `_cdc_envelope_row` and `_cdc_envelope_types` by name."""
+    rows = rows.withColumn(_SENT, placeholder.without(F.col(ROW), messages.place))
     columns, missing = [], {}
     for field in wanted:
         missing[field.name] = ~F.coalesce(F.map_contains_key(_SENT, field.name), F.lit(False))
-        said = F.col(_TYPES)[field.name]
+        said = F.col(TYPES)[field.name]
         value = TextValue(
             field.name,
             F.col(_SENT)[field.name],
@@ -122,9 +134,9 @@ def rows_of_structs(
         *map(column, messages.frame.columns),
         envelope["op"].alias(OPERATION),
         envelope["source"].alias(SOURCE),
-        F.when(envelope["op"] == "d", envelope["before"]).otherwise(envelope["after"]).alias(_ROW),
+        F.when(envelope["op"] == "d", envelope["before"]).otherwise(envelope["after"]).alias(ROW),
     )
-    held = rows.schema[_ROW].dataType
+    held = rows.schema[ROW].dataType
     assert isinstance(held, StructType)
     folded = {name.lower(): name for name in held.names}
     names = {n: n if n in held.names else folded.get(n.lower()) for n in wanted.names}
@@ -132,7 +144,7 @@ def rows_of_structs(
     _check_has(wanted, found, held)
     texts = {}
     for name, of in found.items():
-        text = placeholder.text_of(F.col(_ROW)[of.name], of.dataType)
+        text = placeholder.text_of(F.col(ROW)[of.name], of.dataType)
         texts[name] = F.lit("") if text is None else text
     by_name = F.create_map(*[part for name, text in texts.items() for part in (F.lit(name), text)])
     rows = rows.withColumn(_SENT, placeholder.without(by_name, messages.place))
@@ -140,7 +152,7 @@ def rows_of_structs(
     for field in wanted:
         of = found[field.name]
         is_sent = F.map_contains_key(_SENT, field.name)
-        value = F.when(is_sent, F.col(_ROW)[of.name])
+        value = F.when(is_sent, F.col(ROW)[of.name])
         is_text = isinstance(of.dataType, (IntegralType, StringType))
         if is_text and isinstance(field.dataType, (DateType, *TIMES)):
             text, no_schema = value.cast("string"), F.lit(None).cast("string")
@@ -193,19 +205,24 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
             F.coalesce(column(_ENVELOPE, part), column(_ENVELOPE, "payload", part)).alias(name)
             for part, name in parts.items()
         ],
-        _named_as(wanted, _types_by_column()).alias(_TYPES),
-    )
-    # A flattened row may have a column of the one name, but rarely of both.
-    has_parts = F.col(OPERATION).isNotNull() & F.col(SOURCE).isNotNull()
-    is_envelope = F.when(has_parts, True).otherwise(
-        ~_is_flattened(text, wanted) | _refused_as_flattened(messages.place)
+        named_as(wanted, _types_by_column()).alias(TYPES),
     )
     row = F.when(F.col(OPERATION) == "d", F.col(_BEFORE)).otherwise(F.col(_AFTER))
-    return rows.where(is_envelope).withColumn(_ROW, _named_as(wanted, row))
+    rows = rows.where(is_envelope(text, wanted, messages.place))
+    return rows.withColumn(ROW, named_as(wanted, row))
 
 
-def _named_as(wanted: StructType, row: Column) -> Column:
-    """A row's entries of the wanted columns, by their names in any case."""
+def is_envelope(text: Column, wanted: StructType, place: Column) -> Column:
+    """Whether a message is an envelope; evaluating it is an error if it is a flattened row."""
+    # A flattened row may have a column of the one name, but rarely of both.
+    has_parts = F.col(OPERATION).isNotNull() & F.col(SOURCE).isNotNull()
+    return F.when(has_parts, True).otherwise(
+        ~_is_flattened(text, wanted) | _refused_as_flattened(place)
+    )
+
+
+def named_as(wanted: StructType, row: Column) -> Column:
+    """Return a row's entries of the wanted columns, by their names in any case."""
     names = F.create_map(*[F.lit(part) for name in wanted.names for part in (name.lower(), name)])
 
     def is_wanted(name: Column, _: Column) -> Column:

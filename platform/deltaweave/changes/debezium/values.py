@@ -47,6 +47,9 @@ SEMANTIC_UNITS: Mapping[str, str] = MappingProxyType(
 )
 """What a number counts since 1970, by the name of its Connect schema."""
 
+MILLIS = f"{_DEBEZIUM}Timestamp"
+"""The name of the Connect schema of a number of milliseconds since 1970."""
+
 _NAMES_OF_TYPES = r"^(io\.debezium\.time|org\.apache\.kafka\.connect\.data)\."
 _DECIMAL = f"{_CONNECT}Decimal"
 _MICROS_IN_A = {

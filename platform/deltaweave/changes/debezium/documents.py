@@ -1,0 +1,218 @@
+"""MongoDB's envelopes, in which documents are texts of MongoDB's extended JSON.
+
+`after` is the text of a whole document; a field that it lacks is null. An update may come without
+`after`: `updateDescription` then has the text of the fields that were set, and the names of those
+that were removed. Of a delete, only Kafka's key says which document it was: `{"id": "…"}`, with the
+text of `_id`.
+
+The forms are those of Debezium's `JsonSerialization` and `MongoDbCollectionSchema`, in all modes of
+`json.serialization.mode`: `legacy`, `strict`, `extended` and `relaxed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from deltaweave.changes.debezium.envelopes import (
+    OPERATION,
+    ROW,
+    SOURCE,
+    TYPES,
+    ChangedRows,
+    Messages,
+    is_envelope,
+    named_as,
+    rows_of_texts,
+)
+from deltaweave.changes.debezium.placeholders import Placeholder
+from deltaweave.changes.debezium.values import MILLIS, TimeUnit
+from deltaweave.identifiers import column
+
+_ID = "_id"
+_ENVELOPE = "_cdc_envelope"
+_DOCUMENT, _KEY = "_cdc_envelope_document", "_cdc_envelope_key"
+_SET, _REMOVED = "_cdc_envelope_set", "_cdc_envelope_removed"
+
+_PARTS = (
+    "before string, after string, op string, source map<string,string>, updateDescription struct<"
+    "removedFields: array<string>, updatedFields: string, truncatedArrays: array<struct<"
+    "field: string>>>"
+)
+
+_TEXT = r'("(?:[^"\\]|\\.)*")'
+# Values of extended JSON, whose first group is the plain value. In a text of JSON, a quote has a
+# backslash before it, so that none of them is found in one.
+_EXTENDED = (
+    rf'\{{\s*"\$(?:oid|numberDecimal|symbol|uuid)"\s*:\s*{_TEXT}\s*\}}',
+    r'\{\s*"\$number(?:Long|Int|Double)"\s*:\s*"([-+.\deE]+)"\s*\}',
+    rf'\{{\s*"\$numberDouble"\s*:\s*{_TEXT}\s*\}}',  # NaN and the infinities
+    rf'\{{\s*"\$binary"\s*:\s*\{{\s*"base64"\s*:\s*{_TEXT}\s*,\s*"subType"\s*:\s*{_TEXT}\s*\}}\s*\}}',
+    rf'\{{\s*"\$binary"\s*:\s*{_TEXT}\s*,\s*"\$type"\s*:\s*{_TEXT}\s*\}}',
+    rf'\{{\s*"\$date"\s*:\s*{_TEXT}\s*\}}',
+)
+_MILLIS = r'^\s*\{\s*"\$date"\s*:\s*(-?\d+)\s*\}\s*$'
+
+
+def rows_of_documents(
+    messages: Messages,
+    wanted: StructType,
+    placeholder: Placeholder,
+    units: Mapping[str, TimeUnit],
+) -> ChangedRows:
+    """Return the rows of envelopes with documents, as JSON text or from a decoder."""
+    rows = _parsed(messages, wanted)
+    is_key = {name: F.lit(name.lower() == _ID) for name in wanted.names}
+    key = F.col(_KEY)[_ID]
+    whole, changed = [], []
+    for name in wanted.names:
+        whole += [F.lit(name), F.try_element_at(_DOCUMENT, F.lit(name))]
+        of_change = F.try_element_at(_SET, F.lit(name))
+        changed += [F.lit(name), F.when(is_key[name], key).otherwise(of_change)]
+    is_delete = F.col(OPERATION) == "d"
+    is_set = F.map_filter(
+        F.create_map(*changed),
+        lambda name, _: (
+            (F.lower(name) == _ID)
+            | ~is_delete
+            & (F.map_contains_key(_SET, name) | F.array_contains(_REMOVED, F.lower(name)))
+        ),
+    )
+    row = F.when(F.col(_DOCUMENT).isNotNull(), F.create_map(*whole)).otherwise(is_set)
+    of_time = F.struct(
+        F.lit(MILLIS).alias("name"), F.lit(None).cast("map<string,string>").alias("parameters")
+    )
+    rows = rows.withColumn(ROW, row).withColumns(
+        {
+            TYPES: F.transform_values(ROW, lambda _, v: F.when(v.rlike(_MILLIS), of_time)),
+            ROW: F.transform_values(ROW, lambda _, v: F.regexp_replace(v, _MILLIS, "$1")),
+        }
+    )
+    return rows_of_texts(messages, rows, wanted, placeholder, units)
+
+
+def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
+    """The envelopes among the messages, with their documents."""
+    envelope = _envelope(messages)
+    rows = messages.frame.where(column(messages.value).isNotNull()).withColumn(_ENVELOPE, envelope)
+    rows = rows.withColumns(
+        {OPERATION: column(_ENVELOPE, "op"), SOURCE: column(_ENVELOPE, "source")}
+    )
+    if not isinstance(messages.frame.schema[messages.value].dataType, StructType):
+        text = column(messages.value).cast("string")
+        rows = rows.where(is_envelope(text, wanted, messages.place))
+    described = column(_ENVELOPE, "updateDescription")
+    before, after = column(_ENVELOPE, "before"), column(_ENVELOPE, "after")
+    document = F.when(F.col(OPERATION) == "d", before).otherwise(after)
+    changed = _plain(described["updatedFields"])
+    removed = F.transform(F.coalesce(described["removedFields"], F.array()), F.lower)
+    rows = rows.withColumns(
+        {
+            _DOCUMENT: named_as(wanted, _plain(document)),
+            _SET: F.coalesce(changed, F.expr("CAST(map() AS map<string, string>)")),
+            _REMOVED: removed.cast("array<string>"),
+            _KEY: _key(messages),
+        }
+    )
+    cut = F.transform(described["truncatedArrays"], lambda each: each["field"])
+    paths = F.flatten(
+        F.array(
+            F.filter(F.map_keys(_SET), lambda name: name.contains(".")),
+            F.filter(_REMOVED, lambda name: name.contains(".")),
+            F.coalesce(cut, F.array().cast("array<string>")),
+        )
+    )
+    roots = F.transform(paths, lambda path: F.lower(F.substring_index(path, ".", 1)))
+    own = F.array(*[F.lit(name.lower()) for name in wanted.names])
+    is_part = F.col(_DOCUMENT).isNull() & F.arrays_overlap(roots, own)
+    has_key = F.col(_DOCUMENT).isNotNull() | F.col(_KEY).isNotNull()
+    is_change = F.col(OPERATION).isin("c", "u", "r", "d")
+    refused = (
+        F.when(is_part, _refused(messages, _part_of(F.array_intersect(roots, own))))
+        .when(is_change & ~has_key, _refused(messages, F.lit(_NO_KEY)))
+        .otherwise(True)
+    )
+    return rows.where(refused).withColumn(_SET, named_as(wanted, F.col(_SET)))
+
+
+_NO_KEY = (
+    " has neither a document nor a key: name the column with Kafka's key, key=, or let the "
+    "connector send whole documents (capture.mode)."
+)
+
+
+def _part_of(names: Column) -> Column:
+    return F.concat(
+        F.lit(" changes a part of "),
+        F.concat_ws(", ", names),
+        F.lit(", and lacks the rest: set capture.mode=change_streams_update_full."),
+    )
+
+
+def _refused(messages: Messages, problem: Column) -> Column:
+    text = F.concat(F.lit("the message at "), messages.place, problem)
+    return F.raise_error(text).cast("boolean")
+
+
+def _envelope(messages: Messages) -> Column:
+    """The parts of an envelope, as `_PARTS` has them; of `source` all that a decoder gave."""
+    value = column(messages.value)
+    held = messages.frame.schema[messages.value].dataType
+    if isinstance(held, StructType):
+        return F.struct(
+            *[_part(value, held, name, "string") for name in ("before", "after", "op")],
+            value["source"].alias("source"),
+            _description(value, held).alias("updateDescription"),
+        )
+    parsed = F.from_json(
+        value.cast("string"), f"{_PARTS}, payload struct<{_PARTS}>", {"mode": "FAILFAST"}
+    )
+    names = ("before", "after", "op", "source", "updateDescription")
+    return F.struct(*[F.coalesce(parsed[n], parsed["payload"][n]).alias(n) for n in names])
+
+
+def _description(value: Column, held: StructType) -> Column:
+    name = "updateDescription"
+    of_type = held[name].dataType if name in held.names else StructType()
+    assert isinstance(of_type, StructType)
+    given, cut = F.lit(None), F.lit(None).cast("array<struct<field: string>>")
+    if name in held.names:
+        given = value[name]
+    if "truncatedArrays" in of_type.names:
+        fields = F.transform(
+            given["truncatedArrays"], lambda each: F.struct(each["field"].alias("field"))
+        )
+        cut = fields.cast("array<struct<field: string>>")
+    return F.struct(
+        _part(given, of_type, "removedFields", "array<string>"),
+        _part(given, of_type, "updatedFields", "string"),
+        cut.alias("truncatedArrays"),
+    )
+
+
+def _part(value: Column, held: StructType, name: str, data_type: str) -> Column:
+    found = value[name] if name in held.names else F.lit(None)
+    return found.cast(data_type).alias(name)
+
+
+def _key(messages: Messages) -> Column:
+    """The document of the key alone, by Kafka's key; null without one."""
+    if messages.key is None:
+        return F.lit(None).cast("map<string,string>")
+    key = column(messages.key)
+    if isinstance(messages.frame.schema[messages.key].dataType, StructType):
+        of_id = key["id"]
+    else:
+        text = key.cast("string")
+        of_id = F.coalesce(F.get_json_object(text, "$.payload.id"), F.get_json_object(text, "$.id"))
+    return _plain(F.concat(F.lit(f'{{"{_ID}":'), of_id, F.lit("}")))
+
+
+def _plain(text: Column) -> Column:
+    """The fields of a document in extended JSON, as texts of plain JSON."""
+    for form in _EXTENDED:
+        text = F.regexp_replace(text, form, "$1")
+    return F.from_json(text, "map<string,string>", {"mode": "FAILFAST"})

@@ -1,0 +1,182 @@
+"""MongoDB's envelopes, in every form that its connector gives documents and keys.
+
+Nothing here is recorded, because the connector needs a MongoDB. The envelopes are those of the
+documentation ("Debezium connector for MongoDB", data change events), with the JSON that Debezium's
+`JsonSerialization` makes in each mode.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import deltaweave
+from deltaweave import FROM_DEBEZIUM, Table, debezium_changes
+from deltaweave.errors import SourceError
+
+OID = '{"$oid": "596e275826f08b2730779e1f"}'
+SCHEMA = "_id STRING, name STRING, visits BIGINT"
+
+
+def source(second: int) -> dict[str, Any]:
+    return {"ts_ms": 1_558_965_508_000 + 1000 * second, "ord": 1, "collection": "c"}
+
+
+def envelope(op: str, second: int, **parts: Any) -> dict[str, Any]:
+    parts = {"before": None, "after": None, "updateDescription": None, **parts}
+    return {**parts, "source": source(second), "op": op, "ts_ms": 1, "transaction": None}
+
+
+def topic(spark: SparkSession, *sent: tuple[str | None, dict[str, Any] | None]) -> DataFrame:
+    """A topic of keys (the text of `_id`) and envelopes."""
+    rows = []
+    for n, (of_id, value) in enumerate(sent):
+        key = None if of_id is None else json.dumps({"id": of_id})
+        rows.append((key, None if value is None else json.dumps(value), n))
+    return spark.createDataFrame(rows, "key STRING, value STRING, offset BIGINT")
+
+
+def read(kafka: DataFrame, schema: str = SCHEMA, **arguments: Any) -> DataFrame:
+    return debezium_changes(kafka, schema=schema, connector="mongodb", key="key", **arguments)
+
+
+def test_documents_are_inserted_updated_and_deleted(spark: SparkSession, tmp_path: Path) -> None:
+    other, third = '{"$oid": "596e275826f08b2730779e20"}', "1004"
+
+    def document(of_id: str, **values: Any) -> str:
+        return json.dumps({"_id": json.loads(of_id), **values})
+
+    updated = {"removedFields": None, "updatedFields": '{"name": "Mary Ann"}'}
+    removed = {"removedFields": ["visits"], "updatedFields": "{}", "truncatedArrays": None}
+    visited = {"updatedFields": '{"visits": {"$numberLong": "9"}, "address.city": "x"}'}
+    kafka = topic(
+        spark,
+        (OID, envelope("r", 0, after=document(OID, name="Anne", visits={"$numberLong": "7"}))),
+        (other, envelope("c", 1, after=document(other, NAME="Bob", extra=1))),
+        (third, envelope("c", 2, after=document(third, name="Carl", visits=3))),
+        # Without the whole document, by the key alone.
+        (OID, envelope("u", 3, updateDescription=updated)),
+        (third, envelope("u", 4, updateDescription=removed)),
+        (OID, envelope("u", 5, updateDescription=visited)),
+        # With the whole document, which has lost a field.
+        (other, envelope("u", 6, after=document(other, visits=5), updateDescription=updated)),
+        ('"text"', envelope("c", 7, after='{"_id": "text", "name": "{\\"$oid\\": \\"x\\"}"}')),
+        ('"gone"', envelope("c", 8, after='{"_id": "gone"}')),
+        ('"gone"', envelope("d", 9)),
+        ('"gone"', None),  # the tombstone that follows a delete
+    )
+    path = str(tmp_path / "t")
+    deltaweave.apply_changes(spark, path, read(kafka), keys=["_id"], **FROM_DEBEZIUM)
+    found = Table(spark, path).read().select("_id", "name", "visits").collect()
+    assert sorted(map(tuple, found)) == [
+        ("1004", "Carl", None),
+        ("596e275826f08b2730779e1f", "Mary Ann", 9),
+        ("596e275826f08b2730779e20", None, 5),
+        ("text", '{"$oid": "x"}', None),
+    ]
+
+
+# By mode: a long, an int, a double, a decimal, bytes, two times, and values within others.
+MODES = {
+    "strict": """{"_id": {"$oid": "a1"}, "l": {"$numberLong": "9007199254740993"}, "i": 7,
+        "d": 0.5, "m": {"$numberDecimal": "12.50"}, "b": {"$binary": "AQI=", "$type": "00"},
+        "t": {"$date": 1751371200001}, "o": {"$date": -1}, "list": [{"$numberLong": "1"}, 2],
+        "deep": {"x": {"$oid": "b2"}, "y": {"$numberDecimal": "1.25"}}}""",
+    "extended": """{"_id": {"$oid": "a1"}, "l": {"$numberLong": "9007199254740993"},
+        "i": {"$numberInt": "7"}, "d": {"$numberDouble": "0.5"},
+        "m": {"$numberDecimal": "12.50"}, "b": {"$binary": {"base64": "AQI=", "subType": "00"}},
+        "t": {"$date": {"$numberLong": "1751371200001"}}, "o": {"$date": {"$numberLong": "-1"}},
+        "list": [{"$numberLong": "1"}, {"$numberInt": "2"}],
+        "deep": {"x": {"$oid": "b2"}, "y": {"$numberDecimal": "1.25"}}}""",
+    "relaxed": """{"_id": {"$oid": "a1"}, "l": 9007199254740993, "i": 7, "d": 0.5,
+        "m": {"$numberDecimal": "12.50"}, "b": {"$binary": {"base64": "AQI=", "subType": "00"}},
+        "t": {"$date": "2025-07-01T12:00:00.001Z"}, "o": {"$date": {"$numberLong": "-1"}},
+        "list": [1, 2], "deep": {"x": {"$oid": "b2"}, "y": {"$numberDecimal": "1.25"}}}""",
+}
+
+
+def test_values_are_the_same_in_every_mode(spark: SparkSession) -> None:
+    schema = (
+        "_id STRING, l BIGINT, i INT, d DOUBLE, m DECIMAL(9,2), b BINARY, t TIMESTAMP, "
+        "o TIMESTAMP, list ARRAY<INT>, deep STRUCT<x: STRING, y: DECIMAL(9,2)>"
+    )
+    sent = [(None, envelope("c", n, after=text)) for n, text in enumerate(MODES.values())]
+    rows = read(topic(spark, *sent), schema).selectExpr(
+        *["_id", "l", "i", "d", "m", "b", "unix_millis(t)", "unix_millis(o)", "list", "deep.*"]
+    )
+    expected = ("a1", 2**53 + 1, 7, 0.5, Decimal("12.50"), b"\1\2", 1_751_371_200_001, -1)
+    found = [tuple(row) for row in rows.collect()]
+    assert found == [(*expected, [1, 2], "b2", Decimal("1.25"))] * 3
+    doubles = '{"_id": 1, "x": {"$numberDouble": "NaN"}, "y": {"$numberDouble": "-Infinity"}}'
+    [row] = read(
+        topic(spark, (None, envelope("c", 0, after=doubles))), "_id INT, x DOUBLE, y DOUBLE"
+    ).collect()
+    assert (str(row.x), row.y) == ("nan", float("-inf"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        (
+            OID,
+            envelope("u", 1, updateDescription={"updatedFields": '{"name.first": "x"}'}),
+            "offset 0 changes a part of name, and lacks the rest",
+        ),
+        (
+            OID,
+            envelope(
+                "u",
+                1,
+                updateDescription={"truncatedArrays": [{"field": "name", "size": 1}]},
+            ),
+            "changes a part of name",
+        ),
+        (None, envelope("d", 1), "offset 0 has neither a document nor a key"),
+        (OID, {"_id": 1, "name": "x"}, "is no envelope but a flattened row"),
+    ],
+    ids=["a field of a field", "an array cut off", "without a key", "flattened"],
+)
+def test_what_has_no_whole_values_is_refused(
+    spark: SparkSession, key: str | None, value: dict[str, Any], problem: str
+) -> None:
+    rows = read(topic(spark, (key, value)))
+    with pytest.raises(Exception, match=problem):
+        rows.collect()
+
+
+def test_decoded_envelopes_and_keys_are_read(spark: SparkSession) -> None:
+    parts = (
+        "before: STRING, after: STRING, op: STRING, source: STRUCT<ts_ms: BIGINT, ord: INT>, "
+        "updateDescription: STRUCT<removedFields: ARRAY<STRING>, updatedFields: STRING>"
+    )
+    frame = spark.createDataFrame(
+        [
+            ((OID,), (None, f'{{"_id": {OID}, "name": "a"}}', "c", (1, 1), None), 0),
+            ((OID,), (None, None, "u", (2, 1), (None, '{"visits": 4}')), 1),
+            ((OID,), (None, None, "d", (3, 1), None), 2),
+        ],
+        f"key STRUCT<id: STRING>, value STRUCT<{parts}>, offset BIGINT",
+    )
+    columns = ["_id", "name", "visits", "_cdc_op", "_cdc_present", "_cdc_position.changed_at"]
+    found = read(frame).orderBy("_cdc_position").select(*columns).collect()
+    assert [tuple(row)[1:5] for row in found] == [
+        ("a", None, "c", None),
+        (None, 4, "u", ["_id", "visits"]),
+        (None, None, "d", None),
+    ]
+    assert {row["_id"] for row in found} == {"596e275826f08b2730779e1f"}
+    assert found[0].changed_at.astimezone(timezone.utc).year == datetime(1970, 1, 1).year
+
+
+def test_a_delete_without_its_key_stops_the_batch(spark: SparkSession, tmp_path: Path) -> None:
+    rows = debezium_changes(
+        topic(spark, (OID, envelope("d", 1))), schema=SCHEMA, connector="mongodb"
+    )
+    with pytest.raises(SourceError, match="name the column with Kafka's key, key="):
+        deltaweave.apply_changes(spark, str(tmp_path / "t"), rows, keys=["_id"], **FROM_DEBEZIUM)

@@ -5,6 +5,9 @@
 - `hashes`: hashes of values, which tell events with the same sequence apart.
 - `sequence_types`: the types of sequences, and missing sequences.
 - `epochs`: positions in a log that come with an epoch and a time.
+- `table_columns`: the columns of a table, and what the tables beside it call them.
+- `stored_events`: events as the tables beside store them, and read back when columns have changed.
+- `conversions`: values as values of another type.
 - `collected_values`: collects values and turns them back into constants.
 - `options`: the arguments that describe events, and their checks.
 - `debezium`: turns Debezium's envelopes into rows for `apply_changes`.

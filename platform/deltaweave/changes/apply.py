@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column
 
-from deltaweave.changes.current import Tombstones, apply_to_current_rows, current_row_columns
+from deltaweave.changes.current import (
+    OWN_COLUMNS,
+    Tombstones,
+    apply_to_current_rows,
+    current_row_columns,
+)
 from deltaweave.changes.events import Events, EventShape, read_events
 from deltaweave.changes.history import END, START, Histories, Remembered, history_columns
 from deltaweave.changes.lineage import line_of
@@ -17,10 +22,12 @@ from deltaweave.changes.options import (
     check_columns,
     check_names_are_free,
     event_shape,
-    needed_properties,
+    properties_of_new,
     schema_of,
     wrong,
 )
+from deltaweave.changes.stored_events import completed
+from deltaweave.changes.table_columns import TableColumns
 from deltaweave.choices import choice_problem
 from deltaweave.delta.jvm import letting_go
 from deltaweave.engine.report import MergeResult
@@ -125,7 +132,11 @@ def apply_changes(
         names = (*shape.keys, *shape.columns)
         check_names_are_free(table, [name for name in names if name.lower() in own])
     tracked = _tracked(
-        table, shape, keeps_histories, track_history_column_list, track_history_except_column_list
+        table,
+        _columns(table, shape) if keeps_histories else shape.columns,
+        keeps_histories,
+        track_history_column_list,
+        track_history_except_column_list,
     )
     events = read_events(rows, shape, table=target)
     try:
@@ -138,16 +149,27 @@ def apply_changes(
             )
         columns_beside = history_columns if keeps_histories else current_row_columns
         schema = schema_of(events, columns_beside(events))
-        properties = {"delta.enableDeletionVectors": "true", **needed_properties(schema)}
+        properties = properties_of_new(shape, schema)
         table.create_if_missing(schema, properties=properties, for_a_write=True)
         check_columns(table, schema)
+        whole = _completed(table, events, keeps_histories)
         if keeps_histories:
             remembered = Remembered.of(table, late_by)
-            return _to_histories(Histories(table, events, tracked, remembered), idempotency)
-        return _to_current_rows(table, events, late_by, idempotency)
+            return _to_histories(Histories(table, whole, tracked, remembered), idempotency)
+        return _to_current_rows(table, whole, late_by, idempotency)
     finally:
         with letting_go("the events"):
             events.rows.unpersist()
+
+
+def _completed(table: Table, events: Events, keeps_histories: bool) -> Events:
+    """The events as the table's columns are."""
+    shape = events.shape
+    columns = TableColumns.of(table.snapshot(), (START, END) if keeps_histories else OWN_COLUMNS)
+    if not keeps_histories and not shape.is_partial:
+        # Current rows keep their values in columns of the table that are not of the events.
+        columns = columns.only([*shape.keys, *shape.columns])
+    return completed(events, columns)
 
 
 # Applying a batch is idempotent, so all of it may be repeated.
@@ -167,27 +189,36 @@ def _to_current_rows(
     return apply_to_current_rows(table, events, tombstones, idempotency, line)
 
 
+def _columns(table: Table, shape: EventShape) -> tuple[str, ...]:
+    """The columns of the events, and further ones of a table of histories, without the keys."""
+    if not table.exists():
+        return shape.columns
+    columns = TableColumns.of(table.snapshot(), (START, END))
+    further = columns.lacking([*shape.keys, *shape.columns])
+    return (*shape.columns, *[field.name for field in further])
+
+
 def _tracked(
     table: Table,
-    shape: EventShape,
+    columns: Sequence[str],
     keeps_histories: bool,
     only: Sequence[str] | None,
     all_but: Sequence[str] | None,
 ) -> tuple[str, ...]:
     """The columns whose change begins a version."""
     if only is None and all_but is None:
-        return shape.columns
+        return tuple(columns)
     if not keeps_histories or (only is not None and all_but is not None):
         raise wrong(
             table,
             "track_history_column_list and track_history_except_column_list exclude each other, "
             "and go with stored_as_scd_type 2.",
         )
-    unknown = sorted({*(only or ()), *(all_but or ())} - set(shape.columns))
+    unknown = sorted({*(only or ()), *(all_but or ())} - set(columns))
     if unknown:
         raise wrong(table, f"history cannot be tracked on {', '.join(unknown)}: no such column.")
     return tuple(
         name
-        for name in shape.columns
+        for name in columns
         if (name in only if only is not None else name not in all_but)  # type: ignore[operator]
     )

@@ -15,8 +15,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from deltaweave.changes.collected_values import collectable, constant
+from deltaweave.changes.conversions import spelled
 from deltaweave.changes.hashes import hashed
 from deltaweave.changes.sequence_types import has_order, is_null, nullable
+from deltaweave.changes.table_columns import TableColumns
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import column, quoted
@@ -33,7 +35,7 @@ INSERTED = "_cdc_inserted"
 UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
 
 _LAST = 2**63 - 1
-_NO_COLUMN = "_cdc_no_column"
+NO_COLUMN = "_cdc_no_column"
 _SHOWN = 10
 
 
@@ -52,6 +54,7 @@ class EventShape:
         ignore_nulls: Whether an upsert leaves columns alone that are null in it.
         inserts: Condition of upserts whose key is known to be new, or None.
         log_fields: The fields of sequences by which logs are told apart, see `epochs`.
+        table: The table's columns, where events are stored; None if it has the names of the events.
     """
 
     keys: tuple[str, ...]
@@ -63,11 +66,16 @@ class EventShape:
     ignore_nulls: bool = False
     inserts: Column | None = None
     log_fields: tuple[str, ...] = ()
+    table: TableColumns | None = None
 
     @property
     def is_partial(self) -> bool:
         """Whether upserts may leave columns out."""
         return self.ignore_nulls or self.present is not None
+
+    def stored(self, name: str) -> str:
+        """What the tables beside the table call a column."""
+        return name if self.table is None else self.table.name(name)
 
 
 @dataclass(frozen=True)
@@ -157,6 +165,9 @@ def _shaped(source: DataFrame, shape: EventShape, table: str) -> DataFrame:
     operation = F.when(truncates, TRUNCATE).when(deletes, DELETE).otherwise(UPSERT)
     values = values_of(source, shape.columns)
     named = None if shape.present is None else spelled(source.columns, column(shape.present))
+    if named is not None and not shape.ignore_nulls:
+        # An event that names no columns sets those that there are now, and no later ones.
+        named = F.coalesce(named, F.array(*map(F.lit, shape.columns)).cast("array<string>"))
     present = [] if named is None else [named.alias(PRESENT)]
     if shape.inserts is not None:
         present.append(F.coalesce(shape.inserts, false).alias(INSERTED))
@@ -181,24 +192,13 @@ def _shaped(source: DataFrame, shape: EventShape, table: str) -> DataFrame:
     return rows.withColumn(SEQUENCE, sequence).drop("_cdc_at")
 
 
-def spelled(names: Sequence[str], present: Column) -> Column:
-    """The names in `_cdc_present` as these columns spell them.
-
-    Names that differ in case alone are the same, as everywhere in SQL. Names of no column stay as
-    they are.
-    """
-    entries = [F.lit(name) for name in {name.lower(): name for name in names}.values()]
-    known = F.map_from_arrays(F.array(*map(F.lower, entries)), F.array(*entries))
-    return F.transform(present, lambda n: F.coalesce(F.try_element_at(known, F.lower(n)), n))
-
-
 def values_of(rows: DataFrame, columns: Sequence[str]) -> Column:
     """Columns of the rows as one struct, in which every value may be null.
 
     Without columns, it has a dummy field, because Parquet needs one.
     """
     fields = [column(name).alias(name) for name in columns]
-    values = F.struct(*(fields or [F.lit(None).cast("boolean").alias(_NO_COLUMN)]))
+    values = F.struct(*(fields or [F.lit(None).cast("boolean").alias(NO_COLUMN)]))
     [field] = rows.select(values.alias(VALUES)).schema
     return values.cast(nullable(field.dataType))
 

@@ -12,6 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from deltaweave.changes.epochs import as_held, log_fields
 from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape
+from deltaweave.changes.table_columns import first_columns
 from deltaweave.delta.jvm import check_is_data_frame, translated
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import RESERVED_PREFIX, quoted
@@ -148,6 +149,12 @@ def check_names_are_free(table: Table, taken: Sequence[str]) -> None:
             f"{PREFIX} or {RESERVED_PREFIX}, which are taken.",
             "Rename them in the source, or leave them out with except_column_list.",
         )
+
+
+def properties_of_new(shape: EventShape, schema: StructType) -> dict[str, str]:
+    """The properties of a new table with this schema for events of this shape."""
+    first = first_columns([*shape.keys, *shape.columns]) if shape.is_partial else {}
+    return {"delta.enableDeletionVectors": "true", **needed_properties(schema), **first}
 
 
 def needed_properties(schema: StructType) -> dict[str, str]:

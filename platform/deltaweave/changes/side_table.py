@@ -9,14 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
+from deltaweave.changes.conversions import (
+    changed_leaves,
+    converted,
+    is_as,
+    plain,
+    wider,
+    with_leaves_of,
+)
 from deltaweave.changes.events import PREFIX
 from deltaweave.changes.options import needed_properties
+from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.delta.files import encryption_properties
+from deltaweave.delta.jvm import translated
 from deltaweave.delta.log import FileList, TableSnapshot, bounds
 from deltaweave.engine.find import KEY_INDEX_DIRECTORY
 from deltaweave.errors import StatementError
+from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
 NOTED = f"{PREFIX}noted_at"
@@ -52,6 +64,57 @@ def create_side_table(kept_in: Table, table: Table, schema: StructType) -> None:
     """
     properties = {_OWNER: table.id(), **needed_properties(schema), **encryption_of(table, kept_in)}
     kept_in.create_if_missing(schema, properties=properties)
+
+
+def fitted(rows: DataFrame, kept_in: Table) -> DataFrame:
+    """Rows as an existing side table takes them, which gets columns and wider types for them first.
+
+    Raises:
+        CommitConflictError: Another writer changed the side table meanwhile.
+        DeltaweaveError: Delta cannot change its columns so.
+    """
+    held = kept_in.snapshot().schema
+    wanted = wider(held, rows.schema)
+    assert isinstance(wanted, StructType)
+    if plain(wanted) != plain(held):
+        _evolve(kept_in, held, wanted)
+    values = [
+        converted(column(f.name), f.dataType, wanted[f.name].dataType).alias(f.name)
+        for f in rows.schema
+    ]
+    are_as = all(is_as(f.dataType, wanted[f.name].dataType) for f in rows.schema)
+    return rows if are_as else rows.select(*values)
+
+
+def _evolve(kept_in: Table, held: StructType, wanted: StructType) -> None:
+    """Add columns and fields to a side table, and change types of those that it has."""
+    with_new = with_leaves_of(wanted, held)
+    if plain(with_new) != plain(held):
+        schema = plain(with_new)
+        assert isinstance(schema, StructType)
+        nothing = kept_in.spark.createDataFrame([], schema)
+        kept_in.write(nothing, "append", with_schema_evolution=True)
+    name = f"delta.{quoted(kept_in.location())}"
+    changed = changed_leaves(held, wanted)
+    if not changed:
+        return
+    properties = ["'delta.enableTypeWidening' = 'true'"]
+    if any(isinstance(data_type, TimestampNTZType) for _, data_type in changed):
+        properties.append("'delta.feature.timestampNtz' = 'supported'")
+    statements = [f"SET TBLPROPERTIES ({', '.join(properties)})"]
+    statements += [
+        f"ALTER COLUMN {'.'.join(map(quoted, path))} TYPE {data_type.simpleString()}"
+        for path, data_type in changed
+    ]
+    operation = "widening columns"
+    with (
+        translated(kept_in.path_or_name, operation=operation, commits=True),
+        alone_on_local_disk(
+            kept_in.spark, kept_in.location(), table=kept_in.path_or_name, operation=operation
+        ),
+    ):
+        for each in statements:
+            kept_in.spark.sql(f"ALTER TABLE {name} {each}")
 
 
 def encryption_of(table: Table, kept_in: Table) -> dict[str, str]:

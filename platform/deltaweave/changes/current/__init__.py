@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from deltaweave.changes.current.combining import DELETED, UPSERTED, combined, new_row
+from deltaweave.changes.current.combining import DELETED, OWN_COLUMNS, UPSERTED, combined, new_row
 from deltaweave.changes.current.rows import (
     alive,
     apply_to_current_rows,
@@ -21,6 +21,7 @@ from deltaweave.changes.current.truncates import EMPTIED, rows_left
 __all__ = [
     "DELETED",
     "EMPTIED",
+    "OWN_COLUMNS",
     "UPSERTED",
     "Tombstones",
     "alive",

@@ -16,6 +16,9 @@ from deltaweave.identifiers import literal, quoted
 COLUMN_SEQUENCES = f"{PREFIX}column_sequences"
 """Column of a table: the sequences of columns whose value is from another event than the row."""
 
+OWN_COLUMNS = (SEQUENCE, COLUMN_SEQUENCES)
+"""The columns that a table of current rows has of itself."""
+
 UPSERTED = f"{PREFIX}upserted"
 DELETED = f"{PREFIX}deleted"
 SPOKEN_OF = f"{PREFIX}spoken_of"
@@ -70,20 +73,16 @@ def combined(shape: EventShape, row: Named, change: Named, in_table: str = "true
         values[SEQUENCE] = f"CASE WHEN {newer} THEN {upserted} ELSE {held} END"
         return Combined(is_there, values, newer)
     sequence = f"greatest({upserted}, CASE WHEN {outlives} THEN {held} END)"
-    others = row(COLUMN_SEQUENCES)
     values, of_columns, differs = {}, {}, [newer]
     for c in shape.columns:
-        spoken, name = f"{change(SPOKEN_OF)}.{quoted(c)}", literal(c)
-        held_of = (
-            f"CASE WHEN map_contains_key({others}, {name}) THEN {others}[{name}] ELSE {held} END"
-        )
+        spoken, held_of = f"{change(SPOKEN_OF)}.{quoted(c)}", _held_of(shape, row, c)
         kept = f"({in_table} AND coalesce({held_of} > {deleted}, {deleted} IS NULL))"
         wins = f"({spoken} IS NOT NULL AND (NOT {kept} OR coalesce({spoken} > {held_of}, true)))"
         values[c] = f"CASE WHEN {wins} THEN {_value(change, c)} WHEN {kept} THEN {row(c)} END"
         of_columns[c] = f"CASE WHEN {wins} THEN {spoken} WHEN {kept} THEN {held_of} END"
         differs += [wins, f"(NOT {kept} AND {held_of} IS NOT NULL)"]
     values[SEQUENCE] = sequence
-    values[COLUMN_SEQUENCES] = _other_than(sequence, of_columns)
+    values[COLUMN_SEQUENCES] = _other_than(sequence, of_columns, values, shape)
     return Combined(is_there, values, f"({' OR '.join(differs)})")
 
 
@@ -96,20 +95,58 @@ def new_row(shape: EventShape, change: Named) -> dict[str, str]:
     values = {
         c: f"CASE WHEN {of} IS NOT NULL THEN {_value(change, c)} END" for c, of in spoken.items()
     }
-    return {**values, SEQUENCE: upserted, COLUMN_SEQUENCES: _other_than(upserted, spoken)}
+    return {
+        **values,
+        SEQUENCE: upserted,
+        COLUMN_SEQUENCES: _other_than(upserted, spoken, values, shape),
+    }
 
 
 def _value(change: Named, column: str) -> str:
     return f"{change(VALUES)}.{quoted(column)}"
 
 
-def _other_than(sequence: str, of_columns: Mapping[str, str]) -> str:
-    """The columns' sequences by name, without those that equal the row's; null if all do."""
+def stored_names(shape: EventShape, column: str) -> list[str]:
+    """The names by which a row's sequences of columns may hold that of a column."""
+    return [column] if shape.table is None else shape.table.names(column)
+
+
+def _sets_no_null(shape: EventShape) -> bool:
+    """Whether no upsert sets a column to null."""
+    return shape.ignore_nulls and shape.present is None
+
+
+def _null_is_unset(shape: EventShape, column: str) -> bool:
+    """Whether no event set a null in a row that has no sequence of its own there."""
+    is_added = shape.table is not None and column.lower() in shape.table.added
+    return is_added or _sets_no_null(shape)
+
+
+def _held_of(shape: EventShape, row: Named, column: str) -> str:
+    """The sequence of a column's value in a row; null if no event set it."""
+    others, cases = row(COLUMN_SEQUENCES), ""
+    for each in map(literal, stored_names(shape, column)):
+        cases += f"WHEN map_contains_key({others}, {each}) THEN {others}[{each}] "
+    if _null_is_unset(shape, column):
+        cases += f"WHEN {row(column)} IS NULL THEN NULL "
+    return f"CASE {cases}ELSE {row(SEQUENCE)} END"
+
+
+def _other_than(
+    sequence: str, of_columns: Mapping[str, str], values: Mapping[str, str], shape: EventShape
+) -> str:
+    """The columns' sequences by their stored names, without those that equal the row's.
+
+    Null if all do. A null that an event set has its sequence here too, where it would otherwise
+    count as not set.
+    """
     # Not a map filter, because Delta does not resolve columns of a merge in lambda functions.
-    entries = [
-        f"CASE WHEN NOT ({of} <=> {sequence}) "
-        f"THEN named_struct('key', {literal(c)}, 'value', {of}) END"
-        for c, of in of_columns.items()
-    ]
+    entries = []
+    for c, of in of_columns.items():
+        is_other = f"NOT ({of} <=> {sequence})"
+        if _null_is_unset(shape, c) and not _sets_no_null(shape):
+            is_other = f"({is_other} OR ({of} IS NOT NULL AND ({values[c]}) IS NULL))"
+        entry = f"named_struct('key', {literal(shape.stored(c))}, 'value', {of})"
+        entries.append(f"CASE WHEN {is_other} THEN {entry} END")
     others = f"map_from_entries(array_compact(array({', '.join(entries)})))"
     return f"CASE WHEN size({others}) > 0 THEN {others} END"

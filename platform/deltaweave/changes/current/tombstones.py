@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from pyspark.sql import Column, DataFrame
@@ -39,10 +39,12 @@ from deltaweave.changes.side_table import (
     NOTED,
     TOMBSTONES,
     create_side_table,
+    fitted,
     newest_version,
     noted_before,
     side_table,
 )
+from deltaweave.changes.stored_events import to_events, to_stored
 from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, LockFileError, TableLockedError
@@ -107,8 +109,8 @@ class Tombstones:
         if events.truncated is not None:
             emptied[EMPTIED] = (self.kept_in.last_applied(EMPTIED) or 0) + 1
         noted = noted_now()
-        rows = newest.withColumn(NOTED, noted_at(noted))
-        written = self.kept_in.write(rows, "append", applied=emptied)
+        rows = to_stored(newest, events.shape).withColumn(NOTED, noted_at(noted))
+        written = self.kept_in.write(fitted(rows, self.kept_in), "append", applied=emptied)
         if written.version is not None and written.version % _TIDIED_EVERY == 0:
             self._tidy(long_ago)
         return noted
@@ -130,14 +132,14 @@ class Tombstones:
         """Create their table, with the types of the events' keys and sequences."""
         create_side_table(self.kept_in, self.table, self._schema(events))
 
-    def with_deletes_of_now(self, changes: DataFrame) -> DataFrame:
+    def with_deletes_of_now(self, changes: DataFrame, events: Events) -> DataFrame:
         """As `with_deletes`, but evaluated when the result is used, and without truncates.
 
         A delete that is remembered while a query is planned may be of a batch that the query does
         not read. Spark takes the time first, then Delta the newest versions of the tables.
         """
         rows = self.kept_in.read().where(F.col(NOTED) <= F.current_timestamp())
-        joined = changes.join(self._of_keys(rows), list(self.keys), "left")
+        joined = changes.join(self._of_keys(rows, events), list(self.keys), "left")
         return joined.withColumn(DELETED, F.greatest(DELETED, _REMEMBERED)).drop(_REMEMBERED)
 
     def with_deletes(
@@ -168,7 +170,7 @@ class Tombstones:
             if kept.last_applied(EMPTIED):
                 emptied = self._last_emptied(rows, events)
                 known += [] if emptied is None else [last_at(emptied)]
-            changes = changes.join(self._of_keys(rows), list(self.keys), "left")
+            changes = changes.join(self._of_keys(rows, events), list(self.keys), "left")
             known.append(F.col(_REMEMBERED))
         latest = F.greatest(*known) if len(known) > 1 else known[0]
         return changes.withColumn(DELETED, latest).drop(_REMEMBERED)
@@ -180,16 +182,18 @@ class Tombstones:
         found = rows.where(F.col(_OF_ALL)).agg(collectable(last, at_type)).first()
         return None if found is None else constant(found[0], at_type)
 
-    def _of_keys(self, rows: DataFrame) -> DataFrame:
+    def _of_keys(self, rows: DataFrame, events: Events) -> DataFrame:
         """The newest delete of each key, among the table's rows."""
+        rows = to_events(rows, replace(events.shape, present=None))
         keys = [quoted(key) for key in self.keys]
         newest = F.max(SEQUENCE).alias(_REMEMBERED)
         return rows.where(~F.col(_OF_ALL)).groupBy(*keys).agg(newest)
 
     def _schema(self, events: Events) -> StructType:
+        shape, rows = events.shape, events.rows.schema
         return StructType(
             [
-                *[StructField(key, events.rows.schema[key].dataType) for key in self.keys],
+                *[StructField(shape.stored(key), rows[key].dataType) for key in self.keys],
                 StructField(_OF_ALL, BooleanType()),
                 StructField(SEQUENCE, events.sequence_type),
                 StructField(NOTED, TimestampType()),

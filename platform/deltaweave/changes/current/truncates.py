@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave import clauses
-from deltaweave.changes.current.combining import COLUMN_SEQUENCES
+from deltaweave.changes.current.combining import COLUMN_SEQUENCES, stored_names
 from deltaweave.changes.epochs import unless_emptied_in_other_log
 from deltaweave.changes.events import SEQUENCE, Events, last_at
 from deltaweave.clauses import Clause
@@ -70,8 +70,11 @@ def _left(row: Named, events: Events) -> dict[str, Column]:
     emptied_at, of_several = _emptied_at(events), row(COLUMN_SEQUENCES)
     left = {}
     for c in events.shape.columns:
-        is_older = F.map_contains_key(of_several, c) & (of_several[c] <= emptied_at)
-        left[c] = F.when(~F.coalesce(is_older, F.lit(False)), row(c))
+        is_older = F.lit(False)
+        for each in stored_names(events.shape, c):
+            of_column = F.map_contains_key(of_several, each) & (of_several[each] <= emptied_at)
+            is_older = is_older | F.coalesce(of_column, F.lit(False))
+        left[c] = F.when(~is_older, row(c))
     left[COLUMN_SEQUENCES] = F.transform_values(
         of_several, lambda _, each: F.when(each > emptied_at, each)
     )

@@ -9,29 +9,23 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from deltaweave import clauses
-from deltaweave.changes.events import (
-    OPERATION,
-    PRESENT,
-    SEQUENCE,
-    VALUES,
-    Events,
-    spelled,
-)
+from deltaweave.changes.events import OPERATION, SEQUENCE, Events
 from deltaweave.changes.sequence_types import nullable
 from deltaweave.changes.side_state import noted_at, settle
 from deltaweave.changes.side_table import (
     EVENTS,
     NOTED,
     create_side_table,
+    fitted,
     may_hold_noted_before,
     newest_version,
     noted_before,
     side_table,
 )
+from deltaweave.changes.stored_events import to_events, to_stored
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
@@ -64,15 +58,18 @@ class Remembered:
         """The remembered events of a batch's keys at a version: columns as `Events.rows`."""
         if version < 0:
             return None
-        kept = _as_events(self.kept_in.snapshot(version).read_whole(), events)
-        return kept.join(events.key_rows, list(events.shape.keys), "left_semi")
+        rows = self.kept_in.snapshot(version).read_whole()
+        kept = to_events(rows, events.shape)
+        kept = kept.join(events.key_rows, list(events.shape.keys), "left_semi")
+        return kept.select(*map(column, events.rows.columns))
 
     def may_be_old(self, version: int) -> bool:
         """Whether some remembered event may be old enough to be removed, by the log alone."""
         return may_hold_noted_before(self.kept_in.snapshot(version), self.keep_for)
 
-    def create(self, rows: DataFrame) -> None:
-        """Create their table for rows like these, if it does not exist."""
+    def create(self, rows: DataFrame, events: Events) -> None:
+        """Create their table for events like these, if it does not exist."""
+        rows = to_stored(rows, events.shape)
         fields = [StructField(each.name, nullable(each.dataType)) for each in rows.schema]
         schema = StructType([*fields, StructField(NOTED, TimestampType())])
         create_side_table(self.kept_in, self.table, schema)
@@ -93,9 +90,10 @@ class Remembered:
         Returns:
             The committed version; None if nothing is added or removed.
         """
-        keys = [quoted(key) for key in events.shape.keys]
         if not are_distinct:
             rows = rows.dropDuplicates([*events.shape.keys, OPERATION, SEQUENCE])
+        rows = fitted(to_stored(rows, events.shape), self.kept_in)
+        keys = [quoted(events.shape.stored(key)) for key in events.shape.keys]
         same = [f"t.{key} = s.{key}" for key in keys]
         same += [
             f"t.{name} = s.{name}" for name in (OPERATION, f"{SEQUENCE}.at", f"{SEQUENCE}.tie")
@@ -108,26 +106,3 @@ class Remembered:
             clauses.when_not_matched_by_source_delete(condition=f"t.{noted_before(self.keep_for)}"),
         )
         return merge.execute().version
-
-
-def _as_events(kept: DataFrame, events: Events) -> DataFrame:
-    """Return remembered events with the columns of a batch.
-
-    The order of columns and of values, and names in another case, may be those of an earlier batch.
-    Values that were not known then are null.
-    """
-    held = kept.schema[VALUES].dataType
-    wanted = events.rows.schema[VALUES].dataType
-    assert isinstance(held, StructType)
-    assert isinstance(wanted, StructType)
-    by_case = {name.lower(): name for name in held.names}
-    values = []
-    for field in wanted:
-        name = by_case.get(field.name.lower())
-        value = F.lit(None) if name is None else F.col(VALUES)[name]
-        values.append(value.cast(field.dataType).alias(field.name))
-    kept = kept.withColumn(VALUES, F.struct(*values))
-    if events.shape.present is not None:
-        known = F.col(PRESENT) if PRESENT in kept.columns else F.lit(None).cast("array<string>")
-        kept = kept.withColumn(PRESENT, spelled(events.shape.columns, known))
-    return kept.select(*map(column, events.rows.columns))

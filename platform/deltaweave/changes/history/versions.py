@@ -97,7 +97,7 @@ class Histories:
                 to_remember = self._to_remember(known)
                 adds = self._adds(known)
                 if beside < 0 and adds:
-                    self.remembered.create(to_remember)
+                    self.remembered.create(to_remember, self.events)
                     continue  # another batch may have created it, with events
                 added = None
                 if beside >= 0 and (adds or self.remembered.may_be_old(beside)):
@@ -119,10 +119,9 @@ class Histories:
     def _versions(self, version: int) -> DataFrame:
         """The versions of the batch's keys: keys, start, end, and the values as a struct."""
         rows = self.table.snapshot(version).read_whole()
-        values = values_of(rows, self.events.shape.columns)
-        return rows.join(self.events.key_rows, list(self.events.shape.keys), "left_semi").select(
-            *map(column, self.events.shape.keys), START, END, values.alias(VALUES)
-        )
+        keys, values = self.events.shape.keys, values_of(rows, self.events.shape.columns)
+        of_keys = rows.join(self.events.key_rows, list(keys), "left_semi")
+        return of_keys.select(*map(column, keys), START, END, values.alias(VALUES))
 
     def _known(self, versions: DataFrame, beside: int, others: DataFrame) -> DataFrame:
         """All known events of the batch's keys, one for each key and sequence.
@@ -138,14 +137,15 @@ class Histories:
             `_cdc_is_kept` (boolean): whether it is remembered; `_cdc_began` (array): the starts of
             versions in the table with its sequence, at most one.
         """
-        others = others.withColumn(_IS_KEPT, F.lit(False))
-        remembered = self.remembered.of_keys(self.events, beside)
-        if remembered is not None:
-            others = others.unionByName(remembered.withColumn(_IS_KEPT, F.lit(True)))
         # Cast to the table's types, so that versions and events can be compared.
         values = F.col(VALUES).cast(versions.schema[VALUES].dataType)
-        others = others.withColumns({VALUES: values, _IN_TABLE: F.lit(False)})
-        known = self._of_versions(versions).unionByName(others, allowMissingColumns=True)
+        others = others.withColumns({VALUES: values, _IS_KEPT: F.lit(False)})
+        remembered = self.remembered.of_keys(self.events, beside)
+        if remembered is not None:
+            kept = remembered.withColumns({VALUES: values, _IS_KEPT: F.lit(True)})
+            others = others.unionByName(kept)
+        known = self._of_versions(versions)
+        known = known.unionByName(others.withColumn(_IN_TABLE, F.lit(False)), True)
         # One shuffle serves this and all later steps, because all of them work by key.
         known = known.repartition(*map(column, self.events.shape.keys))
         tie = digest(known, self.events.shape)

@@ -20,15 +20,17 @@ from deltaweave.changes.current import EMPTIED
 from deltaweave.changes.events import (
     OPERATION,
     PREFIX,
-    PRESENT,
     SEQUENCE,
     TRUNCATE,
+    VALUES,
     Events,
     EventShape,
-    spelled,
+    values_of,
 )
 from deltaweave.changes.options import needed_properties
 from deltaweave.changes.sequence_types import nullable
+from deltaweave.changes.side_table import fitted
+from deltaweave.changes.stored_events import to_events, to_stored
 from deltaweave.delta.log import FileList, TableSnapshot, num_physical_rows_column
 from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
@@ -106,7 +108,11 @@ class Changeset:
         self, events: Events, properties: Mapping[str, str] | None = None
     ) -> None:
         """Create the table for events like these, with these properties."""
-        fields = [StructField(each.name, nullable(each.dataType)) for each in events.rows.schema]
+        rows = to_stored(events.rows, self.shape)
+        if self.shape.table is None and needed_properties(rows.schema):
+            # The base will say what its files call these.
+            rows = rows.drop(*self.shape.keys, VALUES)
+        fields = [StructField(each.name, nullable(each.dataType)) for each in rows.schema]
         of_batch = [StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
         # First, because ages are read from bounds, which Delta keeps of the first 32 columns.
         schema = StructType([*of_batch, *fields])
@@ -129,6 +135,7 @@ class Changeset:
             DeltaweaveError: Nothing was appended.
         """
         self.create_if_missing(events)
+        stored = fitted(to_stored(events.rows, self.shape), self.table)
         read = self.table.snapshot()
         if applied is not None:
             before = read.last_applied(applied[0])
@@ -136,7 +143,7 @@ class Changeset:
                 return None
         number = max(read.last_applied(NUMBERED) or 0, merged) + 1
         now = F.current_timestamp()
-        rows = events.rows.withColumns({INGESTED: now, BATCH: F.lit(number)})
+        rows = stored.withColumns({INGESTED: now, BATCH: F.lit(number)})
         # The transaction starts at the version from which the number was taken. If two take the
         # same number, Delta refuses the later one.
         pairs = {NUMBERED: number, **dict([applied] if applied else [])}
@@ -171,11 +178,9 @@ class Changeset:
         )
 
     def _as_events(self, rows: DataFrame) -> DataFrame:
-        rows = rows.drop(BATCH, INGESTED)
-        if self.shape.present is None:
-            return rows
-        # A source may spell its columns otherwise than the base.
-        return rows.withColumn(PRESENT, spelled(self.shape.columns, F.col(PRESENT)))
+        if VALUES not in rows.columns:  # no batch was appended yet
+            rows = rows.withColumn(VALUES, values_of(rows, ()))
+        return to_events(rows.drop(BATCH, INGESTED), self.shape)
 
     def truncated(self, batches: Batches) -> Column | None:
         """The sequence (`at`) of the last event among them that empties the table, or None.

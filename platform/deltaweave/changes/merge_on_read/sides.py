@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from deltaweave.changes.current import Tombstones, alive, newest_of_keys, rows_left
+from deltaweave.changes.current import OWN_COLUMNS, Tombstones, alive, newest_of_keys, rows_left
 from deltaweave.changes.epochs import log_fields
 from deltaweave.changes.events import PREFIX, SEQUENCE, Events, EventShape
 from deltaweave.changes.merge_on_read.base_and_batches import at_one_moment, fit_into_a_broadcast
@@ -16,6 +16,7 @@ from deltaweave.changes.merge_on_read.changeset import Batches
 from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.merge_on_read.newer_than_base import are_newer
 from deltaweave.changes.options import ChangeOptions, condition_of_keys
+from deltaweave.changes.table_columns import TableColumns
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.table import Table
 
@@ -65,13 +66,18 @@ class Sides:
     options: ChangeOptions
     broadcast_limit_bytes: int
 
+    def columns(self, base: TableSnapshot | None = None) -> TableColumns:
+        """The columns of a version of the base, by default the newest."""
+        return TableColumns.of(base or self.base.snapshot(), OWN_COLUMNS)
+
     def shape(self, base: TableSnapshot | None = None) -> EventShape:
         """How the changeset's rows are read: they have the base's columns.
 
         Args:
             base: The version of the base; by default the newest.
         """
-        schema = (base or self.base.snapshot()).schema
+        base = base or self.base.snapshot()
+        schema = base.schema
         sequence = schema[SEQUENCE].dataType if SEQUENCE in schema.names else None
         columns = [
             name for name in schema.names if name not in self.keys and not name.startswith(PREFIX)
@@ -87,6 +93,7 @@ class Sides:
             log_fields=(
                 log_fields(sequence["at"].dataType) if isinstance(sequence, StructType) else ()
             ),
+            table=self.columns(base),
         )
 
     def view_of_now(

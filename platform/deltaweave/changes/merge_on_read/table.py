@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
 
-from deltaweave.changes.current import (
-    Tombstones,
-    alive,
-    current_row_columns,
-    newest_of_keys,
-)
+from deltaweave.changes.current import Tombstones, alive, current_row_columns, newest_of_keys
 from deltaweave.changes.events import PREFIX, Events, read_events
 from deltaweave.changes.merge_on_read.base_and_batches import merged_batch
 from deltaweave.changes.merge_on_read.changeset import Changeset, Pending
@@ -38,10 +33,11 @@ from deltaweave.changes.options import (
     ChangeOptions,
     check_columns,
     event_shape,
-    needed_properties,
+    properties_of_new,
     schema_of,
 )
 from deltaweave.changes.side_table import encryption_of
+from deltaweave.changes.stored_events import completed
 from deltaweave.choices import check_choice
 from deltaweave.delta.jvm import column_named, letting_go, selected
 from deltaweave.errors import StatementError
@@ -138,14 +134,17 @@ class MergeOnReadTable:
             if not events.count:
                 return None
             schema = schema_of(events, current_row_columns(events))
-            properties = {"delta.enableDeletionVectors": "true", **needed_properties(schema)}
-            changeset = Changeset(self.changes, shape)
+            properties = properties_of_new(shape, schema)
             # The changeset comes first, because readers of a base need it.
-            changeset.create_if_missing(events, encryption_of(self.base, self.changes))
+            if not self.base.exists():
+                Changeset(self.changes, shape).create_if_missing(events)
             self.base.create_if_missing(schema, self._partition_by, properties)
             check_columns(self.base, schema)
+            whole = completed(events, self._sides.columns())
+            changeset = Changeset(self.changes, whole.shape)
+            changeset.create_if_missing(whole, encryption_of(self.base, self.changes))
             Tombstones.of(self.base, self._keys).settle()  # before readers see the events
-            return changeset.append(events, applied, self.merged_batch())
+            return changeset.append(whole, applied, self.merged_batch())
         finally:
             with letting_go("the events"):
                 events.rows.unpersist()
@@ -239,7 +238,7 @@ class MergeOnReadTable:
         tombstones = Tombstones.of(self.base, self._keys)
         events = Events(Changeset(self.changes, shape).events(), shape)
         tombstones.create_if_missing(events)
-        newest = tombstones.with_deletes_of_now(newest_of_keys(events))
+        newest = tombstones.with_deletes_of_now(newest_of_keys(events), events)
         changes = alive(newest, events)
         view = MergedView(self.base.read(), changes, shape, broadcasts=False)
         _visible(view.rows("left_join_anti_join"), view.base).createOrReplaceTempView(name)

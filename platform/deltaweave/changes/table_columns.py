@@ -1,0 +1,151 @@
+"""The columns of a table, and what the tables beside it call them.
+
+Columns of a table are added, renamed, dropped and widened, and events that were stored before are
+read after that. So they are stored by the names that the columns have in the table's files. A
+rename does not change these, and a column that is dropped and added again gets another one. Without
+column mapping, they are the columns' names.
+
+Earlier releases stored events by the columns' names. In a table that was created with column
+mapping, the two differ, and both are looked up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from deltaweave.changes.conversions import FROM, has_fields_of, plain
+from deltaweave.delta.log import TableSnapshot
+
+_SEQUENCE = "_cdc_sequence"
+_IN_FILES = "delta.columnMapping.physicalName"
+_MADE_WITH_MAPPING = "col-"
+_COMPUTED = ("delta.generationExpression", "delta.identity.start")
+_DEFAULT = "CURRENT_DEFAULT"
+_FIRST_COLUMNS = "deltaweave.firstColumns"
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """The columns of a table, without its own, and what the tables beside it call them.
+
+    Attributes:
+        fields: The columns by their names in lower case, with the names by which the tables beside
+            may hold them (`FROM`).
+        stored: The same as the tables beside store them.
+        at: The type of the table's sequences (`at`), or None if it has none.
+        added: The columns that may have been added after the table was created, by their names in
+            lower case; none if that is not known.
+    """
+
+    fields: Mapping[str, StructField]
+    stored: Mapping[str, StructField]
+    at: DataType | None
+    added: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, table: TableSnapshot, own: Sequence[str]) -> TableColumns:
+        """The columns of a version of a table.
+
+        Args:
+            table: The version.
+            own: The names of the columns that the table has of itself; the first has its sequences.
+        """
+        is_mapped = table.metadata.column_mapping != "none"
+        # A table that got column mapping later has the names of then in its files.
+        by_name = is_mapped and all(
+            _in_files(field).startswith(_MADE_WITH_MAPPING) for field in table.schema
+        )
+        names = [name.lower() for name in own]
+        first = table.setting(_FIRST_COLUMNS)
+        known = None if first is None else json.loads(first)
+        fields, stored, at, added = {}, {}, None, set()
+        for field in table.schema:
+            lower = field.name.lower()
+            if lower == names[0]:
+                at = field.dataType
+            if lower not in names:
+                fields[lower] = _read(field, by_name=by_name) if is_mapped else field
+                stored[lower] = _stored(field) if is_mapped else field
+                if known is not None and stored[lower].name not in known:
+                    added.add(lower)
+        if own[0] == _SEQUENCE and isinstance(at, StructType):
+            at = at["at"].dataType
+        return cls(fields, stored, at, frozenset(added))
+
+    def only(self, names: Sequence[str]) -> TableColumns:
+        """Of these columns."""
+        lower = {name.lower() for name in names}
+        return replace(self, fields={n: f for n, f in self.fields.items() if n in lower})
+
+    def name(self, of: str) -> str:
+        """What the tables beside call a column."""
+        field = self.stored.get(of.lower())
+        return of if field is None else field.name
+
+    def names(self, of: str) -> list[str]:
+        """All names by which the tables beside may hold a column."""
+        field = self.fields.get(of.lower())
+        return [of] if field is None else list((field.metadata or {}).get(FROM, [of]))
+
+    def lacking(self, known: Sequence[str]) -> list[StructField]:
+        """The columns of other names, which the table does not compute itself."""
+        spelled = {name.lower() for name in known}
+        return [
+            field
+            for lower, field in self.fields.items()
+            if lower not in spelled and not any(of in (field.metadata or {}) for of in _COMPUTED)
+        ]
+
+    def widest(self, of_event: StructField) -> StructField:
+        """A column of events in the table's type, if that has all fields of the events."""
+        field = self.fields.get(of_event.name.lower())
+        fits = field is not None and has_fields_of(field.dataType, of_event.dataType)
+        data_type = field.dataType if field is not None and fits else of_event.dataType
+        return StructField(of_event.name, plain(data_type))
+
+
+def first_columns(names: Sequence[str]) -> dict[str, str]:
+    """The properties of a new table that say which columns it has from the beginning.
+
+    A row with a null in another column may be older than the column.
+    """
+    return {_FIRST_COLUMNS: json.dumps(list(names))}
+
+
+def defaults(fields: Sequence[StructField]) -> dict[str, str]:
+    """The SQL of the fields' defaults, by name."""
+    return {f.name: str(f.metadata[_DEFAULT]) for f in fields if _DEFAULT in (f.metadata or {})}
+
+
+def _in_files(field: StructField) -> str:
+    return str((field.metadata or {}).get(_IN_FILES, field.name))
+
+
+def _read(field: StructField, *, by_name: bool) -> StructField:
+    """A column that is found by its name in files or, if earlier releases did so, by its name."""
+    names = [_in_files(field), *([field.name] if by_name else [])]
+    metadata = {**(field.metadata or {}), FROM: names}
+    data_type = _of_fields(field.dataType, lambda each: _read(each, by_name=by_name))
+    return StructField(field.name, data_type, metadata=metadata)
+
+
+def _stored(field: StructField) -> StructField:
+    """A column named as in files, that is found by its name."""
+    data_type = _of_fields(field.dataType, _stored)
+    return StructField(_in_files(field), data_type, metadata={FROM: [field.name]})
+
+
+def _of_fields(data_type: DataType, change: Callable[[StructField], StructField]) -> DataType:
+    """The type with each of its fields changed."""
+    if isinstance(data_type, StructType):
+        return StructType([change(field) for field in data_type])
+    if isinstance(data_type, ArrayType):
+        return ArrayType(_of_fields(data_type.elementType, change))
+    if isinstance(data_type, MapType):
+        of_key, of_value = data_type.keyType, data_type.valueType
+        return MapType(_of_fields(of_key, change), _of_fields(of_value, change))
+    return data_type

@@ -1,0 +1,177 @@
+"""Columns that are added, renamed, dropped or widened between events."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from deltaweave.changes.current import tombstones
+from deltaweave.changes.events import EventShape
+from deltaweave.changes.history import remembered_events
+from deltaweave.changes.merge_on_read import changeset
+from tests.deltaweave.changes.changing import (
+    KINDS,
+    Added,
+    Batch,
+    Changing,
+    Dropped,
+    Kind,
+    Rematerialized,
+    Renamed,
+    Row,
+    Said,
+    Speaks,
+    Step,
+    Widened,
+    expected,
+    histories,
+    joined,
+)
+from tests.deltaweave.changes.drawn import DRAWN
+from tests.oracles import configured
+
+# 1 has versions and an event that none shows; 2 is deleted; 3 stays as it is.
+BEFORE = Batch(
+    [
+        Said(1, 1, {"v": 10, "w": "a"}),
+        Said(1, 3, {"v": 10, "w": "a"}),
+        Said(2, 2, {"v": 20, "w": "b"}),
+        Said(2, 7),
+        Said(3, 1, {"v": 30, "w": "c"}),
+    ]
+)
+# 1 becomes another between its events, 2 comes late.
+LATE = [Said(1, 2, {"v": 11, "w": "z"}), Said(2, 3, {"v": 21, "w": "late"})]
+
+
+def with_all(events: list[Said], **values: object) -> Batch:
+    return Batch(
+        [Said(e.k, e.seq, None if e.values is None else {**e.values, **values}) for e in events]
+    )
+
+
+CHANGES: dict[str, list[Step]] = {
+    "added": [
+        BEFORE,
+        Added("x", "x"),
+        with_all([*LATE, Said(3, 5, {"v": 30, "w": "c"})], x=7),
+        Batch([Said(4, 1, {"v": 40, "w": "d"}), Said(1, 4, {"v": 12, "w": "y"})]),
+    ],
+    "renamed": [
+        BEFORE,
+        Renamed("w", "title"),
+        Renamed("k", "id"),
+        Batch([*LATE, Said(3, 5, {"v": 31, "w": "c"})]),
+    ],
+    "dropped": [
+        BEFORE,
+        Dropped("w"),
+        Batch([Said(1, 2, {"v": 11}), Said(2, 3, {"v": 21}), Said(3, 5, {"v": 31})]),
+    ],
+    "dropped and added again": [
+        BEFORE,
+        Dropped("w"),
+        Added("w2", "w", "STRING"),
+        Batch([Said(1, 2, {"v": 11, "w2": "n"}), Said(3, 5, {"v": 31, "w2": "n"})]),
+    ],
+    "widened": [
+        BEFORE,
+        Widened("v", "BIGINT"),
+        Widened("k", "BIGINT"),
+        Batch([Said(1, 2, {"v": 2**40, "w": "z"}), Said(2**40, 3, {"v": 1, "w": "n"})]),
+    ],
+}
+
+
+CASES = [
+    *itertools.product(CHANGES, KINDS, ["whole"]),
+    *itertools.product(["added", "renamed", "dropped and added again"], KINDS, ["named"]),
+    *itertools.product(["added"], KINDS, ["no nulls"]),
+]
+# The others take minutes together.
+SOON = [
+    ("added", "current", "named"),
+    ("renamed", "histories", "whole"),
+    ("widened", "merge on read", "whole"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "speaks"),
+    [pytest.param(*case, marks=[] if case in SOON else pytest.mark.minutes) for case in CASES],
+)
+def test_events_before_and_after_a_change_make_one_table(
+    spark: SparkSession, tmp_path: Path, kind: Kind, change: str, speaks: Speaks
+) -> None:
+    changing = Changing(spark, str(tmp_path / "t"), kind, speaks)
+    steps = CHANGES[change]
+    seen: list[Step] = []
+    for step in steps:
+        changing.take(step)
+        seen.append(step)
+        if isinstance(step, Batch) and kind != "merge on read":
+            assert shown(changing, changing.rows()) == shown(changing, expected(seen, changing))
+        elif kind == "merge on read":
+            for method, rows in changing.views():
+                assert rows == expected(seen, changing), method
+    if kind == "merge on read":
+        changing.merge_on_read().rematerialize("merge")
+        assert changing.rows() == expected(seen, changing)
+
+
+def shown(changing: Changing, rows: set[Row]) -> set[Row]:
+    return joined(rows) if changing.kind == "histories" else rows
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("kind", KINDS)
+@DRAWN
+@given(data=st.data(), speaks=st.sampled_from(["whole", "named", "no nulls"]))
+def test_columns_that_change_anywhere_leave_what_the_final_shape_would_have_made(
+    spark: SparkSession, tmp_path: Path, kind: Kind, data: st.DataObject, speaks: Speaks
+) -> None:
+    steps = data.draw(histories(kind, speaks))
+    changing = Changing(spark, str(tmp_path / uuid.uuid4().hex), kind, speaks)
+    for step in steps:
+        changing.take(step)
+    rows = expected(steps, changing)
+    if kind == "merge on read":
+        for method, found in changing.views():
+            assert found == rows, method
+        strategy = data.draw(st.sampled_from(["merge", "overwrite"]))
+        changing.take(Rematerialized(strategy))
+    assert shown(changing, changing.rows()) == shown(changing, rows)
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_earlier_releases_stored_by_the_names_of_columns_is_read(
+    spark: SparkSession, tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing = Changing(spark, str(tmp_path / "t"), kind, "named")
+    later = Batch([*LATE, Said(1, 5, {"v": 12}), Said(1, 4, {"v": 13, "w": "y"})])
+    mapped = {"spark.databricks.delta.properties.defaults.columnMapping.mode": "name"}
+    with monkeypatch.context() as earlier, configured(spark, mapped):
+        for module in (changeset, remembered_events, tombstones):
+            earlier.setattr(module, "to_stored", lambda rows, _: rows)
+        earlier.setattr(EventShape, "stored", lambda _, name: name)
+        changing.take(BEFORE)
+        changing.take(Batch([Said(3, 4, {"w": "d"})]))
+    changing.take(later)
+    changing.take(Batch([Said(3, 3, {"v": 31, "w": "older"})]))
+    steps: list[Step] = [
+        BEFORE,
+        Batch([Said(3, 4, {"w": "d"}), Said(3, 3, {"v": 31, "w": "older"})]),
+        later,
+    ]
+    if kind == "merge on read":
+        for method, rows in changing.views():
+            assert rows == expected(steps, changing), method
+        changing.merge_on_read().rematerialize("merge")
+    assert shown(changing, changing.rows()) == shown(changing, expected(steps, changing))

@@ -6,6 +6,7 @@ from .assets import merge_on_read_asset as merge_on_read_asset
 from .checks import build_merge_checks as build_merge_checks
 from .checks import build_orphan_changes_check as build_orphan_changes_check
 from .checks import build_pending_changes_check as build_pending_changes_check
+from .checks import build_rescued_events_check as build_rescued_events_check
 from .checks import build_table_checks as build_table_checks
 from .components import CdcAssetComponent as CdcAssetComponent
 from .components import DeltaTablesComponent as DeltaTablesComponent

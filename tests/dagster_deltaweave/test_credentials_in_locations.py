@@ -97,6 +97,16 @@ def _cdc() -> None:
     def orders() -> None: ...
 
 
+def _put_aside() -> None:
+    @cdc_asset(keys=["k"], sequence_by="n", rescued=LEAKY)
+    def orders() -> None: ...
+
+
+def _put_aside_from_a_stream() -> None:
+    @merge_on_read_asset(keys=["k"], sequence_by="n", rescued=LEAKY)
+    def orders() -> None: ...
+
+
 @pytest.mark.parametrize(
     "enters",
     [
@@ -105,6 +115,8 @@ def _cdc() -> None:
         lambda: merge_asset(merge_text=f"{{target}} {{source}} {MERGE}")(lambda: None),
         _merge_on_read,
         _cdc,
+        _put_aside,
+        _put_aside_from_a_stream,
         lambda: build_partition_sensor(
             name="s", target=AssetSelection.all(), directory=LEAKY, partitions_def=PARTITIONS
         ),

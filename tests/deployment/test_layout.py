@@ -128,6 +128,7 @@ def test_the_public_names_of_the_dagster_side() -> None:
         "build_pending_changes_check",
         "build_rematerialization_schedule",
         "build_rematerialization_sensor",
+        "build_rescued_events_check",
         "build_stream_job",
         "build_table_checks",
         "build_table_sensor",

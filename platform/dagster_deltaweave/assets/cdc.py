@@ -26,6 +26,8 @@ def cdc_asset(
     present_columns: str | None = None,
     column_list: Sequence[str] | None = None,
     except_column_list: Sequence[str] | None = None,
+    message_column: str | None = None,
+    rescued: str | bool = False,
     stored_as_scd_type: Literal[1, 2] = 1,
     track_history_column_list: Sequence[str] | None = None,
     track_history_except_column_list: Sequence[str] | None = None,
@@ -59,6 +61,9 @@ def cdc_asset(
         present_columns: Column with the names of the columns that an event sets.
         column_list: Columns of the events that are columns of the table.
         except_column_list: Columns of the events that are not.
+        message_column: Column with the message of each event; not a column of the table.
+        rescued: Whether events that cannot be applied are put into a table of their own: its path
+            or name, or True for the table's with `_rescued` appended. By default they are errors.
         stored_as_scd_type: 1 for current rows, 2 for histories.
         track_history_column_list: Columns whose change begins a version.
         track_history_except_column_list: Columns whose change begins none.
@@ -94,6 +99,8 @@ def cdc_asset(
                 "present_columns": present_columns,
                 "column_list": column_list,
                 "except_column_list": except_column_list,
+                "message_column": message_column,
+                "rescued": rescued,
                 "stored_as_scd_type": stored_as_scd_type,
                 "track_history_column_list": track_history_column_list,
                 "track_history_except_column_list": track_history_except_column_list,

@@ -62,6 +62,8 @@ def merge_on_read_asset(
     present_columns: str | None = None,
     column_list: Sequence[str] | None = None,
     except_column_list: Sequence[str] | None = None,
+    message_column: str | None = None,
+    rescued: str | bool = False,
     partition_by: Sequence[str] = (),
     late_by: timedelta = timedelta(days=7),
     keep_merged_for: timedelta = timedelta(hours=1),
@@ -112,6 +114,9 @@ def merge_on_read_asset(
         present_columns: Column with the names of the columns that an event sets.
         column_list: Columns of the events that are columns of the table.
         except_column_list: Columns of the events that are not.
+        message_column: Column with the message of each event; not a column of the table.
+        rescued: Whether events that cannot be applied are put into a table of their own: its path
+            or name, or True for the base's with `_rescued` appended. By default they are errors.
         partition_by: Partition columns of the base.
         late_by: How long deletes are remembered.
         keep_merged_for: How long changes are kept once they are in the base.
@@ -162,6 +167,8 @@ def merge_on_read_asset(
                 "present_columns": present_columns,
                 "column_list": column_list,
                 "except_column_list": except_column_list,
+                "message_column": message_column,
+                "rescued": rescued,
                 "partition_by": tuple(partition_by),
                 "late_by": late_by,
                 "keep_merged_for": keep_merged_for,

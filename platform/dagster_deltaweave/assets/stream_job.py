@@ -40,8 +40,11 @@ def build_stream_job(
       otherwise the time since it began the micro-batch that it appended last.
     - `changes/…`: what is pending.
 
+    With each observation of newly appended batches, the changes and the view are materialized, with
+    the newest batch as their data version, so that what depends on them runs while this run lasts.
+
     A run that is terminated or killed leaves nothing incomplete: the next run continues from its
-    checkpoint. A run makes one materialization, at its end.
+    checkpoint.
 
     Args:
         name: The job's name.

@@ -40,6 +40,15 @@ class EventTableComponent(TableComponent):
     except_column_list: Annotated[
         Sequence[str] | None, Field(description="Columns of the events that it has not.")
     ] = None
+    message_column: Annotated[
+        str | None, Field(description="Column with the message of each event.")
+    ] = None
+    rescued: Annotated[
+        bool | str,
+        Field(
+            description="Whether events that cannot be applied go to a table of their own, or it."
+        ),
+    ] = False
     late_by: Annotated[
         Duration | None, Field(description="How long deletes are remembered; by default 7 days.")
     ] = None
@@ -57,6 +66,8 @@ class EventTableComponent(TableComponent):
             "present_columns": self.present_columns,
             "column_list": self.column_list,
             "except_column_list": self.except_column_list,
+            "message_column": self.message_column,
+            "rescued": self.rescued,
             **late_by,
             "table": self.table,
             "retries": self.retries,

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dagster import AssetKey, AssetObservation, DagsterEventType, DagsterInstance, DagsterRun
+from dagster import (
+    AssetKey,
+    AssetMaterialization,
+    AssetObservation,
+    DagsterEventType,
+    DagsterInstance,
+    DagsterRun,
+)
 
-from dagster_deltaweave.dagster_private import PARENT_RUN_ID_TAG
+from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, PARENT_RUN_ID_TAG
 from dagster_deltaweave.io_manager.stream_run import StreamRun, run_stream
 from dagster_deltaweave.logs import batches_after, number_metadata, pending_changes
 from dagster_deltaweave.metadata import record_data_version
@@ -16,13 +23,15 @@ from dagster_deltaweave.tables import (
     merge_on_read_locations,
     open_merge_on_read,
 )
-from deltaweave.errors import SourceError
+from deltaweave.changes.rescue import num_rescued
+from deltaweave.errors import DeltaweaveError, SourceError
 
 if TYPE_CHECKING:
     from dagster import DagsterLogManager, OutputContext
     from pyspark.sql import DataFrame
 
     from dagster_deltaweave.tables import MergeOnReadDeclaration, TableLocator
+    from deltaweave import Table
 
 
 class Recorder(Protocol):
@@ -32,7 +41,7 @@ class Recorder(Protocol):
     def log(self) -> DagsterLogManager:
         """The run's log."""
 
-    def log_event(self, event: AssetObservation) -> None:
+    def log_event(self, event: AssetObservation | AssetMaterialization) -> None:
         """Record an event."""
 
 
@@ -62,20 +71,22 @@ def ingest(
         merge_on_read_locations(tables, declaration),
     )
     before = table.newest_batch()
+    run = StreamRun.of(context.step_context.dagster_run.tags)
     if events.isStreaming:
         name = declaration.changes.to_user_string()
-        run = StreamRun.of(context.step_context.dagster_run.tags)
         query = table.ingest(events, name=name, checkpoint=at.checkpoint, every=run.every)
+        told = before
 
-        def observe(progress: dict[str, int | float | None]) -> None:
-            more = pending_metadata(context, at)
-            context.log_event(
-                AssetObservation(
-                    asset_key=declaration.changes,
-                    description=f"The stream {name}",
-                    metadata={**number_metadata(progress), **more},
-                )
-            )
+        def observe(progress: dict[str, int | float | None], is_last: bool) -> None:
+            nonlocal told
+            metadata = {**number_metadata(progress), **pending_metadata(context, at)}
+            said = f"The stream {name}"
+            context.log_event(AssetObservation(declaration.changes, said, metadata))
+            newest = table.newest_batch()
+            # What the run's end materializes is not materialized here.
+            if not is_last and newest > told:
+                told = newest
+                _materialize(context, [declaration.changes, declaration.view], newest, metadata)
 
         run_stream(query, run, observe, table=at.changes)
     else:
@@ -85,10 +96,33 @@ def ingest(
             context.log.info("Nothing is appended: there is no event, or the batch was before.")
 
     def record() -> dict[str, Any]:
-        record_data_version(context, table.newest_batch())
-        return {**_appended(context, at, before), **observe_pending(context, declaration, at)}
+        newest = table.newest_batch()
+        record_data_version(context, newest)
+        pending = observe_pending(context, declaration, at)
+        if run.every is not None and newest > before:
+            _materialize(context, [declaration.view], newest, pending)
+        return {
+            **_appended(context, at, before),
+            **rescued_metadata(context, table.base, declaration.arguments.get("rescued", False)),
+            **pending,
+        }
 
     return record
+
+
+def _materialize(
+    context: Recorder, keys: Sequence[AssetKey], batch: int, metadata: Mapping[str, Any]
+) -> None:
+    """Materialize assets while the run lasts, which may be for ever: others wait for them."""
+    for key in keys:
+        context.log_event(
+            AssetMaterialization(
+                key,
+                f"The stream has appended up to batch {batch}.",
+                metadata,
+                tags={DATA_VERSION_TAG: str(batch)},
+            )
+        )
 
 
 def first_attempt(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> str:
@@ -143,6 +177,17 @@ def pending_metadata(context: Recorder, at: MergeOnReadLocations) -> dict[str, A
         context.log.warning(f"What is pending is left out: {error}")
         return {}
     return dict(pending.metadata()) if pending else {}
+
+
+def rescued_metadata(context: Recorder, table: Table, rescued: str | bool) -> dict[str, Any]:
+    """How many events of a table wait to be corrected, as flat metadata; empty if none can."""
+    try:
+        count = num_rescued(table, rescued)
+    except DeltaweaveError as error:
+        # The rows are committed, so an error in what is only displayed must not fail the run.
+        context.log.warning(f"How many events were put aside is left out: {error}")
+        return {}
+    return dict(number_metadata({"changes/rescued_events": count}))
 
 
 def _appended(context: Recorder, at: MergeOnReadLocations, before: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dagster import AssetKey, OutputContext
@@ -108,7 +108,8 @@ def add_output(
     if isinstance(declaration, ChangesDeclaration):
         with telling(context.log.info):
             result = table_write.apply(table, declaration, rows, marks)
-        return _merged(context, tables, table, changes, partitions, None, result)
+        stored = _merged(context, tables, table, changes, partitions, None, result)
+        return _with_rescued(stored, context, table, declaration)
     if isinstance(declaration, MergeOnReadDeclaration):
         return Stored(None, changeset_append.ingest(context, tables, declaration, rows, marks.pair))
     assert isinstance(declaration, WriteDeclaration)
@@ -150,6 +151,20 @@ def rebuild_with_output(
     start = start_of_write(context, table, predicate=predicate)
     written = table_write.rebuild(table, declaration, changes.rows, predicate, marks, start)
     return _written(context, table, written, "full refresh", predicate, partitions)
+
+
+def _with_rescued(
+    stored: Stored, context: OutputContext, table: Table, declaration: ChangesDeclaration
+) -> Stored:
+    """What was stored, recorded together with how many events wait to be corrected."""
+    aside = declaration.arguments.get("rescued", False)
+    return replace(
+        stored,
+        record=lambda: {
+            **stored.record(),
+            **changeset_append.rescued_metadata(context, table, aside),
+        },
+    )
 
 
 def _merged(

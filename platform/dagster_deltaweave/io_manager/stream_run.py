@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 STREAM_TAG = "deltaweave/stream"
 """Run tag that keeps a stream running: a `StreamRun` as JSON."""
 
-Observe = Callable[[dict[str, "int | float | None"]], None]
-"""Receives numbers by metadata key."""
+Observe = Callable[[dict[str, "int | float | None"], bool], None]
+"""Receives numbers by metadata key, and whether they are the run's last."""
 
 _POLL_SECONDS = 1
 
@@ -76,7 +76,7 @@ def run_stream(
                     break
     finally:
         query.stop()
-    progress.tell()
+    progress.tell(is_last=True)
 
 
 def _finish_batch(query: StreamingQuery) -> None:
@@ -109,7 +109,7 @@ class _Progress:
     told: int = -1
     told_at: float = field(default_factory=time.monotonic)
 
-    def tell(self) -> None:
+    def tell(self, *, is_last: bool = False) -> None:
         """Observe what the stream did since the last time."""
         progress: list[Any] = list(self.query.recentProgress)
         now, before = time.monotonic(), self.told_at
@@ -130,5 +130,6 @@ class _Progress:
                     float(batches[-1].processedRowsPerSecond) if batches else None
                 ),
                 "stream/freshness_seconds": age.total_seconds(),
-            }
+            },
+            is_last,
         )

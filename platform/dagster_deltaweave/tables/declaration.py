@@ -196,6 +196,10 @@ class ChangesDeclaration(TableDeclaration):
 
     arguments: Mapping[str, Any]
 
+    @property
+    def _locations(self) -> list[str]:
+        return [*super()._locations, *_texts(self.arguments.get("rescued"))]
+
 
 @dataclass(frozen=True, kw_only=True)
 class MergeOnReadDeclaration(TableDeclaration):
@@ -221,7 +225,7 @@ class MergeOnReadDeclaration(TableDeclaration):
     @property
     def _locations(self) -> list[str]:
         given = (self.base_path, self.changes_path, self.checkpoint)
-        return [*super()._locations, *(each for each in given if each)]
+        return [*super()._locations, *_texts(*given, self.arguments.get("rescued"))]
 
     def of_part(self, part: Literal["changes", "base"]) -> MergeOnReadDeclaration:
         """The declaration of the asset with the changes, or of that with the base."""
@@ -237,6 +241,10 @@ class MergeOnReadDeclaration(TableDeclaration):
     def base(self) -> AssetKey:
         """The key of the base."""
         return _ending(self.view, "_base")
+
+
+def _texts(*given: object) -> list[str]:
+    return [each for each in given if isinstance(each, str)]
 
 
 def _ending(key: AssetKey, end: str) -> AssetKey:

@@ -2,6 +2,8 @@
 
 - `apply`: `apply_changes`, which applies a batch of events to a table.
 - `events`: reads source rows as events with a key, an operation, a sequence and values.
+- `unusable_events`: what is wrong with events that cannot be applied.
+- `rescue`: puts such events into a table of their own.
 - `hashes`: hashes of values, which tell events with the same sequence apart.
 - `sequence_types`: the types of sequences, and missing sequences.
 - `epochs`: positions in a log that come with an epoch and a time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -26,10 +27,10 @@ from deltaweave.changes.options import (
     schema_of,
     wrong,
 )
+from deltaweave.changes.rescue import rescue, rescued_table
 from deltaweave.changes.stored_events import completed
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.choices import choice_problem
-from deltaweave.delta.jvm import letting_go
 from deltaweave.engine.report import MergeResult
 from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
@@ -51,6 +52,8 @@ def apply_changes(
     present_columns: str | None = None,
     column_list: Sequence[str] | None = None,
     except_column_list: Sequence[str] | None = None,
+    message_column: str | None = None,
+    rescued: str | bool = False,
     stored_as_scd_type: Literal[1, 2, "1", "2"] = 1,
     track_history_column_list: Sequence[str] | None = None,
     track_history_except_column_list: Sequence[str] | None = None,
@@ -65,8 +68,8 @@ def apply_changes(
     Each event inserts, updates or deletes the row of its key. The newest event of a key wins, by
     `sequence_by` and not by arrival. If events of a key have the same sequence, a delete wins;
     among upserts, the one with the greater digest of its values wins, which is arbitrary but always
-    the same one. An event without a sequence or with a null in its key is an error, and nothing of
-    its batch is applied.
+    the same one. An event that cannot be applied, e.g. without a sequence or with a null in its
+    key, is an error, and nothing of its batch is applied; or it is `rescued`.
 
     A target that does not exist is created, with deletion vectors. In addition to the events'
     columns, a table of current rows has `_cdc_sequence` and, if events may leave columns out,
@@ -90,6 +93,15 @@ def apply_changes(
         column_list: Columns of the source that are columns of the table; by default all.
         except_column_list: Columns of the source that are not columns of the table; give only one
             of the two lists.
+        message_column: Column with the message of an event: a struct of `place` (where it is),
+            `problem` (what is wrong with it; null if nothing) and `event` (its text), all strings.
+            It is not a column of the table.
+        rescued: Path or name of a table that takes the events which cannot be applied: those
+            without a sequence, with a null in their key, with a problem in their message, or with
+            names of columns that there are not. It has the columns `id`, `rescued_at`, `reason`,
+            `message` and `event` (JSON of the source's row, or the message's text), and an event
+            once. True for the target's path or name with `_rescued` appended. By default such
+            an event is an error.
         stored_as_scd_type: 1 for current rows; 2 for histories, with a row for each version of a
             key, from `__START_AT` to before `__END_AT`, which is null for the newest.
         track_history_column_list: Columns whose change begins a version; by default all but the
@@ -106,7 +118,7 @@ def apply_changes(
 
     Raises:
         StatementError: Arguments or the table's columns do not fit.
-        SourceError: An event lacks its key or sequence, or the events could not be read.
+        SourceError: Events cannot be applied and are not `rescued`, or they could not be read.
         CommitStateUnknownError: The commit failed, and it is unknown whether it took effect.
         DeltaweaveError: Anything else; the target is as it was, or empty if it was created here.
     """
@@ -125,6 +137,7 @@ def apply_changes(
         present_columns=present_columns,
         column_list=column_list,
         except_column_list=except_column_list,
+        message_column=message_column,
     )
     shape = event_shape(table, rows, options)
     if keeps_histories:
@@ -138,7 +151,8 @@ def apply_changes(
         track_history_column_list,
         track_history_except_column_list,
     )
-    events = read_events(rows, shape, table=target)
+    beside = rescued_table(table, rescued)
+    events = read_events(rows, shape, table=target, rescues=beside is not None)
     try:
         if keeps_histories and events.truncated is not None:
             raise wrong(
@@ -152,14 +166,16 @@ def apply_changes(
         properties = properties_of_new(shape, schema)
         table.create_if_missing(schema, properties=properties, for_a_write=True)
         check_columns(table, schema)
+        rescue(events, table, beside)
         whole = _completed(table, events, keeps_histories)
         if keeps_histories:
             remembered = Remembered.of(table, late_by)
-            return _to_histories(Histories(table, whole, tracked, remembered), idempotency)
-        return _to_current_rows(table, whole, late_by, idempotency)
+            result = _to_histories(Histories(table, whole, tracked, remembered), idempotency)
+        else:
+            result = _to_current_rows(table, whole, late_by, idempotency)
+        return replace(result, num_events_rescued=events.num_unusable)
     finally:
-        with letting_go("the events"):
-            events.rows.unpersist()
+        events.let_go()
 
 
 def _completed(table: Table, events: Events, keeps_histories: bool) -> Events:

@@ -19,7 +19,8 @@ from deltaweave.changes.conversions import spelled
 from deltaweave.changes.hashes import hashed
 from deltaweave.changes.sequence_types import has_order, is_null, nullable
 from deltaweave.changes.table_columns import TableColumns
-from deltaweave.delta.jvm import translated
+from deltaweave.changes.unusable_events import WRONG, Parts, refused, wrong_of
+from deltaweave.delta.jvm import letting_go, translated
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import column, quoted
 
@@ -36,7 +37,6 @@ UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
 
 _LAST = 2**63 - 1
 NO_COLUMN = "_cdc_no_column"
-_SHOWN = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,7 @@ class EventShape:
             or null in a row, if it sets all.
         ignore_nulls: Whether an upsert leaves columns alone that are null in it.
         inserts: Condition of upserts whose key is known to be new, or None.
+        message: Column with the event's message (`unusable_events.Parts`), or None.
         log_fields: The fields of sequences by which logs are told apart, see `epochs`.
         table: The table's columns, where events are stored; None if it has the names of the events.
     """
@@ -65,6 +66,7 @@ class EventShape:
     present: str | None = None
     ignore_nulls: bool = False
     inserts: Column | None = None
+    message: str | None = None
     log_fields: tuple[str, ...] = ()
     table: TableColumns | None = None
 
@@ -85,14 +87,17 @@ class Events:
     Attributes:
         rows: The keys by their names; `_cdc_operation` (string); `_cdc_sequence` (struct of `at`,
             of the sequence's type, and `tie`, bigint); `_cdc_values` (struct of the other columns,
-            or of a null if there are none);
-            `_cdc_present` (array of strings, null for all), if upserts may leave columns out;
-            `_cdc_inserted` (boolean), if events say that they insert.
+            or of a null if there are none); `_cdc_present` (array of strings, null for all), if
+            upserts may leave columns out; `_cdc_inserted` (boolean), if events tell inserts.
         shape: How they were read.
         count: How many there are.
         deletes: How many of them delete.
         truncated: The sequence (`at`) of the last event that empties the table, a constant; or
             None.
+        unusable: Events that cannot be applied and are none of `rows`, with `_cdc_wrong`; None if
+            there are none.
+        num_unusable: How many there are.
+        kept: What executors keep.
     """
 
     rows: DataFrame
@@ -100,6 +105,15 @@ class Events:
     count: int = 0
     deletes: int = 0
     truncated: Column | None = None
+    unusable: DataFrame | None = None
+    num_unusable: int = 0
+    kept: DataFrame | None = None
+
+    def let_go(self) -> None:
+        """Remove the events from the executors' memory."""
+        if self.kept is not None:
+            with letting_go("the events"):
+                self.kept.unpersist()
 
     @property
     def key_rows(self) -> DataFrame:
@@ -114,20 +128,27 @@ class Events:
         return sequence
 
 
-def read_events(source: DataFrame, shape: EventShape, *, table: str) -> Events:
-    """The source's rows as events, kept in the executors' memory until `rows.unpersist()`.
+def read_events(
+    source: DataFrame, shape: EventShape, *, table: str, rescues: bool = False
+) -> Events:
+    """The source's rows as events, kept in the executors' memory until `let_go()`.
+
+    Args:
+        source: The rows.
+        shape: How they are read.
+        table: The table, for errors.
+        rescues: Whether events that cannot be applied are returned apart.
 
     Raises:
         StatementError: A column or condition cannot be resolved, or its type has no order.
-        SourceError: An event has no sequence or a null in its key; up to 10 are named.
+        SourceError: Events cannot be applied, and are not rescued; up to 10 are named.
     """
     with translated(table, operation="reading changes", otherwise=SourceError):
-        rows = _shaped(source, shape, table)
-        rows = rows.persist()
+        kept = _shaped(source, shape, table, rescues).persist()
         try:
-            return _known(rows, shape, source.columns, table)
+            return _usable(kept, shape, table, rescues)
         except BaseException:
-            rows.unpersist()
+            kept.unpersist()
             raise
 
 
@@ -146,8 +167,7 @@ def speaks_of(name: str, shape: EventShape) -> Column:
     if shape.present is not None:
         named = F.array_contains(PRESENT, name)
         speaks = F.col(PRESENT).isNull() | named
-    if shape.ignore_nulls:
-        # A null in a column that is named as present is written.
+    if shape.ignore_nulls:  # but a null in a column that is named as present is written
         is_given = F.col(VALUES)[name].isNotNull()
         speaks = speaks & is_given if shape.present is None else speaks & (is_given | named)
     return speaks
@@ -158,7 +178,7 @@ def last_at(at: Column) -> Column:
     return F.struct(at.alias("at"), F.lit(_LAST).alias("tie"))
 
 
-def _shaped(source: DataFrame, shape: EventShape, table: str) -> DataFrame:
+def _shaped(source: DataFrame, shape: EventShape, table: str, keeps_wrong: bool) -> DataFrame:
     false = F.lit(False)
     deletes = F.coalesce(shape.deletes, false) if shape.deletes is not None else false
     truncates = F.coalesce(shape.truncates, false) if shape.truncates is not None else false
@@ -180,12 +200,20 @@ def _shaped(source: DataFrame, shape: EventShape, table: str) -> DataFrame:
             operation="reading changes",
             hint="Give sequence_by a number, a time, a string, or a struct of these.",
         )
+    parts = Parts(
+        keys=shape.keys,
+        needs_key=operation != TRUNCATE,
+        has_sequence=~is_null(at, at_type),
+        present=named,
+        message=shape.message,
+    )
     rows = source.select(
         *map(column, shape.keys),
         operation.alias(OPERATION),
         at.alias("_cdc_at"),
         values.alias(VALUES),
         *present,
+        wrong_of(source, parts, keeps_events=keeps_wrong).alias(WRONG),
     )
     tie = F.when(F.col(OPERATION) == UPSERT, digest(rows, shape)).otherwise(_LAST)
     sequence = F.struct(F.col("_cdc_at").alias("at"), tie.cast("bigint").alias("tie"))
@@ -222,46 +250,30 @@ def digest(rows: DataFrame, shape: EventShape) -> Column:
     return F.xxhash64(*said) if said else F.lit(0)
 
 
-def _known(rows: DataFrame, shape: EventShape, names: Sequence[str], table: str) -> Events:
-    at_type = _at_type(rows)
-    operation = F.col(OPERATION)
-    no_sequence = is_null(F.col(SEQUENCE)["at"], at_type)
-    no_key = F.lit(False)
-    for key in shape.keys:
-        no_key = no_key | column(key).isNull()
-    no_key = no_key & (operation != TRUNCATE)
-    present = F.array() if shape.present is None else F.col(PRESENT)
-    unknown = F.array_except(present, F.array(*map(F.lit, names)))
-    found = rows.agg(
-        *_totals(at_type),
-        F.count_if(no_sequence).alias("no_sequence"),
-        F.count_if(no_key).alias("no_key"),
-        F.count_if(F.size(unknown) > 0).alias("unknown"),
-    ).first()
+def _usable(kept: DataFrame, shape: EventShape, table: str, rescues: bool) -> Events:
+    at_type = _at_type(kept)
+    found = kept.agg(*_totals(at_type), F.count(WRONG).alias("unusable")).first()
     assert found is not None
-    for count, what, which in (
-        (found["no_sequence"], "no sequence", no_sequence),
-        (found["no_key"], "a null in their key", no_key),
-    ):
-        if count:
-            raise SourceError(
-                f"{count} of {found['count']} events have {what}: "
-                f"{_examples(rows.where(which), shape.keys)}",
-                table=table,
-                operation="reading changes",
-                hint="Every event needs a key and a sequence: filter out or correct the others.",
-            )
-    if found["unknown"]:
-        [of_first] = rows.where(F.size(unknown) > 0).select(unknown).take(1)
-        raise SourceError(
-            f"{found['unknown']} of {found['count']} events say in {shape.present} that they set "
-            f"columns which there are not: {', '.join(map(str, of_first[0][:_SHOWN]))}.",
-            table=table,
-            operation="reading changes",
-            hint=f"Events have {', '.join(names)}. Leave columns out by except_column_list.",
-        )
-    truncated = constant(found["truncated"], at_type)
-    return Events(rows, shape, found["count"], found["deletes"], truncated)
+    num_unusable = found["unusable"]
+    rows, unusable = kept.drop(WRONG), None
+    if num_unusable:
+        unusable = kept.where(F.col(WRONG).isNotNull())
+        if not rescues:
+            at = F.col(SEQUENCE)["at"]
+            raise refused(unusable, shape.keys, at, (num_unusable, found["count"]), table)
+        rows = kept.where(F.col(WRONG).isNull()).drop(WRONG)
+        found = rows.agg(*_totals(at_type)).first()
+        assert found is not None
+    return Events(
+        rows,
+        shape,
+        found["count"],
+        found["deletes"],
+        constant(found["truncated"], at_type),
+        unusable,
+        num_unusable,
+        kept,
+    )
 
 
 def _at_type(rows: DataFrame) -> DataType:
@@ -279,15 +291,3 @@ def _totals(at_type: DataType) -> list[Column]:
         F.count_if(operation == DELETE).alias("deletes"),
         collectable(last_truncate, at_type).alias("truncated"),
     ]
-
-
-def _examples(rows: DataFrame, keys: Sequence[str]) -> str:
-    """A few of the events, by key and sequence."""
-    # As text from Spark, because Python has no dates after the year 9999.
-    texts = [column(key).cast("string") for key in keys]
-    shown = rows.select(*texts, F.col(SEQUENCE)["at"].cast("string")).take(_SHOWN)
-    found = []
-    for *of_key, at in shown:
-        named = ", ".join(f"{key}={value}" for key, value in zip(keys, of_key, strict=True))
-        found.append(f"{named} at {at}")
-    return "; ".join(found)

@@ -39,6 +39,7 @@ class ChangeOptions:
         present_columns: Column with the names of the columns that an event sets.
         column_list: Columns of the source that are columns of the table.
         except_column_list: Columns of the source that are not.
+        message_column: Column with the message of each event.
     """
 
     keys: Sequence[str]
@@ -50,6 +51,7 @@ class ChangeOptions:
     present_columns: str | None = None
     column_list: Sequence[str] | None = None
     except_column_list: Sequence[str] | None = None
+    message_column: str | None = None
 
 
 def event_shape(table: Table, rows: DataFrame, options: ChangeOptions) -> EventShape:
@@ -71,6 +73,7 @@ def event_shape(table: Table, rows: DataFrame, options: ChangeOptions) -> EventS
         columns=_columns(table, rows, options),
         present=options.present_columns,
         ignore_nulls=options.ignore_null_updates,
+        message=options.message_column,
         log_fields=log_fields(of_type),
     )
 
@@ -122,7 +125,8 @@ def _columns(table: Table, rows: DataFrame, options: ChangeOptions) -> tuple[str
         raise wrong(table, "keys is a list of one or more columns.")
     if column_list is not None and options.except_column_list is not None:
         raise wrong(table, "column_list and except_column_list exclude each other.")
-    left_out = {*(options.except_column_list or ()), *filter(None, [options.present_columns])}
+    of_events = filter(None, [options.present_columns, options.message_column])
+    left_out = {*(options.except_column_list or ()), *of_events}
     named = {*keys, *left_out, *(column_list or ())}
     unknown = sorted(named - set(rows.columns))
     if unknown:

@@ -51,6 +51,13 @@ def apply_changes(
     ignore_null_updates: Annotated[
         bool, typer.Option("--ignore-null-updates", help="Nulls leave columns as they are.")
     ] = False,
+    rescued: Annotated[
+        str | None,
+        typer.Option(
+            help="Path or name of a table that takes events which cannot be applied.",
+            show_default=False,
+        ),
+    ] = None,
     scd_type: Annotated[
         int, typer.Option(help="1 for current rows, 2 for histories.", min=1, max=2)
     ] = 1,
@@ -96,6 +103,7 @@ def apply_changes(
             except_column_list=except_column or None,
             present_columns=present_columns,
             ignore_null_updates=ignore_null_updates,
+            rescued=rescued or False,
             stored_as_scd_type=2 if scd_type == 2 else 1,
             late_by=timedelta(days=late_by_days),
         )

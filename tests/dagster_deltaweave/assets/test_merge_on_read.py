@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,13 @@ from dagster import (
     AssetKey,
     AssetMaterialization,
     AssetsDefinition,
+    AutomationCondition,
     DagsterInstance,
     DagsterInvalidDefinitionError,
     Definitions,
     ExecuteInProcessResult,
     asset,
+    evaluate_automation_conditions,
     load_assets_from_modules,
 )
 from dagster._core.storage.tags import PARENT_RUN_ID_TAG
@@ -36,6 +40,7 @@ from dagster_deltaweave import (
     build_upkeep_job,
     merge_on_read_asset,
 )
+from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
 from dagster_deltaweave.io_manager.stream_run import StreamRun, run_stream
 from deltaweave import MergeOnReadTable, Table
 from deltaweave.errors import CommitConflictError
@@ -43,6 +48,13 @@ from tests.dagster_deltaweave.conftest import Run, failure_messages
 
 Event = tuple[int, int, int, str]
 SCHEMA = "id INT, pieces INT, version INT, op STRING"
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def orders_from(function: Callable[[], Any], **arguments: Any) -> MergeOnReadAssets:
@@ -58,7 +70,8 @@ def orders_from(function: Callable[[], Any], **arguments: Any) -> MergeOnReadAss
 
 def values(result: ExecuteInProcessResult, node: str) -> dict[str, Any]:
     """The metadata of an asset's materialization, as plain values."""
-    [materialization] = result.asset_materializations_for_node(node)
+    made = result.asset_materializations_for_node(node)
+    [materialization] = [each for each in made if each.asset_key.path[-1] == node]
     return {key: entry.value for key, entry in materialization.metadata.items()}
 
 
@@ -127,7 +140,7 @@ def test_a_stream_that_is_kept_running_tells_of_each_batch_and_is_stopped_with_i
 
     told: list[tuple[Any, Any]] = []
 
-    def observe(progress: Mapping[str, Any]) -> None:
+    def observe(progress: Mapping[str, Any], is_last: bool) -> None:
         if not progress["stream/rows"]:
             return
         assert progress["stream/freshness_seconds"] >= 0
@@ -142,7 +155,7 @@ def test_a_stream_that_is_kept_running_tells_of_each_batch_and_is_stopped_with_i
         run_stream(running, StreamRun(observe_seconds=0), observe, table="orders")
     assert not running.isActive
     assert told == [(0, 1), (1, 2)]
-    run_stream(query(), StreamRun(run_seconds=0), lambda _: None, table="orders")
+    run_stream(query(), StreamRun(run_seconds=0), lambda *_: None, table="orders")
     assert table.read().count() == 3
     assert table.pending().rows == 3
 
@@ -167,6 +180,61 @@ def test_a_job_keeps_a_stream_running_for_its_time_and_observes_it(
     assert observed["changes/pending_rows"] == 1
     assert observed["stream/rows_per_second"] > 0
     assert observed["stream/processed_rows_per_second"] > 0
+
+
+def test_what_depends_on_a_stream_runs_while_the_stream_runs_without_end(
+    spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance, tmp_path: Path
+) -> None:
+    landing = str(tmp_path / "landing")
+
+    def land(*events: Event) -> None:
+        spark.createDataFrame(events, SCHEMA).coalesce(1).write.mode("append").json(landing)
+
+    land((1, 10, 1, "u"))
+    orders = orders_from(lambda: spark.readStream.schema(SCHEMA).json(landing))
+
+    @asset(deps=[orders.view], automation_condition=AutomationCondition.eager())
+    def of_view() -> None: ...
+
+    @asset(deps=[orders.changes], automation_condition=AutomationCondition.eager())
+    def of_changes() -> None: ...
+
+    job = build_stream_job(
+        name="stream", tables=orders, every="1 second", observe_every=timedelta(0)
+    )
+    defs = Definitions(assets=[*orders, of_view, of_changes], jobs=[job], resources=resources)
+    stream = defs.resolve_job_def("stream")
+    evaluated = evaluate_automation_conditions(defs, instance)
+    assert evaluated.total_requested == 0
+
+    def versions() -> set[str | None]:
+        events = map(
+            instance.get_latest_materialization_event, [orders.view.key, orders.changes.key]
+        )
+        made = [event and event.asset_materialization for event in events]
+        return {((each and each.tags) or {}).get(DATA_VERSION_TAG) for each in made}
+
+    def has_ended() -> bool:
+        for query in spark.streams.active:
+            query.stop()
+        return running.done()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(stream.execute_in_process, instance=instance)
+        try:
+            for batch in (1, 2):
+                eventually(lambda number=str(batch): running.done() or versions() == {number})
+                assert not running.done()
+                evaluated = evaluate_automation_conditions(defs, instance, cursor=evaluated.cursor)
+                requested = {of_view.key, of_changes.key}
+                found = {key for key in requested if evaluated.get_num_requested(key)}
+                assert found == requested, batch
+                # What a tick requests, the next one counts as handled.
+                evaluated = evaluate_automation_conditions(defs, instance, cursor=evaluated.cursor)
+                land((batch, 20, 2, "u"))
+        finally:
+            eventually(has_ended)
+    assert running.result().success
 
 
 def test_a_run_that_is_tried_again_appends_nothing_twice_and_a_new_run_appends(

@@ -1,6 +1,7 @@
 """Debezium's change envelopes as rows for `apply_changes`.
 
 - `changes`: `debezium_changes`, and the arguments of `apply_changes` for its rows.
+- `messages`: the messages of a topic, and where each of them is.
 - `envelopes`: takes operation, source and columns from JSON or from decoded rows.
 - `documents`: takes the same from MongoDB's envelopes, whose documents are texts.
 - `placeholders`: recognizes what Debezium sends in place of values that it does not have.

@@ -8,7 +8,7 @@ row does not ensure that, the row gets a position before the whole log.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -20,19 +20,19 @@ from deltaweave.changes.debezium.documents import rows_of_documents
 from deltaweave.changes.debezium.envelopes import (
     OPERATION,
     SOURCE,
-    Messages,
     rows_of_json,
     rows_of_structs,
 )
+from deltaweave.changes.debezium.messages import Messages
 from deltaweave.changes.debezium.placeholders import UNAVAILABLE, Placeholder
 from deltaweave.changes.debezium.positions import POSITIONS, Connector, position
-from deltaweave.changes.debezium.values import TIMES, TimeUnit
+from deltaweave.changes.debezium.values import TIMES, TimeUnit, or_error
 from deltaweave.changes.events import PREFIX, PRESENT
 from deltaweave.choices import check_choice
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 
-_OP, _POSITION = "_cdc_op", "_cdc_position"
+_OP, _POSITION, _MESSAGE = "_cdc_op", "_cdc_position", "_cdc_message"
 
 FROM_DEBEZIUM: Mapping[str, Any] = MappingProxyType(
     {
@@ -40,6 +40,7 @@ FROM_DEBEZIUM: Mapping[str, Any] = MappingProxyType(
         "apply_as_deletes": f"{_OP} = 'd'",
         "apply_as_truncates": f"{_OP} = 't'",
         "present_columns": PRESENT,
+        "message_column": _MESSAGE,
         "except_column_list": (_OP, _POSITION),
     }
 )
@@ -56,6 +57,7 @@ def debezium_changes(
     offset: str | None = "offset",
     time_unit: TimeUnit | Mapping[str, TimeUnit] = "micros",
     unavailable: str = UNAVAILABLE,
+    rescues: bool = False,
     epoch: int | Column = 0,
 ) -> DataFrame:
     """The envelopes as rows of the table whose changes they are.
@@ -82,39 +84,30 @@ def debezium_changes(
             `time.precision.mode=connect`, all are in `millis`.
         unavailable: The connector's `unavailable.value.placeholder`. It is recognized in every form
             that Debezium gives it; in another form, the message is an error that says where it is.
+        rescues: Whether a message that cannot be read is a row that says so, for the `rescued` of
+            `apply_changes`: values that cannot be read are null in it. By default it is an error
+            when the rows are evaluated.
         epoch: The number of the log, or a condition of the envelopes' columns that gives it. A log
             whose positions begin anew gets a greater one, and its changes come after all of the log
             before: after a failover, a promotion, RESET MASTER, a move to another cluster, or with
             a topic that was made again.
 
     Returns:
-        The columns of `schema`; `_cdc_op` (string), `_cdc_present` (array of strings, null for all)
-        and `_cdc_position`: a struct of `epoch`, the position, the offset, `changed_at` (timestamp)
-        and `is_snapshot` (boolean).
+        The columns of `schema`; `_cdc_op` (string); `_cdc_present` (array of strings, null for
+        all); `_cdc_position`, a struct of `epoch`, the position, the offset, `changed_at`
+        (timestamp) and `is_snapshot` (boolean); and `_cdc_message`, a struct of strings: `place`
+        (where the message is), `problem` (what is wrong with it, null if nothing is) and `event`
+        (its text).
 
     Raises:
         StatementError: There is no such connector, time unit or column, a column's name is taken,
             or `unavailable` is empty.
     """
-    operation = "reading changes"
-    check_choice("connector", connector, POSITIONS, table=None, operation=operation)
+    check_choice("connector", connector, POSITIONS, table=None, operation="reading changes")
     wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     assert isinstance(wanted, StructType)
     units = _units(time_unit, wanted)
-    taken = [name for name in (*wanted.names, *envelopes.columns) if _is_taken(name)]
-    if taken:
-        raise StatementError(
-            f"column names that begin with {PREFIX} are taken: {', '.join(taken)}.",
-            operation="reading changes",
-            hint="Rename them in what is given to debezium_changes.",
-        )
-    for name in filter(None, [value, offset, key]):
-        if name not in envelopes.columns:
-            raise StatementError(
-                f"the envelopes have no column {name}.",
-                operation="reading changes",
-                hint=f"They have {', '.join(envelopes.columns)}.",
-            )
+    _check_names(envelopes, wanted, [value, offset, key])
     messages, placeholder = Messages(envelopes, value, offset, key), Placeholder.of(unavailable)
     if connector == "mongodb":
         rows = rows_of_documents(messages, wanted, placeholder, units)
@@ -133,12 +126,45 @@ def debezium_changes(
         F.array(*[F.when(~is_missing, F.lit(name)) for name, is_missing in rows.missing.items()])
     )
     is_whole = (F.col(OPERATION) == "d") | (F.size(present) == len(wanted))
-    return rows.frame.where(F.col(OPERATION).isin("c", "u", "r", "d", "t")).select(
-        *rows.columns,
-        F.col(OPERATION).alias(_OP),
+    is_change = F.col(OPERATION).isin("c", "u", "r", "d", "t") | rows.unread.isNotNull()
+    kind = F.col(OPERATION) if rescues else or_error(F.col(OPERATION), rows.unread)
+    return rows.frame.where(is_change).select(
+        *[
+            (read.value if rescues else or_error(read.value, read.problem)).alias(name)
+            for name, read in rows.columns.items()
+        ],
+        kind.alias(_OP),
         place.alias(_POSITION),
         F.when(~is_whole & (F.col(OPERATION) != "t"), present).alias(PRESENT),
+        _message(messages, rows.problem if rescues else None).alias(_MESSAGE),
     )
+
+
+def _message(messages: Messages, problem: Column | None) -> Column:
+    """Where a message is, what is wrong with it, and its text."""
+    return F.struct(
+        messages.place.alias("place"),
+        (F.lit(None).cast("string") if problem is None else problem).alias("problem"),
+        messages.text.alias("event"),
+    )
+
+
+def _check_names(envelopes: DataFrame, wanted: StructType, needed: Sequence[str | None]) -> None:
+    """Raise a StatementError if columns are missing, or have names that are taken."""
+    taken = [name for name in (*wanted.names, *envelopes.columns) if _is_taken(name)]
+    if taken:
+        raise StatementError(
+            f"column names that begin with {PREFIX} are taken: {', '.join(taken)}.",
+            operation="reading changes",
+            hint="Rename them in what is given to debezium_changes.",
+        )
+    for name in filter(None, needed):
+        if name not in envelopes.columns:
+            raise StatementError(
+                f"the envelopes have no column {name}.",
+                operation="reading changes",
+                hint=f"They have {', '.join(envelopes.columns)}.",
+            )
 
 
 def _is_taken(name: str) -> bool:

@@ -6,15 +6,22 @@ and `t` if the table was emptied. Tombstones, which have no value, and other mes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, IntegralType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    DateType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+)
 
+from deltaweave.changes.debezium.messages import Messages
 from deltaweave.changes.debezium.placeholders import Placeholder
-from deltaweave.changes.debezium.values import TIMES, TextValue, TimeUnit
+from deltaweave.changes.debezium.values import TIMES, ReadValue, TextValue, TimeUnit
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 
@@ -23,6 +30,7 @@ OPERATION, SOURCE = "_cdc_envelope_op", "_cdc_envelope_source"
 ROW, TYPES = "_cdc_envelope_row", "_cdc_envelope_types"
 _BEFORE, _AFTER = "_cdc_envelope_before", "_cdc_envelope_after"
 _ENVELOPE, _SENT = "_cdc_envelope", "_cdc_envelope_sent"
+_UNREAD = "_cdc_envelope_unread"
 
 _PARTS = "before map<string,string>, after map<string,string>, op string, source map<string,string>"
 # Parts of messages about transactions, schemas and heartbeats, which have no rows.
@@ -45,45 +53,26 @@ _SCHEMA = (
 
 
 @dataclass(frozen=True)
-class Messages:
-    """The messages of a topic.
-
-    Attributes:
-        frame: One message in each row.
-        value: Column of the envelope.
-        offset: Column that orders messages, or None.
-        key: Column of Kafka's key, or None.
-    """
-
-    frame: DataFrame
-    value: str
-    offset: str | None
-    key: str | None = None
-
-    @property
-    def place(self) -> Column:
-        """Where a message is, for errors."""
-        named: list[tuple[str, str]] = [
-            (name, name) for name in ("topic", "partition") if name in self.frame.columns
-        ]
-        named += [] if self.offset is None else [("offset", self.offset)]
-        parts = [F.concat(F.lit(f"{w} "), column(n).cast("string")) for w, n in named]
-        return F.concat_ws(", ", *parts) if parts else F.lit("an unknown offset")
-
-
-@dataclass(frozen=True)
 class ChangedRows:
     """The rows of envelopes.
 
     Attributes:
         frame: The messages' columns, `_cdc_envelope_op` and `_cdc_envelope_source`.
-        columns: The table's columns.
+        columns: The table's columns, by name.
         missing: For each column, whether the message lacks its value.
+        unread: What is wrong with a message as a whole (string); null if nothing is.
     """
 
     frame: DataFrame
-    columns: Sequence[Column]
+    columns: Mapping[str, ReadValue]
     missing: Mapping[str, Column]
+    unread: Column
+
+    @property
+    def problem(self) -> Column:
+        """What is wrong with a message (string); null if nothing is."""
+        of_columns = F.concat_ws(" ", *[read.problem for read in self.columns.values()])
+        return F.coalesce(self.unread, F.nullif(of_columns, F.lit("")))
 
 
 def rows_of_json(
@@ -93,7 +82,8 @@ def rows_of_json(
     units: Mapping[str, TimeUnit],
 ) -> ChangedRows:
     """Return the rows of envelopes that are JSON text."""
-    return rows_of_texts(messages, _parsed(messages, wanted), wanted, placeholder, units)
+    rows = _parsed(messages, wanted)
+    return rows_of_texts(messages, rows, wanted, placeholder, units, F.col(_UNREAD))
 
 
 def rows_of_texts(
@@ -102,23 +92,26 @@ def rows_of_texts(
     wanted: StructType,
     placeholder: Placeholder,
     units: Mapping[str, TimeUnit],
+    unread: Column | None = None,
 ) -> ChangedRows:
     """Return rows whose values are texts: `_cdc_envelope_row` and `_cdc_envelope_types` by name."""
-    rows = rows.withColumn(_SENT, placeholder.without(F.col(ROW), messages.place))
-    columns, missing = [], {}
+    rows = rows.withColumn(_SENT, placeholder.without(F.col(ROW)))
+    columns, missing = {}, {}
     for field in wanted:
         missing[field.name] = ~F.coalesce(F.map_contains_key(_SENT, field.name), F.lit(False))
-        said = F.col(TYPES)[field.name]
+        said, text = F.col(TYPES)[field.name], F.col(_SENT)[field.name]
         value = TextValue(
             field.name,
-            F.col(_SENT)[field.name],
+            text,
             messages.place,
             units[field.name],
             semantic=said["name"],
             scale=said["parameters"]["scale"].cast("int"),
         )
-        columns.append(value.as_type(field.dataType).alias(field.name))
-    return ChangedRows(rows, columns, missing)
+        known = placeholder.problem_of(field.name, text, messages.place)
+        columns[field.name] = value.as_type(field.dataType).unless(known)
+    nothing = F.lit(None).cast("string")
+    return ChangedRows(rows, columns, missing, nothing if unread is None else unread)
 
 
 def rows_of_structs(
@@ -147,21 +140,23 @@ def rows_of_structs(
         text = placeholder.text_of(F.col(ROW)[of.name], of.dataType)
         texts[name] = F.lit("") if text is None else text
     by_name = F.create_map(*[part for name, text in texts.items() for part in (F.lit(name), text)])
-    rows = rows.withColumn(_SENT, placeholder.without(by_name, messages.place))
-    columns, missing = [], {}
+    rows = rows.withColumn(_SENT, placeholder.without(by_name))
+    columns, missing = {}, {}
     for field in wanted:
         of = found[field.name]
         is_sent = F.map_contains_key(_SENT, field.name)
         value = F.when(is_sent, F.col(ROW)[of.name])
+        read = ReadValue.fine(value.cast(field.dataType))
         is_text = isinstance(of.dataType, (IntegralType, StringType))
         if is_text and isinstance(field.dataType, (DateType, *TIMES)):
             text, no_schema = value.cast("string"), F.lit(None).cast("string")
-            value = TextValue(
+            read = TextValue(
                 field.name, text, messages.place, units[field.name], no_schema, F.lit(None)
             ).as_type(field.dataType)
         missing[field.name] = ~is_sent
-        columns.append(value.cast(field.dataType).alias(field.name))
-    return ChangedRows(rows, columns, missing)
+        known = placeholder.problem_of(field.name, F.col(_SENT)[field.name], messages.place)
+        columns[field.name] = read.unless(known)
+    return ChangedRows(rows, columns, missing, F.lit(None).cast("string"))
 
 
 def _check_is_envelope(messages: Messages) -> None:
@@ -195,8 +190,12 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
     text = column(messages.value).cast("string")
     # Kafka Connect may send `schema` and `payload`.
     parsed = F.from_json(
-        text, f"{_PARTS}, payload struct<{_PARTS}>, schema {_SCHEMA}", {"mode": "FAILFAST"}
+        text,
+        f"{_PARTS}, payload struct<{_PARTS}>, schema {_SCHEMA}, {_UNREAD} string",
+        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREAD},
     )
+    is_unread = column(_ENVELOPE, _UNREAD).isNotNull()
+    unread = F.concat(F.lit("the message at "), messages.place, F.lit(" is no JSON envelope."))
     rows = messages.frame.where(text.isNotNull()).withColumn(_ENVELOPE, parsed)
     parts = {"before": _BEFORE, "after": _AFTER, "op": OPERATION, "source": SOURCE}
     rows = rows.select(
@@ -206,9 +205,11 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
             for part, name in parts.items()
         ],
         named_as(wanted, _types_by_column()).alias(TYPES),
+        F.when(is_unread, unread).alias(_UNREAD),
     )
     row = F.when(F.col(OPERATION) == "d", F.col(_BEFORE)).otherwise(F.col(_AFTER))
-    rows = rows.where(is_envelope(text, wanted, messages.place))
+    is_row = is_envelope(text, wanted, messages.place)
+    rows = rows.where(F.when(F.col(_UNREAD).isNotNull(), True).otherwise(is_row))
     return rows.withColumn(ROW, named_as(wanted, row))
 
 

@@ -75,39 +75,46 @@ class Placeholder:
             )
         return cls(code)
 
-    def without(self, texts: Column, place: Column) -> Column:
+    def without(self, texts: Column) -> Column:
         """Return the entries of a map whose values are not the placeholder.
-
-        Evaluating it is an error if a nested value contains the placeholder in another form.
 
         Args:
             texts: The values of a row by their columns' names, as `text_of` or JSON has them.
-            place: Where the row is, for the error.
         """
 
-        def is_kept(name: Column, value: Column) -> Column:
-            problem = F.concat(
-                F.lit("the value of column "),
-                name,
-                F.lit(
-                    " contains Debezium's placeholder for values that it does not have, in a form "
-                    "that no connector is known to send: "
-                ),
-                F.substring(value, 1, _SHOWN),
-                F.lit(" (the message at "),
-                place,
-                F.lit(")."),
-            )
+        def is_kept(_: Column, value: Column) -> Column:
             return (
                 F.when(value.isNull(), True)
                 .when(self._is_token(value), False)
-                .when(~_first_character(value).isin("[", "{", '"'), True)
-                .when(value.rlike(self._nested), False)
-                .when(~value.rlike(self._contained) | F.try_parse_json(value).isNull(), True)
-                .otherwise(F.raise_error(problem).cast("boolean"))
+                .when(_is_nested(value) & value.rlike(self._nested), False)
+                .otherwise(True)
             )
 
         return F.map_filter(texts, is_kept)
+
+    def problem_of(self, name: str, value: Column, place: Column) -> Column:
+        """Return what is wrong with a value that contains the placeholder in another form.
+
+        Args:
+            name: Its column.
+            value: Its text; null, or not the placeholder itself.
+            place: Where the message is.
+
+        Returns:
+            A string, or null if the value does not contain it.
+        """
+        problem = F.concat(
+            F.lit(
+                f"the value of column {name} contains Debezium's placeholder for values that it "
+                "does not have, in a form that no connector is known to send: "
+            ),
+            F.substring(value, 1, _SHOWN),
+            F.lit(" (the message at "),
+            place,
+            F.lit(")."),
+        )
+        contains = value.rlike(self._contained) & F.try_parse_json(value).isNotNull()
+        return F.when(_is_nested(value) & contains, problem)
 
     def text_of(self, value: Column, data_type: DataType) -> Column | None:
         """Return the text by which `without` recognizes a value; None if it cannot be one."""
@@ -185,8 +192,9 @@ class Placeholder:
         return rf"\A\s*(?:{self._strings}|{nested})\s*\z"
 
 
-def _first_character(text: Column) -> Column:
-    return F.substring(F.ltrim(text, F.lit(" \t\r\n")), 1, 1)
+def _is_nested(text: Column) -> Column:
+    """Whether a text may be JSON that holds strings."""
+    return F.substring(F.ltrim(text, F.lit(" \t\r\n")), 1, 1).isin("[", "{", '"')
 
 
 def _any(patterns: Iterable[str]) -> str:

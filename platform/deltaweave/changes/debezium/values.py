@@ -66,6 +66,30 @@ _POSSIBLE_YEARS = ("-210866803200000000", "9223371244799999999")
 
 TIMES = (TimestampType, TimestampNTZType)
 
+_UNREAD = "_cdc_unread"
+
+
+@dataclass(frozen=True)
+class ReadValue:
+    """A value of a column, and what is wrong with it.
+
+    Attributes:
+        value: The value, of the column's type; null if something is wrong with it.
+        problem: What is wrong with it (string); null if nothing is.
+    """
+
+    value: Column
+    problem: Column
+
+    @classmethod
+    def fine(cls, value: Column) -> ReadValue:
+        """Return a value with which nothing is wrong."""
+        return cls(value, F.lit(None).cast("string"))
+
+    def unless(self, problem: Column) -> ReadValue:
+        """Return the value, unless there is this problem with it."""
+        return ReadValue(F.when(problem.isNull(), self.value), F.coalesce(problem, self.problem))
+
 
 @dataclass(frozen=True)
 class TextValue:
@@ -87,25 +111,35 @@ class TextValue:
     semantic: Column
     scale: Column
 
-    def as_type(self, data_type: DataType) -> Column:
-        """Return the value in a type; evaluating it is an error if it does not fit."""
+    def as_type(self, data_type: DataType) -> ReadValue:
+        """Return the value in a type."""
         if isinstance(data_type, StringType):
-            return self._unless_precise_decimal(self.text, data_type)
+            return self._unless_precise_decimal(ReadValue.fine(self.text))
         if isinstance(data_type, BinaryType):
-            return F.unbase64(F.translate(self.text, "-_", "+/"))
+            return ReadValue.fine(F.unbase64(F.translate(self.text, "-_", "+/")))
         if isinstance(data_type, (DateType, *TIMES)):
             return self._as_time(data_type)
         if isinstance(data_type, (DecimalType, DoubleType, FloatType)):
             return self._as_number(data_type)
         if isinstance(data_type, VariantType):
-            return F.parse_json(self.text)
+            return self._checked(F.try_parse_json(self.text), data_type)
         if isinstance(data_type, (StructType, ArrayType, MapType)):
-            return F.from_json(self.text, data_type, {"mode": "FAILFAST"})  # type: ignore[arg-type]
+            return self._as_nested(data_type)
         value = self._checked(self.text.try_cast(data_type), data_type)
-        is_number = isinstance(data_type, NumericType)
-        return self._unless_precise_decimal(value, data_type) if is_number else value
+        return self._unless_precise_decimal(value) if isinstance(data_type, NumericType) else value
 
-    def _as_time(self, data_type: DataType) -> Column:
+    def _as_nested(self, data_type: DataType) -> ReadValue:
+        # Only the fields of a struct can say that a part of them was not read.
+        wrapped = F.concat(F.lit('{"value":'), self.text, F.lit("}"))
+        of_value = StructType().add("value", data_type).add(_UNREAD, "string")
+        parsed = F.from_json(
+            wrapped, of_value, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREAD}
+        )
+        is_read = parsed[_UNREAD].isNull()
+        problem = self._said(F.lit(f" is no {data_type.simpleString().upper()}"))
+        return ReadValue(F.when(is_read, parsed["value"]), F.when(~is_read, problem))
+
+    def _as_time(self, data_type: DataType) -> ReadValue:
         number = self.text.rlike(r"^-?\d+$")
         text = self.text
         if isinstance(data_type, DateType):
@@ -114,9 +148,12 @@ class TextValue:
         dated = F.when(text.rlike(r"^[+-]?\d{4,}-\d+-\d+"), text)
         of_text = self._checked(dated.try_cast(data_type), data_type)
         of_number = self._since_1970(data_type)
-        return F.when(number, of_number).otherwise(F.when(~number, of_text))
+        return ReadValue(
+            F.when(number, of_number.value).when(~number, of_text.value),
+            F.when(number, of_number.problem).when(~number, of_text.problem),
+        )
 
-    def _since_1970(self, data_type: DataType) -> Column:
+    def _since_1970(self, data_type: DataType) -> ReadValue:
         """The value as a number of units since 1970."""
         given: str = "days" if isinstance(data_type, DateType) else self.unit
         factors = F.create_map(
@@ -138,8 +175,8 @@ class TextValue:
             .otherwise(self._too_far(given))
         )
         is_fine = fits & ~F.coalesce(is_other, F.lit(False))
-        value = F.when(is_fine, micros.cast("bigint")).otherwise(self._refused(problem, "bigint"))
-        return _of_micros(value, data_type)
+        value = F.when(is_fine, _of_micros(micros.cast("bigint"), data_type))
+        return ReadValue(value, F.when(~is_fine, self._said(problem)))
 
     def _too_far(self, given: str) -> Column:
         others = [
@@ -154,7 +191,7 @@ class TextValue:
         number = F.when(~self.text.isin(*_INFINITY_IN_NANOS), self.text.try_cast("decimal(20,0)"))
         return F.floor(number * factor).cast("decimal(33,0)")
 
-    def _as_number(self, data_type: DataType) -> Column:
+    def _as_number(self, data_type: DataType) -> ReadValue:
         """A number, also of `decimal.handling.mode=precise`."""
         with_scale = F.when(
             self.text.startswith("{"), F.from_json(self.text, "scale INT, value STRING")
@@ -170,21 +207,24 @@ class TextValue:
             "send their schema (schemas.enable=true), or set decimal.handling.mode=string",
         )
 
-    def _unless_precise_decimal(self, value: Column, data_type: DataType) -> Column:
-        is_precise = self.semantic.eqNullSafe(F.lit(_DECIMAL))
+    def _unless_precise_decimal(self, read: ReadValue) -> ReadValue:
+        is_precise = self.semantic.eqNullSafe(F.lit(_DECIMAL)) & self.text.isNotNull()
         problem = F.lit(
             " is a decimal's bytes: give the column the type DECIMAL, or set "
             "decimal.handling.mode=string"
         )
-        return F.when(is_precise, self._refused(problem, data_type)).otherwise(value)
+        return ReadValue(
+            F.when(~is_precise, read.value),
+            F.when(is_precise, self._said(problem)).otherwise(read.problem),
+        )
 
-    def _checked(self, value: Column, data_type: DataType, hint: str = "") -> Column:
+    def _checked(self, value: Column, data_type: DataType, hint: str = "") -> ReadValue:
         problem = F.lit(f" is no {data_type.simpleString().upper()}{hint}")
         failed = self.text.isNotNull() & value.isNull()
-        return F.when(failed, self._refused(problem, data_type)).otherwise(value)
+        return ReadValue(value, F.when(failed, self._said(problem)))
 
-    def _refused(self, problem: Column, data_type: DataType | str) -> Column:
-        said = F.concat(
+    def _said(self, problem: Column) -> Column:
+        return F.concat(
             F.lit("the value "),
             F.substring(self.text, 1, 100),
             F.lit(f" of column {self.name}"),
@@ -193,7 +233,11 @@ class TextValue:
             self.place,
             F.lit(")."),
         )
-        return F.when(self.text.isNotNull(), F.raise_error(said)).cast(data_type)
+
+
+def or_error(value: Column, problem: Column) -> Column:
+    """Return a value; evaluating it is an error if there is a problem."""
+    return F.when(problem.isNull(), value).otherwise(F.raise_error(problem))
 
 
 def _factor(unit: str) -> Column:

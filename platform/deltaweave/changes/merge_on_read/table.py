@@ -3,8 +3,7 @@
 If changes arrive faster than a table can be rewritten, they are appended to a changeset, and
 readers see base and changeset together. From time to time, one commit merges the changeset into the
 base and records the number of the newest merged batch. A reader takes a version of the base and the
-batches after its number. So it sees each change once, whatever is merged, purged or killed
-meanwhile.
+batches after its number, so it sees each change once, whatever is merged, purged or killed.
 
 Merged batches are deleted only after a while, because readers may still use the version before.
 """
@@ -36,10 +35,11 @@ from deltaweave.changes.options import (
     properties_of_new,
     schema_of,
 )
+from deltaweave.changes.rescue import rescue, rescued_table
 from deltaweave.changes.side_table import encryption_of
 from deltaweave.changes.stored_events import completed
 from deltaweave.choices import check_choice
-from deltaweave.delta.jvm import column_named, letting_go, selected
+from deltaweave.delta.jvm import column_named, selected
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
@@ -86,6 +86,8 @@ class MergeOnReadTable:
         present_columns: str | None = None,
         column_list: Sequence[str] | None = None,
         except_column_list: Sequence[str] | None = None,
+        message_column: str | None = None,
+        rescued: str | bool = False,
         partition_by: Sequence[str] = (),
         late_by: timedelta = timedelta(days=7),
         keep_merged_for: timedelta = timedelta(hours=1),
@@ -105,7 +107,9 @@ class MergeOnReadTable:
             present_columns=present_columns,
             column_list=column_list,
             except_column_list=except_column_list,
+            message_column=message_column,
         )
+        self._rescued = rescued_table(self.base, rescued)
         self._partition_by = tuple(partition_by)
         self._late_by = late_by
         self._keep_merged_for = keep_merged_for
@@ -118,19 +122,20 @@ class MergeOnReadTable:
 
         Args:
             source: The events.
-            applied: Application id and version of the batch. A batch that was appended before is
-                not appended again.
+            applied: Application id and version of the batch, which is appended once.
 
         Returns:
             The batch's number, or None if it was appended before or is empty.
 
         Raises:
             StatementError: The events' columns do not fit.
-            SourceError: An event lacks its key or sequence.
+            SourceError: Events cannot be applied, and are not `rescued`.
         """
         shape = event_shape(self.base, source, self._options)
-        events = read_events(source, shape, table=self.changes.path_or_name)
+        rescues = self._rescued is not None
+        events = read_events(source, shape, table=self.changes.path_or_name, rescues=rescues)
         try:
+            rescue(events, self.base, self._rescued)
             if not events.count:
                 return None
             schema = schema_of(events, current_row_columns(events))
@@ -146,8 +151,7 @@ class MergeOnReadTable:
             Tombstones.of(self.base, self._keys).settle()  # before readers see the events
             return changeset.append(whole, applied, self.merged_batch())
         finally:
-            with letting_go("the events"):
-                events.rows.unpersist()
+            events.let_go()
 
     def ingest(
         self, stream: DataFrame, *, name: str, checkpoint: str, every: str | None = None
@@ -161,8 +165,7 @@ class MergeOnReadTable:
             stream: A streaming DataFrame, of Kafka, files or a Delta table.
             name: The stream's name, which no other running stream of this session has.
             checkpoint: The directory in which Spark keeps the stream's progress.
-            every: The interval of batches, e.g. `10 seconds`. By default, the stream reads what is
-                available now, and ends.
+            every: The interval of batches, e.g. `10 seconds`. By default it reads what is there.
 
         Returns:
             The query, which runs.
@@ -174,10 +177,8 @@ class MergeOnReadTable:
             self.append(batch, applied=(f"deltaweave/stream/{of_checkpoint}", number))
 
         writer = stream.writeStream.queryName(name).option("checkpointLocation", checkpoint)
-        trigger = (
-            writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)
-        )
-        return trigger.foreachBatch(append).start()
+        runs = writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)
+        return runs.foreachBatch(append).start()
 
     def read(
         self, method: ViewMethod | Literal["auto"] = "auto", *, where: str | Column | None = None

@@ -141,6 +141,8 @@ class MergeResult:
             was nothing to commit, and after Delta's own MERGE.
         files_redone: Touched files that were scanned and written again, because the merge was done
             again after it lost to another commit.
+        num_events_rescued: Events of the batch that `apply_changes` put into the table of those
+            that cannot be applied; 0 for a merge.
     """
 
     version: int | None
@@ -154,6 +156,7 @@ class MergeResult:
     num_source_rows_unaffected: int | None = None
     commit_attempts: int = 0
     files_redone: int = 0
+    num_events_rescued: int = 0
 
     def __str__(self) -> str:
         """What was done, on a few lines."""
@@ -173,6 +176,11 @@ class MergeResult:
                 f"{counts['numTargetFilesAfterSkipping']:,} after, "
                 f"{counts['numTargetFilesRemoved']:,} removed, "
                 f"{counts['numTargetFilesAdded']:,} added",
+                *(
+                    [f"rescued: {self.num_events_rescued:,} events that cannot be applied"]
+                    if self.num_events_rescued
+                    else []
+                ),
                 f"time: {counts['executionTimeMs'] + self.commit_time_ms:,} ms",
                 *(f"warning: {each}" for each in self.warnings),
             ]

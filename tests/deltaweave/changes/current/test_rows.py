@@ -214,8 +214,11 @@ def test_nulls_of_updates_can_be_ignored(apply: Callable[..., set[Row]]) -> None
 @pytest.mark.parametrize(
     ("event", "problem"),
     [
-        (Event(1, None, 10), "1 of 2 events have no sequence: k=1 at None"),
-        (Event(None, 7, 10), "1 of 2 events have a null in their key: k=None at 7"),
+        (Event(1, None, 10), "1 of 2 events cannot be applied: k=1 at None has no sequence"),
+        (
+            Event(None, 7, 10),
+            "1 of 2 events cannot be applied: k=None at 7 has a null in its key k",
+        ),
     ],
     ids=["sequence", "key"],
 )

@@ -1,0 +1,104 @@
+"""An asset check that no event was put aside because it could not be applied."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from typing import TYPE_CHECKING, Any
+
+from dagster import (
+    AssetCheckExecutionContext,
+    AssetCheckResult,
+    AssetChecksDefinition,
+    AssetCheckSeverity,
+    AssetKey,
+    AssetsDefinition,
+    asset_check,
+)
+
+from dagster_deltaweave.checks.check_definition import invalid_checks
+from dagster_deltaweave.checks.table_findings import sample_table
+from dagster_deltaweave.tables import (
+    ChangesDeclaration,
+    MergeOnReadDeclaration,
+    run_locator,
+    table_declaration,
+)
+from deltaweave.changes.rescue import rescued_table
+
+if TYPE_CHECKING:
+    from dagster_deltaweave.tables import TableLocator
+    from deltaweave import Table
+
+RESCUED = "no_rescued_events"
+
+
+def build_rescued_events_check(
+    asset: AssetsDefinition,
+    *,
+    sample: bool = True,
+    blocking: bool = False,
+    severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
+    io_manager_key: str = "io_manager",
+) -> AssetChecksDefinition:
+    """A check, `no_rescued_events`: the table of events that cannot be applied is empty.
+
+    It fails as long as the table has rows: correct the events, apply them again, and delete them
+    there.
+
+    >>> check = build_rescued_events_check(customers)
+    >>> of_stream = build_rescued_events_check(orders.changes)
+
+    Args:
+        asset: The asset of `@cdc_asset` with `rescued`, or the `changes` of `@merge_on_read_asset`.
+        sample: Whether `check/sample` shows reason and message of up to 10 events.
+        blocking: Whether a failure keeps downstream assets of the same run from running.
+        severity: The severity of a failure; a WARN blocks nothing.
+        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table.
+
+    Raises:
+        DagsterInvalidDefinitionError: The asset keeps no such events.
+    """
+    declaration = table_declaration(
+        asset.metadata_by_key[asset.key], asset=asset.key.to_user_string()
+    )
+    if not isinstance(
+        declaration, (ChangesDeclaration, MergeOnReadDeclaration)
+    ) or not declaration.arguments.get("rescued"):
+        raise invalid_checks(asset.key, "it puts no events aside: declare it with rescued=.")
+
+    @asset_check(
+        asset=asset.key,
+        name=RESCUED,
+        description="Every event could be applied; none waits to be corrected.",
+        blocking=blocking,
+        required_resource_keys={io_manager_key},
+    )
+    def no_rescued_events(context: AssetCheckExecutionContext) -> AssetCheckResult:
+        located = run_locator(context.op_execution_context.resources, io_manager_key)
+        kept = _kept_aside(located, asset.key, declaration)
+        count = kept.read().count() if kept.exists() else 0
+        metadata: dict[str, Any] = {"changes/rescued_events": count}
+        if count and sample:
+            rows = kept.read().orderBy("rescued_at")
+            metadata["check/sample"] = sample_table(rows, ["reason", "message"])
+        return AssetCheckResult(
+            passed=not count,
+            severity=severity,
+            description=f"{count:,} events wait in {kept.path_or_name} to be corrected.",
+            metadata=metadata,
+        )
+
+    return no_rescued_events
+
+
+def _kept_aside(
+    located: "TableLocator",
+    key: AssetKey,
+    declaration: ChangesDeclaration | MergeOnReadDeclaration,
+) -> "Table":
+    if isinstance(declaration, MergeOnReadDeclaration):
+        table = located.table(declaration.base, declaration.of_part("base"))
+    else:
+        table = located.table(key, declaration)
+    found = rescued_table(table, declaration.arguments["rescued"])
+    assert found is not None
+    return found

@@ -1,0 +1,161 @@
+"""Events that cannot be applied are put aside with their reason, and the others are applied."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import deltaweave
+from deltaweave import FROM_DEBEZIUM, MergeOnReadTable, Table, debezium_changes
+from deltaweave.errors import SourceError, StatementError
+
+SCHEMA = "id INT, at TIMESTAMP_NTZ, tags ARRAY<INT>, doc VARIANT, name STRING"
+TOPIC = "topic STRING, partition INT, offset BIGINT, key STRING, value STRING"
+INFINITY = 9223372036825200000
+
+
+def message(at: int, after: dict[str, Any] | None, **more: Any) -> str:
+    return json.dumps({"op": "c", "before": None, "after": after, "source": {"lsn": at}, **more})
+
+
+# Each message, and a part of what is wrong with it; None for those that are applied.
+MESSAGES: list[tuple[str | None, str | None]] = [
+    (message(1, {"id": 1, "at": 0, "name": "a"}), None),
+    (
+        message(2, {"id": 1, "at": INFINITY}),
+        "of column at is outside the years 1 to 9999 in micros",
+    ),
+    (message(3, {"id": 2, "tags": [1, "x"]}), "of column tags is no ARRAY<INT>"),
+    (message(4, {"id": 2, "doc": "{nope"}), "of column doc is no VARIANT"),
+    (message(5, {"id": "two"}), "the value two of column id is no INT"),
+    (message(6, {"id": None, "name": "b"}), "a null in its key id"),
+    (message(7, {"id": 2, "tags": [["__debezium_unavailable_value"]]}), "placeholder"),
+    (json.dumps({"op": "c", "after": {"id": 3}, "source": {"lsn": None}}), "no sequence"),
+    ("{not JSON", "is no JSON envelope"),
+    ('{"op": "c", "after": 7, "source": 8}', "is no JSON envelope"),
+    (message(9, None, op="d", before={"id": None}), "a null in its key id"),
+    (None, None),  # a tombstone
+    (message(10, {"id": 2, "tags": [7], "doc": "{}", "name": "c"}), None),
+    (message(11, {"id": 1, "name": "d"}, op="u"), None),  # leaves at as it is
+]
+AFTER = [(1, "1970-01-01 00:00:00", "d"), (2, None, "c")]
+WRONG = {offset: said for offset, (_, said) in enumerate(MESSAGES) if said is not None}
+
+
+def topic(spark: SparkSession, messages: list[tuple[str | None, str | None]]) -> DataFrame:
+    rows = [("t", 3, n, f'{{"id":{n}}}', text) for n, (text, _) in enumerate(messages)]
+    return spark.createDataFrame(rows, TOPIC)
+
+
+def changes(spark: SparkSession, messages: list[tuple[str | None, str | None]]) -> DataFrame:
+    return debezium_changes(
+        topic(spark, messages), schema=SCHEMA, connector="postgresql", rescues=True
+    )
+
+
+def apply(spark: SparkSession, path: str, rows: DataFrame, kind: Any, beside: Any) -> DataFrame:
+    deltaweave.apply_changes(
+        spark,
+        path,
+        rows,
+        keys=["id"],
+        rescued=beside,
+        stored_as_scd_type=kind,
+        **FROM_DEBEZIUM,
+    )
+    return Table(spark, path).read().where("true" if kind == 1 else "__END_AT IS NULL")
+
+
+def merged_on_read(
+    spark: SparkSession, path: str, rows: DataFrame, kind: Any, beside: Any
+) -> DataFrame:
+    table = MergeOnReadTable(spark, path, keys=["id"], rescued=beside, **FROM_DEBEZIUM)
+    table.append(rows)
+    table.rematerialize()
+    return table.read()
+
+
+@pytest.mark.parametrize(
+    ("way", "kind", "beside"),
+    [(apply, 1, True), (apply, 1, "named"), (apply, 2, True), (merged_on_read, None, True)],
+    ids=["current", "current_named", "histories", "merge_on_read"],
+)
+def test_messages_that_cannot_be_applied_are_kept_aside_once(
+    spark: SparkSession, tmp_path: Path, way: Callable[..., DataFrame], kind: Any, beside: Any
+) -> None:
+    if beside == "named":
+        beside = str(tmp_path / "quarantine of orders")
+    path = str(tmp_path / "orders")
+    for _ in range(2):  # as a run that is done again
+        after = way(spark, path, changes(spark, MESSAGES), kind, beside)
+        rows = after.select("id", F.col("at").cast("string"), "name").collect()
+        assert sorted(map(tuple, rows)) == AFTER
+        kept = Table(spark, f"{path}_rescued" if beside is True else beside).read()
+        found = {row.message: (row.reason, row.event) for row in kept.collect()}
+        assert len(found) == kept.count() == len(WRONG)
+        for offset, said in WRONG.items():
+            reason, event = found[f'topic t, partition 3, offset {offset}, key {{"id":{offset}}}']
+            assert said in reason
+            assert event == MESSAGES[offset][0]
+
+
+def test_any_source_may_have_events_that_are_kept_aside(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    rows = [
+        (1, 1, "a", b"\x00"),
+        (None, 2, "b", b"\x01"),  # no key
+        (2, None, "c", None),  # no sequence
+        (2, None, "c", None),  # the same event again
+    ]
+    source = spark.createDataFrame(rows, "k INT, at INT, `na me` STRING, raw BINARY")
+    result = deltaweave.apply_changes(
+        spark, path, source, keys=["k"], sequence_by="at", rescued=True
+    )
+    assert result.num_events_rescued == 3
+    assert "rescued: 3 events that cannot be applied" in str(result)
+    assert [row.k for row in Table(spark, path).read().collect()] == [1]
+    kept = Table(spark, f"{path}_rescued").read().collect()
+    assert sorted((row.reason, row.message, json.loads(row.event)["na me"]) for row in kept) == [
+        ("a null in its key k", None, "b"),
+        ("no sequence", None, "c"),
+    ]
+    assert {json.loads(row.event)["k"] for row in kept} == {None, 2}
+
+
+def test_events_are_not_put_aside_into_the_table_itself(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    with pytest.raises(StatementError, match="rescued is the table itself"):
+        apply(spark, path, changes(spark, MESSAGES), 1, f"{path}/")
+    assert not Table(spark, path).exists()
+
+
+def test_a_batch_of_which_nothing_can_be_applied_changes_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    only_wrong = [MESSAGES[offset] for offset in WRONG]
+    assert apply(spark, path, changes(spark, only_wrong), 1, True).count() == 0
+    table = MergeOnReadTable(spark, str(tmp_path / "m"), keys=["id"], rescued=True, **FROM_DEBEZIUM)
+    assert table.append(changes(spark, only_wrong)) is None
+
+
+def test_messages_that_cannot_be_read_stop_the_batch_that_rescues_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    for offset, said in WRONG.items():
+        rows = changes(spark, [MESSAGES[offset]])
+        place = r'\(topic t, partition 3, offset 0, key \{"id":0\}\)'
+        with pytest.raises(SourceError, match=rf"1 of 1 events .+{place} has .*{said}"):
+            apply(spark, path, rows, 1, False)
+    assert not Table(spark, path).exists()

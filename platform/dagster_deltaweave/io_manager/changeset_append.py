@@ -71,20 +71,25 @@ def ingest(
         merge_on_read_locations(tables, declaration),
     )
     before = table.newest_batch()
+
+    def aside() -> dict[str, Any]:
+        return rescued_metadata(context, table.base, declaration.arguments.get("rescued", False))
+
     run = StreamRun.of(context.step_context.dagster_run.tags)
     if events.isStreaming:
         name = declaration.changes.to_user_string()
         query = table.ingest(events, name=name, checkpoint=at.checkpoint, every=run.every)
-        told = before
+        # Not only what this run appends: one that was killed appended without telling.
+        told = _materialized_batch(context, declaration.changes)
 
         def observe(progress: dict[str, int | float | None], is_last: bool) -> None:
             nonlocal told
-            metadata = {**number_metadata(progress), **pending_metadata(context, at)}
+            metadata = {**number_metadata(progress), **pending_metadata(context, at), **aside()}
             said = f"The stream {name}"
             context.log_event(AssetObservation(declaration.changes, said, metadata))
             newest = table.newest_batch()
             # What the run's end materializes is not materialized here.
-            if not is_last and newest > told:
+            if not is_last and newest != told:
                 told = newest
                 _materialize(context, [declaration.changes, declaration.view], newest, metadata)
 
@@ -99,15 +104,23 @@ def ingest(
         newest = table.newest_batch()
         record_data_version(context, newest)
         pending = observe_pending(context, declaration, at)
-        if run.every is not None and newest > before:
+        if run.every is not None:
             _materialize(context, [declaration.view], newest, pending)
         return {
             **_appended(context, at, before),
-            **rescued_metadata(context, table.base, declaration.arguments.get("rescued", False)),
+            **aside(),
             **pending,
         }
 
     return record
+
+
+def _materialized_batch(context: OutputContext, key: AssetKey) -> int | None:
+    """The newest batch that the asset was materialized with."""
+    event = context.step_context.instance.get_latest_materialization_event(key)
+    made = event.asset_materialization if event else None
+    batch = ((made.tags if made else None) or {}).get(DATA_VERSION_TAG, "")
+    return int(batch) if batch.isdecimal() else None
 
 
 def _materialize(

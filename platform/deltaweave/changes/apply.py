@@ -166,7 +166,7 @@ def apply_changes(
         properties = properties_of_new(shape, schema)
         table.create_if_missing(schema, properties=properties, for_a_write=True)
         check_columns(table, schema)
-        rescue(events, table, beside)
+        rescue(events, table, beside, (table, idempotency))
         whole = _completed(table, events, keeps_histories)
         if keeps_histories:
             remembered = Remembered.of(table, late_by)

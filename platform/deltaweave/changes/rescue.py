@@ -11,7 +11,8 @@ from deltaweave import clauses
 from deltaweave.changes.events import Events
 from deltaweave.changes.side_table import encryption_of
 from deltaweave.changes.unusable_events import WRONG
-from deltaweave.errors import StatementError
+from deltaweave.delta.jvm import translated
+from deltaweave.errors import SourceError, StatementError
 from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
 
@@ -42,7 +43,9 @@ def rescued_table(table: Table, rescued: str | bool) -> Table | None:
     return table.named_with("_rescued") if rescued else None
 
 
-def rescue(events: Events, table: Table, into: Table | None) -> None:
+def rescue(
+    events: Events, table: Table, into: Table | None, applied: tuple[Table, tuple[str, int] | None]
+) -> None:
     """Put the unusable events of a batch into their table, which is created if it is missing.
 
     An event that is there already is not put there again, so a batch may be repeated.
@@ -51,21 +54,33 @@ def rescue(events: Events, table: Table, into: Table | None) -> None:
         events: The batch.
         table: The table to which its other events are applied.
         into: The table of unusable events, or None if there is none.
+        applied: The table that holds the batch's idempotency pair once it is applied, and the pair:
+            then its events were put aside, and may have been corrected since.
 
     Raises:
         StatementError: The table is encrypted, and the other one is not.
         DeltaweaveError: Nothing was put there.
     """
+    holder, pair = applied
+    if pair is not None and holder.exists():
+        before = holder.last_applied(pair[0])
+        if before is not None and before >= pair[1]:
+            return
     if into is not None and events.unusable is not None:
         _put(events.unusable, into, encryption_of(table, into))
 
 
 def num_rescued(table: Table, rescued: str | bool) -> int | None:
-    """Return how many unusable events of a table wait in theirs; None if it has no such table."""
+    """Return how many unusable events of a table wait in theirs; None if it has no such table.
+
+    Raises:
+        SourceError: They cannot be read.
+    """
     kept = rescued_table(table, rescued)
     if kept is None:
         return None
-    return kept.read().count() if kept.exists() else 0
+    with translated(kept.path_or_name, operation="counting events", otherwise=SourceError):
+        return kept.read().count() if kept.exists() else 0
 
 
 @again_after_a_conflict

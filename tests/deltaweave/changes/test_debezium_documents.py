@@ -7,6 +7,7 @@ documentation ("Debezium connector for MongoDB", data change events), with the J
 
 from __future__ import annotations
 
+import base64
 import json
 from datetime import datetime, timezone
 from decimal import Decimal
@@ -118,6 +119,16 @@ def test_values_are_the_same_in_every_mode(spark: SparkSession) -> None:
         topic(spark, (None, envelope("c", 0, after=doubles))), "_id INT, x DOUBLE, y DOUBLE"
     ).collect()
     assert (str(row.x), row.y) == ("nan", float("-inf"))
+
+
+def test_a_long_value_takes_no_stack(spark: SparkSession) -> None:
+    data = b"\xfb\xff" * 100_000
+    of_binary = {"base64": base64.b64encode(data).decode(), "subType": "00"}
+    document = json.dumps({"_id": 1, "b": {"$binary": of_binary}, "s": {"$symbol": '\\"' * 50_000}})
+    [row] = read(
+        topic(spark, (None, envelope("c", 0, after=document))), "_id INT, b BINARY, s STRING"
+    ).collect()
+    assert (bytes(row.b), row.s) == (data, '\\"' * 50_000)
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,10 @@ REFUSED: list[tuple[str, Any, str | None, str, str]] = [
     ("TIMESTAMP", "10:34:56.789012Z", f"{DEBEZIUM}ZonedTime", "micros", "is no TIMESTAMP"),
     ("TIMESTAMP", "10:34:56", None, "micros", "is no TIMESTAMP"),
     ("DECIMAL(9,2)", precise(150), None, "micros", r"decimal\.handling\.mode=string"),
+    # More than 38 digits, with 16, 17 and 26 bytes.
+    ("DECIMAL(38,2)", precise(10**38), f"{CONNECT}Decimal", "micros", "is no DECIMAL"),
+    ("DOUBLE", precise(-(2**127) - 1), f"{CONNECT}Decimal", "micros", "is no DOUBLE"),
+    ("DOUBLE", precise(2**200), f"{CONNECT}Decimal", "micros", "is no DOUBLE"),
     ("STRING", precise(150), f"{CONNECT}Decimal", "micros", "the type DECIMAL"),
     ("BIGINT", precise(150), f"{CONNECT}Decimal", "micros", "the type DECIMAL"),
     ("DECIMAL(3,2)", "1234.5", None, "micros", "is no DECIMAL"),

@@ -43,6 +43,8 @@ MESSAGES: list[tuple[str | None, str | None]] = [
     (None, None),  # a tombstone
     (message(10, {"id": 2, "tags": [7], "doc": "{}", "name": "c"}), None),
     (message(11, {"id": 1, "name": "d"}, op="u"), None),  # leaves at as it is
+    (message(8, {"id": 4, "name": "gone"}), None),
+    (message(12, None, op="d", before={"id": 4, "at": INFINITY}), None),  # its key is enough
 ]
 AFTER = [(1, "1970-01-01 00:00:00", "d"), (2, None, "c")]
 WRONG = {offset: said for offset, (_, said) in enumerate(MESSAGES) if said is not None}
@@ -128,6 +130,61 @@ def test_any_source_may_have_events_that_are_kept_aside(
         ("no sequence", None, "c"),
     ]
     assert {json.loads(row.event)["k"] for row in kept} == {None, 2}
+
+
+def test_what_is_wrong_with_a_message_is_overlooked_by_no_other_way_to_apply_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = changes(spark, MESSAGES)
+    assert rows.where("_cdc_op <> 't'").count() == len(MESSAGES) - 1  # all but the tombstone
+    with pytest.raises(SourceError, match=r"events cannot be applied: id=1 at \S+ has no sequence"):
+        deltaweave.apply_changes(
+            spark,
+            str(tmp_path / "t"),
+            changes(spark, MESSAGES[:2]).drop("_cdc_message"),
+            keys=["id"],
+            sequence_by="_cdc_position",
+            present_columns="_cdc_present",
+            column_list=["id", "at", "name"],
+        )
+
+
+def test_events_that_were_corrected_are_not_put_aside_again_by_a_batch_that_was_applied(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = spark.createDataFrame([(1, 1), (None, 2)], "k INT, at INT")
+    path = str(tmp_path / "t")
+    aside = Table(spark, f"{path}_rescued")
+    for waiting in (1, 0):
+        deltaweave.apply_changes(
+            spark,
+            path,
+            source,
+            keys=["k"],
+            sequence_by="at",
+            rescued=True,
+            idempotency=("batches", 1),
+        )
+        assert aside.read().count() == waiting
+        spark.sql(f"DELETE FROM delta.`{aside.path_or_name}`")
+
+
+def test_a_decoded_message_that_is_put_aside_has_its_nulls(spark: SparkSession) -> None:
+    row = "STRUCT<id: INT, at: BIGINT, name: STRING>"
+    frame = spark.createDataFrame(
+        [((None, (1, INFINITY, None), "c", (1,)),)],
+        f"value STRUCT<before: {row}, after: {row}, op: STRING, source: STRUCT<lsn: BIGINT>>",
+    )
+    rows = debezium_changes(
+        frame,
+        schema="id INT, at TIMESTAMP, name STRING",
+        connector="postgresql",
+        offset=None,
+        rescues=True,
+    )
+    [found] = rows.select("_cdc_message.*").collect()
+    assert "of column at" in found.problem
+    assert json.loads(found.event)["after"] == {"id": 1, "at": INFINITY, "name": None}
 
 
 def test_events_are_not_put_aside_into_the_table_itself(

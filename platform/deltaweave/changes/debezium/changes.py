@@ -33,6 +33,7 @@ from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 
 _OP, _POSITION, _MESSAGE = "_cdc_op", "_cdc_position", "_cdc_message"
+_UNREAD = "unread"
 
 FROM_DEBEZIUM: Mapping[str, Any] = MappingProxyType(
     {
@@ -85,8 +86,8 @@ def debezium_changes(
         unavailable: The connector's `unavailable.value.placeholder`. It is recognized in every form
             that Debezium gives it; in another form, the message is an error that says where it is.
         rescues: Whether a message that cannot be read is a row that says so, for the `rescued` of
-            `apply_changes`: values that cannot be read are null in it. By default it is an error
-            when the rows are evaluated.
+            `apply_changes`: its position is null, and so are values that cannot be read. By default
+            it is an error when the rows are evaluated.
         epoch: The number of the log, or a condition of the envelopes' columns that gives it. A log
             whose positions begin anew gets a greater one, and its changes come after all of the log
             before: after a failover, a promotion, RESET MASTER, a move to another cluster, or with
@@ -127,7 +128,13 @@ def debezium_changes(
     )
     is_whole = (F.col(OPERATION) == "d") | (F.size(present) == len(wanted))
     is_change = F.col(OPERATION).isin("c", "u", "r", "d", "t") | rows.unread.isNotNull()
-    kind = F.col(OPERATION) if rescues else or_error(F.col(OPERATION), rows.unread)
+    problem = rows.problem if rescues else F.lit(None).cast("string")
+    if rescues:
+        # Without a position, nothing that overlooks the problem takes the row for a change.
+        place = F.when(problem.isNull(), place)
+        kind = F.when(rows.unread.isNull(), F.col(OPERATION)).otherwise(F.lit(_UNREAD))
+    else:
+        kind = or_error(F.col(OPERATION), rows.unread)
     return rows.frame.where(is_change).select(
         *[
             (read.value if rescues else or_error(read.value, read.problem)).alias(name)
@@ -136,15 +143,15 @@ def debezium_changes(
         kind.alias(_OP),
         place.alias(_POSITION),
         F.when(~is_whole & (F.col(OPERATION) != "t"), present).alias(PRESENT),
-        _message(messages, rows.problem if rescues else None).alias(_MESSAGE),
+        _message(messages, problem).alias(_MESSAGE),
     )
 
 
-def _message(messages: Messages, problem: Column | None) -> Column:
+def _message(messages: Messages, problem: Column) -> Column:
     """Where a message is, what is wrong with it, and its text."""
     return F.struct(
         messages.place.alias("place"),
-        (F.lit(None).cast("string") if problem is None else problem).alias("problem"),
+        problem.alias("problem"),
         messages.text.alias("event"),
     )
 

@@ -43,7 +43,8 @@ _PARTS = (
     "field: string>>>"
 )
 
-_TEXT = r'("(?:[^"\\]|\\.)*")'
+# Possessive, because Java's other loops over groups need a frame of the stack for each character.
+_TEXT = r'("[^"\\]*+(?:\\.[^"\\]*+)*+")'
 # Values of extended JSON, whose first group is the plain value. In a text of JSON, a quote has a
 # backslash before it, so that none of them is found in one.
 _EXTENDED = (

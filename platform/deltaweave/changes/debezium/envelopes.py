@@ -72,6 +72,8 @@ class ChangedRows:
     def problem(self) -> Column:
         """What is wrong with a message (string); null if nothing is."""
         of_columns = F.concat_ws(" ", *[read.problem for read in self.columns.values()])
+        # Of the row that a delete has, only the key counts, which is null if it cannot be read.
+        of_columns = F.when(F.col(OPERATION) != "d", of_columns)
         return F.coalesce(self.unread, F.nullif(of_columns, F.lit("")))
 
 

@@ -47,7 +47,8 @@ class Messages:
     def text(self) -> Column:
         """The envelope as text."""
         is_struct = isinstance(self.frame.schema[self.value].dataType, StructType)
-        return F.to_json(self.value) if is_struct else column(self.value).cast("string")
+        whole = F.to_json(self.value, {"ignoreNullFields": "false"})
+        return whole if is_struct else column(self.value).cast("string")
 
     @property
     def _has_key(self) -> bool:

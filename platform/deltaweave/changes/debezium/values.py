@@ -60,6 +60,7 @@ _MICROS_IN_A = {
 }
 _INFINITY_IN_NANOS = ("9223372036854775807", "-9223372036854775808")
 _MICROS_IN_A_DAY = 86_400_000_000
+_38_DIGITS = f"{10**38 - 1:033X}"
 _YEARS_1_TO_9999 = ("-62135596800000000", "253402300799999999")
 # From 4713 BC, PostgreSQL's first day, to the year 294246, Spark's last whole one.
 _POSSIBLE_YEARS = ("-210866803200000000", "9223371244799999999")
@@ -199,9 +200,10 @@ class TextValue:
         is_precise = self.semantic.eqNullSafe(F.lit(_DECIMAL))
         unscaled = _whole_number(F.when(is_precise, self.text).otherwise(with_scale["value"]))
         scale = F.when(is_precise, self.scale).otherwise(with_scale["scale"])
-        text = F.when(is_precise | with_scale.isNotNull(), F.concat(unscaled, F.lit("E"), -scale))
+        of_bytes = F.concat(unscaled, F.lit("E"), -scale)
+        text = F.when(is_precise | with_scale.isNotNull(), of_bytes).otherwise(self.text)
         return self._checked(
-            F.coalesce(text, self.text).try_cast(data_type),
+            text.try_cast(data_type),
             data_type,
             "; if the connector sends decimals as bytes (decimal.handling.mode=precise), let it "
             "send their schema (schemas.enable=true), or set decimal.handling.mode=string",
@@ -264,12 +266,15 @@ def _of_micros(micros: Column, data_type: DataType) -> Column:
 def _whole_number(base64: Column) -> Column:
     """The digits of a number, from its two's complement, in base64.
 
-    Numbers of up to 16 bytes, which all decimals of 38 digits are.
+    Null for numbers of more than 38 digits, which no decimal of Spark holds.
     """
     digits = F.hex(F.unbase64(base64))
     is_negative = F.substring(digits, 1, 1) >= "8"
     inverted = F.translate(digits, "0123456789ABCDEF", "FEDCBA9876543210")
-    padded = F.lpad(F.when(is_negative, inverted).otherwise(digits), 33, "0")
+    of_one_sign = F.when(is_negative, inverted).otherwise(digits)
+    padded = F.when(F.length(of_one_sign) <= 32, F.lpad(of_one_sign, 33, "0"))
+    fits = F.when(is_negative, padded < _38_DIGITS).otherwise(padded <= _38_DIGITS)
+    padded = F.when(fits, padded)
     # -1 is all ones, so that a negative number is one less than its inverted digits say.
     magnitude = F.when(is_negative, 1).otherwise(0).cast("decimal(38,0)")
     for at in (1, 12, 23):

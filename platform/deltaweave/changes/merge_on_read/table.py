@@ -135,7 +135,7 @@ class MergeOnReadTable:
         rescues = self._rescued is not None
         events = read_events(source, shape, table=self.changes.path_or_name, rescues=rescues)
         try:
-            rescue(events, self.base, self._rescued)
+            rescue(events, self.base, self._rescued, (self.changes, applied))
             if not events.count:
                 return None
             schema = schema_of(events, current_row_columns(events))

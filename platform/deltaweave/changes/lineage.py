@@ -153,7 +153,9 @@ def version_before(newest: TableSnapshot, commit: Commit) -> int | None:
         return int(version)
     history = newest.spark.sql(f"DESCRIBE HISTORY delta.{quoted(newest.data_path)}")
     until = F.lit(timestamp).cast("timestamp")
-    found = history.where(F.col("timestamp") <= until).agg(F.max("version")).first()
+    # The text of the time may be of another zone: it never says that a RESTORE follows itself.
+    earlier = history.where((F.col("timestamp") <= until) & (F.col("version") < commit.version))
+    found = earlier.agg(F.max("version")).first()
     return None if found is None else found[0]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -88,16 +88,32 @@ def schema_of(events: Events, further: Sequence[StructField]) -> StructType:
 
 
 def check_columns(table: Table, schema: StructType) -> None:
-    """Raise a StatementError that names the columns that the table lacks."""
-    has = {field.name.lower() for field in table.snapshot().schema}
-    missing = [field for field in schema if field.name.lower() not in has]
+    """Raise a StatementError that names the columns, or fields of them, that the table lacks."""
+    missing = dict(_missing(schema, table.snapshot().schema))
     if missing:
-        added = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in missing)
+        added = ", ".join(f"{name} {of.simpleString()}" for name, of in missing.items())
         raise wrong(
             table,
-            f"the table has no column {', '.join(field.name for field in missing)}.",
+            f"the table has no column {', '.join(missing)}.",
             f"Add them, ALTER TABLE … ADD COLUMNS ({added}), or leave columns of the events out.",
         )
+
+
+def _missing(of: DataType, held: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
+    """The fields of a type, at every depth, that a table's type lacks."""
+    if isinstance(of, StructType) and isinstance(held, StructType):
+        has = {field.name.lower(): field.dataType for field in held}
+        for field in of:
+            name = f"{path}{field.name}"
+            if field.name.lower() not in has:
+                yield name, field.dataType
+            else:
+                yield from _missing(field.dataType, has[field.name.lower()], f"{name}.")
+    elif isinstance(of, ArrayType) and isinstance(held, ArrayType):
+        yield from _missing(of.elementType, held.elementType, f"{path}element.")
+    elif isinstance(of, MapType) and isinstance(held, MapType):
+        yield from _missing(of.keyType, held.keyType, f"{path}key.")
+        yield from _missing(of.valueType, held.valueType, f"{path}value.")
 
 
 def _expression(given: str | Column) -> Column:

@@ -20,7 +20,9 @@ from pyspark.sql.types import (
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
+from deltaweave.errors import StatementError
 
+COLUMNS = ["k", "s", "m"]
 ARGUMENTS: dict[str, Any] = {
     "keys": ["k"],
     "sequence_by": "at",
@@ -158,3 +160,37 @@ def test_a_table_of_which_the_user_requires_nested_values(
         (1, 30, 30),
         (3, 30, 30),
     }
+
+
+@pytest.mark.parametrize("kind", [1, 2, "merge on read"])
+def test_a_field_that_the_table_lacks_is_an_error_at_every_depth(
+    spark: SparkSession, tmp_path: Path, kind: Any
+) -> None:
+    path = str(tmp_path / "t")
+    table = MergeOnReadTable(spark, path, keys=["k"], sequence_by="at", column_list=COLUMNS)
+
+    def apply(field: str) -> None:
+        rows = spark.sql(
+            f"SELECT 1 AS k, 1 AS at, named_struct('a', 1, 'of', array({field})) AS s, "
+            f"map('x', {field}) AS m"
+        )
+        if kind == "merge on read":
+            table.append(rows)
+        else:
+            deltaweave.apply_changes(
+                spark,
+                path,
+                rows,
+                keys=["k"],
+                sequence_by="at",
+                column_list=COLUMNS,
+                stored_as_scd_type=kind,
+            )
+
+    apply("named_struct('b', 1)")
+    version = Table(spark, path).version()
+    for more in ("named_struct('b', 1, 'c', 2)", "named_struct('c', 2)"):
+        with pytest.raises(StatementError, match=r"no column s\.of\.element\.c, m\.value\.c\."):
+            apply(more)
+    assert Table(spark, path).version() == version
+    apply("named_struct('B', 1)")  # in another case, it is the same

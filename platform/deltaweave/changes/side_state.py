@@ -36,6 +36,9 @@ LOOKED_AT = "deltaweave/looked_at"
 SETTLED = "deltaweave/settled"
 """The application id whose version is that of a side table before it was written anew."""
 
+TAKEN_OVER = "deltaweave/taken_over"
+"""The application id in a side table that holds what the source of a clone remembered."""
+
 _NOTED_EVERY = 32  # versions of the table that one look reads again at most
 _KEPT_LOOKS = 1_000
 
@@ -65,11 +68,13 @@ class Settled:
         rows: The rows.
         read: The version of the side table from which they were read.
         changes: Whether they are others than those of that version.
+        takes_over: Whether some of them are what the source of a clone remembered.
     """
 
     rows: DataFrame
     read: int
     changes: bool
+    takes_over: bool
 
 
 def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
@@ -96,6 +101,8 @@ def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
     looked_at = {LOOKED_AT: newest.version}
     if found is not None and found.changes:
         pairs = {**looked_at, SETTLED: found.read}
+        if found.takes_over:
+            pairs[TAKEN_OVER] = 1
         kept_in.write(found.rows, "overwrite", applied=pairs, computed_from=found.read)
         logger.info("%s holds what counts for version %d of %s", kept_in, newest.version, table)
     elif found is not None or newest.version - since >= _NOTED_EVERY:
@@ -130,11 +137,13 @@ def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settl
         if back:
             rows = rows.unionByName(_only(before.read_whole(), back), allowMissingColumns=True)
             changes = True
+    takes_over = False
     if lineage.cloned is not None and noted_by_clone(lineage.cloned) not in seen:
         of_source = _of_clone(newest, lineage.cloned, directory)
         if of_source is not None:
-            rows, changes = rows.unionByName(of_source, allowMissingColumns=True), True
-    return Settled(rows, side.version, changes)
+            takes_over = changes = True
+            rows = rows.unionByName(of_source, allowMissingColumns=True)
+    return Settled(rows, side.version, changes, takes_over)
 
 
 def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: str) -> None:
@@ -147,7 +156,7 @@ def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: s
         rows = _of_clone(newest, first, directory)
         if rows is not None:
             create_side_table(kept_in, table, rows.schema)
-            applied = {LOOKED_AT: newest.version}
+            applied = {LOOKED_AT: newest.version, TAKEN_OVER: 1}
             # Another run may do the same: then this one conflicts, and is repeated.
             kept_in.write(rows, "append", applied=applied, computed_from=0)
             return

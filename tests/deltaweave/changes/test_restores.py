@@ -275,3 +275,26 @@ def rows_of(table: MergeOnReadTable) -> set[Row]:
     found = [tuple(row) for row in table.read().collect()]
     assert len(found) == len(set(found))
     return set(found)
+
+
+def test_a_clone_knows_the_event_that_emptied_its_source(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def apply(name: str, *events: tuple[int | None, int, str]) -> set[int]:
+        path = str(tmp_path / name)
+        deltaweave.apply_changes(
+            spark,
+            path,
+            spark.createDataFrame(list(events), "k INT, at INT, op STRING"),
+            keys=["k"],
+            sequence_by="at",
+            apply_as_truncates="op = 't'",
+            except_column_list=["at", "op"],
+        )
+        return {row.k for row in Table(spark, path).read().collect()}
+
+    assert apply("source", (1, 1, "u"), (None, 100, "t")) == set()
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}/clone` SHALLOW CLONE delta.`{tmp_path}/source`")
+    # The first is from before the source was emptied.
+    assert apply("clone", (1, 50, "u"), (2, 150, "u")) == {2}
+    assert apply("clone", (3, 60, "u")) == {2}

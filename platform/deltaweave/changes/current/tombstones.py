@@ -34,7 +34,7 @@ from deltaweave.changes.events import (
     Events,
     last_at,
 )
-from deltaweave.changes.side_state import noted_at, noted_now, settle, settled
+from deltaweave.changes.side_state import TAKEN_OVER, noted_at, noted_now, settle, settled
 from deltaweave.changes.side_table import (
     NOTED,
     TOMBSTONES,
@@ -167,7 +167,8 @@ class Tombstones:
             kept = self.kept_in.snapshot(version)
             found = None if table is None else settled(kept, table, TOMBSTONES)
             rows = kept.read_whole() if found is None else found.rows
-            if kept.last_applied(EMPTIED):
+            takes_over = kept.last_applied(TAKEN_OVER) or (found is not None and found.takes_over)
+            if takes_over or kept.last_applied(EMPTIED):
                 emptied = self._last_emptied(rows, events)
                 known += [] if emptied is None else [last_at(emptied)]
             changes = changes.join(self._of_keys(rows, events), list(self.keys), "left")

@@ -32,6 +32,7 @@ from deltaweave.changes.stored_events import completed
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.choices import choice_problem
 from deltaweave.engine.report import MergeResult
+from deltaweave.errors import StatementError
 from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
 
@@ -155,12 +156,7 @@ def apply_changes(
     events = read_events(rows, shape, table=target, rescues=beside is not None)
     try:
         if keeps_histories and events.truncated is not None:
-            raise wrong(
-                table,
-                "an event empties the table, and a table of histories is not emptied.",
-                "Leave it out (rows of debezium_changes: .where(\"_cdc_op <> 't'\")), and give "
-                "each key of the table a delete with its sequence: docs/changes.md shows how.",
-            )
+            raise _not_emptied(table)
         columns_beside = history_columns if keeps_histories else current_row_columns
         schema = schema_of(events, columns_beside(events))
         properties = properties_of_new(shape, schema)
@@ -176,6 +172,15 @@ def apply_changes(
         return replace(result, num_events_rescued=events.num_unusable)
     finally:
         events.let_go()
+
+
+def _not_emptied(table: Table) -> StatementError:
+    return wrong(
+        table,
+        "an event empties the table, and a table of histories is not emptied.",
+        "Leave it out (rows of debezium_changes: .where(\"_cdc_op <> 't'\")), and give each key of "
+        "the table a delete with its sequence: docs/changes.md shows how.",
+    )
 
 
 def _completed(table: Table, events: Events, keeps_histories: bool) -> Events:

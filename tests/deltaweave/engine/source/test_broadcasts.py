@@ -18,6 +18,12 @@ SETTING = "spark.databricks.delta.merge.materializeSource"
 ROWS, TEXT = 2_000, 1_000  # 2 MB decoded, which a thousandth of it stores
 
 
+@pytest.fixture
+def spark(spark: SparkSession) -> SparkSession:
+    """A session of their own, because tests change settings."""
+    return spark.newSession()
+
+
 # The ways in which a source is measured: when it is materialized, with its keys, by a job.
 @pytest.mark.parametrize(
     ("materialize", "on"),

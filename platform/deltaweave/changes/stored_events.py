@@ -119,8 +119,8 @@ def _key(key: str, held: list[StructField], table: TableColumns) -> Column:
             f"the stored events lack the key {key} by its name in the table's files "
             f"({', '.join(table.names(key))}): they are those of a table that was there before.",
             operation="reading stored events",
-            state="The events are as they were.",
-            hint="Delete the directory of the changes, and append again what is not in the table.",
+            state="Nothing was written, and the events are as they were.",
+            hint="Append them again to a new changeset (changes=), or restore the table.",
         )
     wanted = table.fields[key.lower()].dataType
     values = [converted(column(field.name), field.dataType, wanted) for field in held]

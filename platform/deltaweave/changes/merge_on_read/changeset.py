@@ -132,11 +132,9 @@ class Changeset:
                 because the base treats batches with lower numbers as merged.
 
         Raises:
-            SourceError: The changeset has the events of another base.
             DeltaweaveError: Nothing was appended.
         """
         self.create_if_missing(events)
-        self.events()  # refused where what is there is of another base
         stored = fitted(to_stored(events.rows, self.shape), self.table)
         read = self.table.snapshot()
         if applied is not None:

@@ -27,7 +27,6 @@ from deltaweave.changes.events import (
     EventShape,
 )
 from deltaweave.changes.table_columns import TableColumns, defaults
-from deltaweave.errors import SourceError
 from deltaweave.identifiers import column
 
 
@@ -75,9 +74,6 @@ def to_events(kept: DataFrame, shape: EventShape) -> DataFrame:
 
     Columns that the stored events lack are null, and are not set by events that may leave columns
     out.
-
-    Raises:
-        SourceError: They lack a key, because they are those of another table.
     """
     table = shape.table
     if table is None:
@@ -113,18 +109,9 @@ def _sequence(rows: DataFrame, table: TableColumns) -> Column:
 
 def _key(key: str, held: list[StructField], table: TableColumns) -> Column:
     """A key column, by the names that tables beside have for it."""
-    if not held:
-        # Taken for null, they would all be left out.
-        raise SourceError(
-            f"the stored events lack the key {key} by its name in the table's files "
-            f"({', '.join(table.names(key))}): they are those of a table that was there before.",
-            operation="reading stored events",
-            state="Nothing was written, and the events are as they were.",
-            hint="Append them again to a new changeset (changes=), or restore the table.",
-        )
     wanted = table.fields[key.lower()].dataType
     values = [converted(column(field.name), field.dataType, wanted) for field in held]
-    return F.coalesce(*values)
+    return F.coalesce(*values) if len(values) > 1 else (values or [F.lit(None).cast(wanted)])[0]
 
 
 def _values(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:

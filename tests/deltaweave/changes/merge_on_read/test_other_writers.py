@@ -451,18 +451,3 @@ def test_events_that_do_not_tell_whether_they_insert_are_read_beside_those_that_
     expected = {(1, 11, None), (2, 21, None), (3, 30, None), (4, 41, None)}
     methods = ("auto", "left_join_inserts", "left_join_anti_join")
     assert seen(telling, methods) == seen(silent, methods) == [expected] * 3
-
-
-def test_batches_of_a_base_that_was_made_anew_with_other_names_in_files_are_an_error(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    table = MergeOnReadTable(spark, str(tmp_path / "t"), keys=["order id"], sequence_by="at")
-
-    def append(key: int) -> None:
-        table.append(spark.sql(f"SELECT {key} AS `order id`, 1 AS at, 2 AS v"))
-
-    append(1)
-    shutil.rmtree(tmp_path / "t")
-    append(2)  # the names in files are made anew, because of the blank
-    with pytest.raises(SourceError, match=r"lack the key order id .+ of a table that was there"):
-        table.read()

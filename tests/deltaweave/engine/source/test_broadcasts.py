@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ from deltaweave.engine.source import PreparedSource
 from tests.builders import write_table
 
 SETTING = "spark.databricks.delta.merge.materializeSource"
+ON_DRIVER = "spark.deltaweave.merge.onDriver"
 ROWS, TEXT = 2_000, 1_000  # 2 MB decoded, which a thousandth of it stores
 
 
-@pytest.fixture
-def spark(spark: SparkSession) -> SparkSession:
-    """A session of their own, because tests change settings."""
-    return spark.newSession()
+@pytest.fixture(autouse=True)
+def _settings_are_as_before(spark: SparkSession) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in (SETTING, ON_DRIVER)}
+    yield
+    for name, value in before.items():
+        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 # The ways in which a source is measured: when it is materialized, with its keys, by a job.
@@ -46,7 +50,7 @@ def test_repeated_text_is_broadcast_by_its_decoded_bytes(
     repeated.coalesce(1).write.format("delta").save(source)
     monkeypatch.setattr(limits, "MAX_BROADCAST_SOURCE_BYTES", max_bytes)
     spark.conf.set(SETTING, materialize)
-    spark.conf.set("spark.deltaweave.merge.onDriver", "false")
+    spark.conf.set(ON_DRIVER, "false")
     plans: list[str] = []
     monkeypatch.setattr(PreparedSource, "for_join", _joined(PreparedSource.for_join, plans))
     deltaweave.merge(
@@ -66,7 +70,7 @@ def test_a_value_that_fails_in_a_row_that_matches_nothing_is_no_error(
 ) -> None:
     source = str(tmp_path / "source")
     write_table(spark, source, [(5, "x")], "k INT, v STRING")
-    spark.conf.set("spark.deltaweave.merge.onDriver", "false")
+    spark.conf.set(ON_DRIVER, "false")
     rows = []
     for name, run in (("theirs", spark.sql), ("ours", partial(deltaweave.merge, spark))):
         target = str(tmp_path / name)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,3 +76,11 @@ def failure_messages(result: ExecuteInProcessResult) -> str:
         messages.append(error.message)
         error = error.cause
     return "\n".join(messages)
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until it holds, for two minutes at most."""
+    until = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.1)

@@ -22,7 +22,7 @@ from dagster_deltaweave.tables import (
     run_locator,
     table_declaration,
 )
-from deltaweave.changes.rescue import rescued_table
+from deltaweave.changes.rescue import num_rescued, rescued_table
 
 if TYPE_CHECKING:
     from dagster_deltaweave.tables import TableLocator
@@ -74,8 +74,9 @@ def build_rescued_events_check(
     )
     def no_rescued_events(context: AssetCheckExecutionContext) -> AssetCheckResult:
         located = run_locator(context.op_execution_context.resources, io_manager_key)
-        kept = _kept_aside(located, asset.key, declaration)
-        count = kept.read().count() if kept.exists() else 0
+        table, aside = _table(located, asset.key, declaration), declaration.arguments["rescued"]
+        count, kept = num_rescued(table, aside), rescued_table(table, aside)
+        assert kept is not None
         metadata: dict[str, Any] = {"changes/rescued_events": count}
         if count and sample:
             rows = kept.read().orderBy("rescued_at")
@@ -90,15 +91,11 @@ def build_rescued_events_check(
     return no_rescued_events
 
 
-def _kept_aside(
+def _table(
     located: "TableLocator",
     key: AssetKey,
     declaration: ChangesDeclaration | MergeOnReadDeclaration,
 ) -> "Table":
     if isinstance(declaration, MergeOnReadDeclaration):
-        table = located.table(declaration.base, declaration.of_part("base"))
-    else:
-        table = located.table(key, declaration)
-    found = rescued_table(table, declaration.arguments["rescued"])
-    assert found is not None
-    return found
+        return located.table(declaration.base, declaration.of_part("base"))
+    return located.table(key, declaration)

@@ -61,13 +61,14 @@ def rescue(
         StatementError: The table is encrypted, and the other one is not.
         DeltaweaveError: Nothing was put there.
     """
+    if into is None or events.unusable is None:
+        return
     holder, pair = applied
     if pair is not None and holder.exists():
         before = holder.last_applied(pair[0])
         if before is not None and before >= pair[1]:
             return
-    if into is not None and events.unusable is not None:
-        _put(events.unusable, into, encryption_of(table, into))
+    _put(events.unusable, into, encryption_of(table, into))
 
 
 def num_rescued(table: Table, rescued: str | bool) -> int | None:

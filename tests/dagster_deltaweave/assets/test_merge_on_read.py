@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -44,17 +43,10 @@ from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
 from dagster_deltaweave.io_manager.stream_run import StreamRun, run_stream
 from deltaweave import MergeOnReadTable, Table
 from deltaweave.errors import CommitConflictError
-from tests.dagster_deltaweave.conftest import Run, failure_messages
+from tests.dagster_deltaweave.conftest import Run, eventually, failure_messages
 
 Event = tuple[int, int, int, str]
 SCHEMA = "id INT, pieces INT, version INT, op STRING"
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def orders_from(function: Callable[[], Any], **arguments: Any) -> MergeOnReadAssets:

@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -33,7 +32,7 @@ from dagster_deltaweave.partitions import ORDER_TAG, partition_positions
 from dagster_deltaweave.tables import MergeDeclaration
 from deltaweave import MergeResult, Table, clauses
 from deltaweave.errors import OutOfOrderError, StatementError
-from tests.dagster_deltaweave.conftest import Run, failure_messages, rows
+from tests.dagster_deltaweave.conftest import Run, eventually, failure_messages, rows
 
 AssetTable = Callable[[str], Table]
 
@@ -62,13 +61,6 @@ def prices(
 def partition_range(first: str, last: str) -> dict[str, str]:
     name = "dagster/asset_partition_range"
     return {f"{name}_start": first, f"{name}_end": last}
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 def log_of(instance: DagsterInstance, partition: str) -> str:

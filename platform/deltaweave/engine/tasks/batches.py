@@ -83,17 +83,27 @@ def _rows_at_once(
     columns = [c for c in _columns(file, group) if _is_of(c, wanted)]
     texts = [c for c in columns if c.physical_type == "BYTE_ARRAY"]
     repeated = [c for c in texts if has_dictionary(c) and not _is_small(c)]
-    longest = _longest_values(storage, location, file, repeated, group)
-    width = 0.0
-    for column in columns:
-        _check_even(column, num_rows, longest.get(column.path_in_schema, 0))
-        per_row = column.num_values / num_rows
-        width += _WIDTHS.get(column.physical_type, _WIDTH_OF_DECIMALS) * per_row
-        if column.physical_type == "BYTE_ARRAY":
-            # Of values that are stored one by one, their sum is known.
-            width += column.total_uncompressed_size / num_rows
-            width += longest.get(column.path_in_schema, 0) * per_row
     most = _rows_of([column for column in texts if _STARTS in column.encodings])
+    _check_even(columns, num_rows, {})  # before items are read with their dictionary
+    width = sum(_stored_width(column, num_rows) for column in columns)
+    size = _rows_that_fit(width, most)
+    longest = _longest_values(storage, location, file, repeated, group, size)
+    _check_even(columns, num_rows, longest)
+    for column in repeated:
+        width += longest.get(column.path_in_schema, 0) * column.num_values / num_rows
+    return _rows_that_fit(width, most)
+
+
+def _stored_width(column: pyarrow.parquet.ColumnChunkMetaData, num_rows: int) -> float:
+    """Return the bytes of a row in memory, but for those of values in dictionaries."""
+    width = _WIDTHS.get(column.physical_type, _WIDTH_OF_DECIMALS) * column.num_values
+    if column.physical_type == "BYTE_ARRAY":
+        # Of values that are stored one by one, their sum is known.
+        width += column.total_uncompressed_size
+    return float(width / num_rows)
+
+
+def _rows_that_fit(width: float, most: int) -> int:
     return max(1, min(most, int(BATCH_BYTES / max(width, 1))))
 
 
@@ -112,15 +122,25 @@ def _rows_of(columns: Sequence[pyarrow.parquet.ColumnChunkMetaData]) -> int:
     return int(min(rows, _MAX_ROWS_OF_REPEATED_STARTS))
 
 
-def _check_even(column: pyarrow.parquet.ColumnChunkMetaData, num_rows: int, longest: int) -> None:
+def _check_even(
+    columns: Sequence[pyarrow.parquet.ColumnChunkMetaData],
+    num_rows: int,
+    longest: Mapping[str, int],
+) -> None:
     """Raise NotRewritableError if a few rows may hold much more than their stored bytes."""
-    item = _WIDTHS.get(column.physical_type, _WIDTH_OF_DECIMALS) + longest
-    if _STARTS in column.encodings:
-        item += column.total_uncompressed_size
-    uneven = (column.num_values - num_rows) * item
-    if uneven > max(MAX_UNEVEN_BYTES, column.total_uncompressed_size):
+    uneven: dict[str, int] = {}
+    for column in columns:
+        path, stored = column.path_in_schema, column.total_uncompressed_size
+        item = _WIDTHS.get(column.physical_type, _WIDTH_OF_DECIMALS) + longest.get(path, 0)
+        if _STARTS in column.encodings:
+            item += stored
+        size = (column.num_values - num_rows) * item
+        if size > stored:  # which the limit of row groups bounds
+            uneven[path] = size
+    if sum(uneven.values()) > MAX_UNEVEN_BYTES:
         raise NotRewritableError(
-            f"a few rows may hold most of the {uneven:,} bytes of column {column.path_in_schema!r}"
+            f"a few rows may hold most of the {sum(uneven.values()):,} bytes of columns "
+            f"({', '.join(uneven)})"
         )
 
 
@@ -149,10 +169,12 @@ def _longest_values(
     file: pyarrow.parquet.ParquetFile,
     columns: Sequence[pyarrow.parquet.ColumnChunkMetaData],
     group: int,
+    size: int,
 ) -> Mapping[str, int]:
     """Return the length of the longest value in each column's dictionary, by the column's path.
 
-    Arrow gives the whole dictionary with the first value, which may not be in the first batch.
+    Arrow gives the whole dictionary with the first value, which may not be in the first batch. So
+    that a batch fits memory, it has `size` rows: a nested column is read with all of its fields.
     """
     missing = {column.path_in_schema for column in columns}
     found: dict[str, int] = {}
@@ -162,7 +184,7 @@ def _longest_values(
     read = storage.opened(location, dictionaries=sorted(missing), metadata=file.metadata)
     with read:
         order = [c.path_in_schema for c in _columns(read, group) if _is_of(c, set(names))]
-        for batch in read.iter_batches(BATCH_ROWS, [group], columns=names, use_threads=False):
+        for batch in read.iter_batches(size, [group], columns=names, use_threads=False):
             leaves = [leaf for column in batch.columns for leaf in _leaves(column)]
             for path, leaf in zip(order, leaves, strict=True):
                 if path in missing and len(leaf.dictionary):

@@ -203,8 +203,9 @@ def test_values_that_repeat_long_starts_are_counted_over_columns_and_items(
 
 @pytest.mark.parametrize(
     ("item", "items"),
-    [("x" * 9_000, 3_000), (1, 1_000_000)],  # 50 rows: 1,350 MB and 400 MB, some KiB in the file
-    ids=["texts", "numbers"],
+    # 50 rows: 1,350 MB, 1,400 MB and 400 MB, some KiB in the file
+    [("x" * 9_000, 3_000), ("x" * 12, 1_000_000), (1, 1_000_000)],
+    ids=["texts", "short_texts", "numbers"],
 )
 def test_long_arrays_in_neighbouring_rows_are_refused(
     tmp_path: Path, item: object, items: int
@@ -220,4 +221,29 @@ def test_long_arrays_in_neighbouring_rows_are_refused(
     refused = pytest.raises(NotRewritableError, match="a few rows")
     with held() as pool, Disk().opened(location) as file, refused:
         list(batches.read_batches(Disk(), location, file, ["v"]))
+    assert pool.max_memory() < MOST
+
+
+def test_arrays_are_counted_over_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "MAX_UNEVEN_BYTES", MIB)
+    values = pa.array([[1] * 100_000, *[[]] * 19], pa.list_(pa.int64()))  # 0.8 MB a column
+    names = [f"c{n}" for n in range(40)]
+    pq.write_table(pa.table(dict.fromkeys(names, values)), tmp_path / "old.parquet")
+    location = f"file:{tmp_path}/old.parquet"
+    refused = pytest.raises(NotRewritableError, match="a few rows")
+    with held() as pool, Disk().opened(location) as file, refused:
+        list(batches.read_batches(Disk(), location, file, names))
+    assert pool.max_memory() < MOST
+
+
+def test_a_dictionary_is_looked_at_in_rows_that_fit_a_batch(tmp_path: Path) -> None:
+    """The fields beside it are read with it, and may be wide."""
+    wide = [f"{n}".ljust(10_000, "x") for n in range(4_000)]  # 40 MB
+    rows = [{"a": t, "b": w} for t, w in zip(texts(2_500) * 2_000, wide, strict=False)]
+    pq.write_table(
+        pa.table({"v": rows}), tmp_path / "old.parquet", use_dictionary=["v.a"], data_page_size=MIB
+    )
+    location = f"file:{tmp_path}/old.parquet"
+    with held() as pool, Disk().opened(location) as file:
+        assert sum(b.num_rows for b in batches.read_batches(Disk(), location, file, ["v"])) == 4_000
     assert pool.max_memory() < MOST

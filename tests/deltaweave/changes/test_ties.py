@@ -113,24 +113,24 @@ def test_a_digest_depends_on_no_order_of_columns_nor_on_a_column_that_is_added_n
 def test_of_tied_events_with_nulls_the_same_one_wins_in_any_order(
     spark: SparkSession, tmp_path: Path, kind: int
 ) -> None:
-    one, other = (1, 1, 7, None), (1, 1, None, 7)
-    found: list[Any] = []
-    for number, batches in enumerate([[[one], [other]], [[other], [one]], [[one, other]]]):
-        path = str(tmp_path / str(number))
-        for rows in [*batches, batches[0]]:
-            source = spark.createDataFrame(rows, "k INT, at INT, v INT, w INT")
-            deltaweave.apply_changes(
-                spark,
-                path,
-                source,
-                keys=["k"],
-                sequence_by="at",
-                except_column_list=["at"],
-                stored_as_scd_type=kind,  # type: ignore[arg-type]
-            )
-        found.append([tuple(row) for row in Table(spark, path).read().select("v", "w").collect()])
-    assert found[0] == found[1] == found[2]
-    assert found[0] in ([(7, None)], [(None, 7)])
+    one, other = (1, 7, None), (1, None, 7)
+    orders = [[[one], [other], [one]], [[other], [one], [other]], [[one, other], [one, other], []]]
+    path = str(tmp_path / "t")
+    for batches in zip(*orders, strict=True):  # each order is a key
+        rows = [(number, *event) for number, batch in enumerate(batches) for event in batch]
+        deltaweave.apply_changes(
+            spark,
+            path,
+            spark.createDataFrame(rows, "k INT, at INT, v INT, w INT"),
+            keys=["k"],
+            sequence_by="at",
+            except_column_list=["at"],
+            stored_as_scd_type=kind,  # type: ignore[arg-type]
+        )
+    found = {row.k: (row.v, row.w) for row in Table(spark, path).read().collect()}
+    assert found == dict.fromkeys(range(3), found[0])
+    assert found[0] in ((7, None), (None, 7))
+    assert Table(spark, path).read().count() == 3
 
 
 @pytest.mark.minutes
@@ -171,24 +171,30 @@ TIED: dict[str, tuple[list[tuple[Any, ...]], set[tuple[Any, ...]]]] = {
 }
 
 
+def in_orders(events: list[tuple[Any, ...]]) -> list[list[list[tuple[Any, ...]]]]:
+    """Return three batches for each order in which tied events and the row before them come."""
+    return [[[BEFORE], events[:1], events[1:]], [events[::-1], [BEFORE], events]]
+
+
 @pytest.mark.parametrize("ignores", [False, pytest.param(True, marks=pytest.mark.minutes)])
-@pytest.mark.parametrize(
-    "tied", ["two columns", *[pytest.param(t, marks=pytest.mark.minutes) for t in list(TIED)[1:]]]
-)
 def test_tied_events_that_set_other_columns_all_count_in_rows_and_histories_in_any_order(
-    spark: SparkSession, tmp_path: Path, tied: str, ignores: bool
+    spark: SparkSession, tmp_path: Path, ignores: bool
 ) -> None:
-    events, possible = TIED[tied]
-    orders = [[[BEFORE], events[:1], events[1:]], [events[::-1], [BEFORE], events]]
-    found = set()
-    for (number, batches), kind in itertools.product(enumerate(orders), (1, 2)):
-        path = str(tmp_path / f"{number}-{kind}")
-        for rows in batches:
+    found: dict[str, list[Any]] = {tied: [] for tied in TIED}
+    for kind in (1, 2):
+        path = str(tmp_path / str(kind))
+        for batch in range(3):
+            rows = [
+                (tied, number, *event)
+                for tied, (events, _) in TIED.items()
+                for number, batches in enumerate(in_orders(events))
+                for event in batches[batch]
+            ]
             deltaweave.apply_changes(
                 spark,
                 path,
-                spark.createDataFrame(rows, PARTIAL_EVENTS),
-                keys=["k"],
+                spark.createDataFrame(rows, f"tied STRING, number INT, {PARTIAL_EVENTS}"),
+                keys=["tied", "number", "k"],
                 sequence_by="at",
                 present_columns="set",
                 except_column_list=["at"],
@@ -196,10 +202,12 @@ def test_tied_events_that_set_other_columns_all_count_in_rows_and_histories_in_a
                 stored_as_scd_type=kind,  # type: ignore[arg-type]
             )
         rows_now = Table(spark, path).read().where("__END_AT IS NULL" if kind == 2 else "true")
-        [row] = rows_now.select("v", "w").collect()
-        found.add(tuple(row))
-    assert len(found) == 1
-    assert found <= possible
+        for row in rows_now.collect():
+            found[row.tied].append((row.v, row.w))
+    for tied, (_, possible) in TIED.items():
+        assert len(found[tied]) == 4, tied  # of two orders, in rows and in histories
+        assert len(set(found[tied])) == 1, (tied, found[tied])
+        assert set(found[tied]) <= possible, (tied, found[tied])
 
 
 def test_events_that_set_a_column_that_there_is_not_are_refused(

@@ -8,7 +8,6 @@ import uuid
 from dataclasses import dataclass
 from functools import reduce
 from hashlib import md5
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +137,8 @@ def messages(spark: SparkSession, encoding: str, placeholder: str, key: int) -> 
 def test_a_placeholder_in_any_form_leaves_the_value_as_it_is(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    cases = list(product(("json", "bytes", "rows"), (DEFAULT, CUSTOM)))
+    # CUSTOM, whose characters need care, in each encoding.
+    cases = [("json", DEFAULT), ("json", CUSTOM), ("bytes", CUSTOM), ("rows", CUSTOM)]
     names = list(forms(DEFAULT))
     schema = ", ".join(
         ["id INT", *(f"{name} {form.of}" for name, form in forms(DEFAULT).items()), "other INT"]

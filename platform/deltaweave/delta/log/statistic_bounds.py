@@ -1,7 +1,8 @@
 """What the bounds in statistics mean for each type; inexact bounds are widened.
 
 Delta truncates strings to 32 characters and times to milliseconds, and delta-rs writes decimals as
-doubles (Delta protocol, section "Per-file Statistics").
+doubles (Delta protocol, section "Per-file Statistics"). Where `spark.sql.legacy.timeParserPolicy`
+is LEGACY, and in Spark 2, Delta writes old dates and times by Java's old classes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Context, Decimal
 from struct import pack, unpack
 from typing import Any
@@ -186,23 +187,45 @@ def _above_single(value: float) -> float:
     return value + abs(value) * 2**-22 + 2**-148
 
 
-_MILLISECOND, _MINUTE = 1_000, 60_000_000  # microseconds
+def _below_date(value: date) -> date:
+    # Java's old calendar lacks 5 to 14 October 1582: they are written as days that follow.
+    return value - timedelta(days=10) if value.year == 1582 else value
+
+
+_MILLISECOND, _MINUTE, _DAY = 1_000, 60_000_000, 86_400_000_000  # microseconds
+# Java's old classes write local times before 1900 with the zone's present offset, from which the
+# offset of that time differs by up to a day, and have the calendar of `_below_date`. They write the
+# year before 1 as 0001, too, in which the year 1 of UTC begins where clocks are behind it.
+_YEAR_2, _YEAR_1901 = -62_104_060_800_000_000, -2_177_452_800_000_000
+_OFF_BEFORE_1900 = 12 * _DAY
 # Before 1973, some time zones were not whole minutes from UTC, and some writers leave the seconds
 # out. Not all writers round times before 1970 down.
 _YEAR_1973 = 94_694_400_000_000
 
 
 def _below_time(value: int) -> int:
+    if value < _YEAR_1901:
+        lowest = value - _OFF_BEFORE_1900
+        return lowest if lowest >= _YEAR_2 else _NUMBERS_OF_64_BITS[0]
     return value - _MINUTE if value < _YEAR_1973 else value
 
 
 def _above_time(value: int) -> int:
+    if value < _YEAR_1901:
+        return value + _OFF_BEFORE_1900
     return value + (_MINUTE if value < _YEAR_1973 else _MILLISECOND)
 
 
 _UNCUT = 8  # characters; no writer truncates to fewer
 _LAST_CHARACTER = "\U0010ffff"
 _SURROGATES = range(0xD800, 0xE000)  # no characters
+# What Delta writes for bytes that are no UTF-8, which Spark does not ask of bytes that are cast to
+# a string, and orders in another place. Older releases end bounds with it, too.
+_REPLACED = "\ufffd"
+
+
+def _below_text(value: str) -> str:
+    return value.partition(_REPLACED)[0]
 
 
 def _above_text(value: str) -> str | None:
@@ -212,9 +235,10 @@ def _above_text(value: str) -> str | None:
     writers may append one that is too low, or after half a character. So the last two characters
     are not trusted.
     """
-    if len(value) < _UNCUT:
+    if len(value) < _UNCUT and _REPLACED not in value:
         return value
-    beginning = value[:-2].rstrip(_LAST_CHARACTER)
+    known = value if len(value) < _UNCUT else value[:-2]
+    beginning = known.partition(_REPLACED)[0].rstrip(_LAST_CHARACTER)
     if not beginning:
         return None
     following = ord(beginning[-1]) + 1
@@ -230,8 +254,8 @@ MEANINGS: dict[type[DataType], Meaning] = {
     DecimalType: Meaning(_decimal, _below_decimal, _above_decimal),
     FloatType: Meaning(_single, _below_single, _above_single),
     DoubleType: Meaning(_double),
-    StringType: Meaning(_text, None, _above_text),
-    DateType: Meaning(_date),
+    StringType: Meaning(_text, _below_text, _above_text),
+    DateType: Meaning(_date, _below_date),
     TimestampType: Meaning(_moment, _below_time, _above_time),
     TimestampNTZType: Meaning(_local_time, _below_time, _above_time),
 }

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -88,7 +89,11 @@ EXTREMES: dict[str, tuple[pa.DataType, DataType, list[Any]]] = {
         DoubleType(),
         [0.1, -0.0, 2.0**53 + 2, float("nan"), float("inf"), float("-inf"), 1.8e308, 5e-324],
     ),
-    "day": (pa.date32(), DateType(), [date.max, date.min, date(1582, 10, 4), date(2024, 1, 1)]),
+    "day": (
+        pa.date32(),
+        DateType(),
+        [date.max, date.min, date(1582, 10, 4), date(1582, 10, 10), date(2024, 1, 1)],
+    ),
     "at": (
         pa.timestamp("us", "UTC"),
         TimestampType(),
@@ -97,6 +102,7 @@ EXTREMES: dict[str, tuple[pa.DataType, DataType, list[Any]]] = {
             datetime(1, 1, 1, 0, 0, 0, 1, timezone.utc),
             datetime(1969, 12, 31, 23, 59, 59, 999999, timezone.utc),
             datetime(1850, 6, 1, 0, 0, 0, 500, timezone.utc),
+            datetime(1582, 10, 10, 12, tzinfo=timezone.utc),
             datetime(2024, 1, 1, 0, 0, 0, 123456, timezone.utc),
         ],
     ),
@@ -149,6 +155,12 @@ def write_by_spark(spark: SparkSession, path: str) -> None:
         rows.write.format("delta").mode("append").save(path)
 
 
+def write_as_spark_2(spark: SparkSession, path: str) -> None:
+    """Before 1900, times have the zone's present offset, by a clock that was set otherwise."""
+    with configured(spark, {"spark.sql.legacy.timeParserPolicy": "LEGACY"}):
+        write_by_spark(spark, path)
+
+
 def optimize(spark: SparkSession, path: str) -> None:
     write_by_spark(spark, path)
     spark.sql(f"OPTIMIZE delta.`{path}`")
@@ -178,6 +190,7 @@ def compute_later(spark: SparkSession, path: str) -> None:
 
 WRITERS: dict[str, Callable[[SparkSession, str], None]] = {
     "spark": write_by_spark,
+    "as_spark_2": write_as_spark_2,
     "optimize": optimize,
     "delta_rs": write_by_delta_rs,
     "in_place": rewrite_in_place,
@@ -303,7 +316,8 @@ def test_bounds_of_our_own_writer_hold_whatever_is_written(
 
 
 MICROS = 1_704_067_200_000_000  # 2024-01-01 in UTC
-MINUTE = 60_000_000
+YEAR_1900, YEAR_2 = -2_208_988_800_000_000, -62_104_060_800_000_000
+MINUTE, TWELVE_DAYS = 60_000_000, 12 * 86_400_000_000
 
 # Type, a low or high bound as a writer has it in JSON, and what no value is below or above.
 AS_WRITTEN: list[tuple[DataType, str, Any, Any]] = [
@@ -332,8 +346,11 @@ AS_WRITTEN: list[tuple[DataType, str, Any, Any]] = [
     (StringType(), '"abcdef\\ud83d?"', "abcdef\ud83d?", "abcdeg"),
     (StringType(), '"abcde\\ud7ff??"', "abcde\ud7ff??", "abcde\ue000"),
     (StringType(), json.dumps(HIGHEST * 20), HIGHEST * 20, None),
+    (StringType(), '"caf\\ufffdX"', "caf", "cag"),  # of bytes that are no text
+    (StringType(), '"12345678\\ufffd"', "12345678", "1234568"),
     (StringType(), "7", None, None),
     (DateType(), '"9999-12-31"', date.max, date.max),
+    (DateType(), '"1582-10-15"', date(1582, 10, 5), date(1582, 10, 15)),
     (DateType(), '"+12024-01-01"', None, None),
     (DateType(), '"-0001-01-01"', None, None),
     (DateType(), '"2024-02-30"', None, None),
@@ -343,6 +360,18 @@ AS_WRITTEN: list[tuple[DataType, str, Any, Any]] = [
     (TimestampType(), '"2023-12-31T19:30:00.5-04:30"', MICROS + 500_000, MICROS + 501_000),
     (TimestampType(), '"2024-01-01T00:00:00.123456789Z"', MICROS + 123_456, MICROS + 124_456),
     (TimestampType(), '"1970-01-01T00:17:30.000+00:17:30"', -MINUTE, MINUTE),
+    (
+        TimestampType(),
+        '"1900-01-01T00:00:00.000Z"',
+        YEAR_1900 - TWELVE_DAYS,
+        YEAR_1900 + TWELVE_DAYS,
+    ),
+    (
+        TimestampType(),
+        '"0001-12-31T16:07:02.000-08:00"',
+        -(2**63),
+        YEAR_2 + 422_000_000 + TWELVE_DAYS,
+    ),
     (TimestampType(), '"2024-01-01 00:00:00"', None, None),  # in which zone?
     (TimestampType(), '"+10000-01-01T00:00:00.000Z"', None, None),
     (TimestampType(), "1704067200000", None, None),
@@ -358,3 +387,19 @@ def test_bounds_are_exact_or_wider_or_not_known(
 ) -> None:
     text = f'{{"minValues": {{"k": {written}}}, "maxValues": {{"k": {written}}}}}'
     assert bounds_by(text, data_type) == (low, high)
+
+
+@pytest.mark.parametrize(("text", "bytes_"), [(EMOJI, "FF41"), ("\u00e9", "8041")])
+def test_texts_beside_bytes_that_are_no_text_are_found(
+    spark: SparkSession, tmp_path: Path, text: str, bytes_: str
+) -> None:
+    """Spark orders the bytes, and the log has a character of another place in their stead."""
+    path = str(tmp_path / "table")
+    key = spark.createDataFrame([(text,)], "k STRING").coalesce(1)
+    other = key.selectExpr(f"CAST(unhex('{bytes_}') AS STRING) AS k")
+    key.union(other).coalesce(1).write.format("delta").save(path)
+    spark.createDataFrame([("another file",)], "k STRING").write.format("delta").mode(
+        "append"
+    ).save(path)
+    result = Table(spark, path).merge(key, on="t.k = s.k").when_not_matched_insert_all().execute()
+    assert result.metrics.num_target_rows_inserted == 0

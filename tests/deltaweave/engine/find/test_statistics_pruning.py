@@ -46,7 +46,7 @@ TYPES: dict[str, tuple[str, list[Any], list[Any], int]] = {
         "STRING",
         ["\U0010ffff" * 40, "a" * 40, "b" * 40, "\ufffd" * 40],
         ["\U0010ffff" * 40],
-        1,
+        2,  # the last one may stand for any bytes that are no text
     ),
     "double": ("DOUBLE", [0.5, 1.5, 2.5, 3.5], [1.5], 1),
     "float": ("FLOAT", [0.1, 1.1, 2.1, 3.1], [1.100000023841858], 1),

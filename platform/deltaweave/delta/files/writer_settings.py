@@ -64,12 +64,12 @@ def why_written_otherwise(transaction: Transaction) -> str | None:
 
 
 def _names_in_session(transaction: Transaction) -> list[str]:
-    """Names of the session's settings for Parquet's writer; their values may be secrets."""
-    text = str(transaction.hadoop_settings.getValByRegex(_OF_WRITERS).toString())
-    # A comma in a value makes parts that are no names, or one that is refused if it is unknown.
-    names = (
-        part.partition("=")[0] for part in text.removeprefix("{").removesuffix("}").split(", ")
-    )
+    """Names of the session's settings for Parquet's writer.
+
+    Their values may be secrets, and py4j logs at DEBUG what the JVM answers.
+    """
+    found = transaction.hadoop_settings.getValByRegex(_OF_WRITERS).keySet()
+    names = str(found.toString()).removeprefix("[").removesuffix("]").split(", ")
     return sorted(name for name in names if re.match(_OF_WRITERS, name))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,19 @@ def explained(spark: SparkSession, path: Path, clauses: str) -> str:
     with configured(spark, settings):
         plan = deltaweave.explain(spark, statement)
     return f"{plan.reason} {plan}"
+
+
+def test_no_log_shows_the_value_of_a_setting_of_the_writer(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "table"
+    write_table(spark, str(path), ROWS, SCHEMA)
+    name = "parquet.encryption.key.access.token"
+    with configured(spark, {name: "a-token"}):
+        with caplog.at_level(logging.DEBUG):
+            assert name in explained(spark, path, UPSERT)
+        assert "Answer received" in caplog.text  # py4j's
+        assert "a-token" not in caplog.text
 
 
 def test_an_encrypted_source_is_read_by_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ come out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,12 +40,15 @@ class Truth:
         rows: The table's rows afterwards, each as text, sorted.
         changes: The rows of the change data feed, as `rows`.
         counts: The metrics of changed rows, and of the source's.
+        is_taken: Whether a clause takes one of the rows that several source rows match. If none
+            does, a merge that leaves out the files of these rows cannot know of them.
     """
 
     is_ambiguous: bool
     rows: list[str]
     changes: list[str]
     counts: Mapping[str, int]
+    is_taken: bool = True
 
     def differs_from(self, outcome: Outcome) -> str:
         """In what an outcome differs; an empty string if in nothing."""
@@ -107,7 +111,9 @@ class _Evaluation:
         pairs = self._taken("matched", t.crossJoin(s), [T, S], on)
         matched_t, matched_s = {row[T] for row in pairs}, {row[S] for row in pairs}
         if len(matched_t) < len(pairs) and not self.ignores_repeated:
-            return Truth(True, [], [], {})
+            times = Counter(row[T] for row in pairs)
+            taken = any(times[row[T]] > 1 and row[HOLDS] is not None for row in pairs)
+            return Truth(True, [], [], {}, is_taken=taken)
         by_row = {row[T]: row for row in pairs}
         of_target = self._taken("not_matched_by_source", t.where(~F.col(T).isin(matched_t)), [T])
         by_row |= {row[T]: row for row in of_target}

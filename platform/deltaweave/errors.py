@@ -181,15 +181,19 @@ class AmbiguousMatchError(DeltaweaveError, Terminal):
 
     Attributes:
         keys: Up to 10 of the offending target rows' condition columns, each as
-            `{column: value}`, with the number of source rows that match under `"matches"`. None if
-            Delta's own MERGE ran.
+            `{column: value}`, with the number of source rows that match under `"matches"`; or of
+            the keys that come several times in the changes of an asset, with that number under
+            `"rows"`. None if Delta's own MERGE ran.
     """
 
     def __init__(self, problem: str, keys: Sequence[dict[str, object]] = (), **about: Any) -> None:
         self.keys = tuple(keys)
         listed = "; ".join(", ".join(f"{k}={v!r}" for k, v in key.items()) for key in self.keys)
         of_these = f" of these target rows: {listed}" if listed else " target row."
-        super().__init__(problem, **{**about, "hint": f"Keep one source row for each{of_these}"})
+        hint = f"Keep one source row for each{of_these}"
+        if about.get("hint") is not None:
+            hint = f"{listed}.\n{about['hint']}"
+        super().__init__(problem, **{**about, "hint": hint})
 
 
 class SourceError(DeltaweaveError, Terminal):

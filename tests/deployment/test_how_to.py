@@ -34,7 +34,8 @@ def example(page: str, language: str) -> str:
 def names_of(page: str, language: str) -> dict[str, Any]:
     """What a block defines."""
     names: dict[str, Any] = {}
-    exec(example(page, language), names)
+    # Dagster takes the annotation of `context` as a class.
+    exec(compile(example(page, language), page, "exec", dont_inherit=True), names)
     return names
 
 
@@ -59,6 +60,21 @@ def test_resources_of_a_page_are_valid(page: str) -> None:
     spark = names_of(page, "python resource")["spark"]
     assert isinstance(spark, SparkResource)
     assert spark.warm
+
+
+def test_assets_are_tested_as_the_page_says(spark: SparkSession, tmp_path: Path) -> None:
+    names_of("testing.md", "python without-spark")["test_orders_reads_its_days"]()
+    shared = {"spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions"}
+    before = {key: spark.conf.get(key) for key in shared}
+    try:
+        names = names_of("testing.md", "python with-spark")
+        resources = names["resources"].__wrapped__(tmp_path)
+        names["test_orders_are_merged_once"](resources, tmp_path)
+        recorded = names_of("testing.md", "python with-recorded-tables")
+        recorded["test_states_are_counted"](tmp_path / "copy", recorded_tables=tmp_path)
+    finally:  # the resource sets them on the session of all tests
+        for key, value in before.items():
+            spark.conf.set(key, str(value))
 
 
 def test_a_session_of_ones_own_gets_what_a_session_of_ours_has(

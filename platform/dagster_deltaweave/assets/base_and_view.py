@@ -52,7 +52,7 @@ def base_asset(
 
     def rematerialize(context: AssetExecutionContext) -> MaterializeResult[Any]:
         tables = run_locator(context.resources, io_manager_key)
-        return _rematerialize(context, tables, declaration, strategy)
+        return _rematerialize(context, tables, declaration.at(context.asset_key), strategy)
 
     return table_asset(
         rematerialize,
@@ -86,7 +86,8 @@ def view_asset(
 
     def look(context: AssetExecutionContext) -> MaterializeResult[Any]:
         tables = run_locator(context.resources, io_manager_key)
-        pending = pending_changes(merge_on_read_locations(tables, declaration))
+        at = merge_on_read_locations(tables, declaration.at(context.asset_key))
+        pending = pending_changes(at)
         if pending is None:
             context.log.info("Nothing was appended yet.")
             return MaterializeResult()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 def merge_asset(
     *,
     keys: Sequence[str] = (),
+    unique_keys: bool = True,
     on: str | None = None,
     clauses: Sequence[Clause] = (),
     merge_text: str | None = None,
@@ -58,8 +59,9 @@ def merge_asset(
 
     The function returns the changes as a DataFrame (of Spark, pandas or Polars, or Arrow's table or
     record batches), or `Changes` if it applies touched or changed rows of an upstream; None if
-    there is nothing to merge. In SQL strings the table is `t` and the changes are `s`. The merge is
-    given by `keys`, by `on`, or by `merge_text`.
+    there is nothing to merge. In a run of several partitions it may return `{partition key: rows}`.
+    In SQL strings the table is `t` and the changes are `s`. The merge is given by `keys`, by `on`,
+    or by `merge_text`.
 
     A run with the tag `deltaweave/full_refresh` rebuilds the table: the result is what the same
     output gives when it is merged into an empty table. The run must cover all partitions of the
@@ -76,7 +78,14 @@ def merge_asset(
     ...     return spark.session.read.parquet("landing/customers")
 
     Args:
-        keys: Columns that identify a row: `ON t.k = s.k AND …`.
+        keys: Columns that identify a row: `ON t.k = s.k AND …`. A null is equal to nothing: each
+            row with one is inserted, in every run. The changes have one row for each key: several
+            rows of one run's partitions are reduced to the newest, by `sequence_by` or by the order
+            of the partitions, which `partition_expr` tells, or the function by returning
+            `{partition key: rows}`. Where nothing tells, several rows for a key are an
+            `AmbiguousMatchError` before anything is written.
+        unique_keys: Whether that holds for keys that the table lacks, too. With False, all rows of
+            a key that is new are inserted, as MERGE does, and nothing is reduced.
         on: The merge condition, if it is more than equal keys.
         clauses: The clauses, of which the first match wins: `deltaweave.clauses.when_…()`. Without
             clauses, the merge updates matched rows and inserts the others.
@@ -139,6 +148,8 @@ def merge_asset(
             raise DagsterInvalidDefinitionError(f"merge asset {asset_name}: {problem}")
         declaration = MergeDeclaration(
             on=equal_keys_condition(tuple(keys)) if keys else on,
+            keys=tuple(keys),
+            unique_keys=unique_keys,
             clauses=() if merge_text else tuple(clauses) or UPSERT_CLAUSES,
             merge_text=merge_text,
             table=table,

@@ -26,12 +26,15 @@ Finding: TypeAlias = tuple[bool, str, dict[str, Any]]
 
 
 def check_results(
-    asset: AssetsDefinition, found: Mapping[str, Finding], severity: AssetCheckSeverity
+    context: AssetCheckExecutionContext,
+    found: Mapping[str, Finding],
+    severity: AssetCheckSeverity,
 ) -> Iterator[AssetCheckResult]:
     """Dagster's results of checks, from their findings by name."""
+    key = checked_asset(context)
     for name, (passed, description, metadata) in found.items():
         yield AssetCheckResult(
-            asset_key=asset.key,
+            asset_key=key,
             check_name=name,
             passed=passed,
             severity=severity,
@@ -74,13 +77,18 @@ def check_op_name(specs: Sequence[AssetCheckSpec]) -> str:
     return "__".join(re.sub(r"\W", "_", word) for word in words)
 
 
+def checked_asset(context: AssetCheckExecutionContext) -> AssetKey:
+    """The key of the asset that is checked, which may have got a prefix since it was declared."""
+    return next(iter(context.check_specs)).asset_key
+
+
 def asset_table(
     context: AssetCheckExecutionContext, asset: AssetsDefinition, io_manager_key: str
 ) -> "Table":
     """The table of an asset, as the IO manager of the run knows it."""
     tables = run_locator(context.op_execution_context.resources, io_manager_key)
-    metadata = asset.metadata_by_key[asset.key]
-    return tables.table(asset.key, table_place(metadata, asset=asset.key.to_user_string()))
+    metadata, key = asset.metadata_by_key[asset.key], checked_asset(context)
+    return tables.table(key, table_place(metadata, asset=key.to_user_string()))
 
 
 def invalid_checks(key: AssetKey, problem: str) -> DagsterInvalidDefinitionError:

@@ -23,6 +23,7 @@ from dagster_deltaweave.checks.check_definition import (
     check_op_name,
     check_results,
     check_specs,
+    checked_asset,
 )
 from dagster_deltaweave.checks.judged_run import JudgedRun, judged_run, newest_runs
 from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION
@@ -95,19 +96,20 @@ def build_merge_checks(
     @multi_asset_check(specs=specs, name=check_op_name(specs), can_subset=True)
     def checks(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
         selected = {key.name for key in context.selected_asset_check_keys}
-        judged = judged_run(context.instance, context.run, asset.key)
+        key = checked_asset(context)
+        judged = judged_run(context.instance, context.run, key)
         found: dict[str, Finding] = {}
         if SOURCE_ROWS in selected:
             found[SOURCE_ROWS] = _source_rows(judged.values if judged else {}, takes_all)
         if ROW_COUNT in selected:
-            before = _run_before(context.instance, asset.key, judged) if judged else None
+            before = _run_before(context.instance, key, judged) if judged else None
             found[ROW_COUNT] = _row_count(judged, before, low, high)
         if judged is not None:
             found = {
                 name: (passed, text + judged.note, {**metadata, **judged.metadata})
                 for name, (passed, text, metadata) in found.items()
             }
-        yield from check_results(asset, found, severity)
+        yield from check_results(context, found, severity)
 
     return checks
 

@@ -15,10 +15,11 @@ from dagster import (
     asset_check,
 )
 
-from dagster_deltaweave.checks.check_definition import Finding, asset_table
+from dagster_deltaweave.checks.check_definition import Finding, asset_table, checked_asset
 from dagster_deltaweave.checks.judged_run import JudgedRun, judged_run
 from dagster_deltaweave.checks.table_findings import sample_table
 from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION
+from dagster_deltaweave.tables import io_manager_of
 from deltaweave.identifiers import RESERVED_PREFIX, column
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ ORPHANS = "no_orphan_changes"
 
 _IS_THERE = f"{RESERVED_PREFIX}is_there"
 _IS_DELETED = f"{RESERVED_PREFIX}is_deleted"
+_IS_WRITTEN = f"{RESERVED_PREFIX}is_written"
+_CHANGES = f"{RESERVED_PREFIX}changes"
 
 
 def build_orphan_changes_check(
@@ -41,15 +44,17 @@ def build_orphan_changes_check(
     sample: bool = True,
     blocking: bool = False,
     severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
-    io_manager_key: str = "io_manager",
+    io_manager_key: str | None = None,
 ) -> AssetChecksDefinition:
     """A check, `no_orphan_changes`, that reads the delivered changes again and looks them up.
 
-    Every changed key must be in the table, and no deleted key may be. The changes are those of the
-    partitions that the check's own run materialized. The table is read at the version that this run
-    left, so the result does not depend on what other runs merge at the same time or later. A check
-    that runs alone judges the newest run that materialized the asset, and names it. Nulls in keys
-    are equal to each other here, because a row with one was inserted.
+    Every changed key must be in the table, and no deleted key may be. Of a key that is both changed
+    and deleted, nothing is expected: it is not known which of the two came last.
+
+    The changes are those of the partitions that the check's own run materialized. The table is read
+    at the version that this run left, so the result does not depend on what other runs merge at the
+    same time or later. A check that runs alone judges the newest run that materialized the asset,
+    and names it. Nulls in keys are equal to each other here, because a row with one was inserted.
 
     One job joins the changes with the table's key columns. At most 10 offending keys are looked up,
     only if there are any and `sample` asks for them.
@@ -65,19 +70,21 @@ def build_orphan_changes_check(
         sample: Whether `check/sample` shows up to 10 of those keys, as in `build_table_checks`.
         blocking: Whether a failure keeps downstream assets of the same run from running.
         severity: The severity of a failure; a WARN blocks nothing.
-        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table.
+        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table; by default
+            that of the asset.
     """
+    manager = io_manager_key or io_manager_of(asset)
 
     @asset_check(
         asset=asset.key,
         name=ORPHANS,
         description=f"Every delivered {', '.join(keys)} is in the table, unless it is deleted.",
         blocking=blocking,
-        required_resource_keys={io_manager_key},
+        required_resource_keys={manager},
     )
     def no_orphan_changes(context: AssetCheckExecutionContext) -> AssetCheckResult:
-        judged = judged_run(context.instance, context.run, asset.key)
-        table = asset_table(context, asset, io_manager_key)
+        judged = judged_run(context.instance, context.run, checked_asset(context))
+        table = asset_table(context, asset, manager)
         if judged is None or not table.exists():
             return AssetCheckResult(passed=False, description="Nothing was materialized yet.")
         version = _version_left(judged, table)
@@ -117,7 +124,17 @@ def _compared(
 
     columns = [column(name) for name in keys]
     is_deleted = F.coalesce(F.expr(deleted), F.lit(False)) if deleted else F.lit(False)
-    changed = delivered.alias("s").select(*columns, is_deleted.alias(_IS_DELETED)).alias("s")
+    changed = (
+        delivered.alias("s")
+        .select(*columns, is_deleted.alias(_IS_DELETED))
+        .groupBy(*columns)
+        .agg(
+            F.count("*").alias(_CHANGES),
+            F.bool_or(_IS_DELETED).alias(_IS_DELETED),
+            F.bool_or(~F.col(_IS_DELETED)).alias(_IS_WRITTEN),
+        )
+        .alias("s")
+    )
     there = table.read(version).select(*columns).distinct().withColumn(_IS_THERE, F.lit(True))
     equal = reduce(
         lambda some, more: some & more,
@@ -126,9 +143,9 @@ def _compared(
     joined = changed.join(there.alias("t"), equal, "left")
     is_there = F.coalesce(F.col(_IS_THERE), F.lit(False))
     counts = joined.agg(
-        F.count("*").alias("changes"),
+        F.coalesce(F.sum(_CHANGES), F.lit(0)).alias("changes"),
         F.count_if(~F.col(_IS_DELETED) & ~is_there).alias("lost"),
-        F.count_if(F.col(_IS_DELETED) & is_there).alias("undone"),
+        F.count_if(~F.col(_IS_WRITTEN) & is_there).alias("undone"),
     ).first()
     assert counts is not None
     metadata: dict[str, Any] = {
@@ -139,13 +156,14 @@ def _compared(
     }
     orphans = counts["lost"] + counts["undone"]
     if orphans and sample:
-        rows = joined.where(F.col(_IS_DELETED) == is_there)
+        is_one = F.col(_IS_DELETED) != F.col(_IS_WRITTEN)
+        rows = joined.where(is_one & (F.col(_IS_DELETED) == is_there))
         what = F.when(F.col(_IS_DELETED), "deleted, but there").otherwise("not there")
         shown = rows.select(*(column("s", k) for k in keys), what.alias("what"))
         metadata["check/sample"] = sample_table(shown, [*keys, "what"])
     return (
         not orphans,
-        f"Of {counts['changes']:,} changes, {counts['lost']:,} are not in the table "
+        f"Of {counts['changes']:,} changes, {counts['lost']:,} keys are not in the table "
         f"and {counts['undone']:,} deleted keys are.",
         metadata,
     )

@@ -12,9 +12,10 @@ from dagster import (
     asset_check,
 )
 
+from dagster_deltaweave.checks.check_definition import checked_asset
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.maintenance import RematerializationPolicy
-from dagster_deltaweave.tables import merge_on_read_locations, run_locator
+from dagster_deltaweave.tables import io_manager_of, merge_on_read_locations, run_locator
 
 if TYPE_CHECKING:
     from dagster_deltaweave.assets import MergeOnReadAssets
@@ -28,7 +29,7 @@ def build_pending_changes_check(
     policy: RematerializationPolicy | None = None,
     blocking: bool = False,
     severity: AssetCheckSeverity = AssetCheckSeverity.WARN,
-    io_manager_key: str = "io_manager",
+    io_manager_key: str | None = None,
 ) -> AssetChecksDefinition:
     """A check of the view, `pending_changes`: no more changes are pending than the policy allows.
 
@@ -42,20 +43,23 @@ def build_pending_changes_check(
         policy: What may be pending; by default `RematerializationPolicy()`.
         blocking: Whether a failure keeps downstream assets of the same run from running.
         severity: The severity of a failure; a WARN blocks nothing.
-        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables.
+        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables; by default
+            that of each asset.
     """
     allowed, declaration = policy or RematerializationPolicy(), tables.declaration
+    manager = io_manager_key or io_manager_of(tables.changes)
 
     @asset_check(
         asset=tables.view,
         name=PENDING,
         description="No more changes wait to be merged into the base than the policy allows.",
         blocking=blocking,
-        required_resource_keys={io_manager_key},
+        required_resource_keys={manager},
     )
     def check(context: AssetCheckExecutionContext) -> AssetCheckResult:
-        located = run_locator(context.op_execution_context.resources, io_manager_key)
-        pending = pending_changes(merge_on_read_locations(located, declaration))
+        located = run_locator(context.op_execution_context.resources, manager)
+        of_view = declaration.at(checked_asset(context))
+        pending = pending_changes(merge_on_read_locations(located, of_view))
         if pending is None:
             return AssetCheckResult(passed=True, description="Nothing was ever appended.")
         reason = allowed.reason(pending)

@@ -14,11 +14,12 @@ from dagster import (
     asset_check,
 )
 
-from dagster_deltaweave.checks.check_definition import invalid_checks
+from dagster_deltaweave.checks.check_definition import checked_asset, invalid_checks
 from dagster_deltaweave.checks.table_findings import sample_table
 from dagster_deltaweave.tables import (
     ChangesDeclaration,
     MergeOnReadDeclaration,
+    io_manager_of,
     run_locator,
     table_declaration,
 )
@@ -37,7 +38,7 @@ def build_rescued_events_check(
     sample: bool = True,
     blocking: bool = False,
     severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
-    io_manager_key: str = "io_manager",
+    io_manager_key: str | None = None,
 ) -> AssetChecksDefinition:
     """A check, `no_rescued_events`: the table of events that cannot be applied is empty.
 
@@ -52,7 +53,8 @@ def build_rescued_events_check(
         sample: Whether `check/sample` shows reason and message of up to 10 events.
         blocking: Whether a failure keeps downstream assets of the same run from running.
         severity: The severity of a failure; a WARN blocks nothing.
-        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table.
+        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table; by default
+            that of the asset.
 
     Raises:
         DagsterInvalidDefinitionError: The asset keeps no such events.
@@ -65,16 +67,19 @@ def build_rescued_events_check(
     ) or not declaration.arguments.get("rescued"):
         raise invalid_checks(asset.key, "it puts no events aside: declare it with rescued=.")
 
+    manager = io_manager_key or io_manager_of(asset)
+
     @asset_check(
         asset=asset.key,
         name=RESCUED,
         description="Every event could be applied; none waits to be corrected.",
         blocking=blocking,
-        required_resource_keys={io_manager_key},
+        required_resource_keys={manager},
     )
     def no_rescued_events(context: AssetCheckExecutionContext) -> AssetCheckResult:
-        located = run_locator(context.op_execution_context.resources, io_manager_key)
-        table, aside = _table(located, asset.key, declaration), declaration.arguments["rescued"]
+        located = run_locator(context.op_execution_context.resources, manager)
+        table = _table(located, checked_asset(context), declaration)
+        aside = declaration.arguments["rescued"]
         count, kept = num_rescued(table, aside), rescued_table(table, aside)
         assert kept is not None
         metadata: dict[str, Any] = {"changes/rescued_events": count}
@@ -97,5 +102,6 @@ def _table(
     declaration: ChangesDeclaration | MergeOnReadDeclaration,
 ) -> "Table":
     if isinstance(declaration, MergeOnReadDeclaration):
-        return located.table(declaration.base, declaration.of_part("base"))
+        at = declaration.at(key)
+        return located.table(at.base, at.of_part("base"))
     return located.table(key, declaration)

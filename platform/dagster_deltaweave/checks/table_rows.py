@@ -35,6 +35,7 @@ from dagster_deltaweave.checks.check_definition import (
     check_op_name,
     check_results,
     check_specs,
+    checked_asset,
     invalid_checks,
 )
 from dagster_deltaweave.checks.table_findings import (
@@ -49,6 +50,7 @@ from dagster_deltaweave.checks.table_findings import (
     schema_finding,
     version_that_passed,
 )
+from dagster_deltaweave.tables import io_manager_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -71,7 +73,7 @@ def build_table_checks(
     sample: bool = True,
     blocking: bool | Iterable[str] = False,
     severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
-    io_manager_key: str = "io_manager",
+    io_manager_key: str | None = None,
 ) -> AssetChecksDefinition:
     """Checks of the rows in an asset's table. The requested checks run together.
 
@@ -113,7 +115,8 @@ def build_table_checks(
         blocking: Whether a failure keeps downstream assets of the same run from running: for all
             these checks, or for those named.
         severity: The severity of a failure; a WARN blocks nothing.
-        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table.
+        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table; by default
+            that of the asset.
     """
     for columns, name in ((unique_key, "unique_key"), (no_nulls, "no_nulls")):
         if isinstance(columns, str):
@@ -125,17 +128,19 @@ def build_table_checks(
         FRESH: f"Rows changed within {changed_within}." if changed_within is not None else None,
     }
     specs = check_specs(asset, descriptions, blocking)
+    manager = io_manager_key or io_manager_of(asset)
     asked = _Asked(unique_key, no_nulls, whole_table, schema, more_columns, changed_within, sample)
 
     @multi_asset_check(
         specs=specs,
         name=check_op_name(specs),
         can_subset=True,
-        required_resource_keys={io_manager_key},
+        required_resource_keys={manager},
     )
     def checks(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
-        table = asset_table(context, asset, io_manager_key)
-        yield from check_results(asset, asked.findings(context, asset.key, table), severity)
+        table = asset_table(context, asset, manager)
+        found = asked.findings(context, checked_asset(context), table)
+        yield from check_results(context, found, severity)
 
     return checks
 

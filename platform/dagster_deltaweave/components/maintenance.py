@@ -90,9 +90,10 @@ class MaintenanceComponent(Component, Resolvable, Model):
     )
     policy: Annotated[Policy | None, Field(description="When a table needs an operation.")] = None
     running: Annotated[bool, Field(description="Whether the schedule starts by itself.")] = False
-    io_manager_key: Annotated[str, Field(description="Resource key of the IO manager.")] = (
-        "io_manager"
-    )
+    io_manager_key: Annotated[
+        str | None,
+        Field(description="Resource key of the IO manager, by default each table's."),
+    ] = None
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
         """The schedule and its job."""

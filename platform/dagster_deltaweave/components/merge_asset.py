@@ -81,6 +81,9 @@ class MergeAssetComponent(TableComponent):
     """
 
     keys: Annotated[Sequence[str], Field(description="Columns that identify a row.")] = ()
+    unique_keys: Annotated[
+        bool, Field(description="Whether several changes for one key that is new are an error.")
+    ] = True
     on: Annotated[
         str | None, Field(description="The merge condition, if it is more than equal keys.")
     ] = None
@@ -124,6 +127,7 @@ class MergeAssetComponent(TableComponent):
         """The one merge asset."""
         decorate = merge_asset(
             keys=self.keys,
+            unique_keys=self.unique_keys,
             on=self.on,
             clauses=[each.clause() for each in self.clauses],
             merge_text=self.merge_text,

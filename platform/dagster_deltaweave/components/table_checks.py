@@ -103,9 +103,10 @@ class TableChecksComponent(Component, Resolvable, Model):
         Field(description="Whether a failure blocks downstream assets, or names of checks."),
     ] = False
     severity: Annotated[Literal["error", "warn"], Field(description="Of a failure.")] = "error"
-    io_manager_key: Annotated[str, Field(description="Resource key of the IO manager.")] = (
-        "io_manager"
-    )
+    io_manager_key: Annotated[
+        str | None,
+        Field(description="Resource key of the IO manager, by default the asset's."),
+    ] = None
 
     @model_validator(mode="after")
     def _asks_for_a_check(self) -> "TableChecksComponent":

@@ -2,26 +2,27 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `spark` as a class.
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dagster import (
-    AssetKey,
     ConfigurableIOManager,
+    InitResourceContext,
     InputContext,
     MetadataValue,
     OutputContext,
     ResourceDependency,
 )
-from pydantic import Field, field_validator
+from pydantic import Field, PrivateAttr, field_validator
 
-from dagster_deltaweave.io_manager import frames
 from dagster_deltaweave.io_manager.after_commit import (
     AfterCommit,
     metadata_as_recorded,
     record_listed_partitions,
 )
 from dagster_deltaweave.io_manager.loading import load_input
-from dagster_deltaweave.io_manager.run_options import RunOptions, with_tags
+from dagster_deltaweave.io_manager.op_outputs import OpOutputs
+from dagster_deltaweave.io_manager.output_rows import changes_of_output, without_empty_partitions
+from dagster_deltaweave.io_manager.run_options import RunOptions, with_mode_of_output, with_tags
 from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
 from dagster_deltaweave.io_manager.stored_output import add_output, rebuild_with_output
 from dagster_deltaweave.io_manager.table_location import check_location
@@ -38,17 +39,18 @@ from dagster_deltaweave.partitions import (
 )
 from dagster_deltaweave.spark import SparkResource
 from dagster_deltaweave.tables import (
-    Changes,
     MergeOnReadDeclaration,
     Namespace,
     TableDeclaration,
     TableLocator,
     TablePlace,
+    WriteDeclaration,
     open_merge_on_read,
+    partition_expr_in,
     table_declaration,
     table_place,
 )
-from deltaweave.errors import DeltaweaveError, SourceError, StatementError
+from deltaweave.errors import DeltaweaveError, StatementError
 from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
@@ -58,25 +60,32 @@ if TYPE_CHECKING:
 class SparkDeltaIOManager(ConfigurableIOManager):
     """Stores the output of an asset in its Delta table, and loads tables as inputs.
 
-    An output is a DataFrame of Spark, pandas or Polars, or Arrow's table or record batches. For a
+    An output is a DataFrame of Spark, pandas or Polars, or Arrow's table or record batches; of a
+    run of several partitions also `{partition key: such rows, or None}`. For a
     `@merge_asset` it is merged, and for a `@cdc_asset` it is applied. For other assets the metadata
-    `deltaweave/write` says how it is written: `append`, `overwrite`, `replace_where` or `merge`. If
-    the asset is partitioned, the last three write only the run's partitions, by `partition_expr`.
-    Without that expression they are refused; they never write the whole table instead. A table that
-    does not exist is created first. If the output is None, nothing is written, and the log and the
-    metadata say so; in a full refresh, None is refused. On any error the table is as it was. Once
-    the rows are committed, nothing fails the run: what could not be recorded is a warning in its
-    log and in the metadata `deltaweave/warnings`.
+    `deltaweave/write` says how it is written: `append`, `overwrite`, `replace_where` or `merge`;
+    without it, `mode` does. If the asset is partitioned, all but `append` write only the run's
+    partitions, by `partition_expr`. Without that expression they are refused; they never write the
+    whole table instead. The metadata `mode` of an output, `append` or `overwrite`, is for the one
+    run. Outputs of ops that are no assets are kept as Dagster's default IO manager does.
+
+    A table that does not exist is created first. If the output is None, nothing is written, and the
+    log and the metadata say so; in a full refresh, None is refused. On any error the table is as it
+    was. Once the rows are committed, nothing fails the run: what could not be recorded is a warning
+    in its log and in the metadata `deltaweave/warnings`.
 
     If another commit changed rows since the asset's function began, a write that replaces these
     rows fails with a conflict, and the run tries again.
 
     As an input, an asset is its table, as the type that the input is annotated with; without an
     annotation, as a lazy Spark DataFrame. If the upstream has `partition_expr`, the input has only
-    the partitions that belong to the run's. If the input's metadata has `deltaweave/read`, the
-    input has what changed since the version that the downstream table last applied: with `touched`
-    the `deltaweave.TouchedRows` of the files touched since, with `changes` the
-    `deltaweave.ChangedRows` of the upstream's change data feed.
+    the partitions that its partition mapping gives: those that belong to the run's, or those that
+    it names for an asset without partitions. An input without partitions is empty; so is one whose
+    table is still to be made, if the asset declares its columns or loads itself.
+
+    If the input's metadata has `deltaweave/read`, the input has what changed since the version that
+    the downstream table last applied: with `touched` the `deltaweave.TouchedRows` of the files
+    touched since, with `changes` the `deltaweave.ChangedRows` of the upstream's change data feed.
 
     The metadata `columns` of an input names the columns that it has, and `deltaweave/version` the
     version of the table that it reads.
@@ -106,6 +115,14 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         description=(
             "Catalog of the tables of assets whose metadata has no `catalog`. An asset without any "
             "`schema` then has that of its key's prefix."
+        ),
+    )
+    mode: Literal["overwrite", "append", "error"] = Field(
+        default="overwrite",
+        description=(
+            "How an asset is stored that declares nothing, as a plain `@dg.asset`: `overwrite` "
+            "replaces its table, or, if it is partitioned, the run's partitions by its "
+            "`partition_expr`; `append` adds rows; `error` refuses it."
         ),
     )
     explain: bool = Field(
@@ -141,8 +158,18 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         """Finds the tables."""
         return TableLocator(self.root, self.spark, Namespace(self.catalog, self.schema_))
 
+    _of_ops: OpOutputs = PrivateAttr(default_factory=OpOutputs)
+
+    def teardown_after_execution(self, context: InitResourceContext) -> None:
+        """Let go of what ops of the run returned."""
+        self._of_ops.forget()
+
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Store what the asset function returned, and record the result."""
+        if not context.has_asset_key:
+            self._of_ops.keep(context, obj)
+            return
+        obj = without_empty_partitions(obj)
         if obj is None:
             if _declaration(context) is not None:
                 self._options(context)  # refuses tags that are wrong
@@ -150,10 +177,10 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             return
         options = self._options(context)
         declaration = options.declaration
-        changes = self._as_changes(obj, context.asset_key)
+        partitions = output_partition_keys(context)
+        changes = changes_of_output(self.spark.session, obj, context.asset_key, partitions)
         table = self.locator.table(context.asset_key, declaration)
         declaration = check_location(context, self.locator, table, declaration)
-        partitions = output_partition_keys(context)
         with (
             retry_run_if_transient(declaration.retries),
             mark_commits_with_run(table.spark, context.run_id),
@@ -182,7 +209,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
 
     def _options(self, context: OutputContext) -> RunOptions:
         """How this run writes the asset: as declared, but for what the run's tags change."""
-        declared = RunOptions(_declared(context), self.explain, self.order_wait_seconds)
+        declaration = with_mode_of_output(_declared(context, self.mode), context)
+        declared = RunOptions(declaration, self.explain, self.order_wait_seconds)
         tags = context.step_context.dagster_run.tags
         return with_tags(declared, tags, context.asset_key.to_user_string())
 
@@ -228,18 +256,9 @@ class SparkDeltaIOManager(ConfigurableIOManager):
 
     def load_input(self, context: InputContext) -> Any:
         """The upstream asset's table, its partitions, or what changed, as the input asks."""
+        if not context.has_asset_key:
+            return self._of_ops.load(context)
         return load_input(context, self.locator)
-
-    def _as_changes(self, output: object, key: AssetKey) -> Changes:
-        changes = output if isinstance(output, Changes) else Changes(output)
-        rows = frames.to_spark(self.spark.session, changes.rows)
-        if rows is None:
-            raise SourceError(
-                f"the asset function returned {type(changes.rows).__name__}, which is not a table.",
-                table=key.to_user_string(),
-                hint=f"Return {frames.KNOWN}, or such as Changes, or None for no changes.",
-            )
-        return Changes(rows, changes.applied)
 
 
 def _declaration(context: OutputContext) -> TableDeclaration | None:
@@ -247,19 +266,30 @@ def _declaration(context: OutputContext) -> TableDeclaration | None:
     return table_declaration(context.definition_metadata, asset=name)
 
 
-def _declared(context: OutputContext) -> TableDeclaration:
-    """How the asset's table is written.
+def _declared(
+    context: OutputContext, otherwise: Literal["overwrite", "append", "error"]
+) -> TableDeclaration:
+    """How the asset's table is written; `otherwise` says it for an asset that declares nothing.
 
     Raises:
-        StatementError: Nothing declares it.
+        StatementError: Nothing declares it, and such assets are refused.
     """
     declaration = _declaration(context)
-    if declaration is None:
+    if declaration is not None:
+        return declaration
+    name, metadata = context.asset_key.to_user_string(), context.definition_metadata
+    if otherwise == "error":
         raise StatementError(
-            "its asset declares no merge and no other way to write, so its output cannot be "
-            "stored.",
-            table=context.asset_key.to_user_string(),
-            hint="Declare the asset with @merge_asset, give it the metadata deltaweave/write, or "
-            "let it return None.",
+            f"the asset {name} does not say how its rows are stored.",
+            table=name,
+            operation="storing",
+            hint="Declare it with @merge_asset, give it the metadata deltaweave/write, or set "
+            "mode='overwrite' for such assets on the IO manager.",
         )
-    return declaration
+    place = table_place(metadata, asset=name)
+    return WriteDeclaration(
+        mode=otherwise,
+        table=place.table,
+        namespace=place.namespace,
+        partition_expr=partition_expr_in(metadata),
+    )

@@ -10,6 +10,7 @@ from dagster import (
     DagsterInvariantViolationError,
     InputContext,
 )
+from pyspark.sql.types import StructType
 
 from dagster_deltaweave.io_manager import frames
 from dagster_deltaweave.io_manager.input_options import input_options
@@ -25,7 +26,9 @@ from dagster_deltaweave.tables import (
     READ_METADATA_KEY,
     READ_TOUCHED,
     MergeOnReadDeclaration,
+    TableDeclaration,
     TableLocator,
+    TablePlace,
     load_merge_on_read,
     table_place,
 )
@@ -54,7 +57,9 @@ def load_input(context: InputContext, tables: TableLocator) -> Any:
         )
         rows = load_merge_on_read(tables, declaration, own)
     elif read is None:
-        rows = _partitions_of(context, table, metadata.get(PARTITION_EXPR), asked.version)
+        rows = _not_there_yet(context, table, declaration, asked.version)
+        if rows is None:
+            rows = _partitions_of(context, table, metadata.get(PARTITION_EXPR), asked.version)
     if rows is not None:
         typing_type = context.dagster_type.typing_type
         return frames.as_annotated(asked.select(rows), typing_type, what=name)
@@ -110,6 +115,30 @@ def _downstream(context: InputContext) -> AssetsDefinition | None:
         return None
 
 
+def _not_there_yet(
+    context: InputContext, table: Table, place: TablePlace, version: int | None
+) -> DataFrame | None:
+    """No rows, where the table is still to be made; None if it is there, or should be.
+
+    An asset that reads its own earlier partitions finds none before its first run, and an asset
+    that declares its columns need not have run.
+    """
+    if version is not None or table.exists():
+        return None
+    schema = place.schema if isinstance(place, TableDeclaration) else None
+    downstream = _downstream(context)
+    if schema is None:
+        is_own = downstream is not None and context.asset_key in downstream.keys
+        has_none = context.has_asset_partitions and not context.asset_partition_keys
+        if not (is_own or has_none):
+            return None  # the error says that there is no such table
+        schema = StructType([])
+    context.log.info(
+        f"Reads no row of {context.asset_key.to_user_string()}: there is no table yet."
+    )
+    return table.spark.createDataFrame([], schema)
+
+
 def _partitions_of(
     context: InputContext, table: Table, expression: Any, version: int | None
 ) -> DataFrame:
@@ -117,10 +146,13 @@ def _partitions_of(
     rows = table.read(version)
     if expression is None or not context.has_asset_partitions:
         return rows
+    keys = context.asset_partition_keys
     downstream = _downstream(context)
     if downstream is not None and downstream.partitions_def is None:
-        return rows
-    keys = context.asset_partition_keys
+        store = context.step_context.instance
+        known = context.asset_partitions_def.get_partition_keys(dynamic_partitions_store=store)
+        if set(known) <= set(keys):
+            return rows  # all of the table, also rows of no partition
     if not keys:
         # The partition mapping may give none, e.g. for the first partition of one with an offset.
         context.log.info(f"Reads no row of {context.asset_key.to_user_string()}: no partition.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 from dagster_deltaweave.partitions import FULL_REFRESH_TAG, ORDER_TAG
 from dagster_deltaweave.tables import (
@@ -13,9 +13,13 @@ from dagster_deltaweave.tables import (
     SchemaPolicy,
     TableDeclaration,
     WriteDeclaration,
+    WriteMode,
 )
 from deltaweave.choices import choice_problem
 from deltaweave.errors import StatementError
+
+if TYPE_CHECKING:
+    from dagster import OutputContext
 
 SCHEMA_POLICY_TAG = "deltaweave/schema_policy"
 """Run tag: the schema policy of this run."""
@@ -25,6 +29,9 @@ RETRIES_TAG = "deltaweave/retries"
 
 EXPLAIN_TAG = "deltaweave/explain"
 """Run tag: `true` explains each merge of this run before it runs, `false` none."""
+
+_MODE = "mode"  # as the IO managers of Dagster's own integrations name it
+_MODES = ("append", "overwrite")
 
 ORDER_WAIT_TAG = "deltaweave/order_wait_seconds"
 """Run tag: how long this run waits for one run of an older partition, in s."""
@@ -43,6 +50,23 @@ class RunOptions:
     declaration: TableDeclaration
     explain: bool
     wait_seconds: float
+
+
+def with_mode_of_output(declaration: TableDeclaration, context: OutputContext) -> TableDeclaration:
+    """The declaration, with the mode that the run's output names in its metadata.
+
+    Raises:
+        StatementError: The mode is not known.
+    """
+    given = context.output_metadata.get(_MODE)
+    if given is None or not isinstance(declaration, WriteDeclaration):
+        return declaration
+    mode = getattr(given, "value", given)
+    name = context.asset_key.to_user_string()
+    problem = choice_problem(f"the output's metadata {_MODE}", mode, _MODES)
+    if problem is not None:
+        raise _invalid(problem, name, "Give one of these values, or leave it out.")
+    return replace(declaration, mode=cast(WriteMode, mode), replace_where=None)
 
 
 def with_tags(options: RunOptions, tags: Mapping[str, str], asset: str) -> RunOptions:

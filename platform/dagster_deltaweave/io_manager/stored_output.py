@@ -10,6 +10,7 @@ from dagster import AssetKey, OutputContext
 
 from dagster_deltaweave.io_manager import changeset_append, table_write
 from dagster_deltaweave.io_manager.merge_order import lease_of_run, marks_of_refreshed
+from dagster_deltaweave.io_manager.rows_by_key import RunPartitions, one_row_for_each_key
 from dagster_deltaweave.io_manager.schema_policy import prepare_table, rows_of_table
 from dagster_deltaweave.io_manager.start_version import start_of_write
 from dagster_deltaweave.io_manager.transaction_ids import Marks, marks_of_refresh, marks_of_run
@@ -19,7 +20,11 @@ from dagster_deltaweave.metadata import (
     record_merge,
     record_write,
 )
-from dagster_deltaweave.partitions import covers_all_partitions, partition_predicate
+from dagster_deltaweave.partitions import (
+    covers_all_partitions,
+    partition_positions,
+    partition_predicate,
+)
 from dagster_deltaweave.tables import (
     Changes,
     ChangesDeclaration,
@@ -33,6 +38,8 @@ from deltaweave.delta.commit import is_unwritten
 from deltaweave.engine.phases import telling
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from dagster_deltaweave.tables import TableLocator
     from deltaweave import MergePlan, MergeResult, Table, WriteResult
 
@@ -93,6 +100,8 @@ def add_output(
     if isinstance(declaration, MergeDeclaration):
         lease = None
         if not marks.are_in(table):
+            of_delivery = replace(changes, rows=rows)
+            rows = _one_row_for_each_key(context, table, declaration, of_delivery, partitions)
             lease = lease_of_run(context, table, declaration, partitions, wait_seconds)
         prepare_table(table, declaration, rows, context.asset_spec.description)
         if url := table.spark.sparkContext.uiWebUrl:
@@ -147,10 +156,30 @@ def rebuild_with_output(
     if not is_of_all:
         # Without an expression this is an error, because the other partitions' rows would be lost.
         predicate = _predicate(context, table, declaration, changes, partitions)
+    if isinstance(declaration, MergeDeclaration):
+        rows = _one_row_for_each_key(
+            context, table, declaration, changes, partitions, is_rebuilt=True
+        )
+        changes = Changes(rows, changes.applied)
     prepare_table(table, declaration, changes.rows, context.asset_spec.description)
     start = start_of_write(context, table, predicate=predicate)
     written = table_write.rebuild(table, declaration, changes.rows, predicate, marks, start)
     return _written(context, table, written, "full refresh", predicate, partitions)
+
+
+def _one_row_for_each_key(
+    context: OutputContext,
+    table: Table,
+    declaration: MergeDeclaration,
+    changes: Changes,
+    partitions: Sequence[str],
+    *,
+    is_rebuilt: bool = False,
+) -> DataFrame:
+    definition = context.asset_spec.partitions_def
+    positions = partition_positions(definition, context.step_context.instance)
+    run = RunPartitions(definition, partitions, positions)
+    return one_row_for_each_key(table, declaration, changes, run, is_rebuilt=is_rebuilt)
 
 
 def _with_rescued(

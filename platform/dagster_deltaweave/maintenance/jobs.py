@@ -28,7 +28,12 @@ from dagster import (
 )
 
 from dagster_deltaweave.metadata import mark_commits_with_run
-from dagster_deltaweave.tables import MergeOnReadDeclaration, run_locator, table_place
+from dagster_deltaweave.tables import (
+    MergeOnReadDeclaration,
+    io_manager_of,
+    run_locator,
+    table_place,
+)
 from deltaweave.errors import DeltaweaveError, StatementError, Transient
 from deltaweave.maintenance import OPERATIONS, Done, UpkeepPolicy
 
@@ -46,7 +51,7 @@ def build_upkeep_schedule(
     operations: Sequence[str] = tuple(OPERATIONS),
     policy: UpkeepPolicy | None = None,
     execution_timezone: str = "UTC",
-    io_manager_key: str = "io_manager",
+    io_manager_key: str | None = None,
     default_status: DefaultScheduleStatus = DefaultScheduleStatus.STOPPED,
 ) -> ScheduleDefinition:
     """A schedule of `build_upkeep_job`; its job is `<name>_job`.
@@ -83,7 +88,7 @@ def build_upkeep_job(
     tables: Sequence[AssetsDefinition],
     operations: Sequence[str] = tuple(OPERATIONS),
     policy: UpkeepPolicy | None = None,
-    io_manager_key: str = "io_manager",
+    io_manager_key: str | None = None,
 ) -> JobDefinition:
     """A job that maintains the tables of merge assets.
 
@@ -105,7 +110,8 @@ def build_upkeep_job(
         tables: The merge assets whose tables are maintained.
         operations: The operations, in order; by default all, in the order above.
         policy: When a table needs an operation; by default `UpkeepPolicy()`.
-        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables.
+        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables; by default
+            that of each asset.
 
     Raises:
         DagsterInvalidDefinitionError: An operation is not known.
@@ -117,7 +123,12 @@ def build_upkeep_job(
             )
     ops = [
         [
-            _upkeep_op(table, operation, policy or UpkeepPolicy(), io_manager_key)
+            _upkeep_op(
+                table,
+                operation,
+                policy or UpkeepPolicy(),
+                io_manager_key or io_manager_of(table),
+            )
             for operation in operations
         ]
         for table in tables
@@ -155,7 +166,7 @@ def _upkeep_op(
         description=f"{operation.replace('_', ' ').capitalize()}: {key.to_user_string()}.",
         ins={"after": In(Nothing)},
         required_resource_keys={io_manager_key},
-        pool=table.op.pool,
+        pool=table.op.pool if isinstance(table.node_def, OpDefinition) else None,
     )
     def upkeep(context: OpExecutionContext) -> None:
         tables = run_locator(context.resources, io_manager_key)

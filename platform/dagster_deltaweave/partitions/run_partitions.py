@@ -14,8 +14,9 @@ from typing import Any
 
 from dagster import (
     AssetExecutionContext,
-    AssetKey,
+    DagsterError,
     DagsterInstance,
+    OpExecutionContext,
     OutputContext,
     PartitionsDefinition,
 )
@@ -45,9 +46,14 @@ def partition_tags(partitions: Iterable[str]) -> dict[str, str]:
     return {PARTITIONS: json.dumps(list(partitions))}
 
 
-def is_full_refresh(context: AssetExecutionContext) -> bool:
-    """Whether this run rebuilds its tables, so that the function must return everything."""
-    return is_refresh(context.run.tags)
+def is_full_refresh(context: AssetExecutionContext | OpExecutionContext) -> bool:
+    """Whether this run rebuilds its tables, so that the function must return everything.
+
+    Args:
+        context: The context of an asset's function, or of an op in a graph asset; in unit tests
+            also that of `build_asset_context(run_tags=…)`.
+    """
+    return is_refresh(_run_tags(context))
 
 
 def is_refresh(tags: Mapping[str, str]) -> bool:
@@ -55,8 +61,12 @@ def is_refresh(tags: Mapping[str, str]) -> bool:
     return tags.get(FULL_REFRESH_TAG, "").lower() == "true"
 
 
-def partition_keys(context: AssetExecutionContext) -> list[str]:
+def partition_keys(context: AssetExecutionContext | OpExecutionContext) -> list[str]:
     """The partitions that this run is for: one, a range, or those that its tag lists.
+
+    Args:
+        context: The context of an asset's function, or of an op in a graph asset; in unit tests
+            also that of `build_asset_context(partition_key=…)`, of a range or of run tags.
 
     Raises:
         StatementError: The tag names a partition that the asset does not have, or the run also has
@@ -66,9 +76,8 @@ def partition_keys(context: AssetExecutionContext) -> list[str]:
     own = list(context.partition_keys) if context.has_partition_key_range else []
     if context.has_partition_key:
         own = [context.partition_key]
-    return _listed(
-        context.run.tags, own, definition.partitions_def, definition.key, context.instance
-    )
+    names = ", ".join(sorted(key.to_user_string() for key in definition.keys))
+    return _listed(_run_tags(context), own, definition.partitions_def, names, context.instance)
 
 
 def output_partition_keys(context: OutputContext) -> list[str]:
@@ -76,7 +85,8 @@ def output_partition_keys(context: OutputContext) -> list[str]:
     own = list(context.asset_partition_keys) if context.has_asset_partitions else []
     step = context.step_context
     definition = context.asset_partitions_def if _is_partitioned(context) else None
-    return _listed(step.dagster_run.tags, own, definition, context.asset_key, step.instance)
+    name = context.asset_key.to_user_string()
+    return _listed(step.dagster_run.tags, own, definition, name, step.instance)
 
 
 def lists_partitions(context: OutputContext) -> bool:
@@ -98,11 +108,19 @@ def covers_all_partitions(context: OutputContext, keys: Sequence[str]) -> bool:
     return bool(keys) and set(known) <= set(keys)
 
 
+def _run_tags(context: AssetExecutionContext | OpExecutionContext) -> Mapping[str, str]:
+    try:
+        return context.run.tags
+    except DagsterError:  # called without a run, as unit tests do
+        is_of_asset = isinstance(context, AssetExecutionContext)
+        return (context.op_execution_context if is_of_asset else context).run_tags
+
+
 def _listed(
     tags: Mapping[str, str],
     own: list[str],
     definition: PartitionsDefinition[str] | None,
-    asset: AssetKey,
+    asset: str,
     instance: DagsterInstance,
 ) -> list[str]:
     # An asset without partitions may be in the same run as one with partitions.
@@ -118,7 +136,7 @@ def _listed(
     return keys
 
 
-def _parsed(text: str, asset: AssetKey) -> list[str]:
+def _parsed(text: str, asset: str) -> list[str]:
     if not text.lstrip().startswith("["):
         keys: Any = [key.strip() for key in text.split(",")]
     else:
@@ -131,10 +149,10 @@ def _parsed(text: str, asset: AssetKey) -> list[str]:
     return list(dict.fromkeys(keys))
 
 
-def _wrong_list(problem: str, asset: AssetKey) -> StatementError:
+def _wrong_list(problem: str, asset: str) -> StatementError:
     return StatementError(
         f"the run's tag {PARTITIONS} cannot be followed: {problem}",
-        table=asset.to_user_string(),
+        table=asset,
         operation="choosing partitions",
         hint="List existing partitions (a,c,f, or a JSON list) in a run without one of its own.",
     )

@@ -5,13 +5,15 @@ Both read only the logs and start no Spark.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dagster import (
     AssetSelection,
     DagsterInstance,
+    DagsterRunStatus,
     DefaultScheduleStatus,
     DefaultSensorStatus,
     RunRequest,
@@ -26,11 +28,11 @@ from dagster import (
     sensor,
 )
 
-from dagster_deltaweave.dagster_private import NOT_FINISHED_STATUSES
+from dagster_deltaweave.dagster_private import NOT_FINISHED_STATUSES, RUN_KEY_TAG
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.maintenance import RematerializationPolicy
 from dagster_deltaweave.sensors.run_requests import first_without_a_run
-from dagster_deltaweave.tables import merge_on_read_locations, run_locator
+from dagster_deltaweave.tables import io_manager_of, merge_on_read_locations, run_locator
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ REASON = "deltaweave/rematerialization_reason"
 """Run tag with the reason for the run."""
 
 _LONGEST_TAG = 500
+_MOST_FAILED = 20  # of one state, before which the longest pause is reached
+_LONGEST_PAUSE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -54,18 +58,25 @@ class Due:
         assets: The assets of its table.
         reason: A sentence that says why.
         state: The newest batch in it and the newest of all: one run is requested for these.
+        failed: How many runs for these failed.
     """
 
     assets: MergeOnReadAssets
     reason: str
     state: str
+    failed: int = 0
+
+    @property
+    def run_key(self) -> str:
+        """The run key of the next run for this state."""
+        return f"{self.state}#{self.failed + 1}" if self.failed else self.state
 
     @property
     def request(self) -> RunRequest:
         """The run."""
         base = self.assets.base.key
         return RunRequest(
-            run_key=self.state,
+            run_key=self.run_key,
             asset_selection=[base],
             tags={REMATERIALIZES: base.to_user_string(), REASON: self.reason[:_LONGEST_TAG]},
         )
@@ -76,40 +87,46 @@ def build_rematerialization_sensor(
     name: str,
     tables: Sequence[MergeOnReadAssets],
     policy: RematerializationPolicy | None = None,
+    retry_after_seconds: float = 60,
     minimum_interval_seconds: int = 60,
     default_status: DefaultSensorStatus = DefaultSensorStatus.STOPPED,
-    io_manager_key: str = "io_manager",
+    io_manager_key: str | None = None,
     description: str | None = None,
 ) -> SensorDefinition:
     """A sensor that rematerializes a base when more is pending than its policy allows.
 
-    While such a run is in progress, no other is requested. If it failed, it is requested again once
-    more changes were appended; until then the tick says that it was requested before.
+    While such a run is in progress, no other is requested. If it failed, it is requested again
+    after `retry_after_seconds`, and after twice as long each further time, up to an hour; a tick
+    says when. A run that was cancelled is requested again once more changes were appended.
 
     Args:
         name: The sensor's name.
         tables: The assets of each `@merge_on_read_asset`.
         policy: What may be pending; by default `RematerializationPolicy()`.
+        retry_after_seconds: How long after the first failed run it is requested again, in s.
         minimum_interval_seconds: Least time between two ticks.
         default_status: Whether the sensor starts by itself.
-        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables.
+        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables; by default
+            that of each asset.
         description: The sensor's description in the UI.
     """
     allowed = policy or RematerializationPolicy()
+    managers = [io_manager_key or io_manager_of(each.changes) for each in tables]
 
     @sensor(
         name=name,
         target=AssetSelection.assets(*(each.base for each in tables)),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        required_resource_keys={io_manager_key},
+        required_resource_keys=set(managers),
         description=description or f"Merges pending changes of {_named(tables)} when it is due.",
     )
     def rematerialization_sensor(context: SensorEvaluationContext) -> SensorResult:
-        locator = run_locator(context.resources, io_manager_key)
-        due, notes = _due(context.instance, locator, tables, allowed)
+        due, notes = _due(context.instance, _located(context, tables, managers), allowed)
+        due, waiting = _again(context.instance, due, retry_after_seconds)
+        notes += waiting
         now, before = first_without_a_run(
-            context, name, due, run_key=lambda each: each.state, limit=len(due)
+            context, name, due, run_key=lambda each: each.run_key, limit=len(due)
         )
         notes += [f"{_base(each.assets)} was requested before: {each.reason}" for each in before]
         if not now:
@@ -129,7 +146,7 @@ def build_rematerialization_schedule(
     policy: RematerializationPolicy | None = None,
     execution_timezone: str = "UTC",
     default_status: DefaultScheduleStatus = DefaultScheduleStatus.STOPPED,
-    io_manager_key: str = "io_manager",
+    io_manager_key: str | None = None,
 ) -> ScheduleDefinition:
     """A schedule that rematerializes the bases for which changes are pending.
 
@@ -140,9 +157,11 @@ def build_rematerialization_schedule(
         policy: What may be pending; by default nothing.
         execution_timezone: The time zone of `cron_schedule`.
         default_status: Whether the schedule starts by itself.
-        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables.
+        io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables; by default
+            that of each asset.
     """
     allowed = policy or RematerializationPolicy(batches=1)
+    managers = [io_manager_key or io_manager_of(each.changes) for each in tables]
 
     @schedule(
         name=name,
@@ -150,14 +169,13 @@ def build_rematerialization_schedule(
         cron_schedule=cron_schedule,
         execution_timezone=execution_timezone,
         default_status=default_status,
-        required_resource_keys={io_manager_key},
+        required_resource_keys=set(managers),
         description=f"Merges pending changes of {_named(tables)}.",
     )
     def rematerialization_schedule(
         context: ScheduleEvaluationContext,
     ) -> list[RunRequest] | SkipReason:
-        locator = run_locator(context.resources, io_manager_key)
-        due, notes = _due(context.instance, locator, tables, allowed)
+        due, notes = _due(context.instance, _located(context, tables, managers), allowed)
         if not due:
             return SkipReason(f"Nothing to rematerialize: {'; '.join(notes)}")
         return [each.request for each in due]
@@ -165,15 +183,26 @@ def build_rematerialization_schedule(
     return rematerialization_schedule
 
 
+def _located(
+    context: SensorEvaluationContext | ScheduleEvaluationContext,
+    tables: Sequence[MergeOnReadAssets],
+    managers: Sequence[str],
+) -> list[tuple[MergeOnReadAssets, TableLocator]]:
+    """The assets of each table, with the locator of their IO manager."""
+    return [
+        (each, run_locator(context.resources, manager))
+        for each, manager in zip(tables, managers, strict=True)
+    ]
+
+
 def _due(
     instance: DagsterInstance,
-    locator: TableLocator,
-    tables: Sequence[MergeOnReadAssets],
+    tables: Sequence[tuple[MergeOnReadAssets, TableLocator]],
     policy: RematerializationPolicy,
 ) -> tuple[list[Due], list[str]]:
     """The bases that are due, and a note on each of the others."""
     due, notes = [], []
-    for each in tables:
+    for each, locator in tables:
         base = _base(each)
         try:
             pending = pending_changes(merge_on_read_locations(locator, each.declaration))
@@ -201,6 +230,39 @@ def _due(
             state = f"{base}@{pending.base_id}:{pending.merged_batch}-{pending.newest_batch}"
             due.append(Due(each, reason, state))
     return due, notes
+
+
+def _again(
+    instance: DagsterInstance, due: Sequence[Due], retry_after_seconds: float
+) -> tuple[list[Due], list[str]]:
+    """What is due with the number of runs for it that failed, and a note on what has to wait."""
+    now, notes = [], []
+    for each in due:
+        base = _base(each.assets)
+        records = instance.get_run_records(
+            RunsFilter(tags={REMATERIALIZES: base}, statuses=[DagsterRunStatus.FAILURE]),
+            limit=_MOST_FAILED,
+        )
+        failed = [
+            record
+            for record in records
+            if record.dagster_run.tags.get(RUN_KEY_TAG, "").split("#")[0] == each.state
+        ]
+        if not failed:
+            now.append(each)
+            continue
+        pause = min(_LONGEST_PAUSE_SECONDS, retry_after_seconds * 2 ** (len(failed) - 1))
+        ended = max(record.end_time or record.update_timestamp.timestamp() for record in failed)
+        remaining = ended + pause - time.time()
+        if remaining <= 0:
+            now.append(replace(each, failed=len(failed)))
+            continue
+        run_id = failed[0].dagster_run.run_id
+        notes.append(
+            f"{base} is tried again in {remaining:.0f} s, after run {run_id[:8]} failed, the "
+            f"{len(failed)}. of this state: {each.reason}"
+        )
+    return now, notes
 
 
 def _base(assets: MergeOnReadAssets) -> str:

@@ -161,8 +161,9 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
         dynamic_partitions_requests=additions(
             context, watched.partitions_def, [each.partition for each in now]
         ),
+        # What a tick leaves for the next ones is of the same commits.
         asset_events=[_arrival(watched.source_asset, watched.shown, each) for each in commits[-1:]]
-        if watched.source_asset
+        if watched.source_asset and progress.until is None
         else [],
         cursor=cursor,
     )

@@ -18,6 +18,7 @@ from dagster_deltaweave.tables.applied_changes import (
     READ_METADATA_KEY,
     READ_TOUCHED,
     Changes,
+    ChangesOfPartitions,
     application_id,
     touched_upstreams,
 )
@@ -33,8 +34,9 @@ from dagster_deltaweave.tables.declaration import (
     TableDeclaration,
     TablePlace,
     WriteDeclaration,
+    WriteMode,
 )
-from dagster_deltaweave.tables.locator import TableLocator, run_locator
+from dagster_deltaweave.tables.locator import TableLocator, io_manager_of, run_locator
 from dagster_deltaweave.tables.merge_on_read import (
     MergeOnReadLocations,
     load_merge_on_read,
@@ -46,6 +48,7 @@ from dagster_deltaweave.tables.metadata_declarations import (
     PARTITION_EXPR,
     declaration_metadata,
     merge_declaration_in,
+    partition_expr_in,
     table_declaration,
     table_place,
 )
@@ -66,6 +69,7 @@ __all__ = [
     "UPSERT_CLAUSES",
     "Changes",
     "ChangesDeclaration",
+    "ChangesOfPartitions",
     "IdempotentBy",
     "MergeDeclaration",
     "MergeOnReadDeclaration",
@@ -77,6 +81,7 @@ __all__ = [
     "TableLocator",
     "TablePlace",
     "WriteDeclaration",
+    "WriteMode",
     "application_id",
     "check_owner",
     "check_parents",
@@ -84,10 +89,12 @@ __all__ = [
     "declaration_metadata",
     "equal_keys_condition",
     "full_names",
+    "io_manager_of",
     "load_merge_on_read",
     "merge_declaration_in",
     "merge_on_read_locations",
     "open_merge_on_read",
+    "partition_expr_in",
     "path_under",
     "problem_of_table_key",
     "run_locator",

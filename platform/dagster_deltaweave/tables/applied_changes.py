@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dagster import AssetKey, AssetsDefinition
+from dagster import AssetKey, AssetsDefinition, OpDefinition
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from deltaweave import ChangedRows, TouchedRows
 
 READ_METADATA_KEY = "deltaweave/read"
@@ -37,6 +40,17 @@ class Changes:
     applied: TouchedRows | ChangedRows | None = None
 
 
+@dataclass(frozen=True)
+class ChangesOfPartitions(Changes):
+    """Changes of several partitions, and which of them each row is of.
+
+    Attributes:
+        parts: Partition key to its rows, a DataFrame of Spark; `rows` has those of all.
+    """
+
+    parts: Mapping[str, DataFrame] = field(default_factory=dict)
+
+
 def application_id(upstream: AssetKey, downstream: AssetKey, table_id: str | None = None) -> str:
     """The application id with which `downstream` commits the versions of `upstream` it applied.
 
@@ -51,6 +65,8 @@ def application_id(upstream: AssetKey, downstream: AssetKey, table_id: str | Non
 
 def touched_upstreams(definition: AssetsDefinition) -> list[AssetKey]:
     """The upstream assets of which this asset reads only the touched or changed rows."""
+    if not isinstance(definition.node_def, OpDefinition):
+        return []  # ops of a graph asset get whole tables
     inputs = definition.op.ins
     return [
         key

@@ -15,6 +15,7 @@ from dagster_deltaweave.tables.merge_text import (
     with_written_out_stars,
 )
 from deltaweave.clauses import Clause
+from deltaweave.errors import StatementError
 from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class MergeDeclaration(TableDeclaration):
 
     Attributes:
         on: The merge condition, or None if `merge_text` gives it.
+        keys: The columns that are equal by `on` and that identify a row; empty if none do.
+        unique_keys: Whether several rows for one of the keys are an error.
         clauses: The clauses in their order; empty if `merge_text` gives them.
         merge_text: A whole MERGE statement with `{target}` and `{source}`, or None.
         except_column_list: Columns of the changes that only clauses use; the table lacks them.
@@ -126,6 +129,8 @@ class MergeDeclaration(TableDeclaration):
     """
 
     on: str | None = None
+    keys: tuple[str, ...] = ()
+    unique_keys: bool = True
     clauses: tuple[Clause, ...] = ()
     merge_text: str | None = None
     except_column_list: tuple[str, ...] = ()
@@ -231,6 +236,30 @@ class MergeOnReadDeclaration(TableDeclaration):
         """The declaration of the asset with the changes, or of that with the base."""
         table = self.base_path if part == "base" else self.changes_path
         return replace(self, part=part, table=table)
+
+    def at(self, key: AssetKey) -> MergeOnReadDeclaration:
+        """The declaration with the keys that its assets have, of which one is known.
+
+        Definitions may get a prefix after they were declared (`load_assets_from_modules`).
+
+        Args:
+            key: The key of this part's asset.
+
+        Raises:
+            StatementError: The asset was renamed, so that the others are not found.
+        """
+        own = {"changes": self.changes, "base": self.base, "view": self.view}[self.part]
+        if key.path[-1] != own.path[-1]:
+            raise StatementError(
+                f"the asset was declared as {own.to_user_string()}, and its key was replaced: the "
+                "assets of a merge-on-read table are found by each other's names.",
+                table=key.to_user_string(),
+                operation="locating",
+                state="Nothing was read or written.",
+                hint="Name the table by name= of @merge_on_read_asset, and give the three assets "
+                "one prefix.",
+            )
+        return replace(self, view=AssetKey([*key.path[:-1], self.view.path[-1]]))
 
     @property
     def changes(self) -> AssetKey:

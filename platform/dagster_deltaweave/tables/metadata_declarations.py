@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, TypeVar, get_args
 
-from dagster import MetadataValue
+from dagster import AssetKey, MetadataValue
 
 from dagster_deltaweave.dagster_private import ObjectMetadataValue
 from dagster_deltaweave.tables.catalog_names import CATALOG, SCHEMA, namespace_in
@@ -49,6 +49,7 @@ _ENTRIES = frozenset(
         "retries",
         "sequence_by",
         "order",
+        "unique_keys",
     }
 )
 
@@ -73,8 +74,8 @@ def table_declaration(metadata: Mapping[str, Any], *, asset: str) -> TableDeclar
     `deltaweave/write` (`append`, `overwrite`, `replace_where` or `merge`) and, beside it,
     `partition_expr` and `deltaweave/…` for `keys`, `replace_where`, `table`, `schema`,
     `partition_by`, `cluster_by`, `properties`, `schema_policy`, `idempotent_by` and `retries`; for
-    merges, `order` and `sequence_by` too. With both, `schema` and `catalog` say which the table is
-    in.
+    merges, `order`, `sequence_by` and `unique_keys` too. With both, `schema` and `catalog` say
+    which the table is in.
 
     Raises:
         StatementError: An entry is unknown, or excludes another entry.
@@ -82,6 +83,8 @@ def table_declaration(metadata: Mapping[str, Any], *, asset: str) -> TableDeclar
     declared = _instance_in(metadata)
     if not isinstance(declared, TableDeclaration):
         declared = _plain_declaration(metadata, asset)
+    if isinstance(declared, MergeOnReadDeclaration):
+        declared = declared.at(AssetKey.from_user_string(asset))
     return None if declared is None else _in_namespace(declared, metadata, asset)
 
 
@@ -100,6 +103,12 @@ def table_place(metadata: Mapping[str, Any], *, asset: str) -> TablePlace:
     if table is not None and not isinstance(table, str):
         raise _wrong(asset, f"{_PREFIX}table is {table!r}", {"a path", "a name"})
     return _in_namespace(TablePlace(table=table), metadata, asset)
+
+
+def partition_expr_in(metadata: Mapping[str, Any]) -> str | Mapping[str, str] | None:
+    """The expression of a row's partition in an asset's metadata; None if there is none."""
+    expression: str | Mapping[str, str] | None = _plain(metadata.get(PARTITION_EXPR))
+    return expression
 
 
 def _in_namespace(declared: _Place, metadata: Mapping[str, Any], asset: str) -> _Place:
@@ -152,18 +161,23 @@ def _plain_declaration(metadata: Mapping[str, Any], asset: str) -> TableDeclarat
             table=asset,
             operation="writing",
         )
-    for name in ("order", "sequence_by"):
+    for name in ("order", "sequence_by", "unique_keys"):
         if name in given and mode != "merge":
             raise _wrong(asset, f"{_PREFIX}{name} goes with {WRITE}: merge only", _MODES)
     choices_of = {"schema_policy": SchemaPolicy, "idempotent_by": IdempotentBy, "order": Order}
     for name, choices in choices_of.items():
         if name in given and given[name] not in get_args(choices):
             raise _wrong(asset, f"{_PREFIX}{name} is {given[name]!r}", set(get_args(choices)))
+    if not isinstance(given.get("unique_keys", True), bool):
+        problem = f"{_PREFIX}unique_keys is {given['unique_keys']!r}"
+        raise _wrong(asset, problem, {"True", "False"})
     for name in ("partition_by", "cluster_by"):
         given[name] = _names(given.get(name, ()))
-    given["partition_expr"] = _plain(metadata.get(PARTITION_EXPR))
+    given["partition_expr"] = partition_expr_in(metadata)
     if mode == "merge":
-        return MergeDeclaration(on=equal_keys_condition(keys), clauses=UPSERT_CLAUSES, **given)
+        return MergeDeclaration(
+            on=equal_keys_condition(keys), keys=keys, clauses=UPSERT_CLAUSES, **given
+        )
     return WriteDeclaration(mode=mode, **given)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -137,11 +138,16 @@ def declared() -> MergeOnReadAssets:
 
 
 def tick(
-    instance: DagsterInstance, resources: dict[str, Any], policy: RematerializationPolicy
+    instance: DagsterInstance,
+    resources: dict[str, Any],
+    policy: RematerializationPolicy,
+    retry_after_seconds: float = 3600,
 ) -> SensorExecutionData:
     """A tick as the daemon evaluates it: with the definitions' own resources."""
     assets = declared()
-    sensor = build_rematerialization_sensor(name="due", tables=[assets], policy=policy)
+    sensor = build_rematerialization_sensor(
+        name="due", tables=[assets], policy=policy, retry_after_seconds=retry_after_seconds
+    )
     defs = Definitions(assets=[*assets], sensors=[sensor], resources=resources)
     repository = defs.get_repository_def()
     with build_sensor_context(
@@ -158,8 +164,8 @@ def test_the_sensor_requests_once_and_again_when_more_is_pending(
 ) -> None:
     policy = RematerializationPolicy(**{**NOTHING, "rows": 2})
 
-    def look() -> SensorExecutionData:
-        return tick(instance, resources, policy)
+    def look(retry_after_seconds: float = 3600) -> SensorExecutionData:
+        return tick(instance, resources, policy, retry_after_seconds)
 
     def launch(data: SensorExecutionData, status: DagsterRunStatus) -> str:
         """Let the run that was requested be in the instance, as the daemon launches it."""
@@ -175,8 +181,11 @@ def test_the_sensor_requests_once_and_again_when_more_is_pending(
     started = launch(due, DagsterRunStatus.STARTED)
     meanwhile = look()
     instance.delete_run(started)
-    launch(due, DagsterRunStatus.FAILURE)
+    first = launch(due, DagsterRunStatus.FAILURE)
     failed = look()
+    second_run = look(retry_after_seconds=0)  # its pause is over
+    launch(second_run, DagsterRunStatus.CANCELED)
+    cancelled = look(retry_after_seconds=0)
     append(orders, (3, 30, 1))
     again = look()
     orders.rematerialize()
@@ -196,11 +205,16 @@ def test_the_sensor_requests_once_and_again_when_more_is_pending(
     assert meanwhile.skip_message == (
         f"Nothing to rematerialize: orders_base is in progress in run {started[:8]}."
     )
-    assert failed.skip_message == (
+    assert re.fullmatch(
+        r"Nothing to rematerialize: orders_base is tried again in 3[56]\d\d s, after run "
+        rf"{first[:8]} failed, the 1\. of this state: 2 rows are pending, the limit is 2\.",
+        failed.skip_message or "",
+    )
+    assert cancelled.skip_message == (
         "Nothing to rematerialize: orders_base was requested before: "
         "2 rows are pending, the limit is 2."
     )
-    assert len({*run_keys(due), *run_keys(again)}) == 2
+    assert len({*run_keys(due), *run_keys(second_run), *run_keys(again)}) == 3
     assert done.skip_message == (
         "Nothing to rematerialize: orders_base lacks 0 rows in 0 batches, which its policy allows."
     )

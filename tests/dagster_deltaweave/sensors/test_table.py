@@ -117,7 +117,7 @@ def test_a_lost_cursor_doubles_no_run_and_a_table_made_anew_loses_none(
 
 
 def test_each_changed_partition_gives_a_run(events: Path, instance: DagsterInstance) -> None:
-    sensor = sensor_on(events, DAYS, max_requests_per_tick=2)
+    sensor = sensor_on(events, DAYS, max_requests_per_tick=2, source_asset=AssetKey("events"))
     append(events, ("tue", 1), (None, 2))
     append(events, ("mon", 3))
     append(events, ("tue", 4))
@@ -142,6 +142,8 @@ def test_each_changed_partition_gives_a_run(events: Path, instance: DagsterInsta
         ["tue"],
     ]
     assert [versions(each) for each in ticks] == [["0", "1"], ["2"], ["3"], ["5"]]
+    arrivals = [[e.metadata["commit/version"].value for e in each.asset_events] for each in ticks]
+    assert arrivals == [[2], [], [3], [5]]  # once, also where it takes several ticks
     additions = [
         key for request in first.dynamic_partitions_requests or [] for key in request.partition_keys
     ]

@@ -1,0 +1,87 @@
+"""What an asset's function returned, as the rows of Spark that are to be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from dagster_deltaweave.io_manager import frames
+from dagster_deltaweave.tables import Changes, ChangesOfPartitions
+from deltaweave.errors import SourceError
+
+if TYPE_CHECKING:
+    from dagster import AssetKey
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def without_empty_partitions(output: Any) -> Any:
+    """The output without the partitions for which it has None; None if it has no others."""
+    if not isinstance(output, Mapping):
+        return output
+    return {key: rows for key, rows in output.items() if rows is not None} or None
+
+
+def changes_of_output(
+    spark: SparkSession, output: Any, asset: AssetKey, partitions: Sequence[str]
+) -> Changes:
+    """The rows to store, of one table or of one for each partition of the run.
+
+    Args:
+        spark: The session.
+        output: What the asset's function returned.
+        asset: The asset, for error messages.
+        partitions: The run's partitions.
+
+    Raises:
+        SourceError: It is no table, it names a partition that the run does not have, or the rows of
+            its partitions have different columns.
+    """
+    name = asset.to_user_string()
+    if isinstance(output, Mapping):
+        parts = {key: _rows(spark, rows, name) for key, rows in output.items()}
+        _check_partitions(parts, partitions, name)
+        return ChangesOfPartitions(
+            reduce(lambda one, other: one.unionByName(other), parts.values()), parts=parts
+        )
+    changes = output if isinstance(output, Changes) else Changes(output)
+    return Changes(_rows(spark, changes.rows, name), changes.applied)
+
+
+def _rows(spark: SparkSession, output: Any, asset: str) -> DataFrame:
+    rows = frames.to_spark(spark, output)
+    if rows is None:
+        raise SourceError(
+            f"the asset function returned {type(output).__name__}, which is not a table.",
+            table=asset,
+            operation="storing",
+            hint=f"Return {frames.KNOWN}, or such as Changes, or None for no changes; of a run of "
+            "several partitions, {partition key: such rows}.",
+        )
+    return rows
+
+
+def _check_partitions(
+    parts: Mapping[str, DataFrame], partitions: Sequence[str], asset: str
+) -> None:
+    unknown = [str(key) for key in parts if key not in partitions]
+    if unknown:
+        raise SourceError(
+            f"the asset function returned rows of {', '.join(unknown)}, which are no partitions of "
+            "this run.",
+            table=asset,
+            operation="storing",
+            hint=f"The run has {', '.join(partitions) or 'no partitions'}: return rows of these.",
+        )
+    first, *others = parts
+    names = {name.lower() for name in parts[first].columns}
+    for key in others:
+        differing = names ^ {name.lower() for name in parts[key].columns}
+        if differing:
+            raise SourceError(
+                f"the rows of the partitions {first} and {key} differ in the columns "
+                f"{', '.join(sorted(differing))}.",
+                table=asset,
+                operation="storing",
+                hint="Return the same columns for each partition, or run them one by one.",
+            )

@@ -1,0 +1,291 @@
+"""One row for each key: what comes several times in a run is reduced to the newest, or refused.
+
+A merge of several partitions has all their rows as one source, in which a key may come once for
+each partition. Merged one after another, the newest would win; in one statement they are a conflict
+where the table has the key, and several new rows where it lacks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from dagster import PartitionsDefinition
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from dagster_deltaweave.partitions import Positions, partition_predicate
+from dagster_deltaweave.tables import Changes, ChangesOfPartitions, MergeDeclaration
+from deltaweave.delta.jvm import translated
+from deltaweave.errors import AmbiguousMatchError, SourceError, StatementError
+from deltaweave.identifiers import RESERVED_PREFIX, column, unquoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+    from deltaweave import Table
+    from deltaweave.clauses import Clause, Kind
+
+_PLACE, _RANK, _COUNT, _LEAVES = (
+    f"{RESERVED_PREFIX}{each}" for each in ("place", "rank", "count", "leaves")
+)
+_NAMED = 10  # keys in an error
+_SHOWN = {_COUNT: "rows"}
+_NOTHING, _DEPENDS = "nothing", "depends"
+
+_WAYS = (
+    "Return {partition key: rows} from the asset's function, or declare partition_expr or "
+    "sequence_by, so that the newest row counts; or run the partitions one by one "
+    "(BackfillPolicy.multi_run())."
+)
+_ONE_ROW = (
+    "Return one row for each key; or declare sequence_by, the column that says which is the "
+    "newest; or unique_keys=False, with which a merge inserts all rows of a key that is new."
+)
+
+
+@dataclass(frozen=True)
+class RunPartitions:
+    """The partitions of a run, of which a newer one's rows replace an older one's.
+
+    Attributes:
+        definition: The asset's partitions; None if it has none.
+        keys: The run's partitions.
+        positions: Gives a partition's position; None if they have no order.
+    """
+
+    definition: PartitionsDefinition[str] | None
+    keys: Sequence[str]
+    positions: Positions | None
+
+
+def one_row_for_each_key(
+    table: Table,
+    declaration: MergeDeclaration,
+    changes: Changes,
+    run: RunPartitions,
+    *,
+    is_rebuilt: bool,
+) -> DataFrame:
+    """Return the changes with one row for each key that they have; the newest one wins.
+
+    Which row is newer is said by `sequence_by`, then by the order of the partitions: a function
+    that returns the rows of each partition tells which a row is of, or `partition_expr` does. A row
+    with a null among its keys matches nothing, and stays.
+
+    Args:
+        table: The asset's table.
+        declaration: How it is merged; without `keys` or with `unique_keys=False`, all rows stay.
+        changes: The rows to merge.
+        run: The run's partitions.
+        is_rebuilt: Whether the rows replace those that the table has.
+
+    Raises:
+        AmbiguousMatchError: A key comes several times, and nothing tells which row counts: neither
+            if the run has several partitions, nor if the table lacks the key. Other keys of the
+            table are left to the merge.
+    """
+    rows: DataFrame = changes.rows
+    keys = declaration.keys
+    if not (keys and declaration.unique_keys):
+        return rows
+    with translated(table.path_or_name, otherwise=SourceError):
+        repeated = _repeated(rows, keys)
+        if repeated.isEmpty():
+            return rows
+        placed = _placed(table, declaration, changes, run)
+        if placed is not None:
+            return _newest(table, declaration, placed)
+        if len(run.keys) > 1:
+            of_run = f"{len(run.keys)} partitions are merged at once, and nothing tells their order"
+            _refuse(table, repeated, of_run, _WAYS)
+        new = _repeated(_inserted(rows, declaration), keys)
+        if not is_rebuilt and table.exists():
+            new = _lacked_by(table, new, keys)
+        _refuse(
+            table, new, "the table has no row of these keys, of which each would get one", _ONE_ROW
+        )
+    return rows
+
+
+def _repeated(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """The keys that come several times, with how often; a key with a null is none."""
+    named = reduce(lambda one, other: one & other, (column(key).isNotNull() for key in keys))
+    counted = rows.where(named).groupBy(*map(column, keys)).agg(F.count(F.lit(1)).alias(_COUNT))
+    return counted.where(column(_COUNT) > 1)
+
+
+def _lacked_by(table: Table, repeated: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Those of the keys that the table lacks."""
+    pairs = (column("s", key) == column("t", key) for key in keys)
+    return repeated.alias("s").join(table.read().alias("t"), [*pairs], "left_anti")
+
+
+def _placed(
+    table: Table, declaration: MergeDeclaration, changes: Changes, run: RunPartitions
+) -> DataFrame | None:
+    """The rows with the place of their partition in the run's; None if nothing tells an order."""
+    rows: DataFrame = changes.rows
+    places: dict[str, Any] = {
+        key: None if run.positions is None else run.positions(key) for key in run.keys
+    }
+    if len(places) > 1 and None not in places.values():
+        ordered = sorted(run.keys, key=places.__getitem__)
+        if isinstance(changes, ChangesOfPartitions):
+            return reduce(
+                DataFrame.unionByName,
+                (
+                    changes.parts[key].withColumn(_PLACE, F.lit(place))
+                    for place, key in enumerate(ordered)
+                    if key in changes.parts
+                ),
+            )
+        told = _told_by_expression(table, declaration, rows, run, ordered)
+        if told is not None:
+            return rows.withColumn(_PLACE, told)
+    if declaration.sequence_by is not None:
+        return rows.withColumn(_PLACE, F.lit(0))
+    return None
+
+
+def _told_by_expression(
+    table: Table,
+    declaration: MergeDeclaration,
+    rows: DataFrame,
+    run: RunPartitions,
+    ordered: Sequence[str],
+) -> Column | None:
+    """The place of a row's partition by `partition_expr`, null in none of them."""
+    if declaration.partition_expr is None:
+        return None
+    try:
+        rules = [
+            partition_predicate(
+                run.definition,
+                [key],
+                declaration.partition_expr,
+                table=table.path_or_name,
+                rows=rows,
+            )
+            for key in ordered
+        ]
+    except StatementError:  # it is over the table's columns, which the changes may lack
+        return None
+    cases = " ".join(f"WHEN {rule} THEN {place}" for place, rule in enumerate(rules))
+    return F.expr(f"CASE {cases} END")
+
+
+def _newest(table: Table, declaration: MergeDeclaration, placed: DataFrame) -> DataFrame:
+    """The newest row of each key; if the clauses only insert, the first one.
+
+    Raises:
+        AmbiguousMatchError: Two rows of a key are as new as each other, or it depends on older ones
+            what the newest leaves in the table.
+    """
+    keeps_first = all(clause.kind == "not_matched" for clause in declaration.clauses)
+    rows = _inserted(placed, declaration) if keeps_first else placed.alias("s")
+    # A row of no partition comes first, and is refused below.
+    place = F.coalesce(column(_PLACE), F.lit(-1 if keeps_first else 2**31 - 1))
+    by_place = place.asc() if keeps_first else place.desc()
+    order = [by_place]
+    if declaration.sequence_by is not None:
+        sequence = column(unquoted(declaration.sequence_by)).desc_nulls_last()
+        order = [by_place, sequence] if keeps_first else [sequence, by_place]
+    of_key = Window.partitionBy(*map(column, declaration.keys))
+    ranked = rows.withColumns(
+        {
+            _RANK: F.rank().over(of_key.orderBy(*order)),
+            _COUNT: F.count(F.lit(1)).over(of_key),
+            _LEAVES: F.lit("itself") if keeps_first else _left(rows, declaration),
+        }
+    )
+    is_no_key = reduce(
+        lambda one, other: one | other, (column(k).isNull() for k in declaration.keys)
+    )
+    newest = ranked.where((column(_RANK) == 1) | is_no_key)
+    _refuse(
+        table,
+        _repeated(newest, declaration.keys),
+        "nothing tells which of them is newer",
+        "Return one row for each key and partition, or declare sequence_by, the column that says "
+        "which is the newest.",
+    )
+    undecided = newest.where(
+        (column(_COUNT) > 1)
+        & ~is_no_key
+        & (column(_PLACE).isNull() | (column(_LEAVES) == _DEPENDS))
+    )
+    _refuse(
+        table,
+        undecided.select(*map(column, declaration.keys), column(_COUNT)),
+        "its clauses do more than to replace a row by the newest one, or rows are of none of the "
+        "run's partitions",
+        "Run the partitions one by one (BackfillPolicy.multi_run()), or return one row for each "
+        "key.",
+    )
+    return newest.drop(_PLACE, _RANK, _COUNT, _LEAVES)
+
+
+def _left(rows: DataFrame, declaration: MergeDeclaration) -> Column:
+    """What a row leaves of its key, if that is the same whether the table has the key or not."""
+    written = {_written(clause) for clause in declaration.clauses if clause.action != "delete"}
+    kinds: set[Kind] = {clause.kind for clause in declaration.clauses}
+    if len(written) > 1 or "not_matched_by_source" in kinds:
+        return F.lit(_DEPENDS)
+    matched, unmatched = (
+        [clause for clause in declaration.clauses if clause.kind == kind]
+        for kind in ("matched", "not_matched")
+    )
+    of_row = _first(matched, otherwise=_DEPENDS), _first(unmatched, otherwise=_NOTHING)
+    try:
+        rows.alias("s").select(*of_row).schema  # noqa: B018  conditions may be over the table, too
+    except AnalysisException:
+        return F.lit(_DEPENDS)
+    return F.when(of_row[0] == of_row[1], of_row[0]).otherwise(_DEPENDS)
+
+
+def _first(clauses: Sequence[Clause], *, otherwise: str) -> Column:
+    """What the first clause leaves that takes a row."""
+    left = F.lit(otherwise)
+    for clause in reversed(clauses):
+        leaves = F.lit(_NOTHING if clause.action == "delete" else "itself")
+        left = F.when(_condition(clause), leaves).otherwise(left)
+    return left
+
+
+def _written(clause: Clause) -> object:
+    """What a clause writes, to be compared with what others write."""
+    if clause.assignments is None:
+        return "all columns"
+    values = clause.assignments.items()
+    return tuple(sorted((unquoted(name).lower(), str(value)) for name, value in values))
+
+
+def _inserted(rows: DataFrame, declaration: MergeDeclaration) -> DataFrame:
+    """The rows that a clause inserts where the table lacks their key."""
+    inserts = [_condition(each) for each in declaration.clauses if each.kind == "not_matched"]
+    return rows.alias("s").where(reduce(lambda one, other: one | other, inserts, F.lit(False)))
+
+
+def _condition(clause: Clause) -> Column:
+    """Whether a clause takes a row; a condition that is null takes none, as in MERGE."""
+    if clause.condition is None:
+        return F.lit(True)
+    return F.coalesce(F.expr(str(clause.condition)), F.lit(False))
+
+
+def _refuse(table: Table, repeated: DataFrame, why: str, hint: str) -> None:
+    """Raise an error that names the keys, if there are any."""
+    found = [row.asDict() for row in repeated.limit(_NAMED).collect()]
+    if not found:
+        return
+    named = [{_SHOWN.get(name, name): value for name, value in key.items()} for key in found]
+    raise AmbiguousMatchError(
+        f"keys come more than once in the changes, and {why}.",
+        named,
+        table=table.path_or_name,
+        hint=hint,
+    )

@@ -1,0 +1,106 @@
+"""Checks look at the table that their asset has at run time, by whatever key and IO manager."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from dagster import (
+    AssetKey,
+    DagsterInstance,
+    load_asset_checks_from_modules,
+    load_assets_from_modules,
+    materialize,
+)
+from pyspark.sql import SparkSession
+
+from dagster_deltaweave import (
+    build_merge_checks,
+    build_orphan_changes_check,
+    build_pending_changes_check,
+    build_table_checks,
+    build_upkeep_job,
+    merge_asset,
+    merge_on_read_asset,
+)
+from deltaweave import Table
+from deltaweave.errors import StatementError
+
+CHECKS = {"unique_key", "source_rows_accounted_for", "no_orphan_changes"}
+
+
+def test_checks_and_upkeep_look_where_the_asset_is_stored(
+    spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance, tmp_path: Path
+) -> None:
+    @merge_asset(keys=["id"], io_manager_key="lake")
+    def orders():  # type: ignore[no-untyped-def]
+        return spark.sql("SELECT 1 AS id")
+
+    declared = ModuleType("declared")
+    declared.orders = orders  # type: ignore[attr-defined]
+    declared.checks = [  # type: ignore[attr-defined]
+        build_table_checks(orders, unique_key=["id"]),
+        build_merge_checks(orders, source_rows=True),
+        build_orphan_changes_check(orders, changes=lambda *_: spark.range(1, 2), keys=["id"]),
+    ]
+    for place, check in enumerate(declared.checks):
+        setattr(declared, f"check_{place}", check)
+    lake = {"spark": resources["spark"], "lake": resources["io_manager"]}
+
+    for prefix in ("east", "west"):
+        assets = load_assets_from_modules([declared], key_prefix=prefix)
+        checks = load_asset_checks_from_modules([declared], asset_key_prefix=prefix)
+        result = materialize([*assets, *checks], resources=lake, instance=instance)
+        found = result.get_asset_check_evaluations()
+        assert {each.check_name for each in found if each.passed} == CHECKS
+        assert {each.asset_key for each in found} == {AssetKey([prefix, "orders"])}
+        assert (tmp_path / "tables" / prefix / "orders" / "_delta_log").exists()
+
+    kept = build_upkeep_job(name="upkeep", tables=[orders], operations=["statistics"])
+    assert kept.execute_in_process(resources=lake, instance=instance).success
+
+
+def test_merge_on_read_assets_under_two_prefixes_are_two_tables(
+    spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance, tmp_path: Path
+) -> None:
+    declared = ModuleType("declared")
+    appended = [1, 2]
+
+    @merge_on_read_asset(keys=["id"], sequence_by="n")
+    def orders():  # type: ignore[no-untyped-def]
+        return spark.createDataFrame([(appended.pop(0), 1)], "id INT, n INT")
+
+    late = build_pending_changes_check(orders)
+    declared.changes, declared.base, declared.view = orders  # type: ignore[attr-defined]
+    declared.late = late  # type: ignore[attr-defined]
+
+    for prefix in ("east", "west"):
+        assets = load_assets_from_modules([declared], key_prefix=prefix)
+        checks = load_asset_checks_from_modules([declared], asset_key_prefix=prefix)
+        result = materialize([*assets, *checks], resources=resources, instance=instance)
+        [found] = result.get_asset_check_evaluations()
+        assert (found.asset_key, found.passed) == (AssetKey([prefix, "orders"]), True)
+        assert instance.get_latest_materialization_event(AssetKey([prefix, "orders"]))
+
+    for prefix, expected in (("east", 1), ("west", 2)):
+        base = Table(spark, f"{tmp_path}/tables/{prefix}/orders_base")
+        assert [row.id for row in base.read().collect()] == [expected]
+    assert not (tmp_path / "tables" / "orders_base").exists()
+    for key in instance.all_asset_keys():
+        assert key.path[0] in ("east", "west")  # no event of an asset that there is not
+
+
+def test_a_merge_on_read_asset_whose_key_was_replaced_is_refused(
+    resources: dict[str, Any], instance: DagsterInstance
+) -> None:
+    @merge_on_read_asset(keys=["id"], sequence_by="n")
+    def orders():  # type: ignore[no-untyped-def]
+        return None
+
+    renamed = orders.changes.with_attributes(
+        asset_key_replacements={orders.changes.key: AssetKey("raw")}
+    )
+    with pytest.raises(StatementError, match="declared as orders_changes"):
+        materialize([renamed], resources=resources, instance=instance)

@@ -1,0 +1,121 @@
+"""An input has the rows of the partitions that its partition mapping gives."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from typing import Any
+
+import pytest
+from dagster import (
+    AllPartitionMapping,
+    AssetExecutionContext,
+    AssetIn,
+    AssetsDefinition,
+    DailyPartitionsDefinition,
+    LastPartitionMapping,
+    MultiPartitionsDefinition,
+    PartitionMapping,
+    SpecificPartitionsPartitionMapping,
+    StaticPartitionsDefinition,
+    TimeWindowPartitionMapping,
+    asset,
+)
+from pyspark.sql import DataFrame, SparkSession
+
+from dagster_deltaweave import merge_asset
+from deltaweave.errors import DeltaweaveError
+from tests.dagster_deltaweave.conftest import Run
+
+DAYS = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-04")
+LETTERS = StaticPartitionsDefinition(["a", "b", "c"])
+BOTH = MultiPartitionsDefinition({"day": DAYS, "letter": LETTERS})
+ROWS = [
+    ("2026-01-01", "a"),
+    ("2026-01-02", "b"),
+    ("2026-01-03", "c"),
+    ("2025-12-31", "z"),  # of no partition
+]
+BY_DAY: dict[str, Any] = {"partitions_def": DAYS, "partition_expr": "day"}
+BY_LETTER: dict[str, Any] = {"partitions_def": LETTERS, "partition_expr": "letter"}
+BY_BOTH: dict[str, Any] = {
+    "partitions_def": BOTH,
+    "partition_expr": {"day": "day", "letter": "letter"},
+}
+MAPPED: list[tuple[dict[str, Any], PartitionMapping | None, str]] = [
+    # upstream, its mapping to an asset without partitions, the letters that are read
+    (BY_DAY, None, "abcz"),
+    (BY_DAY, AllPartitionMapping(), "abcz"),
+    (BY_DAY, LastPartitionMapping(), "c"),
+    (BY_LETTER, LastPartitionMapping(), "c"),
+    (BY_LETTER, SpecificPartitionsPartitionMapping(["a", "c"]), "ac"),
+    (BY_DAY, SpecificPartitionsPartitionMapping(["2026-01-02"]), "b"),
+    (BY_BOTH, SpecificPartitionsPartitionMapping(["2026-01-01|a", "2026-01-02|c"]), "a"),
+    (BY_LETTER, SpecificPartitionsPartitionMapping([]), ""),
+]
+
+
+def upstream_of(**declared: Any) -> AssetsDefinition:
+    @merge_asset(keys=["day"], **declared)
+    def upstream():  # type: ignore[no-untyped-def]
+        raise AssertionError("it is loaded, not run")
+
+    return upstream
+
+
+def test_an_asset_without_partitions_reads_those_that_its_mapping_gives(
+    spark: SparkSession, run: Run, tmp_path: Any
+) -> None:
+    spark.createDataFrame(ROWS, "day STRING, letter STRING").write.format("delta").save(
+        str(tmp_path / "tables" / "upstream")
+    )
+    for declared, mapping, expected in MAPPED:
+        read: list[str] = []
+
+        @asset(ins={"upstream": AssetIn(partition_mapping=mapping)})
+        def downstream(upstream: DataFrame) -> None:
+            read.extend(sorted(row.letter for row in upstream.collect()))  # noqa: B023
+
+        run(upstream_of(**declared), downstream, selection=[downstream])
+        assert "".join(read) == expected, mapping
+
+
+@pytest.mark.parametrize("schema", ["day STRING, n INT", None])
+def test_an_asset_reads_its_own_partition_of_before_from_its_first_run_on(
+    spark: SparkSession, run: Run, schema: str | None
+) -> None:
+    before: list[Any] = []
+
+    @merge_asset(
+        keys=["day"],
+        schema=schema,
+        ins={
+            "running": AssetIn(partition_mapping=TimeWindowPartitionMapping(-1, -1)),
+        },
+        name="running",
+        **BY_DAY,
+    )
+    def running(context: AssetExecutionContext, running: DataFrame) -> DataFrame:
+        before.append((running.columns, [tuple(row) for row in running.collect()]))
+        total = sum(row.n for row in running.collect())
+        return spark.createDataFrame([(context.partition_key, total + 1)], "day STRING, n INT")
+
+    for day in ("2026-01-01", "2026-01-02", "2026-01-03"):
+        run(running, partition=day)
+
+    assert before == [
+        (["day", "n"] if schema else [], []),  # there is no table yet
+        (["day", "n"], [("2026-01-01", 1)]),
+        (["day", "n"], [("2026-01-02", 2)]),
+    ]
+
+
+def test_a_table_that_is_still_to_be_made_is_empty_if_its_columns_are_declared(run: Run) -> None:
+    read: list[Any] = []
+
+    @asset
+    def downstream(upstream: DataFrame) -> None:
+        read.append((upstream.dtypes, upstream.collect()))
+
+    run(upstream_of(schema="day STRING, n INT"), downstream, selection=[downstream])
+    assert read == [([("day", "string"), ("n", "int")], [])]
+    with pytest.raises(DeltaweaveError):
+        run(upstream_of(), downstream, selection=[downstream])

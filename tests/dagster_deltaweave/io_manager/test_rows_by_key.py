@@ -1,0 +1,272 @@
+"""A key that comes several times in a run gives one row, or an error before anything is written."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from dagster import (
+    AssetExecutionContext,
+    AssetsDefinition,
+    DailyPartitionsDefinition,
+    MultiPartitionsDefinition,
+    StaticPartitionsDefinition,
+    asset,
+)
+from pyspark.sql import DataFrame, SparkSession
+
+from dagster_deltaweave import merge_asset, partition_keys, partition_tags
+from deltaweave import Table, clauses
+from deltaweave.errors import AmbiguousMatchError, SourceError
+from tests.dagster_deltaweave.conftest import Run, rows
+
+AssetTable = Callable[[str], Table]
+Rows = list[tuple[Any, ...]]
+
+LETTERS = StaticPartitionsDefinition(["c", "a", "b"])  # in this order, which is not the alphabet's
+BY_LETTER: dict[str, Rows] = {
+    "c": [(1, "c", 1), (None, "c", 1)],
+    "a": [(1, "a", 2), (2, "a", 2)],
+    "b": [(1, "b", 3), (3, "b", 3), (None, "b", 3)],
+}
+# What the partitions give one after another.
+ONE_BY_ONE = [
+    (1, "b", 3),  # the newest partition that has it
+    (2, "a", 2),
+    (3, "b", 3),
+    (None, "b", 3),  # a null is equal to nothing: each stays
+    (None, "c", 1),
+]
+SCHEMA = "id INT, letter STRING, n INT"
+FULL = {"deltaweave/full_refresh": "true"}
+ALL = partition_tags(["b", "c", "a"])  # in any order
+DELETES = [
+    clauses.when_matched_delete("s.n = 3"),
+    clauses.when_matched_update_all(),
+    clauses.when_not_matched_insert_all("s.n <> 3"),
+]
+ADDS_UP = [
+    clauses.when_matched_update({"n": "t.n + s.n"}),
+    clauses.when_not_matched_insert_all(),
+]
+NAMED = [
+    clauses.when_matched_update({"id": "s.id", "letter": "s.letter", "n": "s.n"}),
+    clauses.when_not_matched_insert({"n": "s.n", "letter": "s.letter", "`id`": "s.id"}),
+]
+LOSES = [  # where the table has the key, a row of n = 3 stays away and the older one remains
+    clauses.when_matched_update_all("s.n <> 3"),
+    clauses.when_not_matched_insert_all(),
+]
+ONLY_INSERTS = [clauses.when_not_matched_insert_all()]
+
+
+def letters_of(
+    spark: SparkSession, by_partition: Mapping[str, Rows], as_mapping: bool = False, **declared: Any
+) -> AssetsDefinition:
+    """Rows of each partition: as one DataFrame, or by partition."""
+
+    @merge_asset(**{"keys": ["id"], "partitions_def": LETTERS, **declared})
+    def letters(context: AssetExecutionContext):  # type: ignore[no-untyped-def]
+        keys = partition_keys(context)
+        if as_mapping:
+            return {key: frame(spark, by_partition[key]) for key in keys if by_partition[key]}
+        return frame(spark, [row for key in keys for row in by_partition[key]])
+
+    return letters
+
+
+def frame(spark: SparkSession, some: Rows) -> DataFrame:
+    return spark.createDataFrame(some, SCHEMA)
+
+
+def one_by_one(run: Run, letters: AssetsDefinition) -> None:
+    for key in LETTERS.get_partition_keys():
+        run(letters, partition=key)
+
+
+TELL: dict[str, dict[str, Any]] = {
+    "the function": {"as_mapping": True},
+    "partition_expr": {"partition_expr": "letter"},
+    "sequence_by": {"sequence_by": "n"},
+}
+
+
+@pytest.mark.parametrize("tell", TELL)
+def test_the_newest_row_of_several_partitions_counts(
+    spark: SparkSession, run: Run, table: AssetTable, tell: str
+) -> None:
+    letters = letters_of(spark, BY_LETTER, **TELL[tell])
+
+    run(letters, tags=ALL)
+    assert rows(table("letters")) == ONE_BY_ONE
+
+    run(letters, tags=partition_tags(["b"]))  # again, over rows that are there
+    assert [row for row in rows(table("letters")) if row[0]] == ONE_BY_ONE[:3]
+    run(letters, tags={**ALL, **FULL})
+    assert rows(table("letters")) == ONE_BY_ONE
+
+
+def test_clauses_leave_what_they_leave_of_one_partition_after_another(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    """Deletes, named columns, inserts alone; what depends on the table's rows is refused."""
+    twice = {"c": [(1, "c", 1), (2, "c", 1)], "a": [(1, "a", 2)], "b": [(1, "b", 3), (4, "b", 1)]}
+    cases: list[tuple[list[Any], Rows | None]] = [
+        (DELETES, [(2, "c", 1), (4, "b", 1)]),  # the newest row of 1 deletes it
+        (NAMED, [(1, "b", 3), (2, "c", 1), (4, "b", 1)]),
+        (ONLY_INSERTS, [(1, "c", 1), (2, "c", 1), (4, "b", 1)]),  # the first one stays
+        (ADDS_UP, None),
+        (LOSES, None),
+    ]
+    for number, (given, expected) in enumerate(cases):
+        at_once, each = f"at_once_{number}", f"each_{number}"
+        declared = {"clauses": given, "as_mapping": True}
+        if expected is None:
+            with pytest.raises(AmbiguousMatchError, match=r"id=1, rows=\d[^$]*one by one"):
+                run(letters_of(spark, twice, name=at_once, **declared), tags=ALL)
+            assert not table(at_once).exists()
+            continue
+        run(letters_of(spark, twice, name=at_once, **declared), tags=ALL)
+        one_by_one(run, letters_of(spark, twice, name=each, **declared))
+        assert rows(table(at_once)) == rows(table(each)) == expected, given
+
+
+REFUSED: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
+    "nothing tells": (BY_LETTER, {}, r"id=1, rows=3\.\n.*partition key: rows.*sequence_by"),
+    "order by a column that the changes lack": (
+        BY_LETTER,
+        {"partition_expr": "elsewhere"},
+        "id=1, rows=3",
+    ),
+    "twice in the newest partition": (
+        {"c": [(1, "c", 1)], "a": [], "b": [(1, "b", 2), (1, "b", 3)]},
+        {"as_mapping": True},
+        "id=1, rows=2.*one row for each key and partition",
+    ),
+    "of no partition": (
+        {"c": [(1, "c", 1)], "a": [(1, "elsewhere", 2)], "b": []},
+        {"partition_expr": "letter"},
+        "of none of the run's partitions",
+    ),
+    "equal sequences": (
+        {"c": [(1, "c", 1), (1, "c", 1)], "a": [], "b": []},
+        {"sequence_by": "n"},
+        "id=1, rows=2",
+    ),
+    "partitions without an order": (
+        {"2026-01-01|x": [(1, "x", 1)], "2026-01-01|y": [(1, "y", 1)]},
+        {
+            "as_mapping": True,
+            "partitions_def": MultiPartitionsDefinition(
+                {
+                    "one": StaticPartitionsDefinition(["2026-01-01"]),
+                    "two": StaticPartitionsDefinition(["x", "y"]),
+                }
+            ),
+        },
+        "id=1, rows=2",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_keys_that_come_twice_are_refused_where_nothing_tells_which_row_counts(
+    spark: SparkSession, run: Run, table: AssetTable, why: str
+) -> None:
+    by_partition, declared, message = REFUSED[why]
+    letters = letters_of(spark, by_partition, **declared)
+
+    with pytest.raises(AmbiguousMatchError, match=f"(?s){message}") as refused:
+        run(letters, tags=partition_tags(by_partition))
+    assert refused.value.keys[0]["id"] == 1
+    with pytest.raises(AmbiguousMatchError):
+        run(letters, tags={**partition_tags(by_partition), **FULL})
+    assert not table("letters").exists()
+
+
+def test_a_new_key_that_comes_twice_in_one_partition_is_an_error_as_an_old_one_is(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    changes: list[Rows] = []
+
+    def customers(**declared: Any) -> AssetsDefinition:
+        @merge_asset(keys=["id"], name="customers", **declared)
+        def customers():  # type: ignore[no-untyped-def]
+            return frame(spark, changes.pop(0))
+
+        return customers
+
+    changes += [[(1, "a", 1)], [(1, "b", 2), (1, "b", 3)], [(2, "b", 2), (2, "b", 2)]]
+    run(customers())
+    for _ in range(2):
+        with pytest.raises(AmbiguousMatchError):
+            run(customers())
+    assert rows(table("customers")) == [(1, "a", 1)]
+
+    # A row that no clause would insert is none too many; and rows that are there are left alone.
+    changes += [[(2, "b", 2), (2, "b", 3)], [(1, "c", 5), (1, "c", 6), (3, "c", 1)]]
+    run(customers(clauses=DELETES))
+    run(customers(clauses=ONLY_INSERTS))
+    assert rows(table("customers")) == [(1, "a", 1), (2, "b", 2), (3, "c", 1)]
+
+    changes += [[(4, "d", 1), (4, "d", 1), (1, "d", 9)]]
+    run(customers(unique_keys=False))  # MERGE's own semantics
+    assert rows(table("customers")) == [
+        (1, "d", 9),
+        (2, "b", 2),
+        (3, "c", 1),
+        (4, "d", 1),
+        (4, "d", 1),
+    ]
+
+
+def test_windows_of_time_tell_which_row_is_newer(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    days = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-04", timezone="Europe/Berlin")
+
+    @merge_asset(
+        keys=["id"], partitions_def=days, partition_expr="at", schema="id INT, at TIMESTAMP"
+    )
+    def readings(context: AssetExecutionContext):  # type: ignore[no-untyped-def]
+        # The first hour of the third day in Berlin is the second day's in UTC.
+        return spark.sql(
+            "SELECT 1 AS id, TIMESTAMP'2026-01-02 23:30:00Z' AS at UNION ALL "
+            "SELECT 1, TIMESTAMP'2026-01-02 12:00:00Z'"
+        )
+
+    run(readings, tags=partition_tags(["2026-01-02", "2026-01-03"]))
+
+    at = table("readings").read().selectExpr("unix_timestamp(at) % 86400 AS s").collect()
+    assert [row.s for row in at] == [23 * 3600 + 1800]
+
+
+def test_rows_by_partition_are_of_the_runs_partitions_and_alike(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    returned: list[Any] = [
+        {"elsewhere": frame(spark, [(1, "a", 1)])},
+        {"a": frame(spark, [(1, "a", 1)]), "b": frame(spark, [(1, "b", 1)]).drop("n")},
+        {"a": None},
+        {"a": frame(spark, [(1, "a", 1)]), "b": None},
+    ]
+
+    @merge_asset(keys=["id"], partitions_def=LETTERS)
+    def letters(context: AssetExecutionContext):  # type: ignore[no-untyped-def]
+        return returned.pop(0)
+
+    @asset(partitions_def=LETTERS, metadata={"deltaweave/write": "append"})
+    def appended(context: AssetExecutionContext):  # type: ignore[no-untyped-def]
+        return {"a": frame(spark, [(1, "a", 1)]), "b": frame(spark, [(1, "a", 1)])}
+
+    with pytest.raises(SourceError, match="elsewhere, which are no partitions of this run"):
+        run(letters, tags=partition_tags(["a", "b"]))
+    with pytest.raises(SourceError, match="a and b differ in the columns n"):
+        run(letters, tags=partition_tags(["a", "b"]))
+    run(letters, tags=partition_tags(["a", "b"]))
+    assert not table("letters").exists()  # None of each partition is None
+    run(letters, tags=partition_tags(["a", "b"]))
+    assert rows(table("letters")) == [(1, "a", 1)]
+    run(appended, tags=partition_tags(["a", "b"]))
+    assert rows(table("appended")) == [(1, "a", 1), (1, "a", 1)]

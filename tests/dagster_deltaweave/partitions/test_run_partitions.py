@@ -1,0 +1,108 @@
+"""What a function asks of its run holds in every shape of asset, and without a run."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from dagster import (
+    AssetExecutionContext,
+    AssetsDefinition,
+    AssetSpec,
+    OpExecutionContext,
+    PartitionKeyRange,
+    StaticPartitionsDefinition,
+    asset,
+    build_asset_context,
+    graph_asset,
+    materialize,
+    multi_asset,
+    op,
+)
+
+from dagster_deltaweave import is_full_refresh, merge_asset, partition_keys, partition_tags
+from deltaweave.errors import StatementError
+
+LETTERS = StaticPartitionsDefinition(["a", "b", "c"])
+RANGE = {
+    "dagster/asset_partition_range_start": "a",
+    "dagster/asset_partition_range_end": "b",
+}
+FULL = {"deltaweave/full_refresh": "true"}
+Asked = list[tuple[list[str], bool]]
+
+
+def of_asset(asked: Asked) -> AssetsDefinition:
+    @asset(partitions_def=LETTERS)
+    def letters(context: AssetExecutionContext) -> None:
+        asked.append((partition_keys(context), is_full_refresh(context)))
+
+    return letters
+
+
+def of_merge_asset(asked: Asked) -> AssetsDefinition:
+    @merge_asset(keys=["id"], partitions_def=LETTERS)
+    def letters(context: AssetExecutionContext) -> None:
+        asked.append((partition_keys(context), is_full_refresh(context)))
+
+    return letters
+
+
+def of_multi_asset(asked: Asked) -> AssetsDefinition:
+    @multi_asset(
+        specs=[AssetSpec("one", skippable=True), AssetSpec("two", skippable=True)],
+        partitions_def=LETTERS,
+        can_subset=True,
+    )
+    def letters(context: AssetExecutionContext):  # type: ignore[no-untyped-def]
+        asked.append((partition_keys(context), is_full_refresh(context)))
+        yield from ()
+
+    return letters
+
+
+def of_graph_asset(asked: Asked) -> AssetsDefinition:
+    @op
+    def inside(context: OpExecutionContext) -> None:
+        asked.append((partition_keys(context), is_full_refresh(context)))
+
+    @graph_asset(partitions_def=LETTERS)
+    def letters():  # type: ignore[no-untyped-def]
+        return inside()
+
+    return letters
+
+
+SHAPES = [of_asset, of_merge_asset, of_multi_asset, of_graph_asset]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_functions_know_the_partitions_of_their_run(
+    shape: Callable[[Asked], AssetsDefinition],
+) -> None:
+    asked: Asked = []
+    letters = shape(asked)
+
+    # Nothing is stored: the default IO manager takes None.
+    materialize([letters], partition_key="b")
+    materialize([letters], tags={**partition_tags(["c", "a"]), **FULL})
+    if shape is not of_graph_asset:  # Dagster runs a range as one by ops of assets alone
+        materialize([letters], tags=RANGE)
+    with pytest.raises(StatementError, match="the asset has no partition z"):
+        materialize([letters], tags=partition_tags(["z"]))
+
+    assert asked[:2] == [(["b"], False), (["c", "a"], True)]
+    assert asked[2:] in ([], [(["a", "b"], False)])
+
+
+def test_functions_are_called_without_a_run_in_unit_tests() -> None:
+    asked: Asked = []
+    letters: Any = of_merge_asset(asked)
+
+    letters(build_asset_context(partition_key="b"))
+    letters(build_asset_context(partition_key_range=PartitionKeyRange("b", "c"), run_tags=FULL))
+    letters(build_asset_context(run_tags=partition_tags(["c", "a"])))
+    letters(build_asset_context())
+
+    assert asked == [(["b"], False), (["b", "c"], True), (["c", "a"], False), ([], False)]

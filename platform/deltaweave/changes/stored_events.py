@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, StructField, StructType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, StructField, StructType
 
 from deltaweave.changes.conversions import (
     FROM,
@@ -46,9 +46,20 @@ def completed(events: Events, table: TableColumns) -> Events:
         missing = {} if shape.is_partial else defaults(lacking)
         values = struct_of(F.col(VALUES), held, StructType(wanted), missing)
         rows = rows.withColumn(VALUES, values)
+    rows = rows.withColumns(_keys_of(rows, shape, table))
     rows = rows.withColumn(SEQUENCE, _sequence(rows, table))
     names = tuple(field.name for field in wanted)
     return replace(events, rows=rows, shape=replace(shape, columns=names, table=table))
+
+
+def with_values_of(rows: DataFrame, wanted: DataType) -> DataFrame:
+    """The rows with values of a struct's type, whose fields are found by name at every depth.
+
+    A cast takes them by position. Here, it only changes the types that fields have.
+    """
+    held = _values_type(rows)
+    values = converted(F.col(VALUES), held, wanted)
+    return rows.withColumn(VALUES, values.cast(wanted))
 
 
 def to_stored(rows: DataFrame, shape: EventShape) -> DataFrame:
@@ -95,6 +106,17 @@ def to_events(kept: DataFrame, shape: EventShape) -> DataFrame:
     if shape.present is not None:
         selected.append(_present(kept, shape, table).alias(PRESENT))
     return kept.select(*selected)
+
+
+def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[str, Column]:
+    """Keys with fields, as the table has these: SQL compares fields by position."""
+    keys = {}
+    for key in shape.keys:
+        field = rows.schema[key]
+        wanted = table.widest(field).dataType
+        if isinstance(wanted, (StructType, ArrayType)) and not is_as(field.dataType, wanted):
+            keys[key] = converted(column(key), field.dataType, wanted)
+    return keys
 
 
 def _sequence(rows: DataFrame, table: TableColumns) -> Column:

@@ -194,3 +194,70 @@ def test_a_field_that_the_table_lacks_is_an_error_at_every_depth(
             apply(more)
     assert Table(spark, path).version() == version
     apply("named_struct('B', 1)")  # in another case, it is the same
+
+
+OF_FIELDS: dict[str, Any] = {"keys": ["k"], "sequence_by": "at", "column_list": COLUMNS}
+SAYS = {
+    "whole": {},
+    "no nulls": {"ignore_null_updates": True},
+    "named": {"present_columns": "sets"},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (1, "whole"),
+        (2, "whole"),
+        ("merge on read", "whole"),
+        *[
+            pytest.param(kind, says, marks=FURTHER)
+            for kind in (1, 2, "merge on read")
+            for says in ("no nulls", "named")
+        ],
+    ],
+)
+def test_fields_are_told_by_name_and_null_where_an_event_lacks_them(
+    spark: SparkSession, tmp_path: Path, kind: Any, says: str
+) -> None:
+    path = str(tmp_path / "t")
+    arguments: dict[str, Any] = {**OF_FIELDS, **SAYS[says]}
+    table = MergeOnReadTable(spark, path, **arguments) if kind == "merge on read" else None
+
+    def apply(fields: str, *events: tuple[int, int]) -> None:
+        rows = spark.createDataFrame(events, "k INT, at INT").selectExpr(
+            "*",
+            f"named_struct('of', array(named_struct({fields})), 'own', named_struct({fields})) s",
+            f"map('x', named_struct({fields})) AS m",
+            "array('s', 'm') AS sets",
+        )
+        if table is not None:
+            table.append(rows)
+        else:
+            deltaweave.apply_changes(spark, path, rows, **arguments, stored_as_scd_type=kind)
+
+    apply("'a', 1, 'b', 2", (1, 1), (2, 1))
+    apply("'B', 32, 'a', 31", (1, 3))  # in another order and case
+    apply("'b', 22", (1, 2), (2, 2))  # late, and newest
+    rows = table.read() if table is not None else Table(spark, path).read()
+    shown = "array(to_json(s.own), to_json(s.of[0]), to_json(m['x'])) AS said"
+    found = {(row.k, *row.said) for row in rows.selectExpr("k", shown).collect()}
+    made = {(1, 1): '"a":1,"b":2', (1, 2): '"b":22', (1, 3): '"a":31,"b":32'}
+    made |= {(2, 1): '"a":1,"b":2', (2, 2): '"b":22'}
+    ends = made if kind == 2 else [(1, 3), (2, 2)]
+    assert found == {(of[0], *[f"{{{made[of]}}}"] * 3) for of in ends}
+
+
+@pytest.mark.parametrize("kind", [1, *[pytest.param(k, marks=FURTHER) for k in (2, None)]])
+def test_fields_of_keys_are_told_by_name(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
+    path = str(tmp_path / "t")
+    for at, key in enumerate(["'a', 1, 'b', 2", "'b', 2, 'a', 1", "'b', 1, 'a', 2"]):
+        rows = spark.sql(f"SELECT named_struct({key}) AS k, {at} AS at, 1 AS v")
+        arguments: dict[str, Any] = {"keys": ["k"], "sequence_by": "at"}
+        if kind is None:
+            MergeOnReadTable(spark, path, **arguments).append(rows)
+        else:
+            deltaweave.apply_changes(spark, path, rows, **arguments, stored_as_scd_type=kind)
+    is_read = kind is None
+    rows = (MergeOnReadTable(spark, path, **arguments) if is_read else Table(spark, path)).read()
+    assert {tuple(row) for row in rows.selectExpr("k.a", "k.b").collect()} == {(1, 2), (2, 1)}

@@ -38,6 +38,7 @@ from deltaweave.changes.hashes import comparable
 from deltaweave.changes.history.remembered_events import Remembered
 from deltaweave.changes.lineage import OfOneLine, line_of
 from deltaweave.changes.side_state import noted_now
+from deltaweave.changes.stored_events import with_values_of
 from deltaweave.delta.jvm import letting_go, translated
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import SourceError
@@ -137,12 +138,11 @@ class Histories:
             `_cdc_is_kept` (boolean): whether it is remembered; `_cdc_began` (array): the starts of
             versions in the table with its sequence, at most one.
         """
-        # Cast to the table's types, so that versions and events can be compared.
-        values = F.col(VALUES).cast(versions.schema[VALUES].dataType)
-        others = others.withColumns({VALUES: values, _IS_KEPT: F.lit(False)})
+        of_table = versions.schema[VALUES].dataType  # to compare versions and events
+        others = with_values_of(others, of_table).withColumn(_IS_KEPT, F.lit(False))
         remembered = self.remembered.of_keys(self.events, beside)
         if remembered is not None:
-            kept = remembered.withColumns({VALUES: values, _IS_KEPT: F.lit(True)})
+            kept = with_values_of(remembered, of_table).withColumn(_IS_KEPT, F.lit(True))
             others = others.unionByName(kept)
         known = self._of_versions(versions)
         known = known.unionByName(others.withColumn(_IN_TABLE, F.lit(False)), True)

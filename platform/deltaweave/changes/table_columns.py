@@ -39,12 +39,14 @@ class TableColumns:
         at: The type of the table's sequences (`at`), or None if it has none.
         added: The columns that may have been added after the table was created, by their names in
             lower case; none if that is not known.
+        of_table: The table's id.
     """
 
     fields: Mapping[str, StructField]
     stored: Mapping[str, StructField]
     at: DataType | None
     added: frozenset[str] = frozenset()
+    of_table: str = ""
 
     @classmethod
     def of(cls, table: TableSnapshot, own: Sequence[str]) -> TableColumns:
@@ -74,7 +76,7 @@ class TableColumns:
                     added.add(lower)
         if own[0] == _SEQUENCE and isinstance(at, StructType):
             at = at["at"].dataType
-        return cls(fields, stored, at, frozenset(added))
+        return cls(fields, stored, at, frozenset(added), table.id)
 
     def only(self, names: Sequence[str]) -> TableColumns:
         """Of these columns."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from deltaweave.changes.events import EventShape
+from pyspark.sql import functions as F
+
+from deltaweave.changes.events import OPERATION, TRUNCATE, EventShape
 from deltaweave.changes.lineage import CLONED, RESTORED, line_of_commits
 from deltaweave.changes.merge_on_read.changeset import Batches, Changeset
 from deltaweave.delta.jvm import letting_go
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import SourceError
+from deltaweave.identifiers import column
 from deltaweave.table import Table
 
 MERGED = "deltaweave/merged_batch"
@@ -118,7 +121,7 @@ def at_one_moment(
         shape_of: Returns how the changeset's rows are read beside a version of the base.
 
     Raises:
-        SourceError: Some of these batches were purged.
+        SourceError: Some of these batches were purged, or lack their keys.
     """
     while True:
         # The base is read first: batches that are merged meanwhile are then read twice, which
@@ -127,6 +130,7 @@ def at_one_moment(
         changeset = Changeset(changes, shape_of(snapshot))
         batches = changeset.after(_merged_in(snapshot))
         if batches.purged <= batches.after:
+            _check_have_keys(base, snapshot, changeset, batches)
             return snapshot, changeset, batches
         # They were merged and purged between the two reads, or were merged into another base.
         merged = merged_batch(base)
@@ -142,6 +146,33 @@ def at_one_moment(
                 "restored since: restore the version that has them, or drop both tables and "
                 "append all events again.",
             )
+
+
+def _check_have_keys(
+    base: Table, snapshot: TableSnapshot, changeset: Changeset, batches: Batches
+) -> None:
+    """Raise a SourceError if events lack their keys, which would leave them out.
+
+    A batch holds its columns by the names that the base's files had for them. With column mapping,
+    a base that is dropped and created again has other names.
+    """
+    if not batches.may_be_of_another_base(snapshot.id):
+        return
+    lacks_key = F.lit(False)
+    for key in changeset.shape.keys:
+        lacks_key = lacks_key | column(key).isNull()
+    if batches.rows.where((F.col(OPERATION) != TRUNCATE) & lacks_key).take(1):
+        raise SourceError(
+            f"batches that are pending in {changeset.table.path_or_name} were appended for a table "
+            f"that was in its place before, whose files had other names for the columns "
+            f"{', '.join(changeset.shape.keys)}.",
+            table=base.path_or_name,
+            operation="reading",
+            version=snapshot.version,
+            state="Nothing was read or written, and the batches are as they were.",
+            hint="Drop both tables and append all events again, or drop this one and restore the "
+            "one before.",
+        )
 
 
 def fit_into_a_broadcast(batches: Batches, limit_bytes: int) -> bool:

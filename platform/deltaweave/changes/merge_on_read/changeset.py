@@ -41,6 +41,9 @@ INGESTED = f"{PREFIX}ingested_at"
 NUMBERED = "deltaweave/batches"
 """The application id whose version counts the batches of a changeset."""
 
+FIRST = "deltaweave/first_batch"
+"""Prefix of the application id whose version is the first batch of the base with an id."""
+
 PURGED = "deltaweave/purged_batch"
 """The application id whose version, in a changeset, is the newest batch that was purged."""
 
@@ -86,6 +89,13 @@ class Batches:
     purged: int
     files: FileList
     rows: DataFrame
+
+    def may_be_of_another_base(self, base_id: str) -> bool:
+        """Whether some may be of a base that was there before, or of an earlier release."""
+        if self.newest <= self.after:
+            return False
+        first = self.table.last_applied(f"{FIRST}/{base_id}")
+        return first is None or first > self.after + 1
 
 
 @dataclass(frozen=True)
@@ -149,6 +159,9 @@ class Changeset:
         pairs = {NUMBERED: number, **dict([applied] if applied else [])}
         if events.truncated is not None:
             pairs[EMPTIED] = number
+        of_base = f"{FIRST}/{self.shape.table.of_table}" if self.shape.table else None
+        if of_base is not None and read.last_applied(of_base) is None:
+            pairs[of_base] = number
         self.table.write(rows, "append", applied=pairs, computed_from=read.version)
         return number
 

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 
 from deltaweave.changes.current import Tombstones, alive, current_row_columns, newest_of_keys
 from deltaweave.changes.events import PREFIX, Events, read_events
-from deltaweave.changes.merge_on_read.base_and_batches import merged_batch
+from deltaweave.changes.merge_on_read.base_and_batches import at_one_moment, merged_batch
 from deltaweave.changes.merge_on_read.changeset import Changeset, Pending
 from deltaweave.changes.merge_on_read.merged_view import METHODS, MergedView, ViewMethod
 from deltaweave.changes.merge_on_read.rematerialization import (
@@ -198,7 +198,7 @@ class MergeOnReadTable:
         Raises:
             StatementError: The method is unknown or does not fit the events, or the condition names
                 other columns than keys.
-            SourceError: The base lacks batches that were purged.
+            SourceError: The base lacks batches that were purged, or pending ones lack their keys.
         """
         table = self.base.path_or_name
         check_choice("method", method, ("auto", *METHODS), table=table, operation="reading")
@@ -225,8 +225,8 @@ class MergeOnReadTable:
             name: What SQL calls it in this session.
 
         Raises:
-            StatementError: The table takes events that empty it, which a view cannot know in
-                advance.
+            StatementError: The table takes events that empty it, which a view cannot know before.
+            SourceError: As of `read`.
         """
         if self._options.apply_as_truncates is not None:
             raise StatementError(
@@ -235,9 +235,9 @@ class MergeOnReadTable:
                 operation="making a view",
                 hint="Use read(), or leave apply_as_truncates out.",
             )
-        shape = self._sides.shape()
-        tombstones = Tombstones.of(self.base, self._keys)
-        events = Events(Changeset(self.changes, shape).events(), shape)
+        _, changeset, _ = at_one_moment(self.base, self.changes, self._sides.shape)
+        tombstones, shape = Tombstones.of(self.base, self._keys), changeset.shape
+        events = Events(changeset.events(), shape)
         tombstones.create_if_missing(events)
         newest = tombstones.with_deletes_of_now(newest_of_keys(events), events)
         changes = alive(newest, events)

@@ -451,3 +451,26 @@ def test_events_that_do_not_tell_whether_they_insert_are_read_beside_those_that_
     expected = {(1, 11, None), (2, 21, None), (3, 30, None), (4, 41, None)}
     methods = ("auto", "left_join_inserts", "left_join_anti_join")
     assert seen(telling, methods) == seen(silent, methods) == [expected] * 3
+
+
+def test_pending_batches_of_a_base_with_other_names_in_files_are_an_error(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = MergeOnReadTable(spark, str(tmp_path / "t"), keys=["order id"], sequence_by="at")
+
+    def append(key: int) -> None:
+        table.append(spark.sql(f"SELECT {key} AS `order id`, 1 AS at, 2 AS v"))
+
+    append(1)
+    append(2)
+    assert table.read().count() == 2
+    shutil.rmtree(tmp_path / "t")
+    append(3)  # the base's files have other names now, because of the blank
+    steps = (table.read, table.rematerialize, lambda: table.create_view("of_another_base"))
+    for step in steps:
+        with pytest.raises(SourceError, match="were appended for a table that was in its place"):
+            step()
+    shutil.rmtree(tmp_path / "t")
+    shutil.rmtree(tmp_path / "t_changes")
+    append(4)
+    assert table.read().count() == 1

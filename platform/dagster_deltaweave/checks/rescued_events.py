@@ -62,9 +62,10 @@ def build_rescued_events_check(
     declaration = table_declaration(
         asset.metadata_by_key[asset.key], asset=asset.key.to_user_string()
     )
-    if not isinstance(
-        declaration, (ChangesDeclaration, MergeOnReadDeclaration)
-    ) or not declaration.arguments.get("rescued"):
+    if (
+        not isinstance(declaration, (ChangesDeclaration, MergeOnReadDeclaration))
+        or not declaration.rescued
+    ):
         raise invalid_checks(asset.key, "it puts no events aside: declare it with rescued=.")
 
     manager = io_manager_key or io_manager_of(asset)
@@ -79,7 +80,7 @@ def build_rescued_events_check(
     def no_rescued_events(context: AssetCheckExecutionContext) -> AssetCheckResult:
         located = run_locator(context.op_execution_context.resources, manager)
         table = _table(located, checked_asset(context), declaration)
-        aside = declaration.arguments["rescued"]
+        aside = declaration.rescued
         count, kept = num_rescued(table, aside), rescued_table(table, aside)
         assert kept is not None
         metadata: dict[str, Any] = {"changes/rescued_events": count}

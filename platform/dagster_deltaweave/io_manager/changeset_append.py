@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dagster import (
@@ -12,6 +13,7 @@ from dagster import (
     DagsterEventType,
     DagsterInstance,
     DagsterRun,
+    IntMetadataValue,
 )
 
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, PARENT_RUN_ID_TAG
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
     from dagster_deltaweave.tables import MergeOnReadDeclaration, TableLocator
     from deltaweave import Table
+
+
+RESCUED_EVENTS = "changes/rescued_events"
 
 
 class Recorder(Protocol):
@@ -73,14 +78,14 @@ def ingest(
     before = table.newest_batch()
 
     def aside() -> dict[str, Any]:
-        return rescued_metadata(context, table.base, declaration.arguments.get("rescued", False))
+        return rescued_metadata(context, table.base, declaration.rescued)
 
     run = StreamRun.of(context.step_context.dagster_run.tags)
     if events.isStreaming:
         name = declaration.changes.to_user_string()
         query = table.ingest(events, name=name, checkpoint=at.checkpoint, every=run.every)
         # Not only what this run appends: one that was killed appended without telling.
-        told = _materialized_batch(context, declaration.changes)
+        told = _materialized(context, declaration.changes)
 
         def observe(progress: dict[str, int | float | None], is_last: bool) -> None:
             nonlocal told
@@ -88,10 +93,13 @@ def ingest(
             said = f"The stream {name}"
             context.log_event(AssetObservation(declaration.changes, said, metadata))
             newest = table.newest_batch()
+            now = _Told(newest, _number(metadata.get(RESCUED_EVENTS)))
             # What the run's end materializes is not materialized here.
-            if not is_last and newest != told:
-                told = newest
-                _materialize(context, [declaration.changes, declaration.view], newest, metadata)
+            if not is_last and now != told:
+                # Events that are put aside are no batch, and change nothing for the view's readers.
+                of_view = [declaration.view] if newest != told.batch else []
+                told = now
+                _materialize(context, [declaration.changes, *of_view], newest, metadata)
 
         run_stream(query, run, observe, table=at.changes)
     else:
@@ -115,12 +123,27 @@ def ingest(
     return record
 
 
-def _materialized_batch(context: OutputContext, key: AssetKey) -> int | None:
-    """The newest batch that the asset was materialized with."""
+@dataclass(frozen=True)
+class _Told:
+    """What an asset was materialized with: the newest batch, and how many events wait aside."""
+
+    batch: int | None
+    num_rescued: int | None
+
+
+def _materialized(context: OutputContext, key: AssetKey) -> _Told:
+    """What the asset was last materialized with."""
     event = context.step_context.instance.get_latest_materialization_event(key)
     made = event.asset_materialization if event else None
-    batch = ((made.tags if made else None) or {}).get(DATA_VERSION_TAG, "")
-    return int(batch) if batch.isdecimal() else None
+    if made is None:
+        return _Told(None, None)
+    batch = (made.tags or {}).get(DATA_VERSION_TAG, "")
+    waiting = _number(made.metadata.get(RESCUED_EVENTS))
+    return _Told(int(batch) if batch.isdecimal() else None, waiting)
+
+
+def _number(entry: Any) -> int | None:
+    return entry.value if isinstance(entry, IntMetadataValue) else None
 
 
 def _materialize(
@@ -200,7 +223,7 @@ def rescued_metadata(context: Recorder, table: Table, rescued: str | bool) -> di
         # The rows are committed, so an error in what is only displayed must not fail the run.
         context.log.warning(f"How many events were put aside is left out: {error}")
         return {}
-    return dict(number_metadata({"changes/rescued_events": count}))
+    return dict(number_metadata({RESCUED_EVENTS: count}))
 
 
 def _appended(context: Recorder, at: MergeOnReadLocations, before: int) -> dict[str, Any]:

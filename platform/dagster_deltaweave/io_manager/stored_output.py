@@ -186,12 +186,11 @@ def _with_rescued(
     stored: Stored, context: OutputContext, table: Table, declaration: ChangesDeclaration
 ) -> Stored:
     """What was stored, recorded together with how many events wait to be corrected."""
-    aside = declaration.arguments.get("rescued", False)
     return replace(
         stored,
         record=lambda: {
             **stored.record(),
-            **changeset_append.rescued_metadata(context, table, aside),
+            **changeset_append.rescued_metadata(context, table, declaration.rescued),
         },
     )
 

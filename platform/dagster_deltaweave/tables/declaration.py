@@ -202,8 +202,13 @@ class ChangesDeclaration(TableDeclaration):
     arguments: Mapping[str, Any]
 
     @property
+    def rescued(self) -> str | bool:
+        """Where events that cannot be applied are put, as `deltaweave.apply_changes` takes it."""
+        return self.arguments.get("rescued") or False
+
+    @property
     def _locations(self) -> list[str]:
-        return [*super()._locations, *_texts(self.arguments.get("rescued"))]
+        return [*super()._locations, *_texts(self.rescued)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,9 +233,14 @@ class MergeOnReadDeclaration(TableDeclaration):
     arguments: Mapping[str, Any]
 
     @property
+    def rescued(self) -> str | bool:
+        """Where events that cannot be applied are put, as `MergeOnReadTable` takes it."""
+        return self.arguments.get("rescued") or False
+
+    @property
     def _locations(self) -> list[str]:
         given = (self.base_path, self.changes_path, self.checkpoint)
-        return [*super()._locations, *_texts(*given, self.arguments.get("rescued"))]
+        return [*super()._locations, *_texts(*given, self.rescued)]
 
     def of_part(self, part: Literal["changes", "base"]) -> MergeOnReadDeclaration:
         """The declaration of the asset with the changes, or of that with the base."""

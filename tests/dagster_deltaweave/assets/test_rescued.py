@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dagster import (
+    AssetKey,
     AssetsDefinition,
     DagsterInstance,
     DagsterInvalidDefinitionError,
+    Definitions,
     ExecuteInProcessResult,
     materialize,
 )
 from pyspark.sql import DataFrame, SparkSession
 
-from dagster_deltaweave import build_rescued_events_check, cdc_asset, merge_on_read_asset
+from dagster_deltaweave import (
+    build_rescued_events_check,
+    build_stream_job,
+    cdc_asset,
+    merge_on_read_asset,
+)
+from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
 from deltaweave import Table
+from tests.dagster_deltaweave.conftest import eventually
 
 SCHEMA = "id INT, pieces INT, version INT"
 EVENTS: dict[str, Any] = {"keys": ["id"], "sequence_by": "version"}
@@ -63,6 +75,49 @@ def test_events_that_cannot_be_applied_are_counted_and_checked(
     assert [run(), run()] == [(0, True), (1, False)]
     spark.sql(f"DELETE FROM delta.`{table(of_table).path_or_name}`")
     assert run() == (0, True)
+
+
+def test_a_stream_that_runs_without_end_counts_events_of_batches_that_append_nothing(
+    spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance, tmp_path: Path
+) -> None:
+    landing = str(tmp_path / "landing")
+
+    def land(row: tuple[Any, ...]) -> None:
+        spark.createDataFrame([row], SCHEMA).coalesce(1).write.mode("append").json(landing)
+
+    land(GOOD)
+    stream = merge_on_read_asset(name="orders", **EVENTS, rescued=True)(
+        lambda: spark.readStream.schema(SCHEMA).json(landing)
+    )
+    job = build_stream_job(
+        name="stream", tables=stream, every="1 second", observe_every=timedelta(0)
+    )
+    run = Definitions(assets=[*stream], jobs=[job], resources=resources).resolve_job_def("stream")
+
+    def told(key: AssetKey) -> tuple[str | None, Any]:
+        event = instance.get_latest_materialization_event(key)
+        made = event.asset_materialization if event else None
+        if made is None:
+            return None, None
+        waiting = made.metadata["changes/rescued_events"].value
+        return (made.tags or {}).get(DATA_VERSION_TAG), waiting
+
+    def has_ended() -> bool:
+        for query in spark.streams.active:
+            query.stop()
+        return running.done()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run.execute_in_process, instance=instance)
+        try:
+            for expected in (("1", 0), ("1", 1)):
+                now = expected
+                eventually(lambda now=now: running.done() or told(stream.changes.key) == now)
+                assert not running.done()
+                land(WRONG)
+            assert told(stream.view.key) == ("1", 0)  # nothing changed for its readers
+        finally:
+            eventually(has_ended)
 
 
 @pytest.mark.parametrize("declare", [cdc, merge_on_read])

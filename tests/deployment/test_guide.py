@@ -59,3 +59,22 @@ def test_the_examples_run_and_make_the_tables(spark: SparkSession, tmp_path: Pat
     exec(reader, defined)
     read = defined["report"].asset_deps[defined["report"].key]
     assert {key.to_user_string() for key in read} == {"orders", "orders_changes"}
+
+
+def test_the_page_names_tests_that_exist() -> None:
+    folder = Path(__file__).parents[1] / "deltaweave" / "changes"
+    named = re.findall(r"`(test_\w+\.py)(?:::(test_\w+))?`", GUIDE.read_text())
+    assert len(named) > 20
+    for module, test in named:
+        assert f"def {test or 'test_'}" in (folder / module).read_text(), f"{module}::{test}"
+
+
+def test_the_page_has_each_recipe_and_links_to_sections_that_exist() -> None:
+    page = GUIDE.read_text()
+    words = " ".join(page.split())
+    for of in ("a failover", "a snapshot again", "a column that is added at the source"):
+        assert f"ecipe for {of}:" in words, of
+    assert "To correct them: 1. " in words
+    titles = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+    assert set(re.findall(r"\]\(#([\w-]+)\)", page)) <= anchors

@@ -96,7 +96,8 @@ def apply_changes(
             of the two lists.
         message_column: Column with the message of an event: a struct of `place` (where it is),
             `problem` (what is wrong with it; null if nothing) and `event` (its text), all strings.
-            It is not a column of the table.
+            `absent`, an array, may name columns that it does not have: a warning names those that
+            no message of a batch has. It is not a column of the table.
         rescued: Path or name of a table that takes the events which cannot be applied: those
             without a sequence, with a null in their key, with a problem in their message, or with
             names of columns that there are not. It has the columns `id`, `rescued_at`, `reason`,
@@ -169,9 +170,15 @@ def apply_changes(
             result = _to_histories(Histories(table, whole, tracked, remembered), idempotency)
         else:
             result = _to_current_rows(table, whole, late_by, idempotency)
-        return replace(result, num_events_rescued=events.num_unusable)
+        return _with_findings(result, events)
     finally:
         events.let_go()
+
+
+def _with_findings(result: MergeResult, events: Events) -> MergeResult:
+    """The result with what was found of the batch."""
+    warnings = (*result.warnings, *events.warnings)
+    return replace(result, num_events_rescued=events.num_unusable, warnings=warnings)
 
 
 def _not_emptied(table: Table) -> StatementError:

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
+from deltaweave.changes.absent_columns import ABSENT, absent_of, warnings_of
 from deltaweave.changes.collected_values import collectable, constant
 from deltaweave.changes.conversions import spelled
 from deltaweave.changes.hashes import hashed
@@ -97,6 +98,7 @@ class Events:
         unusable: Events that cannot be applied and are none of `rows`, with `_cdc_wrong`; None if
             there are none.
         num_unusable: How many there are.
+        warnings: What may be wrong with the batch, a sentence each.
         kept: What executors keep.
     """
 
@@ -107,6 +109,7 @@ class Events:
     truncated: Column | None = None
     unusable: DataFrame | None = None
     num_unusable: int = 0
+    warnings: tuple[str, ...] = ()
     kept: DataFrame | None = None
 
     def let_go(self) -> None:
@@ -213,6 +216,7 @@ def _shaped(source: DataFrame, shape: EventShape, table: str, keeps_wrong: bool)
         at.alias("_cdc_at"),
         values.alias(VALUES),
         *present,
+        *absent_of(source, shape.message),
         wrong_of(source, parts, keeps_events=keeps_wrong).alias(WRONG),
     )
     tie = F.when(F.col(OPERATION) == UPSERT, digest(rows, shape)).otherwise(_LAST)
@@ -264,14 +268,16 @@ def _usable(kept: DataFrame, shape: EventShape, table: str, rescues: bool) -> Ev
         rows = kept.where(F.col(WRONG).isNull()).drop(WRONG)
         found = rows.agg(*_totals(at_type)).first()
         assert found is not None
+    warnings = warnings_of(rows, F.col(OPERATION) == UPSERT, table)
     return Events(
-        rows,
+        rows.drop(ABSENT),
         shape,
         found["count"],
         found["deletes"],
         constant(found["truncated"], at_type),
         unusable,
         num_unusable,
+        warnings,
         kept,
     )
 

@@ -191,3 +191,52 @@ def test_a_delete_without_its_key_stops_the_batch(spark: SparkSession, tmp_path:
     )
     with pytest.raises(SourceError, match="name the column with Kafka's key, key="):
         deltaweave.apply_changes(spark, str(tmp_path / "t"), rows, keys=["_id"], **FROM_DEBEZIUM)
+
+
+def test_documents_that_cannot_be_read_are_put_aside_with_their_reason(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    key = json.dumps({"id": OID})
+    cut = {"truncatedArrays": [{"field": "name", "size": 1}]}
+    sent: list[tuple[str | None, str, str | None]] = [
+        (key, json.dumps(envelope("c", 0, after=f'{{"_id": {OID}, "name": "a"}}')), None),
+        (key, "{no JSON", "is no JSON envelope"),
+        (key, json.dumps(envelope("c", 1, after="{no document")), "a document that is no JSON"),
+        (
+            key,
+            json.dumps(envelope("u", 1, updateDescription={"updatedFields": "{no"})),
+            "a document that is no JSON",
+        ),
+        (key, json.dumps(envelope("u", 1, updateDescription=cut)), "changes a part of name"),
+        (None, json.dumps(envelope("d", 1)), "neither a document nor a key"),
+        (
+            key,
+            json.dumps(envelope("c", 1, after=f'{{"_id": {OID}, "visits": "x"}}')),
+            "the value x of column visits is no BIGINT",
+        ),
+    ]
+    kafka = spark.createDataFrame(
+        [(of_key, value, n) for n, (of_key, value, _) in enumerate(sent)],
+        "k STRING, value STRING, offset BIGINT",
+    )
+
+    def changes(messages: DataFrame, *, rescues: bool) -> DataFrame:
+        return debezium_changes(
+            messages, schema=SCHEMA, connector="mongodb", key="k", rescues=rescues
+        )
+
+    path = str(tmp_path / "t")
+    rows = changes(kafka, rescues=True)
+    deltaweave.apply_changes(spark, path, rows, keys=["_id"], rescued=True, **FROM_DEBEZIUM)
+    assert [row.name for row in Table(spark, path).read().collect()] == ["a"]
+    kept = Table(spark, f"{path}_rescued").read().collect()
+    found = {row.event: row.reason for row in kept}
+    assert f"offset 1, key {key}" in {row.message for row in kept}
+    wrong = {value: reason for _, value, reason in sent if reason is not None}
+    assert found.keys() == wrong.keys()
+    for value, reason in wrong.items():
+        assert reason in found[value]
+    for of_key, value, reason in sent[1:]:
+        alone = spark.createDataFrame([(of_key, value, 0)], kafka.schema)
+        with pytest.raises(Exception, match=str(reason)):
+            changes(alone, rescues=False).collect()

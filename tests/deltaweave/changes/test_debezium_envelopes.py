@@ -52,6 +52,25 @@ def test_decoded_columns_are_found_in_any_case_and_missing_ones_are_named(
         debezium_changes(frame, schema="id INT, nmae STRING", **ORACLE)
 
 
+def test_columns_that_no_message_of_a_batch_has_are_named_in_a_warning(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+
+    def warned(*messages: dict[str, Any]) -> tuple[str, ...]:
+        rows = debezium_changes(
+            topic(spark, *messages), schema="id INT, nmae STRING, note STRING", **ORACLE
+        )
+        return deltaweave.apply_changes(spark, path, rows, keys=["id"], **FROM_DEBEZIUM).warnings
+
+    [warning] = warned(change("c", 1, id=1, name="a", note="n"), change("u", 2, id=1, name="b"))
+    assert "no message of the batch has the column nmae, " in warning
+    assert path in warning
+    unsent = "__debezium_unavailable_value"  # is there, and only its value is not
+    assert warned(change("c", 3, id=1, nmae="a"), change("u", 4, id=1, note=unsent)) == ()
+    assert warned(change("d", 5, id=1)) == ()
+
+
 @pytest.mark.parametrize(
     "flattened",
     [

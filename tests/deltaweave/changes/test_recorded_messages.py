@@ -16,11 +16,13 @@ import deltaweave
 from deltaweave import FROM_DEBEZIUM, Table, debezium_changes
 from tests.deltaweave.changes.debezium_messages import FOLDER, messages, recordings
 
+# Recordings of which other tests read the tables: they have no envelopes, or another log.
+NO_ENVELOPES = ("flattened", "other_log")
+
 CONNECTORS: dict[str, Any] = {"postgresql": "postgresql", "mariadb": "mysql"}
 
 # The arguments of `debezium_changes` that a recording's settings ask for.
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "connect": {"time_unit": "millis"},
     "isostring": {"unavailable": "unsent"},
 }
 
@@ -65,14 +67,10 @@ def typed(text: str) -> dict[str, str]:
     return columns
 
 
-# What needs the Connect schema to be read: numbers in base64, times in milliseconds.
-PRECISE = {
-    *{"a_numeric_12_3", "a_numeric_20", "a_numeric_38_10"},
-    *{"a_decimal_12_3", "a_decimal_20", "a_decimal_38_10"},
-}
+# Times in milliseconds, which messages without their Connect schema do not say.
 MILLIS = {
     *{"a_timestamp_0", "a_timestamp_3"},
-    *{"a_datetime", "a_datetime_1", "a_datetime_3"},
+    *{"a_datetime", "a_datetime_1", "a_datetime_3", "booked"},
 }
 BYTES = {"a_binary", "a_varbinary", "a_tinyblob", "a_blob", "a_longblob"}
 TABLES = [
@@ -114,13 +112,16 @@ TABLES = [
             ARRAY<BOOLEAN>: booleans
         """),
         {
-            "*": {"a_numeric", "dates", "timestamps"},
-            "default": {*PRECISE, "a_money", "numerics", *MILLIS},
-            "strings": MILLIS,
+            # Numbers in arrays of dates and of times are not read.
+            "*": {"dates", "timestamps"},
             # Numbers in floating point and times in milliseconds have fewer digits.
-            "connect": {"a_numeric_20", "a_numeric_38_10", "a_timestamp", "a_timestamp_4"},
-            "isostring": {"a_date", "a_bytea", "byteas"},
-            "nanoseconds": {*MILLIS, "a_timestamp", "a_timestamp_4", "a_bytea", "byteas"},
+            "connect": {
+                *{"a_numeric", "a_numeric_20", "a_numeric_38_10"},
+                *{"a_timestamp", "a_timestamp_4"},
+            },
+            # Bytes are hexadecimal digits, which are not read.
+            "isostring": {"a_bytea", "byteas"},
+            "nanoseconds": {"a_bytea", "byteas"},
         },
     ),
     Recorded(
@@ -159,7 +160,6 @@ TABLES = [
         {
             # Kafka Connect sends the column's default where the row has null.
             "*": {"added"},
-            "default": {"amount"},
         },
     ),
     Recorded("postgresql", "emptied", ("id",), {"id": "INT", "note": "STRING"}),
@@ -190,16 +190,14 @@ TABLES = [
         {
             # Beyond the range of BIGINT, Debezium sends another number, or one in base64.
             "*": {"a_bigint_unsigned"},
-            "default": {*PRECISE, "a_decimal_unsigned", *MILLIS},
-            "strings": MILLIS,
             # Numbers in floating point and times in milliseconds have fewer digits.
             "connect": {
                 *{"a_decimal_20", "a_decimal_38_10"},
                 *{"a_datetime_4", "a_datetime_6"},
             },
-            "isostring": {"a_date", *BYTES},
-            "microseconds": BYTES,
-            "nanoseconds": {*MILLIS, "a_datetime_4", "a_datetime_6", *BYTES},
+            # Bytes are hexadecimal digits, which are not read.
+            "isostring": BYTES,
+            "nanoseconds": BYTES,
         },
     ),
     Recorded(
@@ -213,10 +211,7 @@ TABLES = [
             TIMESTAMP_NTZ: booked seen
         """),
         {
-            "default": {"amount", "booked"},
-            "strings": {"booked"},
-            "connect": {"seen"},
-            "nanoseconds": {"booked", "seen"},
+            "connect": {"seen"},  # in milliseconds
         },
     ),
     Recorded("mariadb", "emptied", ("id",), {"id": "INT", "note": "STRING"}),
@@ -242,7 +237,7 @@ def test_recorded_changes_make_the_rows_of_the_database(
     spark: SparkSession, tmp_path: Path, recorded: Recorded
 ) -> None:
     modes = [each.split("-", 1)[1] for each in recordings(recorded.database)]
-    modes = [mode for mode in modes if mode not in ("flattened", "other_log")]
+    modes = [mode for mode in modes if mode not in NO_ENVELOPES]
     assert modes
     # Recordings have the same changes at the same positions, so one table can hold all of them.
     events = reduce(
@@ -270,17 +265,78 @@ def changes_of(spark: SparkSession, recorded: Recorded, mode: str) -> DataFrame:
     kafka = spark.createDataFrame(
         [(each.value, each.offset) for each in found], "value STRING, offset BIGINT"
     )
+    columns = recorded.read_in(mode)
+    arguments = ARGUMENTS.get(mode, {})
+    if mode == "strings":
+        arguments = {"time_unit": dict.fromkeys(MILLIS.intersection(columns), "millis")}
     return debezium_changes(
-        kafka,
-        schema=ddl(recorded.read_in(mode)),
-        connector=CONNECTORS[recorded.database],
-        **ARGUMENTS.get(mode, {}),
+        kafka, schema=ddl(columns), connector=CONNECTORS[recorded.database], **arguments
     ).withColumn("mode", F.lit(mode))
 
 
 def texts_of(rows: DataFrame, names: list[str]) -> list[str]:
     """Return a text of each row, in which NaN equals itself."""
     return sorted(str(row) for row in rows.select(*names).collect())
+
+
+def read_of(
+    spark: SparkSession, recording: str, table: str, schema: str, **arguments: Any
+) -> DataFrame:
+    """Return the rows of a recording's messages, with what is wrong with them."""
+    sent = [(m.value, m.offset) for m in messages(recording, table)]
+    kafka = spark.createDataFrame(sent, "value STRING, offset BIGINT")
+    connector = CONNECTORS[recording.split("-")[0]]
+    return debezium_changes(kafka, schema=schema, connector=connector, rescues=True, **arguments)
+
+
+# Of each database, the times that Spark lacks or the connector changes, and what is read of rows.
+FINITE = ("2024-02-29 00:00:00", "2024-02-29 00:00:00")
+OUT_OF_RANGE: dict[str, tuple[str, dict[int, set[Any]]]] = {
+    "postgresql": (
+        "a_date DATE, a_timestamp TIMESTAMP_NTZ, a_timestamptz TIMESTAMP",
+        {3: {("2024-02-29", *FINITE), ("2024-03-01", *FINITE)}},
+    ),
+    "mariadb": (
+        "a_date DATE, a_datetime TIMESTAMP_NTZ, a_datetime_6 TIMESTAMP_NTZ",
+        {
+            **{key: {(None, None, None)} for key in (1, 3)},  # days that do not exist
+            # By the connector: the year 1 is 2001 (enable.time.adjuster).
+            **{key: {("2001-01-01", *(["2001-01-01 00:00:00"] * 2))} for key in (2, 4)},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("database", CONNECTORS)
+def test_recorded_times_that_spark_lacks_are_put_aside_or_arrive_as_null(
+    spark: SparkSession, database: str
+) -> None:
+    names = [each for each in recordings(database) if each.split("-")[1] not in NO_ENVELOPES]
+    schema, expected = OUT_OF_RANGE[database]
+    read = []
+    for name in names:
+        of_mode = {"time_unit": {"a_datetime": "millis"}} if name == "mariadb-strings" else {}
+        read.append(read_of(spark, name, "out_of_range", f"id INT, {schema}", **of_mode))
+    times = [F.col(each.split()[0]).cast("string") for each in schema.split(", ")]
+    problem = F.col("_cdc_message")["problem"].alias("problem")
+    rows = reduce(DataFrame.unionByName, read).select("id", problem, F.array(*times).alias("at"))
+    fine: dict[int, set[Any]] = {}
+    for row in rows.collect():
+        if row.problem is None:
+            fine.setdefault(row.id, set()).add(tuple(row.at))
+        else:
+            assert database == "postgresql"
+            assert row.id != 3, row.problem
+    assert {of: at for of, at in fine.items() if of in expected} == expected
+    assert not fine.keys() & ({1, 2, 4} - expected.keys())  # infinity
+
+
+@pytest.mark.parametrize("database", CONNECTORS)
+def test_recorded_flattened_rows_are_refused(spark: SparkSession, database: str) -> None:
+    for table in ("ledger", "emptied"):
+        rows = read_of(spark, f"{database}-flattened", table, "id INT, number BIGINT, note STRING")
+        with pytest.raises(Exception, match="is no envelope but a flattened row"):
+            rows.collect()
 
 
 @pytest.mark.parametrize("database", CONNECTORS)

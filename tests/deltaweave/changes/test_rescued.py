@@ -187,6 +187,46 @@ def test_a_decoded_message_that_is_put_aside_has_its_nulls(spark: SparkSession) 
     assert json.loads(found.event)["after"] == {"id": 1, "at": INFINITY, "name": None}
 
 
+def test_decoded_values_that_do_not_fit_their_column_are_put_aside(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    row = (
+        "STRUCT<id: STRING, n: STRING, tags: ARRAY<STRING>, by: MAP<STRING, STRUCT<b: STRING, "
+        "a: STRING>>>"
+    )
+    fine = ("1", "7", ["8", None], {"x": ("9", "10")})
+    decoded = [
+        (fine, None),
+        (("two", *fine[1:]), "the value two of column id is no INT"),
+        (("2", "seven", *fine[2:]), "the value seven of column n is no DOUBLE"),
+        (("2", "7", ["8", "nine"], {}), 'the value ["8","nine"] of column tags is no ARRAY<INT>'),
+        (("2", "7", [], {"x": ("z", "1")}), "of column by is no MAP<STRING,STRUCT<A:INT,B:INT>>"),
+    ]
+    events = [((None, after, "c", (n,)), n) for n, (after, _) in enumerate(decoded)]
+    of_value = f"STRUCT<before: {row}, after: {row}, op: STRING, source: STRUCT<lsn: BIGINT>>"
+    frame = spark.createDataFrame(events, f"value {of_value}, offset BIGINT")
+
+    def changes(*, rescues: bool) -> DataFrame:
+        return debezium_changes(
+            frame,
+            schema="id INT, n DOUBLE, tags ARRAY<INT>, by MAP<STRING, STRUCT<a: INT, b: INT>>",
+            connector="postgresql",
+            rescues=rescues,
+        )
+
+    path = str(tmp_path / "t")
+    with pytest.raises(SourceError, match=r"is no (INT|DOUBLE) \(the message at offset \d\)"):
+        apply(spark, path, changes(rescues=False), 1, False)
+    [applied] = apply(spark, path, changes(rescues=True), 1, True).collect()
+    assert (applied.id, applied.n, applied.tags) == (1, 7.0, [8, None])
+    assert applied.by["x"].asDict() == {"a": 10, "b": 9}  # by name
+    kept = Table(spark, f"{path}_rescued").read()
+    reasons = {row.message: row.reason for row in kept.collect()}
+    assert len(reasons) == len(decoded) - 1
+    for offset, (_, said) in enumerate(decoded):
+        assert said is None or said in reasons[f"offset {offset}"]
+
+
 def test_events_are_not_put_aside_into_the_table_itself(
     spark: SparkSession, tmp_path: Path
 ) -> None:

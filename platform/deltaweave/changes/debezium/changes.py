@@ -16,12 +16,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from deltaweave.changes.debezium.decoded import rows_of_structs
 from deltaweave.changes.debezium.documents import rows_of_documents
 from deltaweave.changes.debezium.envelopes import (
     OPERATION,
     SOURCE,
     rows_of_json,
-    rows_of_structs,
 )
 from deltaweave.changes.debezium.messages import Messages
 from deltaweave.changes.debezium.placeholders import UNAVAILABLE, Placeholder
@@ -98,7 +98,8 @@ def debezium_changes(
         all); `_cdc_position`, a struct of `epoch`, the position, the offset, `changed_at`
         (timestamp) and `is_snapshot` (boolean); and `_cdc_message`, a struct of strings: `place`
         (where the message is), `problem` (what is wrong with it, null if nothing is) and `event`
-        (its text).
+        (its text), and `absent`, an array of the columns that it does not have (null for MongoDB's
+        messages and decoded ones).
 
     Raises:
         StatementError: There is no such connector, time unit or column, a column's name is taken,
@@ -143,16 +144,17 @@ def debezium_changes(
         kind.alias(_OP),
         place.alias(_POSITION),
         F.when(~is_whole & (F.col(OPERATION) != "t"), present).alias(PRESENT),
-        _message(messages, problem).alias(_MESSAGE),
+        _message(messages, problem, rows.absent).alias(_MESSAGE),
     )
 
 
-def _message(messages: Messages, problem: Column) -> Column:
-    """Where a message is, what is wrong with it, and its text."""
+def _message(messages: Messages, problem: Column, absent: Column | None) -> Column:
+    """Where a message is, what is wrong with it, its text, and the columns that it lacks."""
     return F.struct(
         messages.place.alias("place"),
         problem.alias("problem"),
         messages.text.alias("event"),
+        (F.lit(None) if absent is None else absent).cast("array<string>").alias("absent"),
     )
 
 

@@ -36,6 +36,7 @@ _ID = "_id"
 _ENVELOPE = "_cdc_envelope"
 _DOCUMENT, _KEY = "_cdc_envelope_document", "_cdc_envelope_key"
 _SET, _REMOVED = "_cdc_envelope_set", "_cdc_envelope_removed"
+_UNREAD = "_cdc_envelope_unread"
 
 _PARTS = (
     "before string, after string, op string, source map<string,string>, updateDescription struct<"
@@ -92,7 +93,7 @@ def rows_of_documents(
             ROW: F.transform_values(ROW, lambda _, v: F.regexp_replace(v, _MILLIS, "$1")),
         }
     )
-    return rows_of_texts(messages, rows, wanted, placeholder, units)
+    return rows_of_texts(messages, rows, wanted, placeholder, units, F.col(_UNREAD))
 
 
 def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
@@ -104,11 +105,17 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
     )
     if not isinstance(messages.frame.schema[messages.value].dataType, StructType):
         text = column(messages.value).cast("string")
-        rows = rows.where(is_envelope(text, wanted, messages.place))
+        is_unread = column(_ENVELOPE, _UNREAD).isNotNull()
+        rows = rows.where(
+            F.when(is_unread, True).otherwise(is_envelope(text, wanted, messages.place))
+        )
     described = column(_ENVELOPE, "updateDescription")
     before, after = column(_ENVELOPE, "before"), column(_ENVELOPE, "after")
     document = F.when(F.col(OPERATION) == "d", before).otherwise(after)
     changed = _plain(described["updatedFields"])
+    is_garbled = (document.isNotNull() & _plain(document).isNull()) | (
+        described["updatedFields"].isNotNull() & changed.isNull()
+    )
     removed = F.transform(F.coalesce(described["removedFields"], F.array()), F.lower)
     rows = rows.withColumns(
         {
@@ -131,12 +138,14 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
     is_part = F.col(_DOCUMENT).isNull() & F.arrays_overlap(roots, own)
     has_key = F.col(_DOCUMENT).isNotNull() | F.col(_KEY).isNotNull()
     is_change = F.col(OPERATION).isin("c", "u", "r", "d")
-    refused = (
-        F.when(is_part, _refused(messages, _part_of(F.array_intersect(roots, own))))
-        .when(is_change & ~has_key, _refused(messages, F.lit(_NO_KEY)))
-        .otherwise(True)
+    problem = (
+        F.when(column(_ENVELOPE, _UNREAD).isNotNull(), F.lit(" is no JSON envelope."))
+        .when(is_garbled, F.lit(" has a document that is no JSON."))
+        .when(is_part, _part_of(F.array_intersect(roots, own)))
+        .when(is_change & ~has_key, F.lit(_NO_KEY))
     )
-    return rows.where(refused).withColumn(_SET, named_as(wanted, F.col(_SET)))
+    unread = F.concat(F.lit("the message at "), messages.place, problem)
+    return rows.withColumns({_SET: named_as(wanted, F.col(_SET)), _UNREAD: unread})
 
 
 _NO_KEY = (
@@ -153,11 +162,6 @@ def _part_of(names: Column) -> Column:
     )
 
 
-def _refused(messages: Messages, problem: Column) -> Column:
-    text = F.concat(F.lit("the message at "), messages.place, problem)
-    return F.raise_error(text).cast("boolean")
-
-
 def _envelope(messages: Messages) -> Column:
     """The parts of an envelope, as `_PARTS` has them; of `source` all that a decoder gave."""
     value = column(messages.value)
@@ -167,12 +171,16 @@ def _envelope(messages: Messages) -> Column:
             *[_part(value, held, name, "string") for name in ("before", "after", "op")],
             value["source"].alias("source"),
             _description(value, held).alias("updateDescription"),
+            F.lit(None).cast("string").alias(_UNREAD),
         )
     parsed = F.from_json(
-        value.cast("string"), f"{_PARTS}, payload struct<{_PARTS}>", {"mode": "FAILFAST"}
+        value.cast("string"),
+        f"{_PARTS}, payload struct<{_PARTS}>, {_UNREAD} string",
+        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREAD},
     )
     names = ("before", "after", "op", "source", "updateDescription")
-    return F.struct(*[F.coalesce(parsed[n], parsed["payload"][n]).alias(n) for n in names])
+    parts = [F.coalesce(parsed[n], parsed["payload"][n]).alias(n) for n in names]
+    return F.struct(*parts, parsed[_UNREAD].alias(_UNREAD))
 
 
 def _description(value: Column, held: StructType) -> Column:
@@ -213,7 +221,7 @@ def _key(messages: Messages) -> Column:
 
 
 def _plain(text: Column) -> Column:
-    """The fields of a document in extended JSON, as texts of plain JSON."""
+    """The fields of a document in extended JSON, as texts of plain JSON; null if it is none."""
     for form in _EXTENDED:
         text = F.regexp_replace(text, form, "$1")
-    return F.from_json(text, "map<string,string>", {"mode": "FAILFAST"})
+    return F.from_json(text, "map<string,string>")

@@ -7,29 +7,22 @@ and `t` if the table was emptied. Tombstones, which have no value, and other mes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    DateType,
-    IntegralType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import StructType
 
 from deltaweave.changes.debezium.messages import Messages
 from deltaweave.changes.debezium.placeholders import Placeholder
-from deltaweave.changes.debezium.values import TIMES, ReadValue, TextValue, TimeUnit
-from deltaweave.errors import StatementError
+from deltaweave.changes.debezium.values import ReadValue, TextValue, TimeUnit
 from deltaweave.identifiers import column
 
 # Columns for the parts of an envelope, with names that no topic uses.
 OPERATION, SOURCE = "_cdc_envelope_op", "_cdc_envelope_source"
 ROW, TYPES = "_cdc_envelope_row", "_cdc_envelope_types"
 _BEFORE, _AFTER = "_cdc_envelope_before", "_cdc_envelope_after"
-_ENVELOPE, _SENT = "_cdc_envelope", "_cdc_envelope_sent"
+_ENVELOPE, SENT = "_cdc_envelope", "_cdc_envelope_sent"
 _UNREAD = "_cdc_envelope_unread"
 
 _PARTS = "before map<string,string>, after map<string,string>, op string, source map<string,string>"
@@ -61,12 +54,15 @@ class ChangedRows:
         columns: The table's columns, by name.
         missing: For each column, whether the message lacks its value.
         unread: What is wrong with a message as a whole (string); null if nothing is.
+        absent: The columns that a message does not have, also not as a placeholder (array of
+            strings), or None if it need not have all.
     """
 
     frame: DataFrame
     columns: Mapping[str, ReadValue]
     missing: Mapping[str, Column]
     unread: Column
+    absent: Column | None = None
 
     @property
     def problem(self) -> Column:
@@ -85,7 +81,9 @@ def rows_of_json(
 ) -> ChangedRows:
     """Return the rows of envelopes that are JSON text."""
     rows = _parsed(messages, wanted)
-    return rows_of_texts(messages, rows, wanted, placeholder, units, F.col(_UNREAD))
+    read = rows_of_texts(messages, rows, wanted, placeholder, units, F.col(_UNREAD))
+    names = F.array(*map(F.lit, wanted.names))
+    return replace(read, absent=F.array_except(names, F.map_keys(ROW)))
 
 
 def rows_of_texts(
@@ -97,11 +95,11 @@ def rows_of_texts(
     unread: Column | None = None,
 ) -> ChangedRows:
     """Return rows whose values are texts: `_cdc_envelope_row` and `_cdc_envelope_types` by name."""
-    rows = rows.withColumn(_SENT, placeholder.without(F.col(ROW)))
+    rows = rows.withColumn(SENT, placeholder.without(F.col(ROW)))
     columns, missing = {}, {}
     for field in wanted:
-        missing[field.name] = ~F.coalesce(F.map_contains_key(_SENT, field.name), F.lit(False))
-        said, text = F.col(TYPES)[field.name], F.col(_SENT)[field.name]
+        missing[field.name] = ~F.coalesce(F.map_contains_key(SENT, field.name), F.lit(False))
+        said, text = F.col(TYPES)[field.name], F.col(SENT)[field.name]
         value = TextValue(
             field.name,
             text,
@@ -114,74 +112,6 @@ def rows_of_texts(
         columns[field.name] = value.as_type(field.dataType).unless(known)
     nothing = F.lit(None).cast("string")
     return ChangedRows(rows, columns, missing, nothing if unread is None else unread)
-
-
-def rows_of_structs(
-    messages: Messages,
-    wanted: StructType,
-    placeholder: Placeholder,
-    units: Mapping[str, TimeUnit],
-) -> ChangedRows:
-    """Return the rows of envelopes that a decoder made of Avro or Protobuf."""
-    envelope = column(messages.value)
-    _check_is_envelope(messages)
-    rows = messages.frame.where(envelope.isNotNull()).select(
-        *map(column, messages.frame.columns),
-        envelope["op"].alias(OPERATION),
-        envelope["source"].alias(SOURCE),
-        F.when(envelope["op"] == "d", envelope["before"]).otherwise(envelope["after"]).alias(ROW),
-    )
-    held = rows.schema[ROW].dataType
-    assert isinstance(held, StructType)
-    folded = {name.lower(): name for name in held.names}
-    names = {n: n if n in held.names else folded.get(n.lower()) for n in wanted.names}
-    found = {name: held[of] for name, of in names.items() if of is not None}
-    _check_has(wanted, found, held)
-    texts = {}
-    for name, of in found.items():
-        text = placeholder.text_of(F.col(ROW)[of.name], of.dataType)
-        texts[name] = F.lit("") if text is None else text
-    by_name = F.create_map(*[part for name, text in texts.items() for part in (F.lit(name), text)])
-    rows = rows.withColumn(_SENT, placeholder.without(by_name))
-    columns, missing = {}, {}
-    for field in wanted:
-        of = found[field.name]
-        is_sent = F.map_contains_key(_SENT, field.name)
-        value = F.when(is_sent, F.col(ROW)[of.name])
-        read = ReadValue.fine(value.cast(field.dataType))
-        is_text = isinstance(of.dataType, (IntegralType, StringType))
-        if is_text and isinstance(field.dataType, (DateType, *TIMES)):
-            text, no_schema = value.cast("string"), F.lit(None).cast("string")
-            read = TextValue(
-                field.name, text, messages.place, units[field.name], no_schema, F.lit(None)
-            ).as_type(field.dataType)
-        missing[field.name] = ~is_sent
-        known = placeholder.problem_of(field.name, F.col(_SENT)[field.name], messages.place)
-        columns[field.name] = read.unless(known)
-    return ChangedRows(rows, columns, missing, F.lit(None).cast("string"))
-
-
-def _check_is_envelope(messages: Messages) -> None:
-    value = messages.frame.schema[messages.value].dataType
-    assert isinstance(value, StructType)
-    lacking = [part for part in ("before", "after", "op", "source") if part not in value.names]
-    if lacking:
-        raise StatementError(
-            f"{messages.value} is no envelope: it lacks {', '.join(lacking)}.",
-            operation="reading changes",
-            hint="Flattened rows lack the position in the log: remove the transform "
-            "ExtractNewRecordState from the connector.",
-        )
-
-
-def _check_has(wanted: StructType, found: Mapping[str, StructField], held: StructType) -> None:
-    lacking = [name for name in wanted.names if name not in found]
-    if lacking:
-        raise StatementError(
-            f"no message has the column {', '.join(lacking)}.",
-            operation="reading changes",
-            hint=f"Leave it out of schema. Messages have {', '.join(held.names)}.",
-        )
 
 
 def _parsed(messages: Messages, wanted: StructType) -> DataFrame:

@@ -36,7 +36,7 @@ class Messages:
             (name, name) for name in ("topic", "partition") if name in self.frame.columns
         ]
         named += [] if self.offset is None else [("offset", self.offset)]
-        named += [("key", "key")] if self._has_key else []
+        named += [("key", name) for name in self._key_names]
         parts = [
             F.concat(F.lit(f"{word} "), F.substring(column(name).cast("string"), 1, _SHOWN))
             for word, name in named
@@ -51,6 +51,9 @@ class Messages:
         return whole if is_struct else column(self.value).cast("string")
 
     @property
-    def _has_key(self) -> bool:
-        texts = (StringType, BinaryType)
-        return any(f.name == "key" and isinstance(f.dataType, texts) for f in self.frame.schema)
+    def _key_names(self) -> list[str]:
+        """The column of Kafka's key, if there is one that can be shown."""
+        name, texts = self.key or "key", (StringType, BinaryType)
+        return [
+            f.name for f in self.frame.schema if f.name == name and isinstance(f.dataType, texts)
+        ]

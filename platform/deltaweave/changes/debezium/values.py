@@ -137,7 +137,7 @@ class TextValue:
             wrapped, of_value, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREAD}
         )
         is_read = parsed[_UNREAD].isNull()
-        problem = self._said(F.lit(f" is no {data_type.simpleString().upper()}"))
+        problem = self._said(_is_no(data_type))
         return ReadValue(F.when(is_read, parsed["value"]), F.when(~is_read, problem))
 
     def _as_time(self, data_type: DataType) -> ReadValue:
@@ -145,8 +145,9 @@ class TextValue:
         text = self.text
         if isinstance(data_type, DateType):
             text = F.regexp_replace(text, r"^(.?\d+-\d+-\d+)(Z|[+-]\d+:\d+)$", "$1")
-        # Spark takes a time of day for one of the day on which it runs.
-        dated = F.when(text.rlike(r"^[+-]?\d{4,}-\d+-\d+"), text)
+        # Spark takes a time of day for one of the day on which it runs. A year of seven digits is
+        # PostgreSQL's infinity (+5877611).
+        dated = F.when(text.rlike(r"^[+-]?\d{4,6}-\d+-\d+"), text)
         of_text = self._checked(dated.try_cast(data_type), data_type)
         of_number = self._since_1970(data_type)
         return ReadValue(
@@ -220,10 +221,13 @@ class TextValue:
             F.when(is_precise, self._said(problem)).otherwise(read.problem),
         )
 
+    def checked(self, value: Column, data_type: DataType, failed: Column) -> ReadValue:
+        """Return a value of this type that was read, and that it is none if that failed."""
+        return ReadValue(value, F.when(failed, self._said(_is_no(data_type))))
+
     def _checked(self, value: Column, data_type: DataType, hint: str = "") -> ReadValue:
-        problem = F.lit(f" is no {data_type.simpleString().upper()}{hint}")
         failed = self.text.isNotNull() & value.isNull()
-        return ReadValue(value, F.when(failed, self._said(problem)))
+        return ReadValue(value, F.when(failed, self._said(_is_no(data_type, hint))))
 
     def _said(self, problem: Column) -> Column:
         return F.concat(
@@ -240,6 +244,10 @@ class TextValue:
 def or_error(value: Column, problem: Column) -> Column:
     """Return a value; evaluating it is an error if there is a problem."""
     return F.when(problem.isNull(), value).otherwise(F.raise_error(problem))
+
+
+def _is_no(data_type: DataType, hint: str = "") -> Column:
+    return F.lit(f" is no {data_type.simpleString().upper()}{hint}")
 
 
 def _factor(unit: str) -> Column:

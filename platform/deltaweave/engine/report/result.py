@@ -129,8 +129,8 @@ class MergeResult:
         source_materialization: Why the source was materialized or not, in Delta's words (e.g.
             `"NON_DETERMINISTIC_SOURCE_NON_DELTA"`); empty if no source was read.
         commit_time_ms: How long the commit took. It is no metric, since metrics are committed.
-        warnings: What failed after the commit, and what Spark did because the local backend
-            failed, a sentence each. The commit is not undone.
+        warnings: What failed after the commit, what Spark did because the local backend failed,
+            and columns that no message of a batch has, a sentence each. The commit is not undone.
         num_source_rows_unaffected: Source rows that changed no row: no clause took them, or another
             source row deleted the row that they match. Together with the rows inserted, and updated
             and deleted by WHEN MATCHED clauses, they are all source rows, unless one matched

@@ -22,6 +22,7 @@ from deltaweave.changes.sequence_types import has_order, is_null, nullable
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.changes.unusable_events import WRONG, Parts, refused, wrong_of
 from deltaweave.delta.jvm import letting_go, translated
+from deltaweave.delta.scan import from_cache
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.identifiers import column, quoted
 
@@ -255,17 +256,17 @@ def digest(rows: DataFrame, shape: EventShape) -> Column:
 
 
 def _usable(kept: DataFrame, shape: EventShape, table: str, rescues: bool) -> Events:
-    at_type = _at_type(kept)
-    found = kept.agg(*_totals(at_type), F.count(WRONG).alias("unusable")).first()
+    cached, at_type = from_cache(kept), _at_type(kept)
+    found = cached.agg(*_totals(at_type), F.count(WRONG).alias("unusable")).first()
     assert found is not None
     num_unusable = found["unusable"]
-    rows, unusable = kept.drop(WRONG), None
+    rows, unusable = cached.drop(WRONG), None
     if num_unusable:
-        unusable = kept.where(F.col(WRONG).isNotNull())
+        unusable = cached.where(F.col(WRONG).isNotNull())
         if not rescues:
             at = F.col(SEQUENCE)["at"]
             raise refused(unusable, shape.keys, at, (num_unusable, found["count"]), table)
-        rows = kept.where(F.col(WRONG).isNull()).drop(WRONG)
+        rows = cached.where(F.col(WRONG).isNull()).drop(WRONG)
         found = rows.agg(*_totals(at_type)).first()
         assert found is not None
     warnings = warnings_of(rows, F.col(OPERATION) == UPSERT, table)

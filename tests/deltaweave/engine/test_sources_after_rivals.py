@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 
 import deltaweave
 from deltaweave import MergeResult, Table, errors
-from deltaweave.delta.scan import checkpointed
+from deltaweave.delta.scan import checkpointed, from_cache
 from tests.builders import frame, write_table
 from tests.oracles import configured, newest_version
 from tests.rivals import overtake
@@ -190,6 +190,7 @@ RUN_AGAIN: dict[str, tuple[Source, int]] = {
         11,
     ),
     "cached rows": (lambda at: frame(at.spark, ONE, SCHEMA).persist(), 11),
+    "a cache alone": (lambda at: from_cache(frame(at.spark, ONE, SCHEMA).persist()), 11),
     "our checkpoint": (lambda at: checkpointed(frame(at.spark, ONE, SCHEMA)), 11),
     "a Python function": (
         lambda at: frame(at.spark, ONE, SCHEMA).withColumn("v", F.udf(lambda v: v, "int")("v")),
@@ -240,6 +241,7 @@ CONFLICTS: dict[str, Source] = {
     "our checkpoint of the target": lambda at: checkpointed(at.next_of_target()),
     "cached rows of the target": lambda at: at.next_of_target().persist(),
     "cached rows of a view of the target": lambda at: at.named(at.next_of_target()).persist(),
+    "a cache of the target alone": lambda at: from_cache(at.next_of_target().persist()),
     "the target by another path": by_another_path,
     "the target's files": lambda at: (
         at.spark.read.parquet(at.target).where("k = 1").selectExpr("k", "v + 1 AS v")
@@ -272,6 +274,8 @@ SLOW = {
     "a big Arrow table",
     "the target's files by a link with a line break",
     "functions of a query",
+    "a cache alone",
+    "a cache of the target alone",
     "our checkpoint",
     "a Python function",
     "a view of a Delta table",

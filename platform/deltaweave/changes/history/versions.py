@@ -39,7 +39,8 @@ from deltaweave.changes.history.remembered_events import Remembered
 from deltaweave.changes.lineage import OfOneLine, line_of
 from deltaweave.changes.side_state import noted_now
 from deltaweave.changes.stored_events import with_values_of
-from deltaweave.delta.jvm import letting_go, translated
+from deltaweave.delta.jvm import translated
+from deltaweave.delta.scan import cached
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import SourceError
 from deltaweave.identifiers import column, quoted
@@ -93,8 +94,8 @@ class Histories:
             newest = self.remembered.settle()
             read, beside, noted = newest.version, self.remembered.version(), noted_now()
             # Its lineage names both versions, so rows that executors lose are recomputed unchanged.
-            known = self._known(self._versions(read), beside, others).persist()
-            try:
+            query = self._known(self._versions(read), beside, others)
+            with cached(query, "what is known of the keys") as known:
                 to_remember = self._to_remember(known)
                 adds = self._adds(known)
                 if beside < 0 and adds:
@@ -106,9 +107,6 @@ class Histories:
                         to_remember, self.events, noted, are_distinct=self.versions_are_events
                     )
                 merged = self._merge(known, idempotency, line_of(newest, noted))
-            finally:
-                with letting_go("what is known of the keys"):
-                    known.unpersist()
             result = merged if result is None else result.then(merged)
             # Events that other runs remembered meanwhile may concern versions that were just
             # written. A run that applied the pair before may have died before it checked this.

@@ -6,6 +6,7 @@
 - `local_rdds`: whether an RDD holds rows that were made in Python.
 - `source_files`: the files of a source that is a Delta table.
 - `checkpoint`: rows that are computed once and kept on the executors.
+- `cached_rows`: rows that Spark caches, by a plan that is the cache alone.
 - `target_rows`: the target's rows in chosen files, under the names that the statement uses.
 - `row_index`: a scan that also gives the position of each row in its file.
 - `row_tracking`: the columns that keep row ids and row commit versions.
@@ -15,6 +16,7 @@
 
 from __future__ import annotations
 
+from deltaweave.delta.scan.cached_rows import cached, from_cache
 from deltaweave.delta.scan.checkpoint import checkpointed, materialized
 from deltaweave.delta.scan.dependence import (
     Dependence,
@@ -41,11 +43,13 @@ __all__ = [
     "Dependence",
     "SourceFiles",
     "TrackedColumns",
+    "cached",
     "checkpointed",
     "clauses_dependence",
     "estimated_bytes",
     "file_metadata",
     "first_of_partitions",
+    "from_cache",
     "is_cached",
     "literal",
     "materialized",

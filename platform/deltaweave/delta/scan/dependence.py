@@ -171,6 +171,9 @@ class _Search:
             return _NONE
         if name == f"{_EXECUTION}LogicalRDD":
             return self._of_rdd(leaf)
+        if name == f"{_EXECUTION}columnar.InMemoryRelation":
+            query = self.of_query(leaf.cacheBuilder().logicalPlan())
+            return query.where_fixed("rows that were cached before")
         if name == f"{_EXECUTION}datasources.LogicalRelation":
             return self._of_relation(leaf.relation())
         if simple == "StreamingDataSourceV2ScanRelation":

@@ -114,6 +114,7 @@ TABLES = [
         {
             # Numbers in arrays of dates and of times are not read.
             "*": {"dates", "timestamps"},
+            "default": {"numerics"},  # bytes of decimals in an array
             # Numbers in floating point and times in milliseconds have fewer digits.
             "connect": {
                 *{"a_numeric", "a_numeric_20", "a_numeric_38_10"},

@@ -6,56 +6,52 @@ RESTORE takes the rows of batches away and leaves the mark that says that they a
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from dagster_deltaweave.storage import file_system
-from deltaweave.changes.lineage import CLONED, RESTORED
-
-# A base that has more commits since its last rematerialization has seen no RESTORE for long.
-_MAX_COMMITS = 1_000
+from deltaweave.changes.commit_lines import applied_in_line
+from deltaweave.delta.log import Commit, FileChanges, commit_from, file_changes_from
 
 
 def merged_by_commits(location: str, version: int, mark: str, marked: int) -> int:
     """Return the newest batch in a version of a base.
 
+    Batches count as pending if log cleanup deleted the commits that say what a RESTORE left.
+
     Args:
         location: Where the base is.
         version: The version.
         mark: The application id that marks merged batches.
-        marked: The newest batch by that mark. It counts if the log does not say.
+        marked: The newest batch by that mark. It counts if the log has no RESTORE.
 
     Raises:
         OSError: A commit cannot be read.
     """
-    is_restored, at = False, version
-    for _ in range(_MAX_COMMITS):
-        actions = _marks_of(location, at)
-        if actions is None:
-            return 0 if is_restored else marked
-        for action in actions:
-            if action.get("txn", {}).get("appId") == mark:
-                return int(action["txn"]["version"])
-        info: dict[str, Any] = next(
-            (each["commitInfo"] for each in actions if "commitInfo" in each), {}
-        )
-        operation = info.get("operation")
-        # Of a RESTORE by time, the log does not say the version: batches count as pending.
-        before: int | None = at - 1
-        if operation == RESTORED:
-            is_restored, before = True, (info.get("operationParameters") or {}).get("version")
-        if operation == CLONED or before is None or int(before) < 0:
-            return 0
-        at = int(before)
-    return marked
+    return applied_in_line(_LogAt(location), version, mark, marked).version or 0
 
 
-def _marks_of(location: str, version: int) -> list[dict[str, Any]] | None:
-    """What a commit says of itself; None if the log does not hold it any more."""
-    store, base = file_system(location)
-    try:
-        with store.open_input_stream(f"{base}/_delta_log/{version:020}.json") as stream:
-            lines = stream.read().split(b"\n")
-    except FileNotFoundError:
-        return None
-    # Not of files, whose actions are many.
-    return [json.loads(line) for line in lines if b'"commitInfo"' in line or b'"txn"' in line]
+@dataclass(frozen=True)
+class _LogAt:
+    """The log of the table at a location, as `commit_lines` reads it."""
+
+    place: str
+
+    def commit(self, version: int) -> Commit | None:
+        # Not of files, whose actions are many.
+        actions = self._actions(version, (b'"commitInfo"', b'"txn"'))
+        return None if actions is None else commit_from(version, actions)
+
+    def files(self, version: int) -> FileChanges | None:
+        actions = self._actions(version, (b'"add"', b'"remove"'))
+        return None if actions is None else file_changes_from(actions)
+
+    def _actions(self, version: int, kinds: tuple[bytes, bytes]) -> list[dict[str, Any]] | None:
+        """The actions of a commit that are of two kinds; None if the log does not hold it."""
+        store, base = file_system(self.place)
+        try:
+            with store.open_input_stream(f"{base}/_delta_log/{version:020}.json") as stream:
+                lines = stream.read().split(b"\n")
+        except FileNotFoundError:
+            return None
+        return [json.loads(line) for line in lines if any(kind in line for kind in kinds)]

@@ -15,7 +15,9 @@
 - `debezium`: turns Debezium's envelopes into rows for `apply_changes`.
 - `side_table`: small tables in a table's directory that remember recent events.
 - `side_state`: what they remember after a RESTORE or for a clone.
-- `lineage`: the commits that a version of a table consists of.
+- `delivery`: a batch as a caller hands it over, which may come again.
+- `lineage`: which remembered events a version of a table has, by its commits.
+- `commit_lines`: the commits that a version of a table consists of.
 - `current`: tables of current rows (SCD type 1).
 - `history`: tables of histories (SCD type 2).
 - `merge_on_read`: tables whose changes are appended now and merged later.

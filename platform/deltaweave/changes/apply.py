@@ -15,6 +15,7 @@ from deltaweave.changes.current import (
     apply_to_current_rows,
     current_row_columns,
 )
+from deltaweave.changes.delivery import Delivery
 from deltaweave.changes.events import Events, EventShape, read_events
 from deltaweave.changes.history import END, START, Histories, Remembered, history_columns
 from deltaweave.changes.lineage import line_of
@@ -165,11 +166,12 @@ def apply_changes(
         check_columns(table, schema)
         rescue(events, table, beside, (table, idempotency))
         whole = _completed(table, events, keeps_histories)
+        delivery = Delivery.of(table, idempotency)
         if keeps_histories:
             remembered = Remembered.of(table, late_by)
-            result = _to_histories(Histories(table, whole, tracked, remembered), idempotency)
+            result = _to_histories(Histories(table, whole, tracked, remembered), delivery)
         else:
-            result = _to_current_rows(table, whole, late_by, idempotency)
+            result = _to_current_rows(table, whole, late_by, delivery)
         return _with_findings(result, events)
     finally:
         events.let_go()
@@ -202,19 +204,19 @@ def _completed(table: Table, events: Events, keeps_histories: bool) -> Events:
 
 # Applying a batch is idempotent, so all of it may be repeated.
 @again_after_a_conflict
-def _to_histories(table: Histories, idempotency: tuple[str, int] | None) -> MergeResult:
-    return table.apply(idempotency)
+def _to_histories(table: Histories, delivery: Delivery) -> MergeResult:
+    return table.apply(delivery)
 
 
 @again_after_a_conflict
 def _to_current_rows(
-    table: Table, events: Events, late_by: timedelta, idempotency: tuple[str, int] | None
+    table: Table, events: Events, late_by: timedelta, delivery: Delivery
 ) -> MergeResult:
     tombstones = Tombstones.of(table, events.shape.keys)
     newest = tombstones.settle()
-    noted = tombstones.remember(events, late_by)
-    line = line_of(newest, noted)
-    return apply_to_current_rows(table, events, tombstones, idempotency, line)
+    noted = tombstones.remember(events, late_by, delivery.noted)
+    pair, line = delivery.terms(newest, line_of(newest, noted))
+    return apply_to_current_rows(table, events, tombstones, pair, line)
 
 
 def _columns(table: Table, shape: EventShape) -> tuple[str, ...]:

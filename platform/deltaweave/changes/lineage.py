@@ -1,8 +1,8 @@
-"""The commits that a version of a table consists of.
+"""Which remembered events a version of a table has, by the commits that it consists of.
 
 RESTORE makes a version with the rows of an earlier one: the commits between the two are in the log,
-and their changes are not in the table. The application ids of these commits stay with the table,
-so they do not tell. A clone begins with the rows of another table.
+and their changes are not in the table (`commit_lines`). A clone begins with the rows of another
+table.
 """
 
 from __future__ import annotations
@@ -11,20 +11,61 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, islice
 
-from pyspark.sql import functions as F
-
+from deltaweave.changes.commit_lines import (
+    CLONED,
+    RESTORED,
+    Applied,
+    applied_in_line,
+    line_of_commits,
+    version_before,
+)
 from deltaweave.delta.commit import Lease
-from deltaweave.delta.log import Commit, TableSnapshot, commit_of
+from deltaweave.delta.log import Commit, FileChanges, TableSnapshot, commit_of, file_changes_of
+from deltaweave.engine.report import MergeResult
 from deltaweave.errors import CommitConflictError
-from deltaweave.identifiers import quoted
+from deltaweave.table import Table
 
 REMEMBERED = "deltaweave/remembered"
 """The application id whose version is the batch of remembered events that a commit applied."""
 
+LOOKED_AT = "deltaweave/looked_at"
+"""The application id whose version is that of the table last looked at, for RESTORE and CLONE.
+
+A side table holds it, and the table itself for when it has no side table.
+"""
+
+NOTED_EVERY = 32  # versions of the table that one look reads again at most
+
+# At the first look at a table from before this release, which may have ten thousands of commits.
+_MAX_LOOKED = 500
+
 _NONE = "deltaweave/none"  # an application id that no commit has
-RESTORED, CLONED = "RESTORE", "CLONE"
+
+
+@dataclass(frozen=True)
+class LogOf:
+    """The log of a table, as `commit_lines` reads it.
+
+    Attributes:
+        table: A version of the table.
+    """
+
+    table: TableSnapshot
+
+    @property
+    def place(self) -> str:
+        """Where the table is."""
+        return self.table.data_path
+
+    def commit(self, version: int) -> Commit | None:
+        """Return the commit of a version, or None."""
+        return commit_of(self.table, version)
+
+    def files(self, version: int) -> FileChanges | None:
+        """Return the files that a commit changed, or None."""
+        return file_changes_of(self.table, version)
 
 
 @dataclass(frozen=True)
@@ -61,7 +102,7 @@ class Lineage:
             kept.add(at)
             if commits[at].operation == CLONED:
                 return cls(commits, frozenset(kept), commits[at])
-            at = version_before(newest, commits[at])
+            at = version_before(LogOf(newest), commits[at])
         return cls(commits, frozenset(kept), None)
 
     def holds(self, noted_us: int) -> bool:
@@ -111,18 +152,34 @@ def backwards(newest: TableSnapshot, first: int) -> Iterator[Commit]:
         yield commit
 
 
-def line_of_commits(snapshot: TableSnapshot) -> Iterator[Commit]:
-    """The commits that a version consists of, the newest first, as far as the log holds them.
+def newest_in_line(snapshot: TableSnapshot, application_id: str) -> Applied:
+    """What the commits of a version hold of an application id, which it may hold itself."""
+    held = snapshot.last_applied(application_id)
+    if held is None:
+        return Applied(None)
+    return applied_in_line(LogOf(snapshot), snapshot.version, application_id, held)
 
-    The last one may be that of a clone.
+
+def cloned_by(newest: TableSnapshot, since: int) -> Commit | None:
+    """The commit by which a table has the rows of another one, after it was last looked at.
+
+    Args:
+        newest: The newest version of the table.
+        since: The version that this process looked at last; -1 for none.
     """
-    at: int | None = snapshot.version
-    while at is not None and at >= 0:
-        commit = commit_of(snapshot, at)
-        if commit is None:
-            return
-        yield commit
-        at = None if commit.operation == CLONED else version_before(snapshot, commit)
+    since = max(since, _looked_at(newest))
+    for commit in islice(line_of_commits(LogOf(newest), newest.version), _MAX_LOOKED):
+        if commit.version <= since:
+            return None
+        if commit.operation == CLONED:
+            return commit
+    first = commit_of(newest, 0)
+    return first if first is not None and first.operation == CLONED else None
+
+
+def _looked_at(newest: TableSnapshot) -> int:
+    """The version up to which a table without a side table was looked at, by the checksum alone."""
+    return (newest.listed_ids or {}).get(LOOKED_AT, -1)
 
 
 def has_left(newest: TableSnapshot, since: int, since_ms: int = 0) -> bool:
@@ -142,21 +199,6 @@ def has_left(newest: TableSnapshot, since: int, since_ms: int = 0) -> bool:
         if commit.operation in (RESTORED, CLONED):
             return True
     return False
-
-
-def version_before(newest: TableSnapshot, commit: Commit) -> int | None:
-    """The version from which a commit went on; None if the log does not say."""
-    if commit.operation != RESTORED:
-        return commit.version - 1
-    version, timestamp = (commit.parameters.get(name) for name in ("version", "timestamp"))
-    if version is not None:
-        return int(version)
-    history = newest.spark.sql(f"DESCRIBE HISTORY delta.{quoted(newest.data_path)}")
-    until = F.lit(timestamp).cast("timestamp")
-    # The text of the time may be of another zone: it never says that a RESTORE follows itself.
-    earlier = history.where((F.col("timestamp") <= until) & (F.col("version") < commit.version))
-    found = earlier.agg(F.max("version")).first()
-    return None if found is None else found[0]
 
 
 @dataclass(frozen=True)
@@ -189,6 +231,29 @@ class OfOneLine(Lease):
                     hint="Apply the events again, to the table as it is now.",
                 )
 
+    def checked(self, result: MergeResult, table: Table) -> MergeResult:
+        """The result of a merge, unless a RESTORE came before its commit without a conflict.
+
+        Raises:
+            CommitConflictError: It did.
+        """
+        if result.version is not None:
+            held = self.of_further_merges.held
+            self.of_further_merges.check(held, table=table.path_or_name, version=result.version)
+        return result
+
+    def with_pair(self, pair: tuple[str, int], held: int) -> OfOneLine:
+        """This lease, for a merge that commits a pair which would pass for applied.
+
+        Args:
+            pair: An application id and a version.
+            held: The version that the table holds of the id, of a commit that was undone.
+        """
+        marks = {pair[0]: pair[1], **self.marks}
+        return replace(
+            self, application_id=pair[0], held=held, marks=marks, are_committed_alone=True
+        )
+
     @property
     def of_further_merges(self) -> OfOneLine:
         """The lease of merges after the first one, which adds what it adds."""
@@ -198,6 +263,8 @@ class OfOneLine(Lease):
 def line_of(newest: TableSnapshot, noted: int | None = None) -> OfOneLine:
     """The lease of a table's line, whose commit names what was noted for it."""
     marks = {} if noted is None else {REMEMBERED: noted}
+    if newest.version - _looked_at(newest) >= NOTED_EVERY:
+        marks[LOOKED_AT] = newest.version
     return OfOneLine(
         _NONE, -1, marks, are_committed_alone=False, since=newest.version, newest=newest
     )

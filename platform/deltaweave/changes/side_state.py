@@ -13,25 +13,37 @@ before, as long as their files exist. Otherwise only the commits since the last 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave.changes.lineage import CLONED, Lineage, has_left, noted_by_clone
+from deltaweave.changes.lineage import (
+    LOOKED_AT,
+    NOTED_EVERY,
+    Lineage,
+    cloned_by,
+    has_left,
+    noted_by_clone,
+)
 from deltaweave.changes.side_table import NOTED, create_side_table, newest_version, side_table
 from deltaweave.delta.jvm import translated
-from deltaweave.delta.log import Commit, TableSnapshot, commit_of
+from deltaweave.delta.log import Commit, TableSnapshot
 from deltaweave.errors import CommitConflictError, DeltaweaveError
+from deltaweave.identifiers import quoted
 from deltaweave.table import Table
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-LOOKED_AT = "deltaweave/looked_at"
-"""The application id, in a side table, whose version is that of the table last looked at."""
+logger = logging.getLogger(__name__)
 
 SETTLED = "deltaweave/settled"
 """The application id whose version is that of a side table before it was written anew."""
@@ -39,8 +51,9 @@ SETTLED = "deltaweave/settled"
 TAKEN_OVER = "deltaweave/taken_over"
 """The application id in a side table that holds what the source of a clone remembered."""
 
-_NOTED_EVERY = 32  # versions of the table that one look reads again at most
 _KEPT_LOOKS = 1_000
+
+_BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
 
 _lock = threading.Lock()
 _last_noted = 0
@@ -105,7 +118,7 @@ def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
             pairs[TAKEN_OVER] = 1
         kept_in.write(found.rows, "overwrite", applied=pairs, computed_from=found.read)
         logger.info("%s holds what counts for version %d of %s", kept_in, newest.version, table)
-    elif found is not None or newest.version - since >= _NOTED_EVERY:
+    elif found is not None or newest.version - since >= NOTED_EVERY:
         try:
             kept_in.write(side.read_whole().limit(0), "append", applied=looked_at)
         except CommitConflictError:
@@ -149,11 +162,9 @@ def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settl
 def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: str) -> None:
     """Begin the side table of a clone with what its source remembers."""
     key = (f"{newest.data_path}/{directory}", newest.id)
-    if key in _looked_at:
-        return
-    first = commit_of(newest, 0)
-    if first is not None and first.operation == CLONED:
-        rows = _of_clone(newest, first, directory)
+    clone = cloned_by(newest, _looked_at.get(key, -1))
+    if clone is not None:
+        rows = _of_clone(newest, clone, directory)
         if rows is not None:
             create_side_table(kept_in, table, rows.schema)
             applied = {LOOKED_AT: newest.version, TAKEN_OVER: 1}
@@ -167,7 +178,7 @@ def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame
     """What the source of a clone remembered at the version that was cloned, if it is there."""
     name, version = clone.parameters["source"], int(clone.parameters["sourceVersion"])
     try:
-        source = Table(newest.spark, name)
+        source = _source(newest.spark, name)
         kept_in = side_table(source, directory)
         if not kept_in.exists():
             return None
@@ -185,6 +196,27 @@ def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame
         )
         return None
     return rows.withColumn(NOTED, noted_at(noted_by_clone(clone)))
+
+
+def _source(spark: SparkSession, name: str) -> Table:
+    """The source of a clone, whose commit names it without quoting what is in the name.
+
+    Raises:
+        DeltaweaveError: There is no such table.
+    """
+    path = _BY_PATH.fullmatch(name)
+    if path is not None:
+        return Table(spark, f"delta.{quoted(path[1])}")
+    pieces = name.split(".")
+    # A dot separates parts, of which a name has three at most, or is in one of them.
+    for number in (3, 2, 1):
+        for borders in combinations(range(1, len(pieces)), number - 1):
+            parts = [pieces[a:b] for a, b in pairwise((0, *borders, len(pieces)))]
+            found = Table(spark, ".".join(quoted(".".join(part)) for part in parts))
+            with suppress(DeltaweaveError):
+                if found.exists():
+                    return found
+    return Table(spark, name)
 
 
 def _versions(side: TableSnapshot) -> Iterator[tuple[TableSnapshot, set[int]]]:

@@ -12,25 +12,38 @@ from dagster_deltaweave.logs.merged_batch import merged_by_commits
 
 MARK = "deltaweave/merged_batch/id"
 CREATED = {"operation": "CREATE TABLE"}
-MERGED_2, MERGED_5 = ({"operation": "MERGE", "merged": batch} for batch in (2, 5))
+MERGED_2, MERGED_5 = (
+    {"operation": "MERGE", "merged": batch, "add": f"of batch {batch}"} for batch in (2, 5)
+)
+OPTIMIZED = {"operation": "OPTIMIZE"}
 
 
-def restored(version: int | None) -> dict[str, Any]:
+def restored(version: int) -> dict[str, Any]:
     return {"operation": "RESTORE", "operationParameters": {"version": version}}
+
+
+def restored_by_time(*removed: str) -> dict[str, Any]:
+    # Written in the zone of the session that restored, which the log does not name.
+    parameters = {"version": None, "timestamp": "2026-03-01 21:00:00.0"}
+    return {"operation": "RESTORE", "operationParameters": parameters, "remove": removed}
 
 
 @pytest.mark.parametrize(
     ("commits", "merged"),
     [
-        ([CREATED, MERGED_2, MERGED_5, {"operation": "OPTIMIZE"}], 5),
+        ([CREATED, MERGED_2, MERGED_5, OPTIMIZED], 5),
         ([CREATED, MERGED_2, MERGED_5, restored(1)], 2),
         ([CREATED, MERGED_2, MERGED_5, restored(0)], 0),
         ([CREATED, MERGED_2, MERGED_5, restored(1), restored(2)], 5),
         ([CREATED, MERGED_2, restored(0), MERGED_5], 5),
-        ([CREATED, MERGED_2, MERGED_5, restored(None)], 0),  # by time: all count as pending
+        ([CREATED, MERGED_2, MERGED_5, restored_by_time("of batch 5")], 2),
+        ([CREATED, MERGED_2, MERGED_5, restored_by_time("of batch 2", "of batch 5")], 0),
+        ([CREATED, MERGED_2, MERGED_5, restored(1), *[OPTIMIZED] * 1_100], 2),
         ([CREATED, MERGED_5, {"operation": "CLONE"}], 0),
-        ([None, {"operation": "OPTIMIZE"}], 9),  # the log is cleaned up: the mark counts
-        ([None, None, restored(1)], 0),
+        ([None, OPTIMIZED], 9),  # the log is cleaned up: the mark counts
+        ([None, OPTIMIZED, restored(0)], 9),  # what was undone merged no batch
+        ([None, MERGED_5, restored(0)], 0),
+        ([None, None, restored(0)], 0),
     ],
 )
 def test_batches_count_as_merged_by_the_commits_of_a_version(
@@ -41,8 +54,11 @@ def test_batches_count_as_merged_by_the_commits_of_a_version(
     for version, commit in enumerate(commits):
         if commit is None:
             continue
-        info = {name: value for name, value in commit.items() if name != "merged"}
-        actions: list[dict[str, Any]] = [{"commitInfo": info}, {"add": {"path": "x"}}]
+        info = {name: commit[name] for name in commit if name.startswith("operation")}
+        actions: list[dict[str, Any]] = [{"commitInfo": info}]
+        if "add" in commit:
+            actions.append({"add": {"path": commit["add"]}})
+        actions += [{"remove": {"path": path}} for path in commit.get("remove", ())]
         if "merged" in commit:
             actions.append({"txn": {"appId": MARK, "version": commit["merged"]}})
         text = "\n".join(map(json.dumps, actions))

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from deltaweave.changes.lineage import CLONED, REMEMBERED, RESTORED, Lineage
+from deltaweave.changes.commit_lines import CLONED, RESTORED
+from deltaweave.changes.lineage import REMEMBERED, Lineage
 from deltaweave.delta.log import Commit
 
 # Version 4 restored version 1. The commits of 1, 2 and 5 name what they applied.

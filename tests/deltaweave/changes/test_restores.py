@@ -56,18 +56,26 @@ class Lake:
     folder: Path
     kind: Kind
 
-    def apply(self, events: Sequence[Event], name: str = "table") -> int:
+    def apply(
+        self, events: Sequence[Event], name: str = "table", pair: tuple[str, int] | None = None
+    ) -> int:
         """Apply events; return the version after them."""
+        table = self.named(name)
         deltaweave.apply_changes(
             self.spark,
-            str(self.folder / name),
+            table,
             frame(self.spark, events),
             keys=["k"],
             sequence_by="seq",
             apply_as_deletes="op = 'delete'",
+            idempotency=pair,
             **self.kind.arguments,
         )
-        return Table(self.spark, str(self.folder / name)).version()
+        return Table(self.spark, table).version()
+
+    def named(self, name: str) -> str:
+        """The table in the folder with a name, unless it is one with back quotes."""
+        return name if "`" in name else str(self.folder / name)
 
     def restore(self, version: int, *, by_time: bool = False) -> None:
         table, to = f"delta.`{self.folder}/table`", f"VERSION AS OF {version}"
@@ -97,7 +105,7 @@ class Lake:
             self.spark.sql(f"DROP TABLE {name}")  # its name alone: it is where it was
 
     def rows(self, name: str = "table") -> set[Row]:
-        read = Table(self.spark, str(self.folder / name)).read().select(*self.kind.columns)
+        read = Table(self.spark, self.named(name)).read().select(*self.kind.columns)
         return {tuple(row) for row in read.collect()}
 
     def rows_after_late_events(self, name: str = "table") -> set[Row]:

@@ -121,10 +121,7 @@ def apply_to_current_rows(
         deleted = _without_upserts(tombstones.with_deletes(newest, events, version), events)
         result = result.then(_merge(table, deleted, events, further))
         seen = version
-    if result.version is not None:
-        # A RESTORE between the look and a commit that does not conflict with it.
-        further.check(-1, table=table.path_or_name, version=result.version)
-    return result
+    return line.checked(result, table)
 
 
 def alive(changes: DataFrame, events: Events) -> DataFrame:

@@ -34,7 +34,7 @@ from deltaweave.changes.events import (
     Events,
     last_at,
 )
-from deltaweave.changes.side_state import TAKEN_OVER, noted_at, noted_now, settle, settled
+from deltaweave.changes.side_state import TAKEN_OVER, noted_at, settle, settled
 from deltaweave.changes.side_table import (
     NOTED,
     TOMBSTONES,
@@ -85,12 +85,17 @@ class Tombstones:
         """Keep the deletes that the table has now; see `side_state.settle`."""
         return settle(self.kept_in, self.table, TOMBSTONES)
 
-    def remember(self, events: Events, keep_for: timedelta) -> int | None:
+    def remember(self, events: Events, keep_for: timedelta, noted: int) -> int | None:
         """Add the deletes among the events, and from time to time remove old ones.
 
+        Args:
+            events: The events.
+            keep_for: How long deletes are kept.
+            noted: When they are noted, in µs since 1970. The commit that applies them names it
+                (`lineage.REMEMBERED`).
+
         Returns:
-            When they were noted, in µs since 1970; None if there are none. The commit that applies
-            them names it (`lineage.REMEMBERED`).
+            That time; None if there are no deletes.
         """
         if not events.deletes and events.truncated is None:
             return None
@@ -108,7 +113,6 @@ class Tombstones:
         emptied = {}
         if events.truncated is not None:
             emptied[EMPTIED] = (self.kept_in.last_applied(EMPTIED) or 0) + 1
-        noted = noted_now()
         rows = to_stored(newest, events.shape).withColumn(NOTED, noted_at(noted))
         written = self.kept_in.write(fitted(rows, self.kept_in), "append", applied=emptied)
         if written.version is not None and written.version % _TIDIED_EVERY == 0:

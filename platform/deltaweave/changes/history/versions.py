@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
 from deltaweave import clauses
+from deltaweave.changes.delivery import Delivery, Terms
 from deltaweave.changes.epochs import unless_earlier_are_of_other_log
 from deltaweave.changes.events import (
     DELETE,
@@ -36,8 +37,7 @@ from deltaweave.changes.events import (
 )
 from deltaweave.changes.hashes import comparable
 from deltaweave.changes.history.remembered_events import Remembered
-from deltaweave.changes.lineage import OfOneLine, line_of
-from deltaweave.changes.side_state import noted_now
+from deltaweave.changes.lineage import line_of
 from deltaweave.changes.stored_events import with_values_of
 from deltaweave.delta.jvm import translated
 from deltaweave.delta.scan import cached
@@ -83,8 +83,8 @@ class Histories:
         """The key columns, as SQL."""
         return ", ".join(map(quoted, self.events.shape.keys))
 
-    def apply(self, idempotency: tuple[str, int] | None) -> MergeResult:
-        """Apply the batch to the histories of its keys.
+    def apply(self, delivery: Delivery) -> MergeResult:
+        """Apply the batch, as it was handed over, to the histories of its keys.
 
         Raises:
             CommitConflictError: Another batch was applied meanwhile; this one can be applied again.
@@ -92,7 +92,7 @@ class Histories:
         result, others = None, self.events.rows
         while True:
             newest = self.remembered.settle()
-            read, beside, noted = newest.version, self.remembered.version(), noted_now()
+            read, beside, noted = newest.version, self.remembered.version(), delivery.noted
             # Its lineage names both versions, so rows that executors lose are recomputed unchanged.
             query = self._known(self._versions(read), beside, others)
             with cached(query, "what is known of the keys") as known:
@@ -106,14 +106,14 @@ class Histories:
                     added = self.remembered.add(
                         to_remember, self.events, noted, are_distinct=self.versions_are_events
                     )
-                merged = self._merge(known, idempotency, line_of(newest, noted))
+                merged = self._merge(known, delivery.terms(newest, line_of(newest, noted)))
             result = merged if result is None else result.then(merged)
             # Events that other runs remembered meanwhile may concern versions that were just
             # written. A run that applied the pair before may have died before it checked this.
             is_alone = self.remembered.version() == (beside if added is None else beside + 1)
             if is_alone and not merged.was_applied_before:
                 return result
-            idempotency, others = None, self.events.rows.limit(0)  # versions or events have it
+            delivery, others = Delivery(), self.events.rows.limit(0)  # versions or events have it
 
     def _versions(self, version: int) -> DataFrame:
         """The versions of the batch's keys: keys, start, end, and the values as a struct."""
@@ -273,10 +273,8 @@ class Histories:
         starts = known.selectExpr(*keys, f"explode({_BEGAN}) AS {START}", begins)
         return starts.where(f"_cdc_begins IS NULL OR _cdc_begins != {START}").drop("_cdc_begins")
 
-    def _merge(
-        self, known: DataFrame, idempotency: tuple[str, int] | None, line: OfOneLine
-    ) -> MergeResult:
-        shape = self.events.shape
+    def _merge(self, known: DataFrame, terms: Terms) -> MergeResult:
+        shape, (idempotency, line) = self.events.shape, terms
         versions = [*shape.keys, START]
         after = self._histories(known).withColumn(_GONE, F.lit(False))
         gone = self._gone(known).withColumn(_GONE, F.lit(True))
@@ -290,7 +288,8 @@ class Histories:
             clauses.when_matched_update(values),
             clauses.when_not_matched_insert({**keys, **values}, condition=~column("s", _GONE)),
         )
-        return merge.execute(skip_unchanged_updates=True, computed_from=line.since, lease=line)
+        result = merge.execute(skip_unchanged_updates=True, computed_from=line.since, lease=line)
+        return line.checked(result, self.table)
 
 
 def history_columns(events: Events) -> list[StructField]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pyspark.sql import functions as F
 
 from deltaweave.changes.events import OPERATION, TRUNCATE, EventShape
-from deltaweave.changes.lineage import CLONED, RESTORED, line_of_commits
-from deltaweave.changes.merge_on_read.changeset import Batches, Changeset
+from deltaweave.changes.lineage import newest_in_line
+from deltaweave.changes.merge_on_read.changeset import PURGED, Batches, Changeset
 from deltaweave.delta.jvm import letting_go
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import SourceError
@@ -21,10 +22,6 @@ MERGED = "deltaweave/merged_batch"
 The base's id follows (`merged_mark`). REPLACE removes all rows and gives a table a new id, but
 Delta keeps its application ids.
 """
-
-_MAX_KEPT = 1_000
-_merged: dict[tuple[str, str, int, int], int] = {}
-"""The newest batch in versions that were read, by place, id, version and time of the commit."""
 
 _SAMPLED_ROWS = 1_000
 # Share of the limit that files may take: Parquet rarely compresses so few rows a hundredfold.
@@ -57,7 +54,7 @@ def merged_batch(base: Table, version: int | None = None) -> int:
     """
     now = base.snapshot()
     then = now if version is None else base.snapshot(version)
-    return _merged_in(then) if then.id == now.id else 0
+    return _merged_in(then).batch if then.id == now.id else 0
 
 
 def retire_earlier_mark(base: Table) -> None:
@@ -70,44 +67,49 @@ def retire_earlier_mark(base: Table) -> None:
             base.write(base.read().limit(0), "append", applied={MERGED: 0})
 
 
-def _merged_in(snapshot: TableSnapshot) -> int:
-    """The newest batch that is in a version of the base; 0 for none."""
-    marked = snapshot.last_applied(merged_mark(snapshot.id))
-    if marked is not None:
-        return _merged_by_commits(snapshot, marked)
+@dataclass(frozen=True)
+class _Merged:
+    """What is in a version of a base.
+
+    Attributes:
+        batch: The newest batch that is in it, as far as the log tells; 0 for none.
+        restored_at_ms: When it was restored, in ms since 1970, if the log does not tell since.
+    """
+
+    batch: int
+    restored_at_ms: int | None = None
+
+
+def _merged_in(snapshot: TableSnapshot) -> _Merged:
+    """The newest batch that is in a version of the base, by the commits that it consists of.
+
+    RESTORE leaves the mark as it is, and takes the rows of batches away.
+    """
+    mark = merged_mark(snapshot.id)
+    if snapshot.last_applied(mark) is not None:
+        found = newest_in_line(snapshot, mark)
+        since = found.unknown_since
+        return _Merged(found.version or 0, None if since is None else since.at_ms)
     earlier = snapshot.last_applied(MERGED) or 0
     is_bound = earlier and any(
         each.startswith(merged_mark("")) for each in snapshot.applied_versions()
     )
-    return 0 if is_bound else earlier
+    return _Merged(0 if is_bound else earlier)
 
 
-def _merged_by_commits(snapshot: TableSnapshot, marked: int) -> int:
-    """The newest batch in a version, by the commits that it consists of.
+def _after(changeset: Changeset, merged: _Merged) -> Batches:
+    """The batches that a version of a base lacks.
 
-    RESTORE leaves the mark as it is, and takes the rows of batches away.
-
-    Args:
-        snapshot: The version.
-        marked: The mark that it has. It counts if the log does not say.
+    Batches are purged once it is known that the base has them. So if the log of the base does not
+    tell any more what a RESTORE left in it, those that were purged since then are in it.
     """
-    mark, merged, keys = merged_mark(snapshot.id), None, []
-    is_restored, is_known = False, False
-    for commit in line_of_commits(snapshot):
-        keys.append((snapshot.data_path, snapshot.id, commit.version, commit.at_ms))
-        merged = _merged.get(keys[-1], commit.applied.get(mark))
-        if merged is not None:
-            break
-        is_restored |= commit.operation == RESTORED
-        is_known = commit.operation == CLONED or commit.version == 0
-    if merged is None:
-        # Otherwise log cleanup deleted the commit. Batches that are read twice change nothing.
-        merged = 0 if is_known or is_restored else marked
-    for key in keys[:1]:
-        _merged[key] = merged
-    while len(_merged) > _MAX_KEPT:
-        _merged.pop(next(iter(_merged)), None)
-    return merged
+    batches = changeset.after(merged.batch)
+    if batches.purged <= batches.after or merged.restored_at_ms is None:
+        return batches
+    purged_at_ms = batches.table.applied_at_ms(PURGED)
+    if purged_at_ms is None or purged_at_ms <= merged.restored_at_ms:
+        return batches
+    return changeset.after(batches.purged)
 
 
 def at_one_moment(
@@ -128,7 +130,7 @@ def at_one_moment(
         # changes nothing.
         snapshot = base.snapshot()
         changeset = Changeset(changes, shape_of(snapshot))
-        batches = changeset.after(_merged_in(snapshot))
+        batches = _after(changeset, _merged_in(snapshot))
         if batches.purged <= batches.after:
             _check_have_keys(base, snapshot, changeset, batches)
             return snapshot, changeset, batches

@@ -24,6 +24,7 @@ from deltaweave.changes.merge_on_read.base_and_batches import (
 )
 from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.merge_on_read.sides import KnownDeletes, Sides
+from deltaweave.changes.side_state import noted_now
 from deltaweave.choices import check_choice
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, StatementError
@@ -185,9 +186,7 @@ def _merge(
     restored = restored_mark(read, until)
     if restored is None:
         return apply_to_current_rows(base, events, tombstones, (mark, until), line).version
-    # The pair would pass for applied.
-    marks = {mark: until, **line.marks}
-    line = replace(line, application_id=mark, held=restored, marks=marks, are_committed_alone=True)
+    line = line.with_pair((mark, until), restored)
     return apply_to_current_rows(base, events, tombstones, None, line).version
 
 
@@ -207,7 +206,7 @@ def rematerialized(sides: Sides, strategy: Strategy, late_by: timedelta) -> Rema
         chosen = "overwrite"  # all partitions change
     tombstones = Tombstones.of(base, sides.keys)
     tombstones.settle()
-    line = line_of(snapshot, tombstones.remember(events, late_by))
+    line = line_of(snapshot, tombstones.remember(events, late_by, noted_now()))
     if chosen == "merge":
         written = _merge(base, events, tombstones, snapshot, until, line)
     else:

@@ -3,7 +3,7 @@
 - `snapshot`: a version of a table: its rows, files, schema and properties.
 - `catalogs`: finds the log of a table by its name, in the catalog that the name means.
 - `versions`: finds a table's log, and a version in it.
-- `commits`: what a commit did, and the application ids that it holds.
+- `commits`: what a commit did, its files, and the application ids that it holds.
 - `file_list`: a list of data files, read as one Arrow table.
 - `followed_tables`: the files of a version, brought up to date by later commits.
 - `checksum`: what a version's checksum says of it.
@@ -28,7 +28,14 @@ from __future__ import annotations
 from deltaweave.delta.log.actions import encoder
 from deltaweave.delta.log.arrow_values import python_values, sorted_values
 from deltaweave.delta.log.catalogs import place_of_new_table
-from deltaweave.delta.log.commits import Commit, commit_of
+from deltaweave.delta.log.commits import (
+    Commit,
+    FileChanges,
+    commit_from,
+    commit_of,
+    file_changes_from,
+    file_changes_of,
+)
 from deltaweave.delta.log.features import may_rebase, refuse_unsupported
 from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
 from deltaweave.delta.log.file_layout import FileLayout
@@ -55,6 +62,7 @@ from deltaweave.delta.log.versions import at_version, latest, version_at
 
 __all__ = [
     "Commit",
+    "FileChanges",
     "FileLayout",
     "FileList",
     "FileVersion",
@@ -69,12 +77,15 @@ __all__ = [
     "at_version",
     "bounds",
     "commit_file",
+    "commit_from",
     "commit_name",
     "commit_of",
     "data_path",
     "decoded",
     "decoded_location",
     "encoder",
+    "file_changes_from",
+    "file_changes_of",
     "file_versions",
     "hours_that_repeat",
     "in_partitions",

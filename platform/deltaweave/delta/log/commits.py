@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,10 @@ from deltaweave.delta.log.file_paths import commit_file
 from deltaweave.delta.log.snapshot import TableSnapshot
 
 # The lines of these actions, as Delta's writers and others write them.
-_KINDS = r'^\s*\{\s*"(commitInfo|txn)"'
+_OF_ITSELF = r'^\s*\{\s*"(commitInfo|txn)"'
+_OF_FILES = r'^\s*\{\s*"(add|remove)"'
+
+_ROOT = re.compile(r"^([A-Za-z][\w+.-]*):/+")
 
 
 @dataclass(frozen=True)
@@ -35,25 +39,50 @@ class Commit:
     applied: Mapping[str, int]
 
 
+@dataclass(frozen=True)
+class FileChanges:
+    """The files that a commit added and removed; a file with other deleted rows is another one."""
+
+    added: frozenset[str]
+    removed: frozenset[str]
+
+
 def commit_of(table: TableSnapshot, version: int) -> Commit | None:
     """The commit of a version in the log of a table; None if the log does not hold it any more.
 
     Raises:
         DeltaweaveError: The log cannot be read.
     """
+    actions = _actions(table, version, _OF_ITSELF)
+    return None if actions is None else commit_from(version, actions)
+
+
+def file_changes_of(table: TableSnapshot, version: int) -> FileChanges | None:
+    """The files that a commit changed; None if the log does not hold it any more.
+
+    Raises:
+        DeltaweaveError: The log cannot be read.
+    """
+    actions = _actions(table, version, _OF_FILES)
+    return None if actions is None else file_changes_from(actions)
+
+
+def _actions(table: TableSnapshot, version: int, kinds: str) -> list[dict[str, Any]] | None:
     log, view = table.log, jvm_.jvm(table.spark)
     with translated(table.data_path, operation="reading its log", version=version):
         path, settings = commit_file(log, version), log.newDeltaHadoopConf()
         if not path.getFileSystem(settings).exists(path):
             return None
         lines = jvm_.java_list(view, log.store().read(path, settings))
-        wanted = view.java.util.regex.Pattern.compile(_KINDS).asPredicate()
+        wanted = view.java.util.regex.Pattern.compile(kinds).asPredicate()
         joined = view.java.util.stream.Collectors.joining("\n")
         text = str(lines.stream().filter(wanted).collect(joined))
-    return _commit(version, [json.loads(line) for line in text.split("\n") if line])
+    return [json.loads(line) for line in text.split("\n") if line]
 
 
-def _commit(version: int, actions: list[dict[str, Any]]) -> Commit:
+def commit_from(version: int, actions: Iterable[Mapping[str, Any]]) -> Commit:
+    """The commit of a version, by its actions."""
+    actions = list(actions)
     infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
     info = infos[0] if infos else {}
     pairs = [action["txn"] for action in actions if "txn" in action]
@@ -64,3 +93,22 @@ def _commit(version: int, actions: list[dict[str, Any]]) -> Commit:
         info.get("operationParameters") or {},
         {pair["appId"]: int(pair["version"]) for pair in pairs},
     )
+
+
+def file_changes_from(actions: Iterable[Mapping[str, Any]]) -> FileChanges:
+    """The files that a commit changed, by its actions."""
+    changed: dict[str, set[str]] = {"add": set(), "remove": set()}
+    for action in actions:
+        for kind, files in changed.items():
+            if kind in action:
+                files.add(_file(action[kind]))
+    return FileChanges(frozenset(changed["add"]), frozenset(changed["remove"]))
+
+
+def _file(action: Mapping[str, Any]) -> str:
+    """The path of a file, and its deletion vector; protocol, "Deletion Vectors"."""
+    path = _ROOT.sub(r"\1:/", action["path"])
+    vector = action.get("deletionVector")
+    if not vector:
+        return path
+    return f"{path} {vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset')}"

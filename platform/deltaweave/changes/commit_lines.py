@@ -1,0 +1,224 @@
+"""The line of commits that a version of a table consists of, by its log alone.
+
+RESTORE makes a version with the rows of an earlier one, and the commits between the two are in the
+log. Which version that was, the log says in one of two ways: by number, or by a time as text in a
+time zone that it does not say. Then the files tell: those that are in the table after the RESTORE
+are those of the version to which it went.
+
+Nothing here needs Spark: the log is whatever can read commits by their version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import pairwise
+from typing import Any, Protocol
+
+from deltaweave.delta.log import Commit, FileChanges
+
+RESTORED, CLONED = "RESTORE", "CLONE"
+
+
+_MINUTE_MS = 60_000
+# Times of zones are ahead of UTC by a multiple of a quarter of an hour, from -12:00 to +14:00.
+_ZONES_MS = [quarter * 15 * _MINUTE_MS for quarter in range(-48, 57)]
+_A_DAY_MS = 24 * 60 * _MINUTE_MS
+
+_MAX_KEPT = 1_000
+
+
+class Log(Protocol):
+    """The log of a table."""
+
+    @property
+    def place(self) -> str:
+        """Where the table is."""
+
+    def commit(self, version: int) -> Commit | None:
+        """Return the commit of a version; None if the log does not hold it any more."""
+
+    def files(self, version: int) -> FileChanges | None:
+        """Return the files that a commit added and removed; None if the log lacks it."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What the line of a version holds of an application id.
+
+    Attributes:
+        version: The id's newest version in the line; None if no commit of the line holds it.
+        by: The version of the commit that holds it; None if the log does not hold that any more.
+        unknown_since: The newest RESTORE, if the log does not tell: it lacks commits from before
+            it, and may have undone commits with the id.
+    """
+
+    version: int | None
+    by: int | None = None
+    unknown_since: Commit | None = None
+
+
+_restored: dict[tuple[str, int, int], int | None] = {}
+_applied: dict[tuple[str, str, int, int], Applied] = {}
+
+
+def line_of_commits(log: Log, version: int) -> Iterator[Commit]:
+    """Yield the commits that a version consists of, the newest first, as far as the log has them.
+
+    The last one may be that of a clone.
+    """
+    at: int | None = version
+    while at is not None and at >= 0:
+        commit = log.commit(at)
+        if commit is None:
+            return
+        yield commit
+        at = None if commit.operation == CLONED else version_before(log, commit)
+
+
+def version_before(log: Log, commit: Commit) -> int | None:
+    """Return the version from which a commit went on; None if the log does not tell.
+
+    It does not tell if a RESTORE by time went to a version before all that the log still holds.
+    """
+    if commit.operation != RESTORED:
+        return commit.version - 1
+    version = commit.parameters.get("version")
+    if version is not None:
+        return int(version)
+    key = (log.place, commit.version, commit.at_ms)
+    if key in _restored:
+        return _restored[key]
+    found = _restored_by_files(log, commit)
+    _keep(_restored, key, found)
+    return found
+
+
+def applied_in_line(log: Log, version: int, application_id: str, held: int | None) -> Applied:
+    """Return what the line of a version holds of an application id.
+
+    RESTORE leaves the application ids of a table as they are, also of commits that it undoes.
+
+    Args:
+        log: The log of the table.
+        version: The version.
+        application_id: The application id.
+        held: What the version itself holds of it. It counts if the log is cleaned up, and no commit
+            with this id was undone.
+    """
+    found, keys, line = None, [], list[Commit]()
+    for commit in line_of_commits(log, version):
+        keys.append((log.place, application_id, commit.version, commit.at_ms))
+        if keys[-1] in _applied:
+            found = _applied[keys[-1]]
+        elif application_id in commit.applied:
+            found = Applied(commit.applied[application_id], commit.version)
+        if found is not None:
+            break
+        line.append(commit)
+    if found is None:
+        found = _applied_before(log, line, application_id, held)
+    if keys and found.unknown_since is None:
+        _keep(_applied, keys[0], found)
+    return found
+
+
+def _applied_before(log: Log, line: list[Commit], application_id: str, held: int | None) -> Applied:
+    """What a line holds of an application id that none of its known commits holds."""
+    if line and (line[-1].version == 0 or line[-1].operation == CLONED):
+        return Applied(None)
+    restored = [commit for commit in line if commit.operation == RESTORED]
+    if not restored:
+        return Applied(held)
+    before = version_before(log, line[-1])
+    if before is None or log.commit(before + 1) is None:
+        return Applied(None, unknown_since=restored[0])
+    in_line = {commit.version for commit in line}
+    for version in range(before + 1, line[0].version):
+        undone = None if version in in_line else log.commit(version)
+        if undone is not None and application_id in undone.applied:
+            return Applied(None, unknown_since=restored[0])
+    return Applied(held)
+
+
+def _restored_by_files(log: Log, restore: Commit) -> int | None:
+    """Return the version to which a RESTORE went, by its files and its time."""
+    after, text = log.files(restore.version), _time_of(restore.parameters)
+    if after is None:
+        return None
+    made: dict[int, int] = {}
+    changes: dict[int, FileChanges] = {}
+    for version in range(restore.version - 1, -1, -1):
+        commit, files = log.commit(version), log.files(version)
+        if commit is None or files is None:
+            break
+        made[version], changes[version] = commit.at_ms, files
+        if text is not None and commit.at_ms < text[0] - _A_DAY_MS:
+            break  # nowhere was it so late
+    same = _with_files_of(after, changes, restore.version)
+    # Versions with the same files have the same rows: the newest has most of what was applied.
+    return min(same, key=lambda each: (_distance(text, made, each), -each), default=None)
+
+
+def _with_files_of(
+    after: FileChanges, changes: Mapping[int, FileChanges], restored: int
+) -> set[int]:
+    """The versions with the files that a table has after a RESTORE.
+
+    Args:
+        after: The changes of the RESTORE's commit.
+        changes: Those of the commits before it, without a gap.
+        restored: The version that the RESTORE made.
+    """
+    first = min(changes, default=restored)
+    # By file, the versions of commits that speak of it, and whether it is there after them.
+    spoken: dict[str, list[tuple[int, bool]]] = {}
+    for version in sorted(changes):
+        for file in changes[version].removed - changes[version].added:
+            spoken.setdefault(file, []).append((version, False))
+        for file in changes[version].added:
+            spoken.setdefault(file, []).append((version, True))
+    candidates = set(range(max(first - 1, 0), restored - 1))
+    if not (after.added | after.removed) <= spoken.keys():
+        return set()  # it was removed or added before the first of them
+    for file, said in spoken.items():
+        is_there = file in after.added or (file not in after.removed and said[-1][1])
+        ends = [(first - 1, not said[0][1]), *said, (restored, is_there)]
+        for (begin, before), (end, _) in pairwise(ends):
+            if before != is_there:
+                candidates.difference_update(range(begin, end))
+    return candidates
+
+
+def _time_of(parameters: Mapping[str, Any]) -> tuple[int, bool] | None:
+    """The time of a RESTORE, in ms since 1970, and whether its zone is known; None without one."""
+    moment = parameters.get("datetime")  # as delta-rs says it
+    if isinstance(moment, int):
+        return moment, True
+    try:
+        time = datetime.fromisoformat(str(parameters.get("timestamp") or moment))
+    except ValueError:
+        return None
+    is_known = time.tzinfo is not None
+    utc = time if is_known else time.replace(tzinfo=timezone.utc)
+    return int(utc.timestamp() * 1000), is_known
+
+
+def _distance(text: tuple[int, bool] | None, made: Mapping[int, int], version: int) -> int:
+    """How far the time of a RESTORE is from that at which a version was the newest, in ms."""
+    if text is None:
+        return 0
+    time, is_known = text
+    begin, end = made.get(version, 0), made.get(version + 1, time + 2 * _A_DAY_MS)
+    times = [time] if is_known else [time - ahead for ahead in _ZONES_MS]
+    return min(max(begin - each, each - end + 1, 0) for each in times)
+
+
+def _keep(kept: dict[Any, Any], key: tuple[Any, ...], value: Any) -> None:
+    """Keep what was found for a commit; its time, at the end of the key, tells tables apart."""
+    if not key[-1]:
+        return
+    kept[key] = value
+    while len(kept) > _MAX_KEPT:
+        kept.pop(next(iter(kept)), None)

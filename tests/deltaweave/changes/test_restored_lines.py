@@ -1,0 +1,203 @@
+"""Tables that were restored by time in other zones, and whose logs were cleaned up since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dagster_deltaweave.logs import pending_changes
+from dagster_deltaweave.tables import MergeOnReadLocations
+from deltaweave.changes import apply, commit_lines
+from deltaweave.changes.history import versions
+from deltaweave.changes.lineage import OfOneLine
+from deltaweave.errors import CommitConflictError
+from tests.deltaweave.changes.current.test_rows import current_rows, frame
+from tests.deltaweave.changes.drawn import Event, delete
+from tests.deltaweave.changes.test_restores import (
+    DELETES,
+    INSERTS,
+    KINDS,
+    ON_READ,
+    OTHERS,
+    Lake,
+    another_process,
+    on_read,
+    rows_of,
+)
+
+EAST, WEST = "Asia/Tokyo", "America/Los_Angeles"
+
+
+@contextmanager
+def in_zone(spark: SparkSession, zone: str) -> Iterator[None]:
+    """Be a process in another zone, in which RESTORE notes its time."""
+    assert spark._jvm is not None
+    zones, key = spark._jvm.java.util.TimeZone, "spark.sql.session.timeZone"
+    before, session = zones.getDefault(), spark.conf.get(key)
+    zones.setDefault(zones.getTimeZone(zone))
+    spark.conf.set(key, zone)
+    try:
+        yield
+    finally:
+        zones.setDefault(before)
+        spark.conf.set(key, session)
+        another_process()
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("kind", ["current rows of partial events", "histories"])
+def test_a_time_of_another_zone_is_that_of_the_version_that_was_restored(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    lake = Lake(spark, tmp_path, KINDS[kind])
+    inserted, deleted = lake.apply(INSERTS), lake.apply(DELETES)
+    for zone, version, *batches in (
+        (EAST, inserted, INSERTS),
+        (WEST, deleted, INSERTS, DELETES),
+    ):
+        with in_zone(spark, zone):
+            lake.restore(version, by_time=True)
+        assert lake.rows_after_late_events() == lake.expected(*batches), zone
+
+
+def clean_up(spark: SparkSession, table: Path, until: int) -> None:
+    """Delete the commits of a table's log up to a version, as log cleanup does."""
+    assert spark._jvm is not None
+    logs = spark._jvm.org.apache.spark.sql.delta.DeltaLog
+    logs.forTable(spark._jsparkSession, str(table)).checkpoint()
+    for version in range(until + 1):
+        for path in (table / "_delta_log").glob(f"{version:020}.*"):
+            path.unlink()
+    logs.clearCache()
+    commit_lines._applied.clear()
+    commit_lines._restored.clear()
+
+
+@pytest.mark.minutes
+def test_a_restored_base_has_its_batches_whatever_the_zone_and_what_is_left_of_the_log(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = on_read(Lake(spark, tmp_path, ON_READ))
+    base, changes = f"delta.`{tmp_path}/base`", str(tmp_path / "base_changes")
+
+    def merged() -> tuple[int, int]:
+        """The newest batch in the base, with Spark and without."""
+        found = pending_changes(MergeOnReadLocations(table.base.path_or_name, changes, ""))
+        assert found is not None
+        return table.merged_batch(), found.merged_batch
+
+    for batch in (INSERTS, DELETES):
+        table.append(frame(spark, batch))
+        table.rematerialize()
+    inserted, deleted = table.base.version() - 1, table.base.version()
+    for zone, version, batch in ((EAST, inserted, 1), (WEST, deleted, 2)):
+        history = spark.sql(f"DESCRIBE HISTORY {base}").where(f"version = {version}")
+        with in_zone(spark, zone):
+            [made] = history.selectExpr("CAST(timestamp AS STRING) AS at").collect()
+            spark.sql(f"RESTORE TABLE {base} TO TIMESTAMP AS OF '{made.at}'")
+        assert merged() == (batch, batch), zone
+    expected = current_rows([*INSERTS, *DELETES])
+    spark.sql(f"DELETE FROM {base}")
+    spark.sql(f"RESTORE TABLE {base} TO VERSION AS OF {deleted}")
+    restored = table.base.version()
+    assert table.purge() == 2
+    # First, RESTORE's version is gone, and then all before it, too.
+    for until, batch in ((deleted, 2), (restored - 1, 0)):
+        clean_up(spark, tmp_path / "base", until)
+        assert merged() == (batch, batch)
+        assert rows_of(table) == expected
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("kind", ["current rows", "histories"])
+def test_a_batch_that_a_restore_took_back_is_applied_again_as_a_whole(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    lake = Lake(spark, tmp_path, KINDS[kind])
+    # Upserts and a delete, of which each half would show.
+    batch = [Event(1, 20, 7, "g"), delete(2, 20), Event(4, 20, 8, "h")]
+    inserted = lake.apply(INSERTS)
+    applied = lake.apply(batch, pair=("topic", 1))
+    assert lake.apply(batch, pair=("topic", 1)) == applied
+    lake.restore(inserted)
+    assert lake.rows() == lake.kind.rows(INSERTS)
+    again = lake.apply(batch, pair=("topic", 1))
+    assert lake.rows() == lake.kind.rows([*INSERTS, *batch])
+    # What comes again once more changes nothing, and the next batch is applied.
+    assert lake.apply(batch, pair=("topic", 1)) == again
+    lake.apply(OTHERS, pair=("topic", 2))
+    assert lake.rows_after_late_events() == lake.expected(INSERTS, batch, OTHERS)
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("kind", ["current rows", "histories"])
+def test_a_restore_between_a_batchs_look_and_its_commit_makes_it_begin_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    lake, check = Lake(spark, tmp_path, KINDS[kind]), OfOneLine.check
+    inserted, _ = lake.apply(INSERTS), lake.apply([delete(5, 40), Event(6, 40, 9, "i")])
+
+    def restored_after(*arguments: Any, **named: Any) -> None:
+        check(*arguments, **named)
+        monkeypatch.setattr(OfOneLine, "check", check)
+        with ThreadPoolExecutor(1) as another:
+            another.submit(lake.restore, inserted).result()
+
+    monkeypatch.setattr(OfOneLine, "check", restored_after)
+    # No file of the RESTORE may hold its key, so the two do not conflict.
+    late = Event(5, 15, 5, "e")
+    lake.apply([late], pair=("topic", 1))
+    assert lake.rows() == lake.kind.rows([*INSERTS, late])
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("kind", ["current rows", "histories"])
+def test_what_a_lost_attempt_noted_is_of_the_commit_of_the_next_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    lake, line_of = Lake(spark, tmp_path, KINDS[kind]), apply.line_of
+    module = versions if kind == "histories" else apply
+    lake.apply(INSERTS)
+    rival, rivals = Event(7, 10, 5, "e"), list[int]()
+
+    def lost(*arguments: Any) -> OfOneLine:
+        monkeypatch.setattr(module, "line_of", line_of)
+        rivals.append(lake.apply([rival]))
+        raise CommitConflictError("a rival was faster", table="table")
+
+    monkeypatch.setattr(module, "line_of", lost)
+    lake.apply([delete(1, 20), delete(5, 20), Event(6, 20, 6, "f")])
+    lake.restore(rivals[0])
+    # The deletes are of no commit that the table has.
+    late = [Event(1, 15, 7, "g"), Event(5, 15, 8, "h")]
+    lake.apply(late)
+    assert lake.rows() == lake.kind.rows([*INSERTS, rival, *late])
+
+
+CLONED = (
+    # Names in a clone's commit are not quoted.
+    ("default.`20260301`", "clone of name"),
+    ("delta.`{folder}/so u'rce.1`", "clone of path"),
+)
+
+
+@pytest.mark.minutes
+def test_a_clone_remembers_whatever_its_source_is_called(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, KINDS["current rows of partial events"])
+    for source, name in CLONED:
+        named = source.format(folder=tmp_path)
+        try:
+            for batch in (INSERTS, DELETES):
+                lake.apply(batch, named)
+            spark.sql(f"CREATE OR REPLACE TABLE delta.`{tmp_path}/{name}` SHALLOW CLONE {named}")
+            assert lake.rows_after_late_events(name) == lake.expected(INSERTS, DELETES), name
+        finally:
+            spark.sql("DROP TABLE IF EXISTS default.`20260301`")

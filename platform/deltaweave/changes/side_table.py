@@ -157,9 +157,17 @@ def newest_version(kept_in: Table) -> int:
     return kept_in.version() if kept_in.exists() else -1
 
 
-def noted_before(keep_for: timedelta) -> str:
-    """The SQL condition of rows that were written longer ago."""
-    return f"{NOTED} < TIMESTAMP '{_ago(keep_for).isoformat()}'"
+def noted_before(keep_for: timedelta, noted: int | None = None) -> str:
+    """The SQL condition of rows that were written longer ago.
+
+    Args:
+        keep_for: How long ago.
+        noted: Before which time, in µs since 1970; by default before now.
+    """
+    before = _ago(keep_for)
+    if noted is not None:
+        before = _EPOCH + timedelta(microseconds=noted) - keep_for
+    return f"{NOTED} < TIMESTAMP '{before.isoformat()}'"
 
 
 def may_hold_noted_before(kept_in: TableSnapshot, keep_for: timedelta) -> bool:

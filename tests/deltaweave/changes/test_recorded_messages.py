@@ -67,6 +67,11 @@ def typed(text: str) -> dict[str, str]:
     return columns
 
 
+# What is read by other tests, value by value: numbers in base64.
+PRECISE = {
+    *{"a_numeric_12_3", "a_numeric_20", "a_numeric_38_10"},
+    *{"a_decimal_12_3", "a_decimal_20", "a_decimal_38_10"},
+}
 # Times in milliseconds, which messages without their Connect schema do not say.
 MILLIS = {
     *{"a_timestamp_0", "a_timestamp_3"},
@@ -113,16 +118,16 @@ TABLES = [
         """),
         {
             # Numbers in arrays of dates and of times are not read.
-            "*": {"dates", "timestamps"},
-            "default": {"numerics"},  # bytes of decimals in an array
+            "*": {"a_numeric", "dates", "timestamps"},
+            "default": {*PRECISE, "a_money", "numerics", *MILLIS},
             # Numbers in floating point and times in milliseconds have fewer digits.
             "connect": {
                 *{"a_numeric", "a_numeric_20", "a_numeric_38_10"},
                 *{"a_timestamp", "a_timestamp_4"},
             },
             # Bytes are hexadecimal digits, which are not read.
-            "isostring": {"a_bytea", "byteas"},
-            "nanoseconds": {"a_bytea", "byteas"},
+            "isostring": {"a_date", "a_bytea", "byteas"},
+            "nanoseconds": {*MILLIS, "a_timestamp", "a_timestamp_4", "a_bytea", "byteas"},
         },
     ),
     Recorded(
@@ -191,14 +196,16 @@ TABLES = [
         {
             # Beyond the range of BIGINT, Debezium sends another number, or one in base64.
             "*": {"a_bigint_unsigned"},
+            "default": {*PRECISE, "a_decimal_unsigned", *MILLIS},
             # Numbers in floating point and times in milliseconds have fewer digits.
             "connect": {
                 *{"a_decimal_20", "a_decimal_38_10"},
                 *{"a_datetime_4", "a_datetime_6"},
             },
             # Bytes are hexadecimal digits, which are not read.
-            "isostring": BYTES,
-            "nanoseconds": BYTES,
+            "isostring": {"a_date", *BYTES},
+            "microseconds": BYTES,
+            "nanoseconds": {*MILLIS, "a_datetime_4", "a_datetime_6", *BYTES},
         },
     ),
     Recorded(

@@ -109,7 +109,7 @@ class Tombstones:
             .agg(F.max(SEQUENCE).alias(SEQUENCE))
         )
         self.create_if_missing(events)
-        long_ago = noted_before(keep_for)
+        long_ago = noted_before(keep_for, noted)  # this batch's own are kept, however long it takes
         emptied = {}
         if events.truncated is not None:
             emptied[EMPTIED] = (self.kept_in.last_applied(EMPTIED) or 0) + 1

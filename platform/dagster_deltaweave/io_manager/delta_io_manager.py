@@ -22,7 +22,13 @@ from dagster_deltaweave.io_manager.after_commit import (
 from dagster_deltaweave.io_manager.loading import load_input
 from dagster_deltaweave.io_manager.op_outputs import OpOutputs
 from dagster_deltaweave.io_manager.output_rows import changes_of_output, without_empty_partitions
-from dagster_deltaweave.io_manager.run_options import RunOptions, with_mode_of_output, with_tags
+from dagster_deltaweave.io_manager.run_options import (
+    RunOptions,
+    declaration_of,
+    declared_write,
+    with_mode_of_output,
+    with_tags,
+)
 from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
 from dagster_deltaweave.io_manager.stored_output import add_output, rebuild_with_output
 from dagster_deltaweave.io_manager.table_location import check_location
@@ -44,10 +50,7 @@ from dagster_deltaweave.tables import (
     TableDeclaration,
     TableLocator,
     TablePlace,
-    WriteDeclaration,
     open_merge_on_read,
-    partition_expr_in,
-    table_declaration,
     table_place,
 )
 from deltaweave.errors import DeltaweaveError, StatementError
@@ -66,8 +69,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     `deltaweave/write` says how it is written: `append`, `overwrite`, `replace_where` or `merge`;
     without it, `mode` does. If the asset is partitioned, all but `append` write only the run's
     partitions, by `partition_expr`. Without that expression they are refused; they never write the
-    whole table instead. The metadata `mode` of an output, `append` or `overwrite`, is for the one
-    run. Outputs of ops that are no assets are kept as Dagster's default IO manager does.
+    whole table instead. Of an asset without that metadata, an output's own metadata `mode` says it
+    for one run. Outputs of ops that are no assets are kept as Dagster's default IO manager does.
 
     A table that does not exist is created first. If the output is None, nothing is written, and the
     log and the metadata say so; in a full refresh, None is refused. On any error the table is as it
@@ -169,9 +172,10 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         if not context.has_asset_key:
             self._of_ops.keep(context, obj)
             return
+        self._of_ops.keep_in_graph(context, obj)
         obj = without_empty_partitions(obj)
         if obj is None:
-            if _declaration(context) is not None:
+            if declaration_of(context) is not None:
                 self._options(context)  # refuses tags that are wrong
             self._store_nothing(context)
             return
@@ -209,7 +213,9 @@ class SparkDeltaIOManager(ConfigurableIOManager):
 
     def _options(self, context: OutputContext) -> RunOptions:
         """How this run writes the asset: as declared, but for what the run's tags change."""
-        declaration = with_mode_of_output(_declared(context, self.mode), context)
+        declaration = declared_write(context, self.mode)
+        if declaration_of(context) is None:
+            declaration = with_mode_of_output(declaration, context)
         declared = RunOptions(declaration, self.explain, self.order_wait_seconds)
         tags = context.step_context.dagster_run.tags
         return with_tags(declared, tags, context.asset_key.to_user_string())
@@ -220,7 +226,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         Raises:
             StatementError: The run is a full refresh, where None does not mean an empty table.
         """
-        declared = _declaration(context)
+        declared = declaration_of(context)
         if declared is not None and output_is_full_refresh(context):
             raise StatementError(
                 "the asset returned None, and no table can be rebuilt from None.",
@@ -258,38 +264,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         """The upstream asset's table, its partitions, or what changed, as the input asks."""
         if not context.has_asset_key:
             return self._of_ops.load(context)
+        within = self._of_ops.in_graph(context)
+        if within is not None:
+            return within
         return load_input(context, self.locator)
-
-
-def _declaration(context: OutputContext) -> TableDeclaration | None:
-    name = context.asset_key.to_user_string()
-    return table_declaration(context.definition_metadata, asset=name)
-
-
-def _declared(
-    context: OutputContext, otherwise: Literal["overwrite", "append", "error"]
-) -> TableDeclaration:
-    """How the asset's table is written; `otherwise` says it for an asset that declares nothing.
-
-    Raises:
-        StatementError: Nothing declares it, and such assets are refused.
-    """
-    declaration = _declaration(context)
-    if declaration is not None:
-        return declaration
-    name, metadata = context.asset_key.to_user_string(), context.definition_metadata
-    if otherwise == "error":
-        raise StatementError(
-            f"the asset {name} does not say how its rows are stored.",
-            table=name,
-            operation="storing",
-            hint="Declare it with @merge_asset, give it the metadata deltaweave/write, or set "
-            "mode='overwrite' for such assets on the IO manager.",
-        )
-    place = table_place(metadata, asset=name)
-    return WriteDeclaration(
-        mode=otherwise,
-        table=place.table,
-        namespace=place.namespace,
-        partition_expr=partition_expr_in(metadata),
-    )

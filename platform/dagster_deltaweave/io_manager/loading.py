@@ -6,15 +6,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
+    AllPartitionMapping,
     AssetsDefinition,
     DagsterInvariantViolationError,
     InputContext,
+    OpDefinition,
 )
 from pyspark.sql.types import StructType
 
+from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
 from dagster_deltaweave.io_manager import frames
 from dagster_deltaweave.io_manager.input_options import input_options
 from dagster_deltaweave.io_manager.transaction_ids import applied_version
+from dagster_deltaweave.metadata import TABLE_ID
 from dagster_deltaweave.partitions import (
     NO_ROW_PREDICATE,
     is_refresh,
@@ -84,6 +88,14 @@ def _unapplied(
             table=table.path_or_name,
             operation="READ",
         )
+    if not isinstance(definition.node_def, OpDefinition):
+        raise SourceError(
+            f"an op of a graph asset cannot read {read} rows: its run does not record what it has "
+            "applied.",
+            table=table.path_or_name,
+            operation="READ",
+            hint="Read them in an asset of one function.",
+        )
     key = definition.key
     after = None
     if not is_refresh(context.step_context.dagster_run.tags):
@@ -121,9 +133,9 @@ def _not_there_yet(
     """No rows, where the table is still to be made; None if it is there, or should be.
 
     An asset that reads its own earlier partitions finds none before its first run, and an asset
-    that declares its columns need not have run.
+    that declares its columns need not have run. A table that a run recorded is one that was lost.
     """
-    if version is not None or table.exists():
+    if version is not None or table.exists() or _was_recorded(context):
         return None
     schema = place.schema if isinstance(place, TableDeclaration) else None
     downstream = _downstream(context)
@@ -139,6 +151,15 @@ def _not_there_yet(
     return table.spark.createDataFrame([], schema)
 
 
+def _was_recorded(context: InputContext) -> bool:
+    """Whether the newest materialization of the asset had a table."""
+    event = context.step_context.instance.get_latest_materialization_event(context.asset_key)
+    made = None if event is None else event.asset_materialization
+    if made is None:
+        return False
+    return TABLE_ID in made.metadata or (made.tags or {}).get(DATA_VERSION_TAG, "").isdecimal()
+
+
 def _partitions_of(
     context: InputContext, table: Table, expression: Any, version: int | None
 ) -> DataFrame:
@@ -146,13 +167,12 @@ def _partitions_of(
     rows = table.read(version)
     if expression is None or not context.has_asset_partitions:
         return rows
-    keys = context.asset_partition_keys
     downstream = _downstream(context)
     if downstream is not None and downstream.partitions_def is None:
-        store = context.step_context.instance
-        known = context.asset_partitions_def.get_partition_keys(dynamic_partitions_store=store)
-        if set(known) <= set(keys):
+        mapping = downstream.get_partition_mapping_for_dep(context.asset_key)
+        if mapping is None or isinstance(mapping, AllPartitionMapping):
             return rows  # all of the table, also rows of no partition
+    keys = context.asset_partition_keys
     if not keys:
         # The partition mapping may give none, e.g. for the first partition of one with an offset.
         context.log.info(f"Reads no row of {context.asset_key.to_user_string()}: no partition.")

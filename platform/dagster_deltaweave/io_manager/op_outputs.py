@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dagster import FilesystemIOManager, InputContext, OutputContext
+from dagster import (
+    DagsterInvariantViolationError,
+    FilesystemIOManager,
+    InputContext,
+    OutputContext,
+)
 from pyspark.sql import DataFrame
 
 from deltaweave.errors import SourceError
@@ -21,6 +26,7 @@ class OpOutputs:
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, ...], DataFrame] = {}
+        self._of_graphs: dict[tuple[str, str, str], Any] = {}
 
     def keep(self, context: OutputContext, value: object) -> None:
         """Keep an op's output for the ops that take it."""
@@ -28,6 +34,22 @@ class OpOutputs:
             self._frames[tuple(context.get_identifier())] = value
         else:
             self._files(context).handle_output(context, value)
+
+    def keep_in_graph(self, context: OutputContext, value: object) -> None:
+        """Keep what an op of a graph asset gives and is stored, for the other ops of the graph."""
+        if len(context.step_context.node_handle.path) > 1:
+            self._of_graphs[_place(context)] = value
+
+    def in_graph(self, context: InputContext) -> Any:
+        """The output of an op of the same graph asset; None if it is another asset's table."""
+        output, own = context.upstream_output, context.step_context.node_handle.path
+        if output is None or len(own) == 1:
+            return None
+        try:
+            place = _place(output)
+        except DagsterInvariantViolationError:  # the output of no step of this run
+            return None
+        return self._of_graphs.get(place) if place[1].split(".")[0] == own[0] else None
 
     def load(self, context: InputContext) -> Any:
         """The output that an op's input takes.
@@ -54,7 +76,12 @@ class OpOutputs:
     def forget(self) -> None:
         """Let go of the DataFrames of a run that has ended."""
         self._frames.clear()
+        self._of_graphs.clear()
 
     def _files(self, context: InputContext | OutputContext) -> IOManager:
         directory = context.step_context.instance.storage_directory()
         return FilesystemIOManager(base_dir=directory).create_io_manager(None)  # type: ignore[arg-type]
+
+
+def _place(output: OutputContext) -> tuple[str, str, str]:
+    return output.run_id, output.step_key, output.name

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.types import NullType
+
 from dagster_deltaweave.io_manager import frames
 from dagster_deltaweave.tables import Changes, ChangesOfPartitions
 from deltaweave.errors import SourceError
@@ -13,6 +15,7 @@ from deltaweave.errors import SourceError
 if TYPE_CHECKING:
     from dagster import AssetKey
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 
 def without_empty_partitions(output: Any) -> Any:
@@ -74,7 +77,8 @@ def _check_partitions(
             hint=f"The run has {', '.join(partitions) or 'no partitions'}: return rows of these.",
         )
     first, *others = parts
-    names = {name.lower() for name in parts[first].columns}
+    types = {field.name.lower(): field.dataType for field in parts[first].schema}
+    names = set(types)
     for key in others:
         differing = names ^ {name.lower() for name in parts[key].columns}
         if differing:
@@ -85,3 +89,19 @@ def _check_partitions(
                 operation="storing",
                 hint="Return the same columns for each partition, or run them one by one.",
             )
+        others_types = {f.name.lower(): f.dataType for f in parts[key].schema}
+        unlike = [name for name, kind in types.items() if not _alike(kind, others_types[name])]
+        if unlike:
+            raise SourceError(
+                f"the columns {', '.join(unlike)} have other types in the rows of the partition "
+                f"{key} than in those of {first}.",
+                table=asset,
+                operation="storing",
+                hint="Return the same types for each partition, or run them one by one.",
+            )
+
+
+def _alike(one: DataType, other: DataType) -> bool:
+    """Whether two types are the same; one of nulls alone is like any."""
+    is_same = one.simpleString() == other.simpleString()
+    return is_same or isinstance(one, NullType) or isinstance(other, NullType)

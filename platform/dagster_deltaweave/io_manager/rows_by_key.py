@@ -7,16 +7,17 @@ where the table has the key, and several new rows where it lacks it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from dagster import PartitionsDefinition
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from dagster_deltaweave.io_manager.row_effects import DEPENDS, inserted_rows, left_of_key
+from dagster_deltaweave.io_manager.schema_policy import rows_of_table
 from dagster_deltaweave.partitions import Positions, partition_predicate
 from dagster_deltaweave.tables import Changes, ChangesOfPartitions, MergeDeclaration
 from deltaweave.delta.jvm import translated
@@ -27,19 +28,24 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
     from deltaweave import Table
-    from deltaweave.clauses import Clause, Kind
 
 _PLACE, _RANK, _COUNT, _LEAVES = (
     f"{RESERVED_PREFIX}{each}" for each in ("place", "rank", "count", "leaves")
 )
 _NAMED = 10  # keys in an error
 _SHOWN = {_COUNT: "rows"}
-_NOTHING, _DEPENDS = "nothing", "depends"
 
 _WAYS = (
     "Return {partition key: rows} from the asset's function, or declare partition_expr or "
     "sequence_by, so that the newest row counts; or run the partitions one by one "
     "(BackfillPolicy.multi_run())."
+)
+_ONE_BY_ONE = (
+    "Run the partitions one by one (BackfillPolicy.multi_run()), or return one row for each key."
+)
+_ONE_ROW_EACH = (
+    "Return one row for each key and partition, or declare sequence_by, the column that says which "
+    "is the newest."
 )
 _ONE_ROW = (
     "Return one row for each key; or declare sequence_by, the column that says which is the "
@@ -84,9 +90,9 @@ def one_row_for_each_key(
         is_rebuilt: Whether the rows replace those that the table has.
 
     Raises:
-        AmbiguousMatchError: A key comes several times, and nothing tells which row counts: neither
-            if the run has several partitions, nor if the table lacks the key. Other keys of the
-            table are left to the merge.
+        AmbiguousMatchError: A key comes several times, and nothing tells which row counts: if the
+            run has several partitions, or if several rows would be inserted. What MERGE itself says
+            of keys that the table has is left to it.
     """
     rows: DataFrame = changes.rows
     keys = declaration.keys
@@ -96,19 +102,29 @@ def one_row_for_each_key(
         repeated = _repeated(rows, keys)
         if repeated.isEmpty():
             return rows
+        is_of_several = len(run.keys) > 1
         placed = _placed(table, declaration, changes, run)
         if placed is not None:
-            return _newest(table, declaration, placed)
-        if len(run.keys) > 1:
+            newest, problems = _newest(table, declaration, placed)
+            if is_of_several:
+                for undecided, why, hint in problems:
+                    _refuse(table, undecided, why, hint)
+            if is_of_several or all(undecided.isEmpty() for undecided, *_ in problems):
+                return newest.drop(_PLACE, _RANK, _COUNT, _LEAVES)
+        elif is_of_several:
             of_run = f"{len(run.keys)} partitions are merged at once, and nothing tells their order"
             _refuse(table, repeated, of_run, _WAYS)
-        new = _repeated(_inserted(rows, declaration), keys)
-        if not is_rebuilt and table.exists():
+        new = _repeated(inserted_rows(rows, declaration), keys)
+        if table.exists() and not is_rebuilt and not _refuses_repeated(declaration):
             new = _lacked_by(table, new, keys)
-        _refuse(
-            table, new, "the table has no row of these keys, of which each would get one", _ONE_ROW
-        )
+        _refuse(table, new, "each of these rows would be inserted", _ONE_ROW)
     return rows
+
+
+def _refuses_repeated(declaration: MergeDeclaration) -> bool:
+    """Whether MERGE itself refuses several rows for a key that the table has."""
+    matched = [clause for clause in declaration.clauses if clause.kind == "matched"]
+    return any(clause.action != "delete" or clause.condition is not None for clause in matched)
 
 
 def _repeated(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -133,17 +149,14 @@ def _placed(
         key: None if run.positions is None else run.positions(key) for key in run.keys
     }
     if len(places) > 1 and None not in places.values():
-        ordered = sorted(run.keys, key=places.__getitem__)
+        order = sorted(set(places.values()))
+        ranks = {key: order.index(position) for key, position in places.items()}
         if isinstance(changes, ChangesOfPartitions):
             return reduce(
                 DataFrame.unionByName,
-                (
-                    changes.parts[key].withColumn(_PLACE, F.lit(place))
-                    for place, key in enumerate(ordered)
-                    if key in changes.parts
-                ),
+                (part.withColumn(_PLACE, F.lit(ranks[key])) for key, part in changes.parts.items()),
             )
-        told = _told_by_expression(table, declaration, rows, run, ordered)
+        told = _told_by_expression(table, declaration, rows, run, ranks)
         if told is not None:
             return rows.withColumn(_PLACE, told)
     if declaration.sequence_by is not None:
@@ -156,37 +169,39 @@ def _told_by_expression(
     declaration: MergeDeclaration,
     rows: DataFrame,
     run: RunPartitions,
-    ordered: Sequence[str],
+    ranks: Mapping[str, int],
 ) -> Column | None:
     """The place of a row's partition by `partition_expr`, null in none of them."""
     if declaration.partition_expr is None:
         return None
     try:
-        rules = [
-            partition_predicate(
+        rules = {
+            key: partition_predicate(
                 run.definition,
                 [key],
                 declaration.partition_expr,
                 table=table.path_or_name,
                 rows=rows,
             )
-            for key in ordered
-        ]
+            for key in ranks
+        }
     except StatementError:  # it is over the table's columns, which the changes may lack
         return None
-    cases = " ".join(f"WHEN {rule} THEN {place}" for place, rule in enumerate(rules))
+    cases = " ".join(f"WHEN {rule} THEN {ranks[key]}" for key, rule in rules.items())
     return F.expr(f"CASE {cases} END")
 
 
-def _newest(table: Table, declaration: MergeDeclaration, placed: DataFrame) -> DataFrame:
+def _newest(
+    table: Table, declaration: MergeDeclaration, placed: DataFrame
+) -> tuple[DataFrame, list[tuple[DataFrame, str, str]]]:
     """The newest row of each key; if the clauses only insert, the first one.
 
-    Raises:
-        AmbiguousMatchError: Two rows of a key are as new as each other, or it depends on older ones
-            what the newest leaves in the table.
+    Returns:
+        The rows; and keys of which it is not known whether that is right, with why and a hint: two
+        rows are as new as each other, or older ones decide what the newest leaves.
     """
     keeps_first = all(clause.kind == "not_matched" for clause in declaration.clauses)
-    rows = _inserted(placed, declaration) if keeps_first else placed.alias("s")
+    rows = inserted_rows(placed, declaration) if keeps_first else placed.alias("s")
     # A row of no partition comes first, and is refused below.
     place = F.coalesce(column(_PLACE), F.lit(-1 if keeps_first else 2**31 - 1))
     by_place = place.asc() if keeps_first else place.desc()
@@ -194,87 +209,42 @@ def _newest(table: Table, declaration: MergeDeclaration, placed: DataFrame) -> D
     if declaration.sequence_by is not None:
         sequence = column(unquoted(declaration.sequence_by)).desc_nulls_last()
         order = [by_place, sequence] if keeps_first else [sequence, by_place]
+    columns = _columns_of(table, declaration, placed.drop(_PLACE))
+    leaves = F.lit("itself") if keeps_first else left_of_key(rows, declaration, columns)
     of_key = Window.partitionBy(*map(column, declaration.keys))
     ranked = rows.withColumns(
         {
             _RANK: F.rank().over(of_key.orderBy(*order)),
             _COUNT: F.count(F.lit(1)).over(of_key),
-            _LEAVES: F.lit("itself") if keeps_first else _left(rows, declaration),
+            _LEAVES: leaves,
         }
     )
     is_no_key = reduce(
         lambda one, other: one | other, (column(k).isNull() for k in declaration.keys)
     )
     newest = ranked.where((column(_RANK) == 1) | is_no_key)
-    _refuse(
-        table,
-        _repeated(newest, declaration.keys),
-        "nothing tells which of them is newer",
-        "Return one row for each key and partition, or declare sequence_by, the column that says "
-        "which is the newest.",
-    )
+    tied = _repeated(newest, declaration.keys)
     undecided = newest.where(
-        (column(_COUNT) > 1)
-        & ~is_no_key
-        & (column(_PLACE).isNull() | (column(_LEAVES) == _DEPENDS))
-    )
-    _refuse(
-        table,
-        undecided.select(*map(column, declaration.keys), column(_COUNT)),
-        "its clauses do more than to replace a row by the newest one, or rows are of none of the "
-        "run's partitions",
-        "Run the partitions one by one (BackfillPolicy.multi_run()), or return one row for each "
-        "key.",
-    )
-    return newest.drop(_PLACE, _RANK, _COUNT, _LEAVES)
+        (column(_COUNT) > 1) & ~is_no_key & (column(_PLACE).isNull() | (column(_LEAVES) == DEPENDS))
+    ).select(*map(column, declaration.keys), column(_COUNT))
+    return newest, [
+        (tied, "nothing tells which of them is newer", _ONE_ROW_EACH),
+        (
+            undecided,
+            "its clauses do more than to replace a row by the newest one, or rows are of none of "
+            "the run's partitions",
+            _ONE_BY_ONE,
+        ),
+    ]
 
 
-def _left(rows: DataFrame, declaration: MergeDeclaration) -> Column:
-    """What a row leaves of its key, if that is the same whether the table has the key or not."""
-    written = {_written(clause) for clause in declaration.clauses if clause.action != "delete"}
-    kinds: set[Kind] = {clause.kind for clause in declaration.clauses}
-    if len(written) > 1 or "not_matched_by_source" in kinds:
-        return F.lit(_DEPENDS)
-    matched, unmatched = (
-        [clause for clause in declaration.clauses if clause.kind == kind]
-        for kind in ("matched", "not_matched")
-    )
-    of_row = _first(matched, otherwise=_DEPENDS), _first(unmatched, otherwise=_NOTHING)
-    try:
-        rows.alias("s").select(*of_row).schema  # noqa: B018  conditions may be over the table, too
-    except AnalysisException:
-        return F.lit(_DEPENDS)
-    return F.when(of_row[0] == of_row[1], of_row[0]).otherwise(_DEPENDS)
-
-
-def _first(clauses: Sequence[Clause], *, otherwise: str) -> Column:
-    """What the first clause leaves that takes a row."""
-    left = F.lit(otherwise)
-    for clause in reversed(clauses):
-        leaves = F.lit(_NOTHING if clause.action == "delete" else "itself")
-        left = F.when(_condition(clause), leaves).otherwise(left)
-    return left
-
-
-def _written(clause: Clause) -> object:
-    """What a clause writes, to be compared with what others write."""
-    if clause.assignments is None:
-        return "all columns"
-    values = clause.assignments.items()
-    return tuple(sorted((unquoted(name).lower(), str(value)) for name, value in values))
-
-
-def _inserted(rows: DataFrame, declaration: MergeDeclaration) -> DataFrame:
-    """The rows that a clause inserts where the table lacks their key."""
-    inserts = [_condition(each) for each in declaration.clauses if each.kind == "not_matched"]
-    return rows.alias("s").where(reduce(lambda one, other: one | other, inserts, F.lit(False)))
-
-
-def _condition(clause: Clause) -> Column:
-    """Whether a clause takes a row; a condition that is null takes none, as in MERGE."""
-    if clause.condition is None:
-        return F.lit(True)
-    return F.coalesce(F.expr(str(clause.condition)), F.lit(False))
+def _columns_of(table: Table, declaration: MergeDeclaration, rows: DataFrame) -> list[str]:
+    """The columns of the asset's table, which may not be there yet."""
+    if table.exists():
+        return table.read().columns
+    if declaration.schema is not None:
+        return table.spark.createDataFrame([], declaration.schema).columns
+    return rows_of_table(declaration, rows).columns
 
 
 def _refuse(table: Table, repeated: DataFrame, why: str, hint: str) -> None:

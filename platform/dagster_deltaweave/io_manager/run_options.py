@@ -1,10 +1,10 @@
-"""What the tags of a run change about how its assets are merged, for that run alone."""
+"""How a run writes an asset: as declared, but for what its tags and its output change."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from dagster_deltaweave.partitions import FULL_REFRESH_TAG, ORDER_TAG
 from dagster_deltaweave.tables import (
@@ -14,6 +14,9 @@ from dagster_deltaweave.tables import (
     TableDeclaration,
     WriteDeclaration,
     WriteMode,
+    partition_expr_in,
+    table_declaration,
+    table_place,
 )
 from deltaweave.choices import choice_problem
 from deltaweave.errors import StatementError
@@ -50,6 +53,41 @@ class RunOptions:
     declaration: TableDeclaration
     explain: bool
     wait_seconds: float
+
+
+def declaration_of(context: OutputContext) -> TableDeclaration | None:
+    """How the asset declares that its output is written; None if it does not."""
+    name = context.asset_key.to_user_string()
+    return table_declaration(context.definition_metadata, asset=name)
+
+
+def declared_write(
+    context: OutputContext, otherwise: Literal["overwrite", "append", "error"]
+) -> TableDeclaration:
+    """How the asset's table is written; `otherwise` says it for an asset that declares nothing.
+
+    Raises:
+        StatementError: Nothing declares it, and such assets are refused.
+    """
+    declaration = declaration_of(context)
+    if declaration is not None:
+        return declaration
+    name, metadata = context.asset_key.to_user_string(), context.definition_metadata
+    if otherwise == "error":
+        raise StatementError(
+            f"the asset {name} does not say how its rows are stored.",
+            table=name,
+            operation="storing",
+            hint="Declare it with @merge_asset, give it the metadata deltaweave/write, or set "
+            "mode='overwrite' for such assets on the IO manager.",
+        )
+    place = table_place(metadata, asset=name)
+    return WriteDeclaration(
+        mode=otherwise,
+        table=place.table,
+        namespace=place.namespace,
+        partition_expr=partition_expr_in(metadata),
+    )
 
 
 def with_mode_of_output(declaration: TableDeclaration, context: OutputContext) -> TableDeclaration:

@@ -60,8 +60,14 @@ def start_of_write(
 
 
 def _began_ms(context: OutputContext) -> int:
-    """When this attempt of the step began, in ms since 1970; if unknown, when the run began."""
-    step = context.step_context
+    """When this attempt of the step began, in ms since 1970; if unknown, when the run began.
+
+    The ops of a graph asset hand on what the first of them read: it began when the run did, or the
+    run of which this one goes on.
+    """
+    step, run = context.step_context, context.step_context.dagster_run
+    if len(step.node_handle.path) > 1:
+        return _created_ms(context, run.root_run_id or run.run_id)
     cursor = None
     while True:
         events = step.instance.get_records_for_run(
@@ -72,8 +78,10 @@ def _began_ms(context: OutputContext) -> int:
             if event.step_key == step.step.key:
                 return int(event.timestamp * 1000)
         if not events.has_more:
-            break
+            return _created_ms(context, step.run_id)
         cursor = events.cursor
-    run = step.instance.get_run_record_by_id(step.run_id)
-    assert run is not None  # it is this one
-    return int(run.create_timestamp.timestamp() * 1000)
+
+
+def _created_ms(context: OutputContext, run_id: str) -> int:
+    run = context.step_context.instance.get_run_record_by_id(run_id)
+    return 0 if run is None else int(run.create_timestamp.timestamp() * 1000)

@@ -100,9 +100,10 @@ def add_output(
     if isinstance(declaration, MergeDeclaration):
         lease = None
         if not marks.are_in(table):
+            lease = lease_of_run(context, table, declaration, partitions, wait_seconds)
+            # Not before: the runs that this one waited for have changed which keys are new.
             of_delivery = replace(changes, rows=rows)
             rows = _one_row_for_each_key(context, table, declaration, of_delivery, partitions)
-            lease = lease_of_run(context, table, declaration, partitions, wait_seconds)
         prepare_table(table, declaration, rows, context.asset_spec.description)
         if url := table.spark.sparkContext.uiWebUrl:
             # No metadata: the link would outlive the driver.

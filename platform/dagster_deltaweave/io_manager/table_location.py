@@ -43,7 +43,15 @@ def check_location(
     spark = table.spark
     is_made = table.exists()
     location = table.location() if is_made else table.planned_location()
-    check_places(context, locator.path_or_name, full_names(spark), location, is_made=is_made)
+    check_places(
+        context,
+        locator.path_or_name,
+        full_names(spark),
+        location,
+        declaration,
+        is_made=is_made,
+        is_table=lambda path: _is_table(spark, path),
+    )
     if not is_made:
         check_parents(table.path_or_name, location, lambda path: _is_table(spark, path))
     if declaration.table is not None or locator.is_under_root(declaration):

@@ -16,6 +16,7 @@ from dagster import (
     DagsterRunStatus,
     DefaultScheduleStatus,
     DefaultSensorStatus,
+    RunRecord,
     RunRequest,
     RunsFilter,
     ScheduleDefinition,
@@ -58,18 +59,18 @@ class Due:
         assets: The assets of its table.
         reason: A sentence that says why.
         state: The newest batch in it and the newest of all: one run is requested for these.
-        failed: How many runs for these failed.
+        attempt: The number of the next run for these.
     """
 
     assets: MergeOnReadAssets
     reason: str
     state: str
-    failed: int = 0
+    attempt: int = 1
 
     @property
     def run_key(self) -> str:
         """The run key of the next run for this state."""
-        return f"{self.state}#{self.failed + 1}" if self.failed else self.state
+        return f"{self.state}#{self.attempt}" if self.attempt > 1 else self.state
 
     @property
     def request(self) -> RunRequest:
@@ -243,26 +244,39 @@ def _again(
             RunsFilter(tags={REMATERIALIZES: base}, statuses=[DagsterRunStatus.FAILURE]),
             limit=_MOST_FAILED,
         )
-        failed = [
-            record
-            for record in records
-            if record.dagster_run.tags.get(RUN_KEY_TAG, "").split("#")[0] == each.state
-        ]
+        failed = [record for record in records if _state(_run_key(record)) == each.state]
         if not failed:
             now.append(each)
             continue
+        last = max(_attempt(_run_key(record)) for record in failed)
         pause = min(_LONGEST_PAUSE_SECONDS, retry_after_seconds * 2 ** (len(failed) - 1))
         ended = max(record.end_time or record.update_timestamp.timestamp() for record in failed)
         remaining = ended + pause - time.time()
         if remaining <= 0:
-            now.append(replace(each, failed=len(failed)))
+            now.append(replace(each, attempt=last + 1))
             continue
         run_id = failed[0].dagster_run.run_id
         notes.append(
-            f"{base} is tried again in {remaining:.0f} s, after run {run_id[:8]} failed, the "
-            f"{len(failed)}. of this state: {each.reason}"
+            f"{base} is tried again in {remaining:.0f} s, after run {run_id[:8]} failed, attempt "
+            f"{last}: {each.reason}"
         )
     return now, notes
+
+
+def _run_key(record: RunRecord) -> str:
+    return record.dagster_run.tags.get(RUN_KEY_TAG, "")
+
+
+def _state(run_key: str) -> str:
+    return run_key.rpartition("#")[0] if _numbered(run_key) else run_key
+
+
+def _attempt(run_key: str) -> int:
+    return int(run_key.rpartition("#")[2]) if _numbered(run_key) else 1
+
+
+def _numbered(run_key: str) -> bool:
+    return "#" in run_key and run_key.rpartition("#")[2].isdecimal()
 
 
 def _base(assets: MergeOnReadAssets) -> str:

@@ -7,6 +7,7 @@
 - `merge_text`: the SQL text of a declared merge.
 - `locator`: `TableLocator`: finds and opens the table of an asset.
 - `paths`: paths of tables, and the refusal of tables inside one another.
+- `places`: in which directories and tables assets keep data.
 - `merge_on_read`: the base and the changeset behind the assets of a merge-on-read table.
 - `applied_changes`: `Changes`: rows, and the upstream version that they apply.
 """

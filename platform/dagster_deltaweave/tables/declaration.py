@@ -259,6 +259,8 @@ class MergeOnReadDeclaration(TableDeclaration):
             StatementError: The asset was renamed, so that the others are not found.
         """
         own = {"changes": self.changes, "base": self.base, "view": self.view}[self.part]
+        if key.to_user_string() == own.to_user_string():
+            return self
         if key.path[-1] != own.path[-1]:
             raise StatementError(
                 f"the asset was declared as {own.to_user_string()}, and its key was replaced: the "

@@ -7,28 +7,26 @@ table inside it. A key whose parts lead elsewhere would put its table outside of
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from dagster import AssetKey, OutputContext
 
 from dagster_deltaweave.dagster_private import AssetGraph, CheckError
 from dagster_deltaweave.storage import local_path
-from dagster_deltaweave.tables.declaration import (
-    MergeOnReadDeclaration,
-    TableDeclaration,
-    TablePlace,
+from dagster_deltaweave.tables.declaration import TableDeclaration
+from dagster_deltaweave.tables.places import (
+    NameOf,
+    PathOf,
+    Place,
+    declaration_in,
+    normalized,
+    places_of,
+    places_of_assets,
+    places_of_base,
 )
-from dagster_deltaweave.tables.metadata_declarations import table_declaration
-from deltaweave.errors import DeltaweaveError, StatementError
+from deltaweave.errors import StatementError
 from deltaweave.identifiers import is_path
-
-PathOf = Callable[[AssetKey, TablePlace | None], str]
-"""Gives the path or catalog name of an asset's table, by its key and declaration."""
-
-NameOf = Callable[[str], str]
-"""Gives the full name of a table of a catalog, equal for all spellings of its name."""
 
 _ANOTHER_KEY = (
     "Give one of the two assets another key, or a table of its own elsewhere. VACUUM of the outer "
@@ -100,55 +98,45 @@ def parents(location: str) -> Iterator[str]:
         yield start + slash + "/".join(names[:number])
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A directory, or a table of a catalog, in which an asset keeps data.
-
-    Attributes:
-        asset: The asset.
-        path: The directory, normalized, or the table's full name; a name does not say in which
-            directory the table is.
-        is_declared: Whether the user declared it: two assets may share a table on purpose, but no
-            asset may share the table of a merge-on-read asset.
-        is_merged_on_read: Whether the asset is part of a merge-on-read table.
-        is_name: Whether it is the table of a catalog.
-    """
-
-    asset: AssetKey
-    path: str
-    is_declared: bool
-    is_merged_on_read: bool = False
-    is_name: bool = False
-
-
 def check_places(
-    context: OutputContext, path_of: PathOf, full_name: NameOf, location: str, *, is_made: bool
+    context: OutputContext,
+    path_of: PathOf,
+    full_name: NameOf,
+    location: str,
+    declaration: TableDeclaration,
+    *,
+    is_made: bool,
+    is_table: Callable[[str], bool],
 ) -> None:
     """Refuse a table that is inside another asset's table, around it, or in its place.
 
     If an earlier release created a table in such a place, or two assets write one table at a path,
     it is still written, with a warning. A table of a schema that is that of another asset, too, is
     never written: keys with other prefixes give one name there. Where two assets share a table on
-    purpose, both declare it by `table=…`.
+    purpose, both declare it by `table=…`. An asset that declares nothing shares with none, and is
+    in nobody's way before it has a table: it may never have one.
 
     Args:
         context: The context of the asset's output.
         path_of: Gives the locations of tables.
         full_name: Gives the full names of tables.
         location: Where the asset's table is, or will be created.
+        declaration: How this run writes it.
         is_made: Whether the asset's table already exists.
+        is_table: Whether there is a table in a directory.
 
     Raises:
         StatementError: Another asset's data is in its place.
     """
     graph = _graph(context)
     key = context.asset_key
-    places = list(_places(graph, context, path_of, full_name))
-    own = [each for each in places if each.asset == key]
+    places = list(places_of_assets(graph, key, path_of, full_name))
+    own = list(places_of(key, declaration, path_of, full_name))
     own += [
-        replace(place, path=_normalized(location), is_name=False) for place in own if place.is_name
+        replace(place, path=normalized(location), is_name=False) for place in own if place.is_name
     ]
-    own += _places_of_base(_declaration(graph.get(key).metadata, key), path_of)
+    own += places_of_base(declaration, path_of)
+    is_plain = declaration_in(graph.get(key).metadata, key) is None
     for other in places:
         if other.asset == key:
             continue
@@ -156,17 +144,18 @@ def check_places(
             if place.asset == other.asset:
                 continue
             problem = _problem(place, other)
-            if problem is None:
+            if problem is None or (other.is_plain and not is_table(other.path)):
                 continue
             name = other.asset.to_user_string()
             hint = _ANOTHER_SCHEMA if place.is_name else _ANOTHER_KEY
             error = _misplaced(f"{problem} {name},", place.path, other.path, hint)
-            if not is_made or (_is_same(place.path, other.path) and not _is_shared(place, other)):
+            is_taken = _is_same(place.path, other.path) and not _is_shared(place, other)
+            if is_plain or is_taken or not is_made:
                 raise error
             context.log.warning(f"{error}\nIts table is there already, so it is written.")
 
 
-def _is_shared(place: _Place, other: _Place) -> bool:
+def _is_shared(place: Place, other: Place) -> bool:
     """Whether two assets write rows into one table, and neither is merged on read."""
     is_merged_on_read = place.is_merged_on_read or other.is_merged_on_read
     return place.path == other.path and not is_merged_on_read and not place.is_name
@@ -176,7 +165,7 @@ def _misplaced(problem: str, path: str, other: str, hint: str) -> StatementError
     return StatementError(f"{problem} at {other}.", table=path, operation="locating", hint=hint)
 
 
-def _problem(place: _Place, other: _Place) -> str | None:
+def _problem(place: Place, other: Place) -> str | None:
     if place.path == other.path:
         both = place.is_declared and other.is_declared
         return None if both else "its table would lie where there is that of"
@@ -197,74 +186,6 @@ def _is_same(one: str, other: str) -> bool:
         return os.path.samefile(one, other)
     except OSError:
         return False  # one of them does not exist
-
-
-def _places(
-    graph: AssetGraph, context: OutputContext, path_of: PathOf, full_name: NameOf
-) -> Iterator[_Place]:
-    """The places of assets with the same IO manager, and of assets that declare a table."""
-    own_manager = graph.get(context.asset_key).io_manager_key
-    for key in graph.materializable_asset_keys:
-        node = graph.get(key)
-        declaration = _declaration(node.metadata, key)
-        if declaration is None:
-            continue
-        is_ours = node.io_manager_key == own_manager
-        for path, is_declared in _paths(key, declaration, path_of if is_ours else None):
-            if is_path(path):
-                is_merged_on_read = isinstance(declaration, MergeOnReadDeclaration)
-                yield _Place(key, _normalized(path), is_declared, is_merged_on_read)
-            else:
-                try:
-                    name = full_name(path)
-                except DeltaweaveError:
-                    continue  # it is no name: that asset's own runs report the error
-                yield _Place(key, name, is_declared, is_name=True)
-
-
-def _places_of_base(declaration: TableDeclaration | None, path_of: PathOf) -> Iterator[_Place]:
-    """The place of the base that a run of its changes creates, even if it is not in the graph."""
-    if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "changes":
-        path = path_of(declaration.base, declaration.of_part("base"))
-        if is_path(path):
-            yield _Place(declaration.base, _normalized(path), False, True)
-
-
-def _paths(
-    key: AssetKey, declaration: TableDeclaration, path_of: PathOf | None
-) -> Iterator[tuple[str, bool]]:
-    part = declaration.part if isinstance(declaration, MergeOnReadDeclaration) else None
-    if part == "view":
-        return
-    if declaration.table is not None:
-        path = declaration.table
-    elif path_of is None and not (declaration.namespace.schema and declaration.namespace.catalog):
-        return  # only its IO manager knows
-    else:
-        try:
-            path = (path_of or _by_metadata)(key, declaration)
-        except StatementError:
-            return  # that asset's own runs report the error
-    yield path, declaration.table is not None and part is None
-    if isinstance(declaration, MergeOnReadDeclaration) and part == "changes":
-        yield declaration.checkpoint or f"{path}_checkpoint", False
-
-
-def _by_metadata(key: AssetKey, place: TablePlace | None) -> str:
-    assert place is not None
-    return place.namespace.name_of(key)
-
-
-def _declaration(metadata: Mapping[str, Any], key: AssetKey) -> TableDeclaration | None:
-    try:
-        return table_declaration(metadata, asset=key.to_user_string())
-    except StatementError:
-        return None  # that asset's own runs report the error
-
-
-def _normalized(path: str) -> str:
-    local = local_path(path)
-    return path.rstrip("/") if local is None else os.path.normpath(local)
 
 
 def _graph(context: OutputContext) -> AssetGraph:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from dagster import (
     AssetKey,
+    AssetsDefinition,
     DagsterInstance,
     load_asset_checks_from_modules,
     load_assets_from_modules,
@@ -58,8 +59,13 @@ def test_checks_and_upkeep_look_where_the_asset_is_stored(
         assert {each.asset_key for each in found} == {AssetKey([prefix, "orders"])}
         assert (tmp_path / "tables" / prefix / "orders" / "_delta_log").exists()
 
-    kept = build_upkeep_job(name="upkeep", tables=[orders], operations=["statistics"])
-    assert kept.execute_in_process(resources=lake, instance=instance).success
+    [east] = load_assets_from_modules([declared], key_prefix="east")
+    assert isinstance(east, AssetsDefinition)
+    kept = build_upkeep_job(name="upkeep", tables=[east], operations=["statistics"])
+    kept.execute_in_process(resources=lake, instance=instance)
+    observed = instance.fetch_observations(AssetKey(["east", "orders"]), limit=1).records
+    assert observed[0].asset_observation is not None
+    assert "upkeep/version" in observed[0].asset_observation.metadata
 
 
 def test_merge_on_read_assets_under_two_prefixes_are_two_tables(

@@ -2,6 +2,8 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,3 +121,37 @@ def test_a_table_that_is_still_to_be_made_is_empty_if_its_columns_are_declared(r
     assert read == [([("day", "string"), ("n", "int")], [])]
     with pytest.raises(DeltaweaveError):
         run(upstream_of(), downstream, selection=[downstream])
+
+
+def test_a_table_that_was_lost_is_no_empty_input(
+    spark: SparkSession, run: Run, tmp_path: Path
+) -> None:
+    @merge_asset(keys=["day"], schema="day STRING")
+    def upstream():  # type: ignore[no-untyped-def]
+        return spark.sql("SELECT '2026-01-01' AS day")
+
+    @asset
+    def downstream(upstream: DataFrame) -> None: ...
+
+    run(upstream, downstream)
+    shutil.rmtree(tmp_path / "tables" / "upstream")
+    with pytest.raises(DeltaweaveError):
+        run(upstream, downstream, selection=[downstream])
+
+
+def test_the_last_of_one_partition_is_no_mapping_of_all(
+    spark: SparkSession, run: Run, tmp_path: Path
+) -> None:
+    one_day = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-02")
+    spark.createDataFrame(ROWS, "day STRING, letter STRING").write.format("delta").save(
+        str(tmp_path / "tables" / "upstream")
+    )
+    read: list[str] = []
+
+    @asset(ins={"upstream": AssetIn(partition_mapping=LastPartitionMapping())})
+    def downstream(upstream: DataFrame) -> None:
+        read.extend(row.letter for row in upstream.collect())
+
+    upstream = upstream_of(partitions_def=one_day, partition_expr="day")
+    run(upstream, downstream, selection=[downstream])
+    assert read == ["a"]

@@ -10,6 +10,7 @@ from dagster import (
     AssetOut,
     AssetsDefinition,
     DagsterInstance,
+    In,
     MaterializeResult,
     Output,
     StaticPartitionsDefinition,
@@ -25,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import SparkDeltaIOManager
 from deltaweave import Table
-from deltaweave.errors import StatementError
+from deltaweave.errors import SourceError, StatementError
 from tests.dagster_deltaweave.conftest import Run, rows
 
 AssetTable = Callable[[str], Table]
@@ -84,10 +85,12 @@ def of_graph(spark: SparkSession) -> AssetsDefinition:
 def of_graph_of_two(spark: SparkSession) -> AssetsDefinition:
     read, cut = ops_of(spark)
 
-    @graph_multi_asset(outs={"one": AssetOut(metadata=MERGED), "two": AssetOut()})
+    appended = {"deltaweave/write": "append"}  # `cut` takes what `read` gave, not this table
+
+    @graph_multi_asset(outs={"one": AssetOut(metadata=appended), "two": AssetOut(metadata=MERGED)})
     def both():  # type: ignore[no-untyped-def]
         some = read()
-        return {"one": cut(some, limit()), "two": some}
+        return {"one": some, "two": cut(some, limit())}
 
     return both
 
@@ -109,6 +112,10 @@ def test_an_asset_of_any_shape_is_stored_and_loaded(
     for _ in range(2):
         run(definition, downstream)
 
+    if shape is of_graph_of_two:
+        assert rows(table("two")) == [(1, "a")]
+        assert rows(table("one")) == [(1, "a"), (1, "a"), (2, "b"), (2, "b")]
+        return
     assert rows(table("one")) == [(1, "a")]
     assert loaded == [(1, "a")] * 2
 
@@ -153,6 +160,38 @@ def test_a_plain_asset_is_written_as_its_io_manager_or_output_says(
     with pytest.raises(StatementError, match="numbers does not say how its rows are stored"):
         materialize([numbers], resources={**resources, "io_manager": strict}, instance=instance)
     assert rows(table("numbers")) == [(1,), (1,)]
+
+
+def test_the_mode_of_an_output_does_not_change_what_an_asset_declares(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    @asset(metadata={"deltaweave/write": "append"})
+    def numbers():  # type: ignore[no-untyped-def]
+        return MaterializeResult(value=spark.sql("SELECT 1 AS id"), metadata={"mode": "overwrite"})
+
+    run(numbers)
+    run(numbers)
+    assert rows(table("numbers")) == [(1,), (1,)]
+
+
+def test_ops_of_a_graph_asset_read_whole_tables(spark: SparkSession, run: Run) -> None:
+    """They cannot record which touched rows they have applied."""
+
+    @asset
+    def upstream() -> DataFrame:
+        return spark.sql("SELECT 1 AS id")
+
+    @op(ins={"touched": In(metadata={"deltaweave/read": "touched"})})
+    def apply(touched: Any) -> Any:
+        return touched.rows
+
+    @graph_asset(metadata=MERGED)
+    def one(upstream):  # type: ignore[no-untyped-def]
+        return apply(upstream)
+
+    run(upstream)
+    with pytest.raises(SourceError, match="an op of a graph asset cannot read touched rows"):
+        run(upstream, one, selection=[one])
 
 
 def test_outputs_of_op_jobs_are_kept_as_by_the_default_io_manager(

@@ -207,7 +207,7 @@ def test_the_sensor_requests_once_and_again_when_more_is_pending(
     )
     assert re.fullmatch(
         r"Nothing to rematerialize: orders_base is tried again in 3[56]\d\d s, after run "
-        rf"{first[:8]} failed, the 1\. of this state: 2 rows are pending, the limit is 2\.",
+        rf"{first[:8]} failed, attempt 1: 2 rows are pending, the limit is 2\.",
         failed.skip_message or "",
     )
     assert cancelled.skip_message == (

@@ -74,6 +74,33 @@ def test_a_table_is_not_made_in_another_assets_or_around_it(
         run(inner)  # of another code location, say, where nothing is known of the outer one
 
 
+def test_an_asset_that_declares_nothing_writes_no_other_assets_table(
+    spark: SparkSession, run: Run, table: AssetTable, tmp_path: Path
+) -> None:
+    def plain(*path: str) -> AssetsDefinition:
+        @asset(key=list(path))
+        def of_path() -> DataFrame:
+            return spark.createDataFrame([(2,)], "id INT")
+
+        return of_path
+
+    merged = [
+        numbers(spark, "sales", "orders"),
+        numbers(spark, "elsewhere", table=str(tmp_path / "tables" / "customers")),
+    ]
+    run(*merged)
+    for key, where in (("sales", "around that of"), ("customers", "where there is that of")):
+        other = plain(key)
+        with pytest.raises(StatementError, match=f"would lie {where}"):
+            run(other, *merged)
+    assert rows(table("customers")) == rows(table("sales/orders")) == [(1,)]
+
+    outer, inner = plain("lake"), plain("lake", "b")
+    run(inner)  # the outer one may never have a table
+    with pytest.raises(StatementError, match="would lie around that of lake/b"):
+        run(outer, inner)
+
+
 def test_tables_that_lie_in_one_another_already_are_written_with_a_warning(
     spark: SparkSession, run: Run, table: AssetTable, capsys: pytest.CaptureFixture[str]
 ) -> None:

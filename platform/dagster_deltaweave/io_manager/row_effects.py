@@ -25,7 +25,7 @@ _ITSELF, _NOTHING = "itself", "nothing"
 
 def inserted_rows(rows: DataFrame, declaration: MergeDeclaration) -> DataFrame:
     """The rows that a clause inserts where the table lacks their key."""
-    inserts = [_condition(each) for each in declaration.clauses if each.kind == "not_matched"]
+    inserts = [takes(each) for each in declaration.clauses if each.kind == "not_matched"]
     return rows.alias("s").where(reduce(lambda one, other: one | other, inserts, F.lit(False)))
 
 
@@ -63,7 +63,7 @@ def _first(clauses: Sequence[Clause], *, otherwise: str) -> Column:
     left = F.lit(otherwise)
     for clause in reversed(clauses):
         leaves = F.lit(_NOTHING if clause.action == "delete" else _ITSELF)
-        left = F.when(_condition(clause), leaves).otherwise(left)
+        left = F.when(takes(clause), leaves).otherwise(left)
     return left
 
 
@@ -75,7 +75,7 @@ def _written(clause: Clause, rows: DataFrame) -> frozenset[tuple[str, str]]:
     return frozenset((unquoted(name).lower(), str(value)) for name, value in values)
 
 
-def _condition(clause: Clause) -> Column:
+def takes(clause: Clause) -> Column:
     """Whether a clause takes a row; a condition that is null takes none, as in MERGE."""
     if clause.condition is None:
         return F.lit(True)

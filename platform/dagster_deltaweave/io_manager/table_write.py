@@ -11,6 +11,7 @@ from uuid import uuid4
 from pyspark.sql import functions as F
 
 import deltaweave
+from dagster_deltaweave.io_manager.row_effects import takes
 from dagster_deltaweave.io_manager.transaction_ids import Marks
 from dagster_deltaweave.tables import (
     ChangesDeclaration,
@@ -170,9 +171,7 @@ def _inserted_rows(table: Table, declaration: MergeDeclaration, changes: DataFra
     rows: DataFrame | None = None
     with translated(table.path_or_name, operation="full refresh"):
         for clause in inserts:
-            wanted = F.lit(True) if clause.condition is None else F.expr(str(clause.condition))
-            # A condition that is null takes no row, as in MERGE.
-            wanted = F.coalesce(wanted, F.lit(False))
+            wanted = takes(clause)
             own = source.where(wanted & ~taken).select(*_values(clause, declaration, changes))
             rows = own if rows is None else rows.unionByName(own, allowMissingColumns=True)
             taken = taken | wanted

@@ -42,12 +42,14 @@ class OpOutputs:
 
     def in_graph(self, context: InputContext) -> Any:
         """The output of an op of the same graph asset; None if it is another asset's table."""
-        output, own = context.upstream_output, context.step_context.node_handle.path
-        if output is None or len(own) == 1:
+        output = context.upstream_output
+        if output is None:
             return None
         try:
-            place = _place(output)
-        except DagsterInvariantViolationError:  # the output of no step of this run
+            own, place = context.step_context.node_handle.path, _place(output)
+        except DagsterInvariantViolationError:  # no step of this run, or none at all: a notebook
+            return None
+        if len(own) == 1:
             return None
         return self._of_graphs.get(place) if place[1].split(".")[0] == own[0] else None
 

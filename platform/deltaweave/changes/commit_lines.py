@@ -10,6 +10,7 @@ Nothing here needs Spark: the log is whatever can read commits by their version.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -25,6 +26,8 @@ _MINUTE_MS = 60_000
 # Times of zones are ahead of UTC by a multiple of a quarter of an hour, from -12:00 to +14:00.
 _ZONES_MS = [quarter * 15 * _MINUTE_MS for quarter in range(-48, 57)]
 _A_DAY_MS = 24 * 60 * _MINUTE_MS
+
+_FRACTION = re.compile(r"\.\d+")
 
 _MAX_KEPT = 1_000
 
@@ -194,10 +197,12 @@ def _with_files_of(
 def _time_of(parameters: Mapping[str, Any]) -> tuple[int, bool] | None:
     """The time of a RESTORE, in ms since 1970, and whether its zone is known; None without one."""
     moment = parameters.get("datetime")  # as delta-rs says it
-    if isinstance(moment, int):
-        return moment, True
+    if isinstance(moment, int) or str(moment).isdecimal():
+        return int(str(moment)), True
+    text = str(parameters.get("timestamp") or moment)
     try:
-        time = datetime.fromisoformat(str(parameters.get("timestamp") or moment))
+        # Python 3.10 reads fractions of three or six digits alone.
+        time = datetime.fromisoformat(_FRACTION.sub(lambda found: f"{found[0]:0<7}"[:7], text))
     except ValueError:
         return None
     is_known = time.tzinfo is not None

@@ -20,7 +20,10 @@ _places = itertools.count()
 
 @dataclass(frozen=True)
 class Written:
-    """A commit as a test writes it: its files are `+` or `-` and a name."""
+    """A commit as a test writes it: its files are a sign and a name.
+
+    `+` adds the file, `-` removes it, and `=` says more of it.
+    """
 
     files: str = ""
     applied: int | None = None
@@ -55,9 +58,10 @@ class LogOfTest:
         written = self._written(version)
         if written is None:
             return None
-        kinds = {"+": "add", "-": "remove"}
+        kinds = {"+": "add", "-": "remove", "=": "add"}
         return file_changes_from(
-            {kinds[each[0]]: {"path": each[1:]}} for each in written.files.split()
+            {kinds[each[0]]: {"path": each[1:], "dataChange": each[0] != "="}}
+            for each in written.files.split()
         )
 
     def _written(self, version: int) -> Written | None:
@@ -72,7 +76,7 @@ def by_time(files: str, **after: float) -> Written:
 
 
 CREATED, A, B, C = Written(), Written("+a"), Written("+b"), Written("+c")
-NOTHING, ANALYZED = Written(), Written("+a")  # whose statistics were computed
+NOTHING, ANALYZED = Written(), Written("=a")  # whose statistics were computed
 GONE_A = Written("-a")
 # Back to the versions with the files a, and none.
 TO_A, TO_NONE = "-b -c", "-a -b -c"
@@ -95,6 +99,8 @@ TO_A, TO_NONE = "-b -c", "-a -b -c"
         ([CREATED, A, GONE_A, B, by_time("-b", hours=-12, minutes=10)], [4, 0]),
         # Nothing is where it was added a second time.
         ([CREATED, A, B, ANALYZED, C, by_time("-c -b", hours=1)], [5, 1, 0]),
+        # The commit that added that file is gone.
+        ([None, None, B, ANALYZED, C, by_time("-c", hours=3)], [5, 3, 2]),
         # Log cleanup deleted that version, and the next.
         ([None, None, B, C, by_time(TO_A, hours=1)], [4]),
         ([None, None, None, C, by_time(TO_A, hours=1)], [4]),
@@ -102,6 +108,7 @@ TO_A, TO_NONE = "-b -c", "-a -b -c"
         ([CREATED, A, B, Written("-b", None, "RESTORE", {"version": "1"})], [3, 1, 0]),
         ([CREATED, A, B, Written("-b", None, "RESTORE", {"version": 1})], [3, 1, 0]),
         ([CREATED, A, B, Written("-b", None, "RESTORE", {"datetime": 1772370000000})], [3, 1, 0]),
+        ([CREATED, A, B, Written("-b", None, "RESTORE", {"datetime": "1772370000000"})], [3, 1, 0]),
         ([A, Written("+b", None, "CLONE"), C], [2, 1]),
     ],
 )
@@ -110,6 +117,15 @@ def test_a_version_consists_of_the_commits_whose_files_it_has(
 ) -> None:
     log = LogOfTest(commits)
     assert [each.version for each in line_of_commits(log, len(commits) - 1)] == line
+
+
+@pytest.mark.parametrize("text", ["2026-03-04 00:00:00.0", "2026-03-04 00:00:00.12", "2026-03-04"])
+def test_files_of_which_a_commit_only_says_more_are_no_new_ones(text: str) -> None:
+    """Their own commits are more than a day older than the RESTORE's time, and not read."""
+    to_five = Written("-d", None, "RESTORE", {"timestamp": text})
+    commits = [CREATED, A, B, NOTHING, NOTHING, C, Written("+d"), ANALYZED, to_five]
+    log = LogOfTest(commits, apart=timedelta(hours=12))
+    assert [each.version for each in line_of_commits(log, 8)] == [8, 5, 4, 3, 2, 1, 0]
 
 
 def test_a_time_of_minutes_is_of_one_version_among_commits_of_seconds() -> None:

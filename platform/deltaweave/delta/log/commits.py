@@ -96,12 +96,20 @@ def commit_from(version: int, actions: Iterable[Mapping[str, Any]]) -> Commit:
 
 
 def file_changes_from(actions: Iterable[Mapping[str, Any]]) -> FileChanges:
-    """The files that a commit changed, by its actions."""
+    """The files that a commit changed, by its actions.
+
+    A commit that only adds files without a change of data says more of files that are there: their
+    statistics, or their rows' ids.
+    """
     changed: dict[str, set[str]] = {"add": set(), "remove": set()}
+    changes_data = False
     for action in actions:
         for kind, files in changed.items():
             if kind in action:
                 files.add(_file(action[kind]))
+                changes_data |= action[kind].get("dataChange", True)
+    if not changed["remove"] and not changes_data:
+        return FileChanges(frozenset(), frozenset())
     return FileChanges(frozenset(changed["add"]), frozenset(changed["remove"]))
 
 

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from deltaweave import clauses
 from deltaweave.changes.events import Events
+from deltaweave.changes.lineage import newest_in_line
 from deltaweave.changes.side_table import encryption_of
 from deltaweave.changes.unusable_events import WRONG
 from deltaweave.delta.jvm import translated
@@ -55,7 +56,8 @@ def rescue(
         table: The table to which its other events are applied.
         into: The table of unusable events, or None if there is none.
         applied: The table that holds the batch's idempotency pair once it is applied, and the pair:
-            then its events were put aside, and may have been corrected since.
+            then its events were put aside, and may have been corrected since. A RESTORE takes the
+            batch back, and what was put aside of it comes again.
 
     Raises:
         StatementError: The table is encrypted, and the other one is not.
@@ -65,7 +67,7 @@ def rescue(
         return
     holder, pair = applied
     if pair is not None and holder.exists():
-        before = holder.last_applied(pair[0])
+        before = newest_in_line(holder.snapshot(), pair[0]).version
         if before is not None and before >= pair[1]:
             return
     _put(events.unusable, into, encryption_of(table, into))

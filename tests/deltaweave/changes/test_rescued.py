@@ -155,7 +155,9 @@ def test_events_that_were_corrected_are_not_put_aside_again_by_a_batch_that_was_
     source = spark.createDataFrame([(1, 1), (None, 2)], "k INT, at INT")
     path = str(tmp_path / "t")
     aside = Table(spark, f"{path}_rescued")
-    for waiting in (1, 0):
+    for waiting, before in ((1, None), (0, None), (1, "a RESTORE, which takes the batch back")):
+        if before is not None:
+            spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 0")
         deltaweave.apply_changes(
             spark,
             path,

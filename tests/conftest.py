@@ -52,8 +52,10 @@ WITHOUT_CHECKSUM_FILES = {
 }
 
 
-# Modules whose tests share what takes long to make: a cluster, a running Dagster, a warm driver.
+# Modules whose tests share what takes long to make: a cluster, a store, a running Dagster, a warm
+# driver.
 MADE_ONCE = (
+    "tests/deltaweave/engine/write/test_object_store.py",
     "tests/end_to_end/test_through_kafka.py",
     "tests/deltaweave/changes/test_crashes.py",
     "tests/end_to_end/test_cluster_failures.py",
@@ -70,15 +72,24 @@ LONGEST_FIRST = (
     "tests/deployment/test_warm_driver.py",
     "tests/end_to_end/test_through_kafka.py",
     "tests/end_to_end/test_cluster_failures.py",
+    "tests/deltaweave/engine/write/test_object_store.py",
     "tests/deltaweave/changes/test_recorded_messages.py",
     "tests/deployment/test_dbt_example.py",
     "tests/properties/test_merge_equals_built_in.py",
     "tests/properties/test_rivals.py",
     "tests/deltaweave/changes/test_restores.py",
+    "tests/deltaweave/changes/test_other_logs.py",
     "tests/deltaweave/changes/history/test_histories.py",
     "tests/deltaweave/changes/history/test_versions.py",
     "tests/deltaweave/changes/current/test_rows.py",
+    "tests/deltaweave/changes/test_restored_lines.py",
+    "tests/deltaweave/changes/test_changed_columns.py",
+    "tests/deltaweave/changes/merge_on_read/test_readers.py",
+    "tests/deltaweave/cli/test_commands.py",
     "tests/deltaweave/test_cli.py",
+    "tests/deltaweave/engine/find/test_statistics_pruning.py",
+    "tests/deltaweave/engine/test_follow_rivals.py",
+    "tests/deployment/test_tutorial.py",
 )
 
 

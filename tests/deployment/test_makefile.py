@@ -72,6 +72,15 @@ def test_java_17_and_21_are_fit(answer: str, found: str | None, tmp_path: Path) 
         assert f"found {found} as" in line
 
 
+def test_modules_are_compiled_once_whatever_the_environment_says() -> None:
+    program = "import sys; print(sys.dont_write_bytecode, sys.pycache_prefix)"
+    shown = f"show: ; @python3 -c '{program}'"
+
+    ran = _run(["make", "--eval", shown, "show"], PYTHONDONTWRITEBYTECODE="1")
+
+    assert ran.stdout.split() == ["False", str(ROOT / ".venv/pycache")]
+
+
 @pytest.mark.parametrize("target", ["demo", "ui"])
 @pytest.mark.parametrize("place", ["moon", "", "local cluster"])
 def test_an_unknown_place_of_the_demo_fails_in_one_line(target: str, place: str) -> None:

@@ -1,0 +1,125 @@
+"""Source partitions of CSV and JSON: their columns, and rows that do not fit the schema."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from dagster_deltaweave import read_source_partition
+from deltaweave.errors import SourceError, StatementError
+
+Read = Callable[..., DataFrame]
+
+SCHEMA = "id INT, `a name` STRING, price DECIMAL(6,2), day DATE"
+CSV = "id,a name,price,day\n1,x,1.50,2026-11-01\n2,,2,\n"
+ROWS = {(1, "x", Decimal("1.50"), "2026-11-01"), (2, None, Decimal("2.00"), "None")}
+
+
+@pytest.fixture
+def landed(tmp_path: Path) -> Callable[..., Path]:
+    def write(**files: str | bytes) -> Path:
+        directory = tmp_path / "2026-11-01 é"
+        directory.mkdir(exist_ok=True)
+        for each in directory.iterdir():
+            each.unlink()
+        for name, text in files.items():
+            data = text.encode() if isinstance(text, str) else text
+            (directory / name.replace("_", ".", 1)).write_bytes(data)
+        return directory
+
+    return write
+
+
+@pytest.fixture
+def read(spark: SparkSession) -> Read:
+    def read(path: Path, **arguments: Any) -> DataFrame:
+        wanted = {"schema": SCHEMA, "format": "csv", **arguments}
+        return read_source_partition(spark, str(path), table="orders", **wanted)
+
+    return read
+
+
+def rows(frame: DataFrame) -> set[tuple[object, ...]]:
+    return {(*row[:3], str(row[3])) for row in frame.collect()}
+
+
+def test_columns_of_csv_are_told_by_its_header_and_those_of_json_by_its_names(
+    read: Read, landed: Callable[..., Path]
+) -> None:
+    # Two files with their columns in another order, one of them compressed.
+    turned = "day,price,id,a name\n2026-11-02,3.10,3,\"y, 'z'\"\n"
+    path = landed(a_csv=CSV, b_csv_gz=b"")
+    (path / "b.csv_gz").rename(path / "b.csv.gz")
+    (path / "b.csv.gz").write_bytes(gzip.compress(turned.encode()))
+    assert rows(read(path)) == ROWS | {(3, "y, 'z'", Decimal("3.10"), "2026-11-02")}
+    # A file by itself, and columns of which one alone is read.
+    assert rows(read(path / "a.csv")) == ROWS
+    assert [row.id for row in read(path / "a.csv").select("id").collect()] == [1, 2]
+    # Without a header, the columns are in the order of the schema.
+    path = landed(a_csv="1;x;1.50;01.11.2026\n2;;2;\n")
+    options = {"header": False, "sep": ";", "dateFormat": "dd.MM.yyyy"}
+    assert rows(read(path, options=options)) == ROWS
+    path = landed(a_json='{"id":1,"a name":"x","price":1.5,"day":"2026-11-01"}\n{"price":2,"id":2}')
+    assert rows(read(path, format="json")) == ROWS
+
+
+@pytest.mark.minutes
+def test_a_row_that_does_not_fit_is_named_by_file_line_and_column(
+    spark: SparkSession, read: Read, landed: Callable[..., Path], tmp_path: Path
+) -> None:
+    cases: list[tuple[str, str, dict[str, Any], list[str]]] = [
+        # of a text of several lines, the line where the row begins
+        ("csv", CSV + "3,\"q\nr\",no,\n", {"multiLine": True},
+         ["a.csv, line 4, column price (decimal(6,2)): '3,\"q"]),
+        ("csv", "id,a name,price,day\r\nno,x,1,nor\r\n5\r\n6,x,1,,7\r\n", {},
+         ["line 2, column id (int), column day (date): 'no,x,1,nor'",
+          "line 3, no row of 4 values: '5'", "line 4, no row of 4 values: '6,x,1,,7'"]),
+        ("json", '{"id":1}\n{"id":"one"}\nnone\n', {},
+         ["a.json, line 2, column id (int): '{\"id\":\"one\"}'", "line 3, no JSON object: 'none'"]),
+    ]  # fmt: skip
+    for format, text, options, expected in cases:
+        path = landed(**{f"a_{format}": text})
+        with pytest.raises(SourceError, match="rows that do not fit its schema") as caught:
+            read(path, format=format, options=options)
+        for part in expected:
+            assert part in str(caught.value)
+
+    path, beside = (
+        landed(a_csv=CSV + "no,x,1,\n", b_csv="id,a name,price,day\n1\n"),
+        str(tmp_path / "rescued"),
+    )
+    for _ in range(2):  # read again, they are put aside once
+        kept = read(path, rescued=beside)
+        assert rows(kept) == ROWS
+        # nor are they among those of a column that fits, or of none
+        assert kept.select("a name").where("`a name` = 'x'").collect() == [("x",)]
+        assert kept.count() == 2
+        found = spark.read.format("delta").load(beside).orderBy("file")
+        assert [(row.record, row.columns) for row in found.collect()] == [
+            ("no,x,1,", ["id"]),
+            ("1", []),
+        ]
+    # Repaired and delivered again, it has none any more.
+    read(landed(a_csv=CSV), rescued=beside)
+    assert spark.read.format("delta").load(beside).count() == 0
+
+
+def test_other_columns_and_options_are_refused(read: Read, landed: Callable[..., Path]) -> None:
+    path = landed(a_csv=CSV, b_csv="id,name,price,day\n")
+    with pytest.raises(SourceError, match=r"b\.csv: column a name string is missing; column name"):
+        read(path)
+    path = landed(a_json='{"id":1}\n{"idd":2}\n')
+    with pytest.raises(SourceError, match=r"a\.json: column idd string is unexpected"):
+        read(path, format="json")
+    with pytest.raises(SourceError, match="holds no file"):
+        read(landed(), format="csv")
+    with pytest.raises(StatementError, match="the option MODE is set by the function itself"):
+        read(path, options={"MODE": "DROPMALFORMED"})
+    with pytest.raises(StatementError, match="options and rescued are for CSV and JSON"):
+        read(path, format="parquet", rescued="t")

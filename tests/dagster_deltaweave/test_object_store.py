@@ -23,7 +23,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from assets.object_store import ObjectStore, object_store
 from dagster_deltaweave import build_partition_sensor, build_table_sensor, partition_path
-from dagster_deltaweave.landing.listing import list_deliveries
+from dagster_deltaweave.landing.listing import delivery, list_deliveries
 from dagster_deltaweave.logs.changeset_log import pending_changes
 from dagster_deltaweave.logs.delta_log import DeltaLog
 from dagster_deltaweave.tables.merge_on_read import MergeOnReadLocations
@@ -77,7 +77,7 @@ def test_partitions_land_on_an_object_store(store: ObjectStore, instance: Dagste
     assert empty.skip_message == "The landing directory is missing: s3://lake/landing/orders"
     assert growing.skip_message == (
         "No new partition in s3://lake/landing/orders: "
-        "0 requested before, 2 incomplete (2000-03, 2000-04)."
+        "0 requested before, 2 incomplete (2000-03, 2000-04; their marker is _SUCCESS)."
     )
     ticks = (landed, quiet, again)
     assert [requested(each) for each in ticks] == [["2000-03"], [], ["2000-03"]]
@@ -134,6 +134,24 @@ def test_pending_changes_are_told_by_logs_on_an_object_store(
     assert (pending.merged_batch, pending.newest_batch) == (1, 3)
 
 
+def test_single_files_land_on_an_object_store(
+    store: ObjectStore, instance: DagsterInstance
+) -> None:
+    root = "s3://lake/landing/orders"
+    for name in ("1.csv", "2.csv", "2.csv.done", "nested/3.csv", "4.json", ".csv"):
+        store.put(f"lake/landing/orders/{name}")
+    found = {each.partition: each for each in list_deliveries(root, ".done", ".csv") or []}
+    assert {name: each.fingerprint is not None for name, each in found.items()} == {
+        "1": False,
+        "2": True,
+    }
+    assert delivery(root, "2", ".done", ".csv") == found["2"]
+    assert delivery(root, "3", None, ".csv") is None
+    settled = {each.name for each in list_deliveries(root, None, ".csv") or []}
+    assert settled == {"1.csv", "2.csv"}
+    assert partition_path(root, "2", suffix=".csv") == f"{root}/2.csv"
+
+
 def test_a_landing_directory_that_cannot_be_listed_is_named() -> None:
     with pytest.raises(SourceError, match="new partitions of tape://lake/orders failed: it cannot"):
         list_deliveries("tape://lake/orders", "_SUCCESS")
@@ -175,7 +193,7 @@ def test_a_delivery_in_a_second_that_has_not_ended_waits_where_times_are_in_seco
     after = ticked(within.cursor, 1.5)
 
     assert (requested(within), requested(after)) == ([], ["2000-03"])
-    assert "1 incomplete (2000-03)" in (within.skip_message or "")
+    assert "1 incomplete (2000-03; their marker is _SUCCESS)" in (within.skip_message or "")
 
 
 def test_a_partition_deleted_and_landed_again_on_an_object_store_is_requested_again(

@@ -162,7 +162,7 @@ def test_a_landed_partition_is_merged_and_shown(
 
     tick = daemon.tick()
     assert tick.status == TickStatus.SKIPPED
-    assert "1 incomplete (1999-12)" in (tick.skip_reason or "")
+    assert "1 incomplete (1999-12; their marker is _SUCCESS)" in (tick.skip_reason or "")
 
     # The second is complete: it corrects a return, deletes one, and adds one.
     (second / "_SUCCESS").touch()

@@ -65,6 +65,9 @@ class LandingSensorComponent(Component, Resolvable, Model):
         str | None,
         Field(description="Name of the file that is written last; null if sizes have to settle."),
     ] = "_SUCCESS"
+    suffix: Annotated[
+        str, Field(description="How names of files end that are partitions; empty: directories.")
+    ] = ""
     max_requests_per_tick: Annotated[int, Field(description="Runs that a tick requests.")] = 20
     max_lateness_seconds: Annotated[
         int, Field(description="How late a delivery may become visible.")
@@ -88,6 +91,7 @@ class LandingSensorComponent(Component, Resolvable, Model):
             partitions_def=partitions_def,
             landing_asset=self.landing_asset,
             marker=self.marker,
+            suffix=self.suffix,
             max_requests_per_tick=self.max_requests_per_tick,
             max_lateness_seconds=self.max_lateness_seconds,
             minimum_interval_seconds=self.minimum_interval_seconds,

@@ -1,4 +1,7 @@
-"""A source partition in a landing directory: its key, its fingerprint and its problem."""
+"""A source partition in a landing directory: its key, its fingerprint and its problem.
+
+It is a directory, or a single file if the landing directory's partitions have a suffix.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ class Delivery:
     """The current state of a source partition in the landing directory.
 
     Attributes:
-        partition: Its partition key: the name of the directory, or the part after `=`.
+        partition: Its partition key: the name of the directory, or of the file without its suffix,
+            or the part of it after `=`.
         fingerprint: The marker's modification time or, without a marker, a digest of all names,
             sizes and times. None while the marker is missing or the directory is empty.
         changed_at: When the storage last saw it change, in ns since 1970. No writer sets this time:
@@ -26,7 +30,7 @@ class Delivery:
             with its times, has a new one.
         marked_at: When the storage last saw the marker change, in ns since 1970; 0 without a
             marker, and on an object store, where the fingerprint is that time.
-        directory: The directory's name if it is not the partition key, else empty.
+        directory: The name of the directory or file if it is not the partition key, else empty.
         problem: Why it cannot be requested, or None.
     """
 
@@ -39,7 +43,7 @@ class Delivery:
 
     @property
     def name(self) -> str:
-        """The name of its directory."""
+        """The name of its directory or file."""
         return self.directory or self.partition
 
     @property
@@ -70,9 +74,16 @@ class ListedFile(NamedTuple):
     mtime_ns: int
 
 
-def is_partition(name: str) -> bool:
-    """Whether a directory with this name is a partition: other names begin with `.` or `_`."""
-    return not name.startswith((".", "_")) and name != ""
+def is_partition(name: str, suffix: str) -> bool:
+    """Whether a directory, or a file with the suffix, is a partition: `.` and `_` begin others."""
+    return not name.startswith((".", "_")) and name.endswith(suffix) and name != suffix
+
+
+def file_delivery(
+    name: str, suffix: str, fingerprint: str | None, changed_at: int, marked_at: int = 0
+) -> Delivery:
+    """The delivery in a file with this name."""
+    return Delivery(name.removesuffix(suffix), fingerprint, changed_at, marked_at, name)
 
 
 def digest(files: Iterable[ListedFile]) -> str | None:

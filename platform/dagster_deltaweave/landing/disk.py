@@ -11,27 +11,22 @@ from dagster_deltaweave.landing.delivery import (
     Delivery,
     ListedFile,
     digest,
+    file_delivery,
     is_partition,
     problem_of_partition_key,
 )
 
 
-def deliveries_on_disk(root: Path, marker: str | None) -> Iterator[Delivery]:
-    """The source partitions in a directory on a local disk."""
+def deliveries_on_disk(root: Path, marker: str | None, suffix: str) -> Iterator[Delivery]:
+    """The source partitions in a directory on a local disk: files if they have a suffix."""
     with os.scandir(root) as entries:
         for entry in entries:
-            if not is_partition(entry.name):
+            if not is_partition(entry.name, suffix):
                 continue
             try:
-                if not entry.is_dir():
-                    continue
-                problem = problem_of_partition_key(entry.name)
-                if problem is not None:
-                    yield Delivery(entry.name, None, 0, problem=problem)
-                elif marker is not None:
-                    yield marked_delivery(entry, marker)
-                else:
-                    yield measured_delivery(entry)
+                found = delivery_on_disk(entry, marker, suffix)
+                if found is not None:
+                    yield found
             except FileNotFoundError:
                 # Removed or renamed since it was listed: the next tick sees the result.
                 continue
@@ -40,7 +35,38 @@ def deliveries_on_disk(root: Path, marker: str | None) -> Iterator[Delivery]:
                 yield Delivery(entry.name, None, 0, problem=error.strerror or "it cannot be read")
 
 
-def marked_delivery(entry: os.DirEntry[str], marker: str) -> Delivery:
+def delivery_on_disk(entry: os.DirEntry[str], marker: str | None, suffix: str) -> Delivery | None:
+    """The delivery in a directory, or in a file that has the suffix; None if it is the other.
+
+    Raises:
+        OSError: It cannot be read, or is there no more.
+    """
+    if entry.is_dir() == bool(suffix):
+        return None
+    problem = problem_of_partition_key(entry.name.removesuffix(suffix))
+    if problem is not None:
+        return Delivery(entry.name, None, 0, problem=problem)
+    if suffix:
+        return _delivered_file(entry, marker, suffix)
+    return _measured_delivery(entry) if marker is None else _marked_delivery(entry, marker)
+
+
+def _delivered_file(entry: os.DirEntry[str], marker: str | None, suffix: str) -> Delivery:
+    """The delivery in a file, which is complete once the file `<its name><marker>` exists."""
+    mtime, changed = _times(entry.path)
+    if entry.is_symlink():
+        changed = max(changed, _links_changed(entry.path))
+    if marker is None:
+        fingerprint = digest([ListedFile("", entry.stat().st_size, mtime)])
+        return file_delivery(entry.name, suffix, fingerprint, changed)
+    try:
+        mtime, marked_at = _times(f"{entry.path}{marker}")
+    except FileNotFoundError:
+        return file_delivery(entry.name, suffix, None, changed)
+    return file_delivery(entry.name, suffix, str(mtime), max(changed, marked_at), marked_at)
+
+
+def _marked_delivery(entry: os.DirEntry[str], marker: str) -> Delivery:
     """The delivery in a directory, which is complete once its marker exists."""
     changed = _directory_changed(entry)
     try:
@@ -84,7 +110,7 @@ def _links_changed(path: str) -> int:
     return newest
 
 
-def measured_delivery(entry: os.DirEntry[str]) -> Delivery:
+def _measured_delivery(entry: os.DirEntry[str]) -> Delivery:
     """The delivery in a directory, by names, sizes and times of all its files."""
     changed = _directory_changed(entry)
     files = []

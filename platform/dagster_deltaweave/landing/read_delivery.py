@@ -26,25 +26,29 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LANDING = "deltaweave/landing"
-"""Run tag with its delivery as JSON: the `directory`, the `marker`, its `identity`, and `files`.
+"""Run tag with its delivery as JSON: `directory`, `marker`, `suffix`, its `identity`, and `files`.
 
 `files` is the digest of all its files. It is missing if they could not be listed, without a marker
 (the identity is then that digest), and in tags of earlier releases.
 """
 
 
-def landing_tag(directory: str | Path, marker: str | None, found: Delivery) -> dict[str, str]:
+def landing_tag(
+    directory: str | Path, marker: str | None, found: Delivery, suffix: str = ""
+) -> dict[str, str]:
     """The tag of a run for a delivery that was found in a landing directory."""
     path = local_path(directory)
     where = str(directory) if path is None else str(path.absolute())
     tag = {"directory": where, "marker": marker, "identity": found.identity}
-    files = None if marker is None else _files(directory, found.name)
+    if suffix:
+        tag["suffix"] = suffix
+    files = None if marker is None else _files(directory, found.name.removesuffix(suffix), suffix)
     return {LANDING: json.dumps(tag if files is None else {**tag, "files": files})}
 
 
-def _files(directory: str | Path, name: str) -> str | None:
+def _files(directory: str | Path, name: str, suffix: str) -> str | None:
     try:
-        found = delivery(directory, name, None)
+        found = delivery(directory, name, None, suffix)
     except SourceError:
         return None  # one directory that cannot be listed must not stop the sensor's other runs
     return found.fingerprint if found else None
@@ -80,13 +84,13 @@ def rows_of_delivery(
 def _look(partition: str, tags: Mapping[str, str], table: str) -> str | None:
     """The digest of the delivery's files; raises a SourceError if the tag names another one."""
     landing = json.loads(tags[LANDING])
-    directory, marker = landing["directory"], landing["marker"]
-    found = delivery(directory, partition, marker)
+    directory, marker, suffix = landing["directory"], landing["marker"], landing.get("suffix", "")
+    found = delivery(directory, partition, marker, suffix)
     if found is None:
         raise _error(partition, tags, table, f"is no longer in {directory}")
     if found.identity != landing["identity"]:
         raise _error(partition, tags, table, "was delivered anew since this run was requested")
-    all_files = delivery(directory, partition, None)
+    all_files = delivery(directory, partition, None, suffix)
     files = all_files.fingerprint if all_files else None
     if files != landing.get("files", files):
         raise _error(partition, tags, table, "has other files than when this run was requested")

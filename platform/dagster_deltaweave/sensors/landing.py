@@ -60,6 +60,7 @@ class _Watched:
     partitions_def: PartitionsDefinition[str]
     landing_asset: AssetKey | None
     marker: str | None
+    suffix: str
     max_requests_per_tick: int
     max_lateness_seconds: int
 
@@ -67,6 +68,17 @@ class _Watched:
     def shown(self) -> str:
         """The directory's name in messages."""
         return without_query(self.directory)
+
+    def tag_of(self, found: Delivery) -> dict[str, str]:
+        """The tag of a run for a delivery."""
+        return landing_tag(self.directory, self.marker, found, self.suffix)
+
+    @property
+    def until_complete(self) -> str:
+        """What incomplete partitions wait for."""
+        if self.marker is None:
+            return "their sizes have to settle"
+        return f"their marker is {'<key>' + self.suffix if self.suffix else ''}{self.marker}"
 
 
 def build_partition_sensor(
@@ -77,6 +89,7 @@ def build_partition_sensor(
     partitions_def: PartitionsDefinition[str],
     landing_asset: AssetKey | None = None,
     marker: str | None = "_SUCCESS",
+    suffix: str = "",
     max_requests_per_tick: int = 20,
     max_lateness_seconds: int = 600,
     minimum_interval_seconds: int = 30,
@@ -116,6 +129,10 @@ def build_partition_sensor(
         landing_asset: The external asset for the directory, in which arrivals are recorded.
         marker: Name of the file that is written last and makes a partition complete; None if none
             is written and sizes have to settle.
+        suffix: How the names of files end that are partitions by themselves, such as `.csv`: the
+            file `2024-01-01.csv` is the partition `2024-01-01`, and its marker has the marker's
+            name appended, `2024-01-01.csv.done` with `marker=".done"`. Directories are then passed
+            over. Empty if partitions are directories.
         max_requests_per_tick: How many runs one tick requests; the rest waits for the next.
         max_lateness_seconds: How much later than its time in the storage a delivery may become
             visible, because clocks differ and some stores keep times when a directory is renamed.
@@ -127,31 +144,22 @@ def build_partition_sensor(
         StatementError: The directory is a URI that holds credentials.
     """
     refuse_credentials(directory, operation="looking for new partitions")
-    shown = without_query(directory)
-
-    watched = _Watched(
-        name,
-        directory,
-        partitions_def,
-        landing_asset,
-        marker,
-        max_requests_per_tick,
-        max_lateness_seconds,
-    )
-
+    limits = (max_requests_per_tick, max_lateness_seconds)
+    watched = _Watched(name, directory, partitions_def, landing_asset, marker, suffix, *limits)
     return SensorDefinition(
         name=name,
         evaluation_fn=lambda context: _tick(context, watched),
         target=target,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description=description or f"Requests one run for each partition landed in {shown}.",
+        description=description
+        or f"Requests one run for each partition landed in {watched.shown}.",
     )
 
 
 def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
     """Look at the directory once, and request a run for each new delivery."""
-    found = list_deliveries(watched.directory, watched.marker)
+    found = list_deliveries(watched.directory, watched.marker, watched.suffix)
     if found is None:
         return SensorResult(
             skip_reason=f"The landing directory is missing: {watched.shown}",
@@ -179,7 +187,7 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
         .to_cursor()
     )
     if not chosen:
-        reason = _skip_reason(watched.shown, landed, len(passed), len(waiting))
+        reason = _skip_reason(watched, landed, len(passed), len(waiting))
         return SensorResult(skip_reason=reason, cursor=cursor)
     context.log.info(
         f"Requesting {len(chosen)} of {len(landed.new) - len(passed)} new partitions in "
@@ -219,10 +227,7 @@ def _requests(
     """The run requests for the chosen deliveries, each with its run key."""
     return SensorResult(
         run_requests=[
-            delivery_run_request(
-                each, run_key, landing_tag(watched.directory, watched.marker, each)
-            )
-            for each, run_key in chosen
+            delivery_run_request(each, run_key, watched.tag_of(each)) for each, run_key in chosen
         ],
         dynamic_partitions_requests=additions(
             context, watched.partitions_def, [each.partition for each, _ in chosen]
@@ -271,24 +276,23 @@ def _with_key(delivery: Delivery, known: frozenset[str], taken: set[str]) -> Del
     name = delivery.partition
     value = hive_value(name)
     if name not in known and value in known and value not in taken:
-        delivery = replace(delivery, partition=value, directory=name)
+        delivery = replace(delivery, partition=value, directory=delivery.name)
     taken.add(delivery.partition)
     return delivery
 
 
-def _skip_reason(directory: str, landed: LandingLook, passed: int, waiting: int) -> str:
-    reason = f"No new partition in {directory}: {landed.covered + passed} requested before"
+def _skip_reason(watched: _Watched, landed: LandingLook, passed: int, waiting: int) -> str:
+    reason = f"No new partition in {watched.shown}: {landed.covered + passed} requested before"
     if passed:
         reason += f" ({passed} by runs that the cursor did not know of)"
     if waiting:
         reason += f", {waiting} left for later ticks"
     if landed.incomplete:
-        reason += f", {len(landed.incomplete)} incomplete ({', '.join(landed.incomplete[:5])})"
+        reason += f", {len(landed.incomplete)} incomplete ({', '.join(landed.incomplete[:5])}; "
+        reason += f"{watched.until_complete})"
     if landed.unknown:
         reason += f", {len(landed.unknown)} unknown ({', '.join(landed.unknown[:5])})"
-    if landed.problems:
-        reason += f", skipped {_listed_problems(landed.problems)}"
-    return reason + "."
+    return f"{reason}{f', skipped {_listed_problems(landed.problems)}' if landed.problems else ''}."
 
 
 def _listed_problems(problems: Mapping[str, str]) -> str:

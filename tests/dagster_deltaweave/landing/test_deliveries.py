@@ -28,6 +28,7 @@ from dagster._core.storage.tags import RUN_KEY_TAG, SENSOR_NAME_TAG
 from dagster._core.test_utils import create_run_for_test
 
 from dagster_deltaweave import partition_path
+from dagster_deltaweave.landing.read_delivery import _look
 from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.sensors.test_landing import EARLIER, LATER, land, orders_sensor
 from tests.dagster_deltaweave.ticks import launch, requested, run_keys, tick
@@ -485,3 +486,51 @@ def test_arrivals_of_deliveries_with_one_time_have_data_versions_of_their_own(
 
     versions = [e.tags[DATA_VERSION_TAG] for data in (first, second) for e in data.asset_events]
     assert len(set(versions)) == 2
+
+
+def test_single_files_are_partitions_with_a_marker_beside_them_or_once_their_sizes_settle(
+    landing: Path, instance: DagsterInstance
+) -> None:
+    def write(name: str, text: str = "id\n1\n") -> None:
+        (landing / name).write_text(text)
+
+    marked = orders_sensor(landing, marker=".done", suffix=".csv", **NO_LATENESS)
+    for name in ("2026-11-01.csv", "2026-11-02.csv", "_x.csv", ".csv", "README", "a?.csv"):
+        write(name)
+    (landing / "2026-11-03.csv").mkdir()  # not a file
+    none = tick(marked, instance)
+    assert none.skip_message is not None
+    assert "2 incomplete (2026-11-01, 2026-11-02; their marker is <key>.csv.done)" in (
+        none.skip_message
+    )
+    assert "skipped 1 ('a?.csv': '?' cannot be in a partition key)" in none.skip_message
+    write("2026-11-01.csv.done", "")
+    write("day=2026-11-04.csv")
+    write("day=2026-11-04.csv.done", "")
+    known = StaticPartitionsDefinition(["2026-11-01", "2026-11-02", "2026-11-04"])
+    by_day = orders_sensor(landing, known, marker=".done", suffix=".csv", **NO_LATENESS)
+    first = tick(by_day, instance, None)
+    assert requested(first) == ["2026-11-01", "2026-11-04"]
+    # Its tag finds the file again, and knows another one that took its place.
+    [request, hive] = first.run_requests or []
+    assert _look("2026-11-01", request.tags, "orders") == _look(
+        "2026-11-01", request.tags, "orders"
+    )
+    assert partition_path(landing, "2026-11-01", suffix=".csv") == f"{landing}/2026-11-01.csv"
+    assert partition_path(landing, "2026-11-04", suffix=".csv").endswith("/day=2026-11-04.csv")
+    assert _look("2026-11-04", hive.tags, "orders") is not None
+    write("2026-11-01.csv", "id\n1\n2\n")
+    with pytest.raises(SourceError, match="has other files than when this run was requested"):
+        _look("2026-11-01", request.tags, "orders")
+    write("2026-11-01.csv.done", "")
+    again = tick(by_day, instance, first.cursor)
+    assert requested(again) == ["2026-11-01"]
+
+    settled = orders_sensor(landing, known, marker=None, suffix=".csv")
+    first = tick(settled, instance)
+    write("2026-11-02.csv", "id\n1\n2\n3\n")
+    second = tick(settled, instance, first.cursor)
+    third = tick(settled, instance, second.cursor)
+    ticks = (first, second, third)
+    # 2 grew between the first two, and is as it was at the third
+    assert [requested(each) for each in ticks] == [[], ["2026-11-01", "2026-11-04"], ["2026-11-02"]]

@@ -56,6 +56,7 @@ def orders_sensor(
     *,
     landing_asset: AssetKey | None = None,
     marker: str | None = "_SUCCESS",
+    suffix: str = "",
     max_requests_per_tick: int = 20,
     max_lateness_seconds: int = 600,
 ) -> Definitions:
@@ -70,6 +71,7 @@ def orders_sensor(
         partitions_def=partitions_def,
         landing_asset=landing_asset,
         marker=marker,
+        suffix=suffix,
         max_requests_per_tick=max_requests_per_tick,
         max_lateness_seconds=max_lateness_seconds,
     )
@@ -121,7 +123,8 @@ def test_a_partition_without_its_marker_waits(landing: Path, instance: DagsterIn
     after = tick(sensor, instance, before.cursor)
 
     assert before.skip_message == (
-        f"No new partition in {landing}: 0 requested before, 1 incomplete (2000-03)."
+        f"No new partition in {landing}: 0 requested before, "
+        "1 incomplete (2000-03; their marker is _SUCCESS)."
     )
     assert requested(after) == ["2000-03"]
 
@@ -276,7 +279,8 @@ def test_without_a_marker_a_partition_is_complete_once_its_sizes_settle(
     fifth = tick(sensor, instance, fourth.cursor)
 
     assert first.skip_message == (
-        f"No new partition in {landing}: 0 requested before, 3 incomplete (done, empty, grows)."
+        f"No new partition in {landing}: 0 requested before, "
+        "3 incomplete (done, empty, grows; their sizes have to settle)."
     )
     ticks = (second, third, fourth, fifth)
     assert [requested(each) for each in ticks] == [["done"], ["grows"], [], ["done"]]

@@ -119,11 +119,6 @@ class Lake:
         return self.kind.rows([event for batch in (*batches, late) for event in batch])
 
 
-@pytest.fixture(params=KINDS)
-def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Lake:
-    return Lake(spark, tmp_path, KINDS[request.param])
-
-
 def another_process() -> None:
     """Forget what this process looked at."""
     side_state._looked_at.clear()
@@ -136,8 +131,13 @@ def test_late_events_find_restored_rows_as_they_were(spark: SparkSession, tmp_pa
     assert lake.rows_after_late_events() == {(1, 5, "a"), (2, 6, "b")}
 
 
+# Tables of whole events remember as those of partial events do, but for the columns.
 @pytest.mark.minutes
-def test_what_a_restored_table_does_not_have_does_not_count(lake: Lake) -> None:
+@pytest.mark.parametrize("kind", ["current rows of partial events", "histories"])
+def test_what_a_restored_table_does_not_have_does_not_count(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    lake = Lake(spark, tmp_path, KINDS[kind])
     inserted, deleted = lake.apply(INSERTS), lake.apply(DELETES)
     newest = lake.apply(OTHERS)
     # Each RESTORE leaves out what came after its version, also what came after an earlier RESTORE.
@@ -172,7 +172,11 @@ def test_a_restore_during_a_batch_makes_it_begin_again(
 
 
 @pytest.mark.minutes
-def test_a_clone_a_copy_and_a_new_table_count_what_their_rows_come_from(lake: Lake) -> None:
+@pytest.mark.parametrize("kind", ["current rows", "histories"])
+def test_a_clone_a_copy_and_a_new_table_count_what_their_rows_come_from(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    lake = Lake(spark, tmp_path, KINDS[kind])
     inserted, deleted = lake.apply(INSERTS), lake.apply(DELETES)
     lake.clone("of_deleted", deleted)
     lake.clone("of_inserted", inserted)

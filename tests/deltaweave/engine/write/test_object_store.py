@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
@@ -27,21 +26,8 @@ UPSERTED = [
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the program did, which one of pytest's processes runs for all."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if run is None:
-        return _ran()
-    known = tmp_path_factory.getbasetemp().parent / f"merged_on_a_store_{run}.json"
-    with known.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not known.exists():
-            known.write_text(json.dumps(_ran()))
-    found: dict[str, Any] = json.loads(known.read_text())
-    return found
-
-
-def _ran() -> dict[str, Any]:
+def outcome() -> dict[str, Any]:
+    """What the program did, which runs once for all."""
     ran = subprocess.run(
         [sys.executable, "-m", "tests.deltaweave.engine.write.merging_on_a_store"],
         cwd=ROOT,

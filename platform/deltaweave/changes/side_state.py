@@ -221,18 +221,18 @@ def _source(spark: SparkSession, name: str) -> Table:
 
 def _versions(side: TableSnapshot) -> Iterator[tuple[TableSnapshot, set[int]]]:
     """The versions of a side table that hold different batches, the newest first, with these."""
-    at: TableSnapshot | None = side
-    while at is not None:
-        noted = _noted_in(at)
+    at, noted = side, _noted_in(side)
+    while True:
         yield at, noted
-        before, at = at.last_applied(SETTLED), None
-        if before is not None:
-            try:
-                at = Table(side.spark, side.data_path).snapshot(before)
-                _noted_in(at)
-            except DeltaweaveError as gone:
-                logger.info("%s: its version %d is gone: %s", side.data_path, before, gone)
-                at = None
+        before = at.last_applied(SETTLED)
+        if before is None:
+            return
+        try:
+            at = Table(side.spark, side.data_path).snapshot(before)
+            noted = _noted_in(at)
+        except DeltaweaveError as gone:
+            logger.info("%s: its version %d is gone: %s", side.data_path, before, gone)
+            return
 
 
 def _noted_in(side: TableSnapshot) -> set[int]:

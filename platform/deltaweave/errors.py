@@ -8,6 +8,7 @@ DeltaweaveError
 ├── TableNotFoundError           Terminal   the target (or a table the source reads) does not exist
 ├── NotADeltaTableError          Terminal   the target exists and is no Delta table
 ├── StatementError               Terminal   malformed MERGE, or a name or type that does not fit
+│   └── SettingError             Terminal   a setting of the session makes no sense
 ├── UnsupportedFeatureError      Terminal   a table feature or setting the engine refuses
 ├── AmbiguousMatchError          Terminal   several source rows match one target row
 ├── SourceError                  Terminal   the source's data could not be read
@@ -125,6 +126,10 @@ class StatementError(DeltaweaveError, Terminal):
     """The statement is malformed, or names or types in it do not fit the tables."""
 
 
+class SettingError(StatementError):
+    """A setting of the session has a value that makes no sense."""
+
+
 @dataclass(frozen=True)
 class BuiltinDefect:
     """A way in which Delta's own MERGE may go wrong.
@@ -233,8 +238,11 @@ class TableReplacedError(CommitConflictError):
 class TableLockedError(DeltaweaveError, Transient):
     """Another process or thread held the lock of a table on a disk for too long.
 
+    Or the disk gave no locks for as long.
+
     Attributes:
         holder: Who holds the lock, as far as it is known.
+        no_locks: What the disk said instead of giving locks, or empty.
         lock_file: The lock's file, which must stay where it is.
         waited_seconds: How long the commit waited.
     """
@@ -248,16 +256,25 @@ class TableLockedError(DeltaweaveError, Transient):
         lock_file: str,
         waited_seconds: float,
         setting: str,
+        no_locks: str = "",
     ) -> None:
         self.holder = holder
+        self.no_locks = no_locks
         self.lock_file = lock_file
         self.waited_seconds = waited_seconds
+        why = f"{holder} holds it"
+        hint = (
+            "Run it again once that commit has ended; if its process hangs, end the process, "
+            f"which releases the lock. Do not delete {lock_file}."
+        )
+        if no_locks:
+            why = f"the disk gives no locks now ({no_locks})"
+            hint = "See whether the lock service of its mount runs (rpc.statd of NFS 3)."
         super().__init__(
-            f"the table's lock was not free within {waited_seconds:.1f} s: {holder} holds it.",
+            f"the table's lock could not be had within {waited_seconds:.1f} s: {why}.",
             table=table,
             operation=operation,
-            hint="Run it again once that commit has ended; if its process hangs, end the process, "
-            f"which releases the lock. Do not delete {lock_file}. To wait longer, raise {setting}.",
+            hint=f"{hint} To wait longer, raise {setting}.",
         )
 
 

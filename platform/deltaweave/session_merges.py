@@ -42,6 +42,7 @@ from deltaweave.errors import (
     DeltaweaveError,
     NotADeltaTableError,
     SchemaChangedError,
+    SettingError,
     StatementError,
     TableNotFoundError,
     UnsupportedFeatureError,
@@ -231,6 +232,7 @@ def _merged(
             )
     except DeltaweaveError as error:
         left_to_built_in = isinstance(error, (*_LEFT_TO_BUILT_IN, UnsupportedFeatureError))
+        left_to_built_in &= not isinstance(error, SettingError)  # it may be that of the lock
         if by_built_in is None or not left_to_built_in or _goes_wrong_by_built_in(parsed):
             raise _as_built_in_says_it(spark, error) from None
         if isinstance(error, UnsupportedFeatureError):

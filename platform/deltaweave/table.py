@@ -31,6 +31,7 @@ from deltaweave.delta.jvm import (
     check_is_classic,
     check_is_data_frame,
     check_is_path_or_name,
+    refuse_lenient_reads,
     translated,
 )
 from deltaweave.delta.log import (
@@ -41,6 +42,7 @@ from deltaweave.delta.log import (
     are_bounded,
     key_overlaps,
     place_of_new_table,
+    strict,
     version_at,
 )
 from deltaweave.delta.statement import name_parts
@@ -195,13 +197,17 @@ class Table:
         return self.snapshot().id
 
     def read(self, version: int | None = None) -> DataFrame:
-        """Its rows, at the newest version or at the one given."""
+        """Its rows, at the newest version or at the one given.
+
+        The query fails at files that it cannot read, also where a setting of the session
+        (`spark.sql.files.ignoreCorruptFiles`, `ignoreMissingFiles`) tells Spark to pass over them.
+        """
         if version is not None:
             return self.snapshot(version).read()
         if self._is_path:
             self.snapshot()  # names the table in the error where there is none
-            return self.spark.read.format("delta").load(self._parts[1])
-        return self.spark.table(self._name)
+            return strict(self.spark.read.format("delta").load(self._parts[1]))
+        return strict(self.spark.table(self._name))
 
     def row_count(self) -> int:
         """The number of rows: by the log's statistics or, if a file has none, counted."""
@@ -468,7 +474,11 @@ class Table:
 
         Args:
             condition: SQL condition of the rows.
+
+        Raises:
+            SettingError: Spark passes over files that it cannot read.
         """
+        refuse_lenient_reads(self.spark, self.path_or_name, "DELETE")
         metadata = self.snapshot().snapshot.metadata()
         check_partition_times(self.spark, metadata, table=self.path_or_name, operation="DELETE")
         with (
@@ -484,6 +494,9 @@ class Table:
         other process write this table meanwhile, if it lies there. Partitions by TIMESTAMP in the
         second hour of one wall-clock time are left alone, unless the session's zone has no such
         hours: Delta would put their rows into the first.
+
+        Raises:
+            SettingError: Spark passes over files that it cannot read.
         """
         with translated(self.path_or_name, operation="OPTIMIZE", commits=True):
             where = rewritable_partitions(self.snapshot())

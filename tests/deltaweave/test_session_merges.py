@@ -24,11 +24,13 @@ from pyspark.sql import functions as F
 
 import deltaweave
 from deltaweave import errors, session_merges
+from deltaweave.delta.commit.local_disk import LOCK_TIMEOUT
 from deltaweave.delta.jvm import spark_line
 from deltaweave.delta.statement import ParsedMerge
 from tests.builders import frame, write_table
 from tests.deltaweave.engine.test_options import REFUSED
-from tests.oracles import error_classes, newest_version, rows_as_text
+from tests.locks import held_by_another_process, lock_file
+from tests.oracles import configured, error_classes, newest_version, rows_as_text
 from tests.spark_jobs import jobs_of
 
 TARGET = [(1, "a"), (2, "b"), (3, "c")]
@@ -434,6 +436,20 @@ def test_a_lost_race_is_an_error_of_delta(
     monkeypatch.setattr(session_merges, "run", loses)
     with pytest.raises(ConcurrentAppendException, match="files were added"):
         by_delta_table(enabled, path)
+
+
+def test_a_setting_of_the_lock_that_makes_no_sense_leaves_no_merge_to_built_in(
+    enabled: SparkSession, tmp_path: Path
+) -> None:
+    """Which knows nothing of the lock that another process holds."""
+    path = table(enabled, tmp_path / "table")
+    with (
+        configured(enabled, {LOCK_TIMEOUT: "soon"}),
+        held_by_another_process(lock_file(Path(path))),
+        pytest.raises(Exception, match="'soon'"),
+    ):
+        WAYS["text"].merge(enabled, path)
+    assert newest_version(path) == 0
 
 
 def test_what_the_engine_refuses_runs_on_built_in_merge_with_one_warning(

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from deltaweave.delta.commit import Transaction, is_same_table
-from deltaweave.delta.jvm import said_by
+from deltaweave.delta.jvm import number_setting, said_by
 from deltaweave.delta.log import latest
 from deltaweave.delta.scan import clauses_dependence, source_dependence
 from deltaweave.delta.statement import ResolvedMerge
@@ -71,10 +71,10 @@ class CommitAttempts:
 
 def commit_attempts(merge: ResolvedMerge) -> CommitAttempts:
     """None made yet, with the limit that the session sets."""
-    setting = merge.spark.conf.get(MAX_COMMIT_ATTEMPTS, None)
-    if setting is None:
+    allowed = int(number_setting(merge.spark, MAX_COMMIT_ATTEMPTS, otherwise=-1, is_whole=True))
+    if allowed < 0:
         return CommitAttempts(limits.DEFAULT_COMMIT_ATTEMPTS, limits.DEFAULT_RUNS)
-    return CommitAttempts(int(setting), int(setting))
+    return CommitAttempts(allowed, allowed)
 
 
 def _may_redo(lost: Transaction, terms: Terms) -> Verdict:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,18 @@ from pyspark.sql.types import BooleanType
 
 import deltaweave
 from deltaweave import MergeResult, Table, errors
+from deltaweave.delta.commit import rewrite_files
+from deltaweave.delta.jvm import IGNORING_FILES
 from deltaweave.engine import run
+from deltaweave.engine.find.driver_setting import ON_DRIVER
+from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
+from deltaweave.engine.write.mark_or_rewrite import MAX_MARKED_FRACTION
 from tests.builders import frame, write_table
 from tests.oracles import actions, commit_info, configured, newest_version
 
 APPLICATION = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
+VECTORS = {"delta.enableDeletionVectors": "true"}
 RESET = "spark.databricks.delta.write.txnVersion.autoReset.enabled"
 
 
@@ -62,6 +70,78 @@ def test_the_sessions_user_metadata_is_in_the_commit(table: Table) -> None:
     with configured(table.spark, {key: "release 7"}):
         upsert(table, 1, 100)
     assert commit_info(table.path_or_name, 1)["userMetadata"] == "release 7"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (MAX_COMMIT_ATTEMPTS, "many"),
+        (MAX_COMMIT_ATTEMPTS, "1.5"),
+        (MAX_MARKED_FRACTION, "half"),
+        (MAX_MARKED_FRACTION, "-1"),
+        (MAX_MARKED_FRACTION, "nan"),
+    ],
+)
+def test_a_setting_that_is_no_number_is_an_error_that_names_it(
+    spark: SparkSession, tmp_path: Path, key: str, value: str
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 10), (2, 20)], "k INT, v INT", properties=VECTORS)
+    with (
+        configured(spark, {key: value}),
+        pytest.raises(errors.SettingError, match=f"{key} is '{value}'"),
+    ):
+        upsert(Table(spark, path), 1, 100)
+    assert newest_version(path) == 0
+
+
+def test_rows_that_cannot_be_read_are_never_taken_as_not_there(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Where Spark passes over files, a part of the table would be taken for the whole of it."""
+    marked, copied = str(tmp_path / "marked"), str(tmp_path / "copied")
+    for path, properties in ((marked, VECTORS), (copied, {})):
+        write_table(spark, path, [(1, 10), (2, 20)], "k INT, v INT", properties=properties)
+        with configured(spark, {"spark.databricks.delta.stats.collect": "false"}):
+            frame(spark, [(3, 30)], "k INT, v INT").write.format("delta").mode("append").save(path)
+        [add] = [each["add"] for each in actions(path, 1) if "add" in each]
+        lost = Path(path, add["path"])
+        if path == marked:
+            lost.unlink()
+        else:
+            lost.write_bytes(b"x" * lost.stat().st_size)
+    table = Table(spark, copied)
+    every = table.merge(frame(spark, [(1, 1)], "k INT, v INT"), on="t.k = s.k")
+    uses: dict[str, Callable[[], object]] = {
+        "marks": lambda: upsert(Table(spark, marked), 3, 300),
+        "rewrite": lambda: upsert(table, 3, 300),
+        "whole": lambda: every.when_not_matched_by_source_update({"v": "t.v + 1"}).execute(),
+        "read": lambda: table.read().count(),
+        "read at a version": lambda: table.read(version=1).count(),
+        "statistics": table.compute_missing_statistics,
+        "index": lambda: table.index_keys("k"),
+        "upkeep": lambda: rewrite_all(table),
+        "compact": table.compact,
+        "delete": lambda: table.delete("v = 10"),
+        "replace": lambda: table.write(
+            frame(spark, [(1, 1)], "k INT, v INT"), "overwrite", replace_where="k = 1"
+        ),
+    }
+    succeeded = []
+    with configured(spark, {**dict.fromkeys(IGNORING_FILES, "TRUE"), ON_DRIVER: "false"}):
+        uses["on the driver"] = configured(spark, {ON_DRIVER: "true"})(uses["rewrite"])
+        for name, use in uses.items():
+            with suppress(Exception):
+                use()
+                succeeded.append(name)
+    assert succeeded == []
+    # Only the property of the index was set.
+    assert (newest_version(marked), newest_version(copied)) == (1, 2)
+
+
+def rewrite_all(table: Table) -> int:
+    paths = table.snapshot().files.select("path")
+    return rewrite_files(table.spark, table.snapshot().log, paths)
 
 
 def test_the_materialization_of_the_source_is_told(table: Table) -> None:

@@ -119,6 +119,15 @@ def files_by_a_link(name: str) -> Source:
     return source
 
 
+def files_by_a_link_below(at: Place) -> DataFrame:
+    """A directory whose only file is a link to one of the target's."""
+    [file] = Path(at.target).glob("*.parquet")
+    (at.folder / "source").mkdir()
+    os.symlink(file, at.folder / "source" / "part.parquet")
+    rows = at.spark.read.parquet(str(at.folder / "source"))
+    return rows.where("k = 1").selectExpr("k", "v + 1 AS v")
+
+
 def big_arrow_table(place: Place) -> DataFrame:
     """Rows that Spark keeps in an RDD instead of a plan."""
     with configured(place.spark, {"spark.sql.execution.arrow.localRelationThreshold": "0"}):
@@ -177,6 +186,11 @@ RUN_AGAIN: dict[str, tuple[Source, int]] = {
         11,
     ),
     "a big Arrow table": (big_arrow_table, 11),
+    # As any rows of Python: they were the target's before the statement began.
+    "collected rows of the target": (
+        lambda at: at.spark.createDataFrame(at.next_of_target().collect(), SCHEMA),
+        11,
+    ),
     "a range": (lambda at: at.spark.range(1, 2).selectExpr("int(id) AS k", "11 AS v"), 11),
     "functions of a query": (
         lambda at: (
@@ -248,6 +262,7 @@ CONFLICTS: dict[str, Source] = {
     ),
     "the target's files by a link": files_by_a_link("link"),
     "the target's files by a link with a line break": files_by_a_link("li\nnk"),
+    "the target's files by a link below the source": files_by_a_link_below,
     "files around the target": lambda at: (
         at.spark.read.option("recursiveFileLookup", "true")
         .option("pathGlobFilter", "*.parquet")

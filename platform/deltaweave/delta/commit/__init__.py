@@ -30,7 +30,7 @@ from deltaweave.delta.commit.begun_transactions import (
 )
 from deltaweave.delta.commit.commit_call import Committed, committed
 from deltaweave.delta.commit.file_rewrite import rewrite_files
-from deltaweave.delta.commit.local_disk import TableLock, alone_on_local_disk
+from deltaweave.delta.commit.local_disk import TableLock, alone_on_local_disk, local_directory
 from deltaweave.delta.commit.partition_times import check_partition_times, rewritable_partitions
 from deltaweave.delta.commit.table_creation import (
     WantedTable,
@@ -75,6 +75,7 @@ __all__ = [
     "is_same_table",
     "is_unwritten",
     "is_unwritten_otherwise",
+    "local_directory",
     "made_unwritten",
     "make_anew",
     "reset_session_pair",

@@ -18,19 +18,19 @@ from __future__ import annotations
 
 import errno
 import logging
-import math
 import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deltaweave.delta.commit.lock_file import LockedDirectory, LockFile, UnusableLockFileError
 from deltaweave.delta.commit.mounts import doubt_about_hosts
-from deltaweave.errors import LockFileError, StatementError, TableLockedError
+from deltaweave.delta.jvm import number_setting
+from deltaweave.errors import LockFileError, TableLockedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,8 +44,7 @@ DEFAULT_LOCK_TIMEOUT_SECONDS = 600
 _LOCK = ".deltaweave.lock"
 _MAX_NAME = 50  # characters: file systems allow 255 bytes; names that begin alike share a lock
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.001, 0.05
-# What a file system without locks answers.
-_WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+_WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 # Another user's new lock file is open to its creator alone for a moment.
 _SECONDS_TO_ADMIT_WRITERS = 2
 
@@ -94,7 +93,8 @@ class TableLock:
         """Take it, unless it is taken; an interrupt ends the wait.
 
         Raises:
-            TableLockedError: Another commit held it for longer than the session's limit.
+            TableLockedError: Another commit held it for longer than the session's limit, or the
+                disk gave no locks for as long.
             LockFileError: Something else is in the place of the lock file.
         """
         directory = local_directory(self.location)
@@ -155,9 +155,11 @@ class TableLock:
         """The locked file, as soon as no other holds the lock; each holder is waited for."""
         began, limit, pause, holder = time.monotonic(), None, _SHORTEST_PAUSE_SECONDS, ""
         while True:
-            waited = time.monotonic() - began
+            waited, no_locks = time.monotonic() - began, ""
             try:
                 locked = _attempt(path, make_directory, directory)
+            except _NoLocksNowError as why:
+                locked, no_locks = None, str(why)
             except UnusableLockFileError as why:
                 raise self._unusable(path, str(why)) from why
             except PermissionError as why:
@@ -167,32 +169,28 @@ class TableLock:
             if locked is not None:
                 return locked
             if limit is None:
-                limit = self._limit_seconds()
-                holder = _holder(path)
+                limit, holder = self._limit_seconds(), _holder(path)
                 logger.info("%s: waits for a commit of %s", path.parent, holder)
             if waited >= limit:
                 now = _holder(path)
                 if limit == 0 or now == holder:
-                    raise self._timed_out(path, now, waited, limit)
+                    raise self._timed_out(path, now, waited, limit, no_locks)
                 began, waited, holder = time.monotonic(), 0.0, now
             time.sleep(min(pause * random.uniform(0.5, 1.5), max(limit - waited, 0)))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _limit_seconds(self) -> float:
-        given = self._spark.conf.get(LOCK_TIMEOUT, None)
-        try:
-            limit = float(DEFAULT_LOCK_TIMEOUT_SECONDS if given is None else given)
-        except ValueError:
-            limit = math.nan
-        if not limit >= 0:
-            raise StatementError(
-                f"{LOCK_TIMEOUT} is {given!r}, which is not a number of seconds.",
-                table=self.table,
-                operation=self.operation,
-            )
-        return limit
+        return number_setting(
+            self._spark,
+            LOCK_TIMEOUT,
+            otherwise=DEFAULT_LOCK_TIMEOUT_SECONDS,
+            table=self.table,
+            operation=self.operation,
+        )
 
-    def _timed_out(self, path: Path, holder: str, waited: float, limit: float) -> TableLockedError:
+    def _timed_out(
+        self, path: Path, holder: str, waited: float, limit: float, no_locks: str
+    ) -> TableLockedError:
         return TableLockedError(
             holder,
             table=self.table,
@@ -200,6 +198,7 @@ class TableLock:
             lock_file=str(path),
             waited_seconds=waited,
             setting=f"{LOCK_TIMEOUT} ({limit:g} s)",
+            no_locks=no_locks,
         )
 
     def _unusable(self, path: Path, problem: str) -> LockFileError:
@@ -229,6 +228,10 @@ class _WithoutLockError(Exception):
     """Why no lock can be had."""
 
 
+class _NoLocksNowError(Exception):
+    """What the disk says while it gives no locks."""
+
+
 def _attempt(
     path: Path, make_directory: Callable[[], object] | None, directory: Path | None
 ) -> LockFile | None:
@@ -251,9 +254,10 @@ def _attempt(
         file = other
     is_locked = False
     try:
-        is_locked = file.lock()
-        return file if is_locked else None
+        return file if (is_locked := file.lock()) else None
     except OSError as error:
+        if error.errno == errno.ENOLCK:
+            raise _NoLocksNowError(str(error)) from error
         if error.errno in _WITHOUT_LOCKS:
             raise _WithoutLockError(str(error)) from error
         raise UnusableLockFileError(f"{path} cannot be locked: {error}") from error
@@ -279,13 +283,10 @@ def _without_file(path: Path, directory: Path | None, error: OSError) -> LockFil
 def _holder(path: Path) -> str:
     """Who holds the lock now, as far as it is known."""
     try:
-        file = LockFile(path, create=False)
+        with closing(LockFile(path, create=False)) as file:
+            return file.holder()
     except (OSError, UnusableLockFileError):
         return "another process or thread"
-    try:
-        return file.holder()
-    finally:
-        file.close()
 
 
 @cache  # which says it once for each directory
@@ -295,6 +296,5 @@ def _say_unlocked(directory: Path, why: str) -> None:
 
 @cache
 def _warn_of_other_hosts(directory: Path) -> None:
-    why = doubt_about_hosts(directory)
-    if why is not None:
+    if (why := doubt_about_hosts(directory)) is not None:
         logger.warning("%s: other hosts may commit at the same moment: %s", directory, why)

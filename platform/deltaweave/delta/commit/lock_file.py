@@ -106,9 +106,7 @@ class LockFile:
                 if not self._is_shared:
                     os.ftruncate(self._descriptor, 0)
             if remove:
-                # Where another user's file may not be deleted, it stays. What the lock was held for
-                # is done.
-                with suppress(OSError):
+                with suppress(OSError):  # another user's file may have to stay
                     self.path.unlink()
             # A child process that was forked meanwhile has the descriptor too: closing is not
             # enough.
@@ -133,7 +131,9 @@ class LockFile:
         pids = sorted(_pids_with_lock(os.fstat(self._descriptor)))
         if pids:
             return f"process {', '.join(map(str, pids))} on this host"
-        return "a process that left no record, perhaps on another host"
+        # Each commit changes the directory, which tells such holders apart.
+        since = datetime.fromtimestamp(self.path.parent.stat().st_mtime, timezone.utc).isoformat()
+        return f"a process without a record, perhaps on another host (last commit: {since})"
 
     def _check(self, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):

@@ -20,6 +20,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.uncommitted_files import OwnFiles, escaped
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import (
+    STRICTLY,
     PartitionTime,
     RepeatedHours,
     TableSnapshot,
@@ -105,8 +106,10 @@ def rewritable_partitions(table: TableSnapshot) -> str:
 
     Raises:
         StatementError: See `check_partition_times`.
+        SettingError: Spark passes over files that it cannot read.
     """
     metadata = table.snapshot.metadata()
+    jvm_.refuse_lenient_reads(table.spark, table.data_path, "rewriting files")
     check_partition_times(table.spark, metadata, table=table.data_path, operation="rewriting files")
     conditions = []
     for shown, stored in _columns_of_times(metadata).items():
@@ -208,7 +211,7 @@ def _times(
 ) -> dict[str, dict[str, int | None]]:
     """The times in these files, in microseconds since 1970, by the files' names."""
     schema = StructType([StructField(name, TimestampType()) for name in names])
-    of_files = spark.read.schema(schema).parquet(*map(escaped, locations))
+    of_files = spark.read.options(**STRICTLY).schema(schema).parquet(*map(escaped, locations))
     micros = [F.max(F.unix_micros(column(name))).alias(f"_{at}") for at, name in enumerate(names)]
     # As many rows as files in the hours that come twice.
     found = of_files.groupBy(F.col("_metadata.file_name").alias("file")).agg(*micros).collect()

@@ -92,6 +92,8 @@ def write_rows(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
     """Write rows into an existing table; see `Table.write`."""
     spark = rows.sparkSession
     options = write.options
+    if write.replace_where is not None:  # Delta deletes the rows, and rewrites their files
+        jvm_.refuse_lenient_reads(spark, write.table, write.operation)
     delta = jvm_.jvm(spark).org.apache.spark.sql.delta
     active = jvm_.singleton(delta, "OptimisticTransaction")
     with translated(write.table, operation=write.operation, version=write.computed_from):

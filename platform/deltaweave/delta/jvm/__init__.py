@@ -87,10 +87,19 @@ from deltaweave.delta.jvm.gateway import (
 from deltaweave.delta.jvm.interrupts import interrupts_shown
 from deltaweave.delta.jvm.local_rows import rows_of_numbers
 from deltaweave.delta.jvm.names import JavaObject, singleton
-from deltaweave.delta.jvm.sessions import active, is_on, zone_rules
+from deltaweave.delta.jvm.sessions import (
+    IGNORING_FILES,
+    active,
+    is_on,
+    number_setting,
+    reads_leniently,
+    refuse_lenient_reads,
+    zone_rules,
+)
 from deltaweave.delta.jvm.threads import alongside, started
 
 __all__ = [
+    "IGNORING_FILES",
     "SPARK_ERRORS",
     "DeltaMessage",
     "JavaObject",
@@ -132,10 +141,13 @@ __all__ = [
     "made_once",
     "map_of_pairs",
     "nodes_within",
+    "number_setting",
     "option",
     "place_of",
     "plan_text",
     "python_error",
+    "reads_leniently",
+    "refuse_lenient_reads",
     "rows_of_numbers",
     "running_releases",
     "said_by",

@@ -57,10 +57,13 @@ from deltaweave.delta.log.repeated_hours import PartitionTime, RepeatedHours, ho
 from deltaweave.delta.log.snapshot import TableSnapshot, data_path
 from deltaweave.delta.log.statistic_bounds import are_bounded
 from deltaweave.delta.log.statistics import are_without_nulls, bounds
+from deltaweave.delta.log.strict_reads import FILE_RELATION, STRICTLY, strict
 from deltaweave.delta.log.table_log import TableLog
 from deltaweave.delta.log.versions import at_version, latest, version_at
 
 __all__ = [
+    "FILE_RELATION",
+    "STRICTLY",
     "Commit",
     "FileChanges",
     "FileLayout",
@@ -102,5 +105,6 @@ __all__ = [
     "scan_of_known_files",
     "scan_with_index",
     "sorted_values",
+    "strict",
     "version_at",
 ]

@@ -50,17 +50,24 @@ def scan_of_known_files(
 
 def scan_with_index(spark: SparkSession, scan: JavaObject, index: JavaObject) -> JavaObject:
     """The same scan, a LogicalRelation, over the files of another index."""
+    return changed_scan(spark, scan, index, scan.relation().options())
+
+
+def changed_scan(
+    spark: SparkSession, scan: JavaObject, index: JavaObject, options: JavaObject
+) -> JavaObject:
+    """The same scan, a LogicalRelation, over the files of an index and with these options."""
     relation = scan.relation()
-    listed = relation.copy(
+    changed = relation.copy(
         index,
         relation.partitionSchema(),
         relation.dataSchema(),
         relation.bucketSpec(),
         relation.fileFormat(),
-        relation.options(),
+        options,
         spark._jsparkSession,
     )
-    return scan.copy(listed, scan.output(), scan.catalogTable(), scan.isStreaming(), scan.stream())
+    return scan.copy(changed, scan.output(), scan.catalogTable(), scan.isStreaming(), scan.stream())
 
 
 def _index(spark: SparkSession, files: FileList, options: JavaObject) -> JavaObject:

@@ -23,6 +23,7 @@ from deltaweave.delta.log.file_version import files_not_in, vector_column
 from deltaweave.delta.log.followed_tables import MAX_FILES, follow, known_files
 from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.num_records import num_physical_rows_column
+from deltaweave.delta.log.strict_reads import strict, strict_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -221,9 +222,9 @@ class TableSnapshot:
         return timedelta(milliseconds=int(kept))
 
     def read(self) -> DataFrame:
-        """The rows of this version."""
+        """The rows of this version, read strictly."""
         reader = self.spark.read.format("delta").option("versionAsOf", self.version)
-        return reader.load(data_path(self.log))
+        return strict(reader.load(data_path(self.log)))
 
     def read_whole(self) -> DataFrame:
         """The rows of this version, for queries that need most of them.
@@ -235,21 +236,25 @@ class TableSnapshot:
         return self.read() if files is None else self.read_files(self._as_list(files))
 
     def read_change_feed(self, since: int) -> DataFrame:
-        """The changes that the commits from version `since` up to this one made."""
+        """The changes that the commits from version `since` up to this one made.
+
+        Raises:
+            SettingError: Spark passes over files that it cannot read.
+        """
+        jvm_.refuse_lenient_reads(self.spark, self.data_path, "READ")
         reader = self.spark.read.format("delta").option("readChangeFeed", "true")
         reader = reader.option("startingVersion", since).option("endingVersion", self.version)
         return reader.load(data_path(self.log))
 
     def read_files(self, files: FileList) -> DataFrame:
-        """The rows of some files of this version."""
+        """The rows of some files of this version, read strictly."""
         empty = jvm_.option(jvm_.jvm(self.spark), None)
         with jvm_.active(self.spark):  # whose settings the rows are read with
             rows = self.log.createDataFrame(self.snapshot, files.files, False, empty)
         scan = rows.queryExecution().analyzed()
         known = scan_of_known_files(self.spark, scan, files, self.log.options())
-        if known is None:
-            return jvm_.data_frame(self.spark, rows)
-        return jvm_.data_frame_of_plan(self.spark, known)
+        plan = strict_plan(self.spark, scan if known is None else known)
+        return jvm_.data_frame_of_plan(self.spark, plan)
 
     def files_without(self, known: DataFrame | None) -> FileList:
         """The files whose `path` is not in `known`."""

@@ -187,16 +187,22 @@ def _above_single(value: float) -> float:
     return value + abs(value) * 2**-22 + 2**-148
 
 
+# Java's old classes write years before 1 without saying so, the year -43 as 0044. That of -1581 and
+# of years before would be taken for a year of our time.
+_OLD_YEARS = 1582
+
+
 def _below_date(value: date) -> date:
+    if value.year < _OLD_YEARS:
+        return date.min
     # Java's old calendar lacks 5 to 14 October 1582: they are written as days that follow.
     return value - timedelta(days=10) if value.year == 1582 else value
 
 
 _MILLISECOND, _MINUTE, _DAY = 1_000, 60_000_000, 86_400_000_000  # microseconds
 # Java's old classes write local times before 1900 with the zone's present offset, from which the
-# offset of that time differs by up to a day, and have the calendar of `_below_date`. They write the
-# year before 1 as 0001, too, in which the year 1 of UTC begins where clocks are behind it.
-_YEAR_2, _YEAR_1901 = -62_104_060_800_000_000, -2_177_452_800_000_000
+# offset of that time differs by up to a day, and have the calendar and years of `_below_date`.
+_YEAR_1582, _YEAR_1901 = -12_244_089_600_000_000, -2_177_452_800_000_000
 _OFF_BEFORE_1900 = 12 * _DAY
 # Before 1973, some time zones were not whole minutes from UTC, and some writers leave the seconds
 # out. Not all writers round times before 1970 down.
@@ -206,7 +212,7 @@ _YEAR_1973 = 94_694_400_000_000
 def _below_time(value: int) -> int:
     if value < _YEAR_1901:
         lowest = value - _OFF_BEFORE_1900
-        return lowest if lowest >= _YEAR_2 else _NUMBERS_OF_64_BITS[0]
+        return lowest if lowest >= _YEAR_1582 else _NUMBERS_OF_64_BITS[0]
     return value - _MINUTE if value < _YEAR_1973 else value
 
 

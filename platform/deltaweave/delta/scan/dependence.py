@@ -26,10 +26,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit import local_directory
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log import FILE_RELATION
 from deltaweave.delta.releases import reads_cached_rows
 from deltaweave.delta.scan.checkpoint import origin_of
 from deltaweave.delta.scan.known_nodes import (
@@ -41,7 +44,6 @@ from deltaweave.delta.scan.known_nodes import (
     USER_OPERATORS,
 )
 from deltaweave.delta.scan.local_rdds import holds_rows_of_python
-from deltaweave.delta.scan.source_files import FILE_RELATION
 from deltaweave.delta.statement import ResolvedMerge
 
 _DELTA_FILES = "org.apache.spark.sql.delta.files."
@@ -223,7 +225,29 @@ class _Search:
         roots = str(uris.mkString(" ")).split(" ")  # a URI has no blank
         if any(self._overlaps_target(root) for root in roots if root):
             return _unknown("the target's files by their path")
+        if kind == "CatalogFileIndex":
+            index = index.filterPartitions(jvm_.seq(jvm_.jvm(spark), []))
+        to_path = jvm_.function(spark, "org.apache.hadoop.fs.FileStatus", "getPath")
+        uris = index.allFiles().map(to_path).map(to_uri).map(to_text)
+        if self._is_linked(str(uris.mkString(" ")).split(" ")):
+            return _unknown("the target's files by a link")
         return _NONE
+
+    def _is_linked(self, uris: Iterable[str]) -> bool:
+        """Whether one of the files lies in the target, which a link or a mount may show elsewhere.
+
+        Directories are compared by their identity on the disk.
+        """
+        files = [unquote(urlsplit(uri).path) for uri in uris if uri.startswith("file:")]
+        target = local_directory(str(self.merge.target_log.dataPath().toString()))
+        if not files or target is None:
+            return False
+        try:
+            directories = {Path(os.path.realpath(file)).parent for file in files}
+            above = {each for found in directories for each in (found, *found.parents)}
+            return any(os.path.samefile(each, target) for each in above)
+        except OSError:
+            return True  # some files are gone
 
     def _overlaps_target(self, uri: str) -> bool:
         one, other = _directory(uri), self._target_directory

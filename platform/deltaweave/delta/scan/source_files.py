@@ -10,11 +10,14 @@ from pyspark.sql.types import StructField
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.log import FileList, TableSnapshot, scan_of_known_files, scan_with_index
+from deltaweave.delta.log import (
+    FILE_RELATION,
+    FileList,
+    TableSnapshot,
+    scan_of_known_files,
+    scan_with_index,
+)
 from deltaweave.delta.statement import spark_schema
-
-FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
-"""Spark's relation of files."""
 
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 _NODE = "org.apache.spark.sql.catalyst.trees.TreeNode"

@@ -7,11 +7,10 @@ from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log import FILE_RELATION, STRICTLY
 from deltaweave.delta.releases import reads_cached_rows
-from deltaweave.delta.scan.source_files import FILE_RELATION
 from deltaweave.delta.statement import ResolvedMerge
 
-_IGNORING_FILES = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 _FORCE_UNREADABLE = (
     "spark.databricks.delta.merge.forceSourceMaterializationWithUnreadableFilesConfig"
 )
@@ -74,7 +73,7 @@ def first_of_partitions(rows: DataFrame, number: int) -> DataFrame:
 
 
 def _ignores_unreadable_files(merge: ResolvedMerge) -> bool:
-    if any(jvm_.is_on(merge.spark, key, otherwise=False) for key in _IGNORING_FILES):
+    if jvm_.reads_leniently(merge.spark):
         return True
     leaves = jvm_.iterate(merge.source_plan.collectLeaves())
     return any(_ignores_files(merge.spark, leaf) for leaf in leaves)
@@ -87,5 +86,7 @@ def _ignores_files(spark: SparkSession, leaf: JavaObject) -> bool:
     relation = leaf.relation()
     if not jvm_.is_a(spark, relation, FILE_RELATION):
         return False
-    settings = [relation.options().get(key.rsplit(".", 1)[-1]) for key in _IGNORING_FILES]
-    return any(setting.isDefined() and setting.get() == "true" for setting in settings)
+    catalyst = jvm_.jvm(spark).org.apache.spark.sql.catalyst
+    options = jvm_.singleton(catalyst.util, "CaseInsensitiveMap").apply(relation.options())
+    settings = [options.get(key) for key in STRICTLY]
+    return any(found.isDefined() and found.get().lower() == "true" for found in settings)

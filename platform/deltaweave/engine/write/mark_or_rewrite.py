@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from deltaweave.delta.commit import Transaction, WrittenFiles
 from deltaweave.delta.files import MarkedRows
+from deltaweave.delta.jvm import number_setting
 from deltaweave.delta.log import FileList
 from deltaweave.engine import limits
 from deltaweave.engine.find import TouchedFilesScan
@@ -25,8 +26,8 @@ MAX_MARKED_FRACTION = "spark.deltaweave.merge.maxMarkedFraction"
 
 def max_marked_fraction(transaction: Transaction) -> float:
     """The setting, or its default."""
-    setting = transaction.merge.spark.conf.get(MAX_MARKED_FRACTION, None)
-    return limits.DEFAULT_MAX_MARKED_FRACTION if setting is None else float(setting)
+    spark, default = transaction.merge.spark, limits.DEFAULT_MAX_MARKED_FRACTION
+    return number_setting(spark, MAX_MARKED_FRACTION, otherwise=default)
 
 
 @dataclass(frozen=True)

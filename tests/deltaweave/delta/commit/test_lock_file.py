@@ -420,6 +420,19 @@ def test_commits_of_one_process_are_told_apart_by_their_records(table: Path) -> 
     assert len(records) == 2
 
 
+def test_holders_without_a_record_on_other_hosts_are_told_apart_by_what_they_commit(
+    table: Path,
+) -> None:
+    holders = []
+    for version in range(3):
+        os.utime(lock_of(table).parent, (version, version))
+        lock_of(table).touch()
+        os.utime(lock_of(table).parent, (version, version))
+        holders.append(local_disk._holder(lock_of(table)))
+    assert len(set(holders)) == 3
+    assert holders[2].endswith("another host (last commit: 1970-01-01T00:00:02+00:00)")
+
+
 def test_a_holder_on_another_host_is_named_by_its_record(table: Path) -> None:
     about = '"pid": 7, "host": "far\\n.away", "user": "ann", "since": "2026-01-01T00:00:00+00:00"'
     lock_of(table).write_text(f'{{"deltaweave": "lock", {about}}}')
@@ -507,12 +520,36 @@ def test_a_file_system_without_locks_is_written_without_one(
     table: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
+        raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(lock_file.fcntl, "flock", refuse)
     with alone(table, 1):
         pass
-    assert "commits without a lock among processes: [Errno 37] No locks available" in caplog.text
+    assert "commits without a lock among processes: [Errno 38] Function not" in caplog.text
+
+
+def test_a_lock_that_the_disk_cannot_give_now_is_waited_for(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS says so while its lock service is down: others may hold the lock."""
+    failures, lock = [2], lock_file.fcntl.flock
+
+    def refuse(*arguments: int) -> None:
+        failures[0] -= 1
+        if failures[0] >= 0:
+            raise OSError(errno.ENOLCK, "No locks available")
+        lock(*arguments)
+
+    monkeypatch.setattr(lock_file.fcntl, "flock", refuse)
+    with alone(table, 5):
+        assert not is_free(table)
+    failures[0] = 1_000_000
+    with (
+        pytest.raises(errors.TableLockedError, match=r"no locks now \(\[Errno 37\]") as raised,
+        alone(table, 0.05),
+    ):
+        pytest.fail("the disk gives no locks")
+    assert "rpc.statd" in raised.value.hint
 
 
 # A line of Linux's list of mounts, as file systems of other machines would give it: this machine

@@ -317,6 +317,7 @@ def test_bounds_of_our_own_writer_hold_whatever_is_written(
 
 MICROS = 1_704_067_200_000_000  # 2024-01-01 in UTC
 YEAR_1900, YEAR_2 = -2_208_988_800_000_000, -62_104_060_800_000_000
+YEAR_44 = (date(44, 3, 15) - date(1970, 1, 1)).days * 86_400_000_000
 MINUTE, TWELVE_DAYS = 60_000_000, 12 * 86_400_000_000
 
 # Type, a low or high bound as a writer has it in JSON, and what no value is below or above.
@@ -350,6 +351,7 @@ AS_WRITTEN: list[tuple[DataType, str, Any, Any]] = [
     (StringType(), '"12345678\\ufffd"', "12345678", "1234568"),
     (StringType(), "7", None, None),
     (DateType(), '"9999-12-31"', date.max, date.max),
+    (DateType(), '"0044-03-15"', date.min, date(44, 3, 15)),  # it may be of 44 BC
     (DateType(), '"1582-10-15"', date(1582, 10, 5), date(1582, 10, 15)),
     (DateType(), '"+12024-01-01"', None, None),
     (DateType(), '"-0001-01-01"', None, None),
@@ -372,6 +374,7 @@ AS_WRITTEN: list[tuple[DataType, str, Any, Any]] = [
         -(2**63),
         YEAR_2 + 422_000_000 + TWELVE_DAYS,
     ),
+    (TimestampNTZType(), '"0044-03-15 00:00:00"', -(2**63), YEAR_44 + TWELVE_DAYS),
     (TimestampType(), '"2024-01-01 00:00:00"', None, None),  # in which zone?
     (TimestampType(), '"+10000-01-01T00:00:00.000Z"', None, None),
     (TimestampType(), "1704067200000", None, None),
@@ -387,6 +390,18 @@ def test_bounds_are_exact_or_wider_or_not_known(
 ) -> None:
     text = f'{{"minValues": {{"k": {written}}}, "maxValues": {{"k": {written}}}}}'
     assert bounds_by(text, data_type) == (low, high)
+
+
+def test_days_beside_days_before_christ_are_found(spark: SparkSession, tmp_path: Path) -> None:
+    """Java's old classes write 44 BC as the year 44, and Delta takes that for the low bound."""
+    path = str(tmp_path / "table")
+    with configured(spark, {"spark.sql.legacy.timeParserPolicy": "LEGACY"}):
+        for days in ("make_date(-43, 3, 15)), (DATE'0010-01-01'", "DATE'2024-01-01'"):
+            rows = spark.sql(f"SELECT * FROM VALUES ({days}) AS rows(k)").coalesce(1)
+            rows.write.format("delta").mode("append").save(path)
+    key = spark.sql("SELECT DATE'0010-01-01' AS k")
+    result = Table(spark, path).merge(key, on="t.k = s.k").when_not_matched_insert_all().execute()
+    assert result.metrics.num_target_rows_inserted == 0
 
 
 @pytest.mark.parametrize(("text", "bytes_"), [(EMOJI, "FF41"), ("\u00e9", "8041")])

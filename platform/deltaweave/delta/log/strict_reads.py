@@ -1,0 +1,60 @@
+"""Reads of tables that fail at what they cannot read, whatever the session's settings say.
+
+`spark.sql.files.ignoreCorruptFiles` and `ignoreMissingFiles` make Spark pass over files, or the
+rest of a file. A merge, statistics or an index would take their rows as not there, for ever. Delta
+reads its own log in this way, too (DeltaLog.indexToRelation, Delta 4.4).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+
+from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.jvm import JavaObject
+from deltaweave.delta.log.file_index import changed_scan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE_RELATION = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+"""Spark's relation of files."""
+
+STRICTLY = {key.rpartition(".")[2]: "false" for key in jvm_.IGNORING_FILES}
+"""The options of a read that fails at what it cannot read."""
+
+
+def strict(rows: DataFrame) -> DataFrame:
+    """The rows of a table, read strictly.
+
+    Where no setting says otherwise they stay as they are: Spark may take them from its cache.
+    """
+    spark = rows.sparkSession
+    if not jvm_.reads_leniently(spark):
+        return rows
+    plan = strict_plan(spark, rows._jdf.queryExecution().analyzed())
+    return jvm_.data_frame_of_plan(spark, plan)
+
+
+def strict_plan(spark: SparkSession, plan: JavaObject) -> JavaObject:
+    """The plan, whose scan of files is strict.
+
+    Args:
+        spark: The session.
+        plan: A scan, maybe under nodes that have one child.
+    """
+    children = plan.children()
+    if children.size() == 1:
+        below = strict_plan(spark, children.head())
+        return plan.withNewChildren(jvm_.seq(jvm_.jvm(spark), [below]))
+    if plan.getClass().getSimpleName() != "LogicalRelation":
+        return plan
+    relation = plan.relation()
+    if not jvm_.is_a(spark, relation, FILE_RELATION):
+        return plan
+    catalyst = jvm_.jvm(spark).org.apache.spark.sql.catalyst
+    options = jvm_.singleton(catalyst.util, "CaseInsensitiveMap").apply(relation.options())
+    for key, value in STRICTLY.items():
+        options = options.updated(key, value)
+    return changed_scan(spark, plan, relation.location(), options)

@@ -16,6 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import deltaweave
+from dagster_deltaweave.run_mark import mark_session, unmark_session
 from deltaweave.errors import StatementError
 from deltaweave.session import secret_keys
 
@@ -34,6 +35,10 @@ class SparkResource(LazyPySparkResource):
     With `warm=True`, the first run starts a driver that stays alive. Later runs of this machine's
     code location attach to it in about a second, each with its own session. If a run cannot attach,
     the log says why, and the run starts its own driver.
+
+    All commits of a run's session name the run in their user metadata, unless
+    `spark.databricks.delta.commitInfo.userMetadata` is set. Runs at one time in one process share
+    the session, so these commits name all of them.
 
     With `spark.deltaweave.enabled` in its configuration, the MERGE statements of assets' own code
     run on the engine (`deltaweave.enable`).
@@ -63,6 +68,7 @@ class SparkResource(LazyPySparkResource):
     )
 
     _run_name: str = PrivateAttr(default="session")
+    _run_id: str | None = PrivateAttr(default=None)
     _log: logging.Logger = PrivateAttr(default=_logger)
     _attachment: Attachment | None = PrivateAttr(default=None)
 
@@ -81,11 +87,21 @@ class SparkResource(LazyPySparkResource):
         return spark_config
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
-        """Keep the run's name and log, for messages about its driver."""
+        """Keep the run's id and log, for messages about its driver and for marks of its commits."""
         if context.run is not None:
+            self._run_id = context.run.run_id
             self._run_name = f"run {context.run.run_id[:8]}"
         if context.log:
             self._log = context.log
+
+    def teardown_after_execution(self, context: InitResourceContext) -> None:
+        """Take the run's mark off the session, which other runs of the process may get."""
+        if self._spark_session is None or self._run_id is None:
+            return
+        try:
+            unmark_session(self._spark_session, self._run_id)
+        except Exception:  # the session is gone
+            _logger.debug("the session is no longer there", exc_info=True)
 
     @property
     def session(self) -> SparkSession:
@@ -109,6 +125,8 @@ class SparkResource(LazyPySparkResource):
             if is_enabled(session):
                 deltaweave.enable(session)
             self._spark_session = session
+            if self._run_id is not None:
+                mark_session(session, self._run_id)
 
     @contextmanager
     def _telling_of_a_start(self) -> Iterator[None]:

@@ -17,7 +17,8 @@ from dagster import (
 from dagster_deltaweave.assets.table_asset import DagsterArguments, table_asset
 from dagster_deltaweave.io_manager import observe_pending, retry_run_if_transient
 from dagster_deltaweave.logs import pending_changes
-from dagster_deltaweave.metadata import keep_view_fresh, mark_commits_with_run, table_metadata
+from dagster_deltaweave.metadata import keep_view_fresh, table_metadata
+from dagster_deltaweave.run_mark import mark_commits_with_run
 from dagster_deltaweave.tables import (
     MergeOnReadDeclaration,
     TableLocator,

@@ -32,17 +32,13 @@ from dagster_deltaweave.io_manager.run_options import (
 from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
 from dagster_deltaweave.io_manager.stored_output import add_output, rebuild_with_output
 from dagster_deltaweave.io_manager.table_location import check_location
-from dagster_deltaweave.metadata import (
-    in_order,
-    mark_commits_with_run,
-    record_data_version,
-    record_unchanged,
-)
+from dagster_deltaweave.metadata import in_order, record_data_version, record_unchanged
 from dagster_deltaweave.partitions import (
     FULL_REFRESH_TAG,
     output_is_full_refresh,
     output_partition_keys,
 )
+from dagster_deltaweave.run_mark import mark_commits_with_run
 from dagster_deltaweave.spark import SparkResource
 from dagster_deltaweave.tables import (
     MergeOnReadDeclaration,

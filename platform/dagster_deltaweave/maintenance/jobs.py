@@ -27,7 +27,7 @@ from dagster import (
     op,
 )
 
-from dagster_deltaweave.metadata import mark_commits_with_run
+from dagster_deltaweave.run_mark import mark_commits_with_run
 from dagster_deltaweave.tables import (
     MergeOnReadDeclaration,
     io_manager_of,

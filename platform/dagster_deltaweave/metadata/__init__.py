@@ -5,7 +5,6 @@
 - `merge_summary`: what a merge did, in sentences.
 - `phases`: the observation of a merge, with a table of its phases.
 - `column_lineage`: from which upstream columns the columns of a table come.
-- `run_mark`: marks commits with the id of the run that makes them.
 - `view_staleness`: keeps the view of a merge-on-read table fresh when its base changes.
 - `latency`: prints how long runs took from request to commit.
 """
@@ -24,7 +23,6 @@ from dagster_deltaweave.metadata.metadata_entries import (
     in_order,
     table_metadata,
 )
-from dagster_deltaweave.metadata.run_mark import mark_commits_with_run, run_id_in
 from dagster_deltaweave.metadata.view_staleness import keep_view_fresh
 
 __all__ = [
@@ -32,11 +30,9 @@ __all__ = [
     "TABLE_VERSION",
     "in_order",
     "keep_view_fresh",
-    "mark_commits_with_run",
     "record_data_version",
     "record_merge",
     "record_unchanged",
     "record_write",
-    "run_id_in",
     "table_metadata",
 ]

@@ -62,10 +62,11 @@ def build_commit_observer(
     place is observed from its first commit. A table whose log was cleaned up is observed from the
     oldest remaining commit.
 
-    A run's commit is recognized by the run's id in its user metadata (`run_mark`) or, if the user
-    sets their own metadata, by the version that a materialization recorded. So a commit with other
-    metadata, and all commits after it, are judged only once no run is in progress that began before
-    it and materializes the asset.
+    A run's commit is recognized by the run in its user metadata (`run_mark`) or, if the user sets
+    their own metadata, by the version that a materialization recorded. What an asset's own code
+    commits in a run is the run's for the assets that the run materializes, and another writer's for
+    all others. So a commit by a run's own code or with other metadata, and all commits after it,
+    are judged only once no run is in progress that may have made it and materializes the asset.
 
     To decide what is stale, Dagster ignores observations of an asset that it can materialize. So
     commits of others that changed rows are also recorded as one materialization without a run:

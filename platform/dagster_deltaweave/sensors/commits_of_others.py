@@ -12,10 +12,11 @@ from dagster import (
 )
 
 from dagster_deltaweave.logs import Commit, DeltaLog, Position
-from dagster_deltaweave.metadata import run_id_in
+from dagster_deltaweave.run_mark import run_id_in, session_runs_in
 from dagster_deltaweave.sensors.recorded_commits import (
     first_run_going_on,
     last_observed,
+    materialized_by,
     versions_of_runs,
 )
 from dagster_deltaweave.storage import same_place
@@ -98,17 +99,27 @@ def _judged(
     instance: DagsterInstance, key: AssetKey, log: DeltaLog, commits: Sequence[Commit]
 ) -> tuple[Sequence[Commit], list[Commit]]:
     """The first commits whose writers are known by now, and those of them to observe."""
-    unmarked = [each for each in commits if run_id_in(each.user_metadata) is None]
+    by_session = _of_sessions(instance, key, commits)
+    unmarked = [
+        each
+        for each in commits
+        if run_id_in(each.user_metadata) is None and not by_session.get(each.version)
+    ]
     if not unmarked:
         return commits, []
     # Query the runs before the versions, so that a run that ends in between has its version there.
-    asks = any(each.user_metadata for each in unmarked)
-    began = first_run_going_on(instance, key) if asks else math.inf
+    labelled = {e.version for e in unmarked if e.user_metadata and e.version not in by_session}
+    began = first_run_going_on(instance, key) if labelled else math.inf
     oldest = min(each.position.timestamp for each in unmarked)
     of_runs = versions_of_runs(instance, key, {each.version for each in unmarked}, oldest)
     others = [each for each in unmarked if each.version not in of_runs]
-    # A run that began after a commit did not make it.
-    unclear = (e.version for e in others if e.user_metadata and began <= e.position.timestamp)
+    unclear = (
+        each.version
+        for each in others
+        if by_session.get(each.version, False) is None
+        # A run that began after a commit did not make it.
+        or (each.version in labelled and began <= each.position.timestamp)
+    )
     first = next(unclear, None)
     if first is not None:
         commits = [each for each in commits if each.version < first]
@@ -118,3 +129,22 @@ def _judged(
     if observed is not None and log.holds(observed):
         others = [each for each in others if each.version > observed.version]
     return commits, others
+
+
+def _of_sessions(
+    instance: DagsterInstance, key: AssetKey, commits: Sequence[Commit]
+) -> dict[int, bool | None]:
+    """Of versions that code of runs committed: whether one materialized the asset; None: may yet.
+
+    A run that failed before is another writer for the asset, whose rows it has changed.
+    """
+    runs = {each.version: session_runs_in(each.user_metadata) for each in commits}
+    known = {
+        run_id: materialized_by(instance, run_id, key)
+        for run_id in {each for of_commit in runs.values() for each in of_commit}
+    }
+    answers = {version: [known[each] for each in found] for version, found in runs.items() if found}
+    return {
+        version: True if True in found else None if None in found else False
+        for version, found in answers.items()
+    }

@@ -95,6 +95,18 @@ def first_run_going_on(instance: DagsterInstance, key: AssetKey) -> float:
     return min(began, default=math.inf)
 
 
+def materialized_by(instance: DagsterInstance, run_id: str, key: AssetKey) -> bool | None:
+    """Whether a run materialized the asset; None if it still may."""
+    run = instance.get_run_by_id(run_id)
+    if run is None:
+        return False
+    materialization = DagsterEventType.ASSET_MATERIALIZATION
+    events = instance.get_records_for_run(run_id, of_type=materialization).records
+    if any(each.asset_key == key for each in events):
+        return True
+    return False if run.is_finished or not _materializes(instance, run, key) else None
+
+
 def _materializes(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> bool:
     """Whether the run will materialize the asset."""
     if run.asset_selection is not None:

@@ -1,6 +1,6 @@
 """What others commit to the table of a merge asset, as Dagster sees it."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: Dagster takes the annotation of `spark` as a class.
 
 import json
 from collections.abc import Callable
@@ -16,22 +16,34 @@ from dagster import (
     AssetSpec,
     AutomationCondition,
     DagsterInstance,
+    DagsterRunStatus,
     Definitions,
     StaticPartitionsDefinition,
     asset,
     evaluate_automation_conditions,
+    materialize,
 )
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.definitions.sensor_definition import SensorExecutionData
-from deltalake import DeltaTable, write_deltalake
+from dagster._core.test_utils import create_run_for_test
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from dagster_deltaweave import build_commit_observer, merge_asset
+from dagster_deltaweave import DeltaTableResource, SparkResource, build_commit_observer, merge_asset
+from dagster_deltaweave.run_mark import (
+    RUNS_OF_SESSION,
+    mark_commits_with_run,
+    mark_session,
+    run_id_in,
+    session_runs_in,
+    unmark_session,
+)
 from deltaweave import Table
 from tests.dagster_deltaweave.conftest import Run, rows
 from tests.dagster_deltaweave.ticks import tick
 
 CUSTOMERS = AssetKey("customers")
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 def observed(data: SensorExecutionData) -> list[tuple[str, int]]:
@@ -108,6 +120,114 @@ def test_commits_of_others_are_observed_and_reach_downstream_and_those_of_runs_a
     history = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").where("operation = 'MERGE'").first()
     assert history is not None
     assert json.loads(history.userMetadata)["dagster/run_id"] in instance.get_run_ids()
+
+
+def test_commits_of_a_runs_own_code_are_those_of_the_assets_that_it_materialized(
+    spark: SparkSession,
+    run: Run,
+    resources: dict[str, Any],
+    table: Callable[[str], Table],
+    instance: DagsterInstance,
+) -> None:
+    """By the table's resource or by the session: they are others' for the assets of no such run."""
+    path = table("customers").path_or_name
+    fails = False
+
+    @merge_asset(keys=["id"])
+    def customers(spark: SparkResource):  # type: ignore[no-untyped-def]
+        if table("customers").exists():
+            spark.session.sql(f"DELETE FROM delta.`{path}` WHERE id = 0")
+        if fails:
+            raise RuntimeError
+        return spark.session.range(3)
+
+    @asset(deps=[customers])
+    def tidied(tables: DeltaTableResource) -> None:
+        of_customers = tables.table(customers)
+        one = of_customers.spark.range(1, 2)
+        of_customers.merge(one, "t.id = s.id").when_matched_delete().execute()
+
+    observer = build_commit_observer(name="commits", tables=[customers])
+    with_tables = {**resources, "tables": DeltaTableResource(io_manager=resources["io_manager"])}
+    defs = Definitions(assets=[customers, tidied], sensors=[observer], resources=with_tables)
+
+    run(customers)
+    before = tick(defs, instance)
+    run(customers)
+    own = tick(defs, instance, before.cursor)
+    materialize([customers, tidied], selection=[tidied], resources=with_tables, instance=instance)
+    others = tick(defs, instance, own.cursor)
+    fails = True
+    run(customers, raise_on_error=False)
+    failed = tick(defs, instance, others.cursor)
+
+    assert own.skip_message == "No commit of others: 2 new commits of customers, all of runs."
+    assert observed(others) == [("MERGE", table("customers").version() - 1)]
+    assert observed(failed) == [("DELETE", table("customers").version())]
+    assert spark.conf.get(USER_METADATA, None) is None
+
+
+def test_runs_of_one_process_share_the_mark_of_its_session_and_take_back_their_own(
+    spark: SparkSession,
+) -> None:
+    def marked() -> list[str]:
+        return session_runs_in(spark.conf.get(USER_METADATA, None))
+
+    mark_session(spark, "one")
+    mark_session(spark, "two")
+    mark_session(spark, "one")  # another resource of the run
+    both = marked()
+    with mark_commits_with_run(spark, "one"):
+        of_output = run_id_in(spark.conf.get(USER_METADATA))
+        unmark_session(spark, "two")
+        with mark_commits_with_run(spark, "two"):
+            kept = run_id_in(spark.conf.get(USER_METADATA))
+    unmark_session(spark, "one")
+    one = marked()
+    spark.conf.set(USER_METADATA, "release 7")
+    with mark_commits_with_run(spark, "one"):
+        mark_session(spark, "three")
+        unmark_session(spark, "one")
+    of_user = spark.conf.get(USER_METADATA)
+    spark.conf.unset(USER_METADATA)
+    with mark_commits_with_run(spark, "three"):
+        pass
+    three = marked()
+    unmark_session(spark, "three")
+    unmark_session(spark, "three")
+
+    assert both == ["one", "two"]
+    assert (of_output, kept) == ("one", "one")
+    assert (one, of_user, three) == (["one"], "release 7", ["three"])
+    assert spark.conf.get(USER_METADATA, None) is None
+
+
+def test_a_commit_of_a_run_that_goes_on_waits_for_its_end(
+    tmp_path: Path, instance: DagsterInstance
+) -> None:
+    path = tmp_path / "customers"
+    customers = declared_customers(path)
+    observer = build_commit_observer(name="commits", tables=[customers])
+    defs = Definitions(assets=[customers], sensors=[observer])
+    write(path, commits=1)
+    cursor = tick(defs, instance).cursor
+    runs = [
+        create_run_for_test(
+            instance, status=DagsterRunStatus.STARTED, asset_selection=frozenset({CUSTOMERS})
+        )
+        for _ in range(2)
+    ]
+    of_runs = json.dumps({RUNS_OF_SESSION: [each.run_id for each in runs]})
+    one = pa.table({"id": pa.array([9], pa.int64())})
+    labelled = CommitProperties(custom_metadata={"userMetadata": of_runs})
+    write_deltalake(path, one, mode="append", commit_properties=labelled)
+
+    seen = [observed(tick(defs, instance, cursor))]
+    for each in runs:
+        instance.report_run_canceled(each)
+        seen.append(observed(tick(defs, instance, cursor)))
+
+    assert seen == [[], [], [("WRITE", 1)]]
 
 
 def declared_customers(path: Path, **arguments: Any) -> Any:

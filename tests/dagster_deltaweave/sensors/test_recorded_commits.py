@@ -33,13 +33,12 @@ from deltaweave import Table
 from tests.dagster_deltaweave.conftest import Run
 from tests.dagster_deltaweave.sensors.test_commit_observer import (
     CUSTOMERS,
+    USER_METADATA,
     declared_customers,
     report,
     write,
 )
 from tests.dagster_deltaweave.ticks import tick
-
-USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from deltaweave.changes.current import (
     apply_to_current_rows,
     current_row_columns,
 )
-from deltaweave.changes.delivery import Delivery
+from deltaweave.changes.delivery import Delivery, pair_of_batch
 from deltaweave.changes.events import Events, EventShape, read_events
 from deltaweave.changes.history import END, START, Histories, Remembered, history_columns
 from deltaweave.changes.lineage import line_of
@@ -162,16 +162,16 @@ def apply_changes(
         columns_beside = history_columns if keeps_histories else current_row_columns
         schema = schema_of(events, columns_beside(events))
         properties = properties_of_new(shape, schema)
-        table.create_if_missing(schema, properties=properties, for_a_write=True)
-        check_columns(table, schema)
-        rescue(events, table, beside, (table, idempotency))
-        whole = _completed(table, events, keeps_histories)
-        delivery = Delivery.of(table, idempotency)
-        if keeps_histories:
-            remembered = Remembered.of(table, late_by)
-            result = _to_histories(Histories(table, whole, tracked, remembered), delivery)
-        else:
-            result = _to_current_rows(table, whole, late_by, delivery)
+        with pair_of_batch(table, idempotency) as pair:
+            table.create_if_missing(schema, properties=properties, for_a_write=True)
+            check_columns(table, schema)
+            rescue(events, table, beside, (table, pair))
+            whole = _completed(table, events, keeps_histories)
+            delivery = Delivery.of(table, pair)
+            if keeps_histories:
+                result = _to_histories(table, whole, tracked, late_by, delivery)
+            else:
+                result = _to_current_rows(table, whole, late_by, delivery)
         return _with_findings(result, events)
     finally:
         events.let_go()
@@ -204,8 +204,15 @@ def _completed(table: Table, events: Events, keeps_histories: bool) -> Events:
 
 # Applying a batch is idempotent, so all of it may be repeated.
 @again_after_a_conflict
-def _to_histories(table: Histories, delivery: Delivery) -> MergeResult:
-    return table.apply(delivery)
+def _to_histories(
+    table: Table,
+    events: Events,
+    tracked: tuple[str, ...],
+    late_by: timedelta,
+    delivery: Delivery,
+) -> MergeResult:
+    remembered = Remembered.of(table, late_by)
+    return Histories(table, events, tracked, remembered).apply(delivery)
 
 
 @again_after_a_conflict

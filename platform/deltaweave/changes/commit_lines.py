@@ -69,7 +69,7 @@ _applied: dict[tuple[str, str, int, int], Applied] = {}
 def line_of_commits(log: Log, version: int) -> Iterator[Commit]:
     """Yield the commits that a version consists of, the newest first, as far as the log has them.
 
-    The last one may be that of a clone.
+    The last one may be that by which the table has the rows of another one.
     """
     at: int | None = version
     while at is not None and at >= 0:
@@ -77,7 +77,12 @@ def line_of_commits(log: Log, version: int) -> Iterator[Commit]:
         if commit is None:
             return
         yield commit
-        at = None if commit.operation == CLONED else version_before(log, commit)
+        at = None if begins_anew(commit) else version_before(log, commit)
+
+
+def begins_anew(commit: Commit) -> bool:
+    """Return whether a version has nothing of those before, as a clone or a new table."""
+    return commit.operation == CLONED or "REPLACE TABLE" in commit.operation
 
 
 def version_before(log: Log, commit: Commit) -> int | None:
@@ -129,7 +134,7 @@ def applied_in_line(log: Log, version: int, application_id: str, held: int | Non
 
 def _applied_before(log: Log, line: list[Commit], application_id: str, held: int | None) -> Applied:
     """What a line holds of an application id that none of its known commits holds."""
-    if line and (line[-1].version == 0 or line[-1].operation == CLONED):
+    if line and (line[-1].version == 0 or begins_anew(line[-1])):
         return Applied(None)
     restored = [commit for commit in line if commit.operation == RESTORED]
     if not restored:

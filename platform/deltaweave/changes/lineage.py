@@ -18,6 +18,7 @@ from deltaweave.changes.commit_lines import (
     RESTORED,
     Applied,
     applied_in_line,
+    begins_anew,
     line_of_commits,
     version_before,
 )
@@ -214,7 +215,7 @@ class OfOneLine(Lease):
     newest: TableSnapshot | None = field(default=None, kw_only=True)
 
     def check(self, held: int, *, table: str, version: int) -> None:
-        """Fail where the table was restored or cloned over meanwhile, or no longer holds `held`.
+        """Fail where the table was restored or replaced meanwhile, or no longer holds `held`.
 
         Raises:
             CommitConflictError: It was, or does not.
@@ -223,7 +224,8 @@ class OfOneLine(Lease):
         assert self.newest is not None
         for number in range(self.since + 1, version + 1):
             commit = commit_of(self.newest, number)
-            if commit is not None and commit.operation in (RESTORED, CLONED):
+            # A table that replaced this one has its own events beside it.
+            if commit is not None and (commit.operation == RESTORED or begins_anew(commit)):
                 raise CommitConflictError(
                     f"{commit.operation} made version {number} of the table meanwhile.",
                     table=table,

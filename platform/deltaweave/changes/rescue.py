@@ -12,6 +12,7 @@ from deltaweave.changes.events import Events
 from deltaweave.changes.lineage import newest_in_line
 from deltaweave.changes.side_table import encryption_of
 from deltaweave.changes.unusable_events import WRONG
+from deltaweave.delta.commit import without_session_pair
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.retries import again_after_a_conflict
@@ -86,6 +87,7 @@ def num_rescued(table: Table, rescued: str | bool) -> int | None:
         return kept.read().count() if kept.exists() else 0
 
 
+@without_session_pair()
 @again_after_a_conflict
 def _put(unusable: DataFrame, into: Table, properties: Mapping[str, str]) -> None:
     into.create_if_missing(RESCUED_SCHEMA, properties=dict(properties))

@@ -16,7 +16,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -139,12 +139,28 @@ def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settl
         _note_look(side, newest)
         return None
     versions = list(_versions(side))
-    oldest_us = min((min(each) for _, each in versions if each), default=0)
-    lineage = Lineage.of(newest, oldest_us // 1000)
-    _, now = versions[0]
+    lineage = Lineage.of(newest, _oldest_ms(versions))
+    return _held(versions, lineage, newest, directory)
+
+
+def _held(
+    versions: Sequence[tuple[TableSnapshot, set[int]]],
+    lineage: Lineage,
+    table: TableSnapshot,
+    directory: str,
+) -> Settled:
+    """The rows of a side table that count for a version of its table.
+
+    Args:
+        versions: The versions of the side table, see `_versions`.
+        lineage: The lineage of the version of the table.
+        table: A version of the table.
+        directory: The directory of such side tables.
+    """
+    (side, now), *earlier = versions
     dropped = [noted for noted in now if not lineage.holds(noted)]
     rows, seen, changes = _without(side.read_whole(), dropped), set(now), bool(dropped)
-    for before, noted in versions[1:]:
+    for before, noted in earlier:
         back = [each for each in noted - seen if lineage.holds(each)]
         seen |= noted
         if back:
@@ -152,7 +168,7 @@ def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settl
             changes = True
     takes_over = False
     if lineage.cloned is not None and noted_by_clone(lineage.cloned) not in seen:
-        of_source = _of_clone(newest, lineage.cloned, directory)
+        of_source = _of_clone(table, lineage.cloned, directory)
         if of_source is not None:
             takes_over = changes = True
             rows = rows.unionByName(of_source, allowMissingColumns=True)
@@ -180,13 +196,14 @@ def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame
     try:
         source = _source(newest.spark, name)
         kept_in = side_table(source, directory)
-        if not kept_in.exists():
-            return None
-        side = kept_in.snapshot()
-        ((_, noted), *_) = versions = list(_versions(side))
-        oldest_us = min((min(each) for _, each in versions if each), default=0)
-        lineage = Lineage.of(source.snapshot(), oldest_us // 1000, version)
-        rows = _only(side.read_whole(), [each for each in noted if lineage.holds(each)])
+        if newest_version(kept_in) < 1:  # nothing was written yet, also if it is a clone itself
+            cloned = source.snapshot(version)
+            earlier = cloned_by(cloned, -1)
+            rows = None if earlier is None else _of_clone(cloned, earlier, directory)
+        else:
+            versions, of_source = list(_versions(kept_in.snapshot())), source.snapshot()
+            lineage = Lineage.of(of_source, _oldest_ms(versions), version)
+            rows = _held(versions, lineage, of_source, directory).rows
     except DeltaweaveError as gone:
         logger.warning(
             "%s was cloned from %s, whose remembered events cannot be read: %s",
@@ -195,7 +212,7 @@ def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame
             gone,
         )
         return None
-    return rows.withColumn(NOTED, noted_at(noted_by_clone(clone)))
+    return None if rows is None else rows.withColumn(NOTED, noted_at(noted_by_clone(clone)))
 
 
 def _source(spark: SparkSession, name: str) -> Table:
@@ -233,6 +250,11 @@ def _versions(side: TableSnapshot) -> Iterator[tuple[TableSnapshot, set[int]]]:
         except DeltaweaveError as gone:
             logger.info("%s: its version %d is gone: %s", side.data_path, before, gone)
             return
+
+
+def _oldest_ms(versions: Sequence[tuple[TableSnapshot, set[int]]]) -> int:
+    """When the oldest batch of some versions of a side table was noted, in ms since 1970."""
+    return min((min(each) for _, each in versions if each), default=0) // 1000
 
 
 def _noted_in(side: TableSnapshot) -> set[int]:

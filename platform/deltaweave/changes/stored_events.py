@@ -108,6 +108,14 @@ def to_events(kept: DataFrame, shape: EventShape) -> DataFrame:
     return kept.select(*selected)
 
 
+def untaken(held: StructType, shape: EventShape) -> list[str]:
+    """Return the names of stored values that no column of the shape takes."""
+    table = shape.table
+    names = shape.columns if table is None else [n for c in shape.columns for n in table.names(c)]
+    taken = {NO_COLUMN, *[name.lower() for name in names]}
+    return [field.name for field in held if field.name.lower() not in taken]
+
+
 def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[str, Column]:
     """Keys with fields, as the table has these: SQL compares fields by position."""
     keys = {}

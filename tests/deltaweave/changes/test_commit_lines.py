@@ -152,6 +152,7 @@ def restored(version: int) -> Written:
         ([CREATED, applied("+a", 1), applied("+b", 2), restored(0)], None),
         ([CREATED, applied("+a", 1), restored(0), applied("+b", 7)], 7),
         ([CREATED, applied("+a", 1), Written("+b", None, "CLONE")], None),
+        ([CREATED, applied("+a", 1), Written("-a", None, "CREATE OR REPLACE TABLE")], None),
         ([None, NOTHING, NOTHING], 9),  # the version's own counts
         # What was undone does not hold the id, so RESTORE left it as it is.
         ([None, NOTHING, NOTHING, restored(1)], 9),

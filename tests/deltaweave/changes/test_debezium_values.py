@@ -218,6 +218,7 @@ REFUSED: list[tuple[str, Any, str | None, str, str]] = [
         "micros",
         "is no TIMESTAMP",
     ),
+    ("DATE", "+5877611-06-22Z", f"{DEBEZIUM}IsoDate", "micros", "is no DATE"),
     ("TIMESTAMP", "10:34:56.789012Z", f"{DEBEZIUM}ZonedTime", "micros", "is no TIMESTAMP"),
     ("TIMESTAMP", "10:34:56", None, "micros", "is no TIMESTAMP"),
     ("DECIMAL(9,2)", precise(150), None, "micros", r"decimal\.handling\.mode=string"),

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.tables import MergeOnReadLocations
-from deltaweave.changes import apply, commit_lines
+from deltaweave.changes import apply
 from deltaweave.changes.history import versions
 from deltaweave.changes.lineage import OfOneLine
 from deltaweave.errors import CommitConflictError
@@ -27,9 +27,12 @@ from tests.deltaweave.changes.test_restores import (
     OTHERS,
     Lake,
     another_process,
+    clean_up,
     on_read,
     rows_of,
 )
+from tests.deltaweave.engine.test_session_settings import APPLICATION, VERSION
+from tests.oracles import configured
 
 EAST, WEST = "Asia/Tokyo", "America/Los_Angeles"
 
@@ -51,11 +54,10 @@ def in_zone(spark: SparkSession, zone: str) -> Iterator[None]:
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("kind", ["current rows of partial events", "histories"])
 def test_a_time_of_another_zone_is_that_of_the_version_that_was_restored(
-    spark: SparkSession, tmp_path: Path, kind: str
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(spark, tmp_path, KINDS[kind])
+    lake = Lake(spark, tmp_path, KINDS["histories"])
     inserted, deleted = lake.apply(INSERTS), lake.apply(DELETES)
     for zone, version, *batches in (
         (EAST, inserted, INSERTS),
@@ -64,19 +66,6 @@ def test_a_time_of_another_zone_is_that_of_the_version_that_was_restored(
         with in_zone(spark, zone):
             lake.restore(version, by_time=True)
         assert lake.rows_after_late_events() == lake.expected(*batches), zone
-
-
-def clean_up(spark: SparkSession, table: Path, until: int) -> None:
-    """Delete the commits of a table's log up to a version, as log cleanup does."""
-    assert spark._jvm is not None
-    logs = spark._jvm.org.apache.spark.sql.delta.DeltaLog
-    logs.forTable(spark._jsparkSession, str(table)).checkpoint()
-    for version in range(until + 1):
-        for path in (table / "_delta_log").glob(f"{version:020}.*"):
-            path.unlink()
-    logs.clearCache()
-    commit_lines._applied.clear()
-    commit_lines._restored.clear()
 
 
 @pytest.mark.minutes
@@ -127,7 +116,8 @@ def test_a_batch_that_a_restore_took_back_is_applied_again_as_a_whole(
     assert lake.apply(batch, pair=("topic", 1)) == applied
     lake.restore(inserted)
     assert lake.rows() == lake.kind.rows(INSERTS)
-    again = lake.apply(batch, pair=("topic", 1))
+    with configured(spark, {APPLICATION: "topic", VERSION: "1"}):
+        again = lake.apply(batch)
     assert lake.rows() == lake.kind.rows([*INSERTS, *batch])
     # What comes again once more changes nothing, and the next batch is applied.
     assert lake.apply(batch, pair=("topic", 1)) == again
@@ -180,6 +170,25 @@ def test_what_a_lost_attempt_noted_is_of_the_commit_of_the_next_one(
     assert lake.rows() == lake.kind.rows([*INSERTS, rival, *late])
 
 
+@pytest.mark.minutes
+@pytest.mark.parametrize("kind", ["current rows", "histories"])
+def test_a_table_that_is_replaced_during_a_batch_remembers_all_of_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    lake, line_of = Lake(spark, tmp_path, KINDS[kind]), apply.line_of
+    module = versions if kind == "histories" else apply
+    lake.apply(OTHERS)
+
+    def replaced(*arguments: Any) -> OfOneLine:
+        monkeypatch.setattr(module, "line_of", line_of)
+        lake.replace()
+        return line_of(*arguments)
+
+    monkeypatch.setattr(module, "line_of", replaced)
+    lake.apply([*INSERTS, *DELETES])
+    assert lake.rows_after_late_events() == lake.expected(INSERTS, DELETES)
+
+
 CLONED = (
     # Names in a clone's commit are not quoted.
     ("default.`20260301`", "clone of name"),
@@ -201,3 +210,17 @@ def test_a_clone_remembers_whatever_its_source_is_called(
             assert lake.rows_after_late_events(name) == lake.expected(INSERTS, DELETES), name
         finally:
             spark.sql("DROP TABLE IF EXISTS default.`20260301`")
+
+
+@pytest.mark.minutes
+def test_a_clone_remembers_what_its_source_had_before_a_restore_and_itself_of_a_clone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, KINDS["current rows of partial events"])
+    inserted, deleted = lake.apply(INSERTS), lake.apply(DELETES)
+    lake.restore(inserted)
+    lake.apply(OTHERS)
+    lake.clone("clone", deleted)
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}/again` SHALLOW CLONE delta.`{tmp_path}/clone`")
+    for name in ("again", "clone"):
+        assert lake.rows_after_late_events(name) == lake.expected(INSERTS, DELETES), name

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
-from deltaweave.changes import side_state
+from deltaweave.changes import commit_lines, side_state
 from deltaweave.changes.current import Tombstones
 from deltaweave.errors import SourceError
 from tests.deltaweave.changes.current.test_rows import current_rows, frame
@@ -169,6 +169,13 @@ def test_a_restore_during_a_batch_makes_it_begin_again(
 
     monkeypatch.setattr(Tombstones, "remember", restored_after)
     assert lake.rows_after_late_events() == lake.expected(INSERTS)
+    # Nor is a delete forgotten that changes nothing, by a RESTORE to what came after it.
+    monkeypatch.setattr(Tombstones, "remember", restored_after)
+    applied = lake.apply([delete(9, 50)])
+    lake.apply([Event(7, 60, 7, "g")])
+    lake.restore(applied)
+    lake.apply([Event(9, 40, 9, "i")])
+    assert lake.rows() == lake.kind.rows(INSERTS)
 
 
 @pytest.mark.minutes
@@ -233,6 +240,27 @@ def test_a_restored_base_is_read_with_the_batches_that_it_lost(
     assert rows_of(table) == expected
     table.rematerialize(strategy)
     assert {tuple(row) for row in table.read_optimized().collect()} == expected
+    if strategy == "merge":
+        # The log forgets the RESTORE, and what it took back is still pending.
+        spark.sql(f"RESTORE TABLE delta.`{tmp_path}/base` TO VERSION AS OF {inserted}")
+        restored = table.base.version()
+        assert table.purge() == 1
+        spark.sql(f"ALTER TABLE delta.`{tmp_path}/base` SET TBLPROPERTIES ('a' = 'b')")
+        clean_up(spark, tmp_path / "base", restored)
+        assert (table.merged_batch(), rows_of(table)) == (1, expected)
+
+
+def clean_up(spark: SparkSession, table: Path, until: int) -> None:
+    """Delete the commits of a table's log up to a version, as log cleanup does."""
+    assert spark._jvm is not None
+    logs = spark._jvm.org.apache.spark.sql.delta.DeltaLog
+    logs.forTable(spark._jsparkSession, str(table)).checkpoint()
+    for version in range(until + 1):
+        for path in (table / "_delta_log").glob(f"{version:020}.*"):
+            path.unlink()
+    logs.clearCache()
+    commit_lines._applied.clear()
+    commit_lines._restored.clear()
 
 
 @pytest.mark.minutes
@@ -310,3 +338,10 @@ def test_a_clone_knows_the_event_that_emptied_its_source(
     # The first is from before the source was emptied.
     assert apply("clone", (1, 50, "u"), (2, 150, "u")) == {2}
     assert apply("clone", (3, 60, "u")) == {2}
+    # Of a table in whose place a clone is, nothing counts.
+    assert apply("replaced", (1, 1, "u"), (None, 1000, "t")) == set()
+    spark.sql(
+        f"CREATE OR REPLACE TABLE delta.`{tmp_path}/replaced` "
+        f"SHALLOW CLONE delta.`{tmp_path}/source`"
+    )
+    assert apply("replaced", (1, 50, "u"), (2, 150, "u")) == {2}

@@ -113,7 +113,8 @@ class Histories:
             is_alone = self.remembered.version() == (beside if added is None else beside + 1)
             if is_alone and not merged.was_applied_before:
                 return result
-            delivery, others = Delivery(), self.events.rows.limit(0)  # versions or events have it
+            # The versions or the remembered events have the batch.
+            delivery, others = Delivery.of(self.table, None), self.events.rows.limit(0)
 
     def _versions(self, version: int) -> DataFrame:
         """The versions of the batch's keys: keys, start, end, and the values as a struct."""

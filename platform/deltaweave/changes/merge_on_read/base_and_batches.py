@@ -57,6 +57,26 @@ def merged_batch(base: Table, version: int | None = None) -> int:
     return _merged_in(then).batch if then.id == now.id else 0
 
 
+def settle_mark(base: Table) -> None:
+    """Make the mark of a restored base say which batch it holds.
+
+    RESTORE leaves the mark, and log cleanup forgets RESTORE. As long as the log tells, a commit
+    says it.
+
+    Raises:
+        CommitConflictError: Another writer changed the base meanwhile. Repeat it.
+    """
+    now = base.snapshot()
+    mark = merged_mark(now.id)
+    held = now.last_applied(mark)
+    if held is None:
+        return
+    found = newest_in_line(now, mark)
+    if found.unknown_since is None and (found.version or 0) != held:
+        applied = {mark: found.version or 0}
+        base.write(now.read_whole().limit(0), "append", applied=applied, computed_from=now.version)
+
+
 def retire_earlier_mark(base: Table) -> None:
     """Reset the mark of earlier releases, which has no id, once there is a mark with an id.
 
@@ -123,7 +143,7 @@ def at_one_moment(
         shape_of: Returns how the changeset's rows are read beside a version of the base.
 
     Raises:
-        SourceError: Some of these batches were purged, or lack their keys.
+        SourceError: Some of these batches were purged, or their columns are not found.
     """
     while True:
         # The base is read first: batches that are merged meanwhile are then read twice, which
@@ -132,7 +152,7 @@ def at_one_moment(
         changeset = Changeset(changes, shape_of(snapshot))
         batches = _after(changeset, _merged_in(snapshot))
         if batches.purged <= batches.after:
-            _check_have_keys(base, snapshot, changeset, batches)
+            _check_have_columns(base, snapshot, changeset, batches)
             return snapshot, changeset, batches
         # They were merged and purged between the two reads, or were merged into another base.
         merged = merged_batch(base)
@@ -150,10 +170,10 @@ def at_one_moment(
             )
 
 
-def _check_have_keys(
+def _check_have_columns(
     base: Table, snapshot: TableSnapshot, changeset: Changeset, batches: Batches
 ) -> None:
-    """Raise a SourceError if events lack their keys, which would leave them out.
+    """Raise a SourceError if events lack their keys, or have values that no column would take.
 
     A batch holds its columns by the names that the base's files had for them. With column mapping,
     a base that is dropped and created again has other names.
@@ -163,11 +183,16 @@ def _check_have_keys(
     lacks_key = F.lit(False)
     for key in changeset.shape.keys:
         lacks_key = lacks_key | column(key).isNull()
+    lost: list[str] = []
     if batches.rows.where((F.col(OPERATION) != TRUNCATE) & lacks_key).take(1):
+        lost = [f"columns {', '.join(changeset.shape.keys)}"]
+    elif batches.are_of_another_base(snapshot.id):
+        lost = [f"column {name}" for name in changeset.untaken_values(batches)]
+    if lost:
         raise SourceError(
             f"batches that are pending in {changeset.table.path_or_name} were appended for a table "
-            f"that was in its place before, whose files had other names for the columns "
-            f"{', '.join(changeset.shape.keys)}.",
+            f"that was in its place before, whose files had other names for the "
+            f"{', '.join(lost)}.",
             table=base.path_or_name,
             operation="reading",
             version=snapshot.version,

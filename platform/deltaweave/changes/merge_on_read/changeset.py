@@ -30,7 +30,7 @@ from deltaweave.changes.events import (
 from deltaweave.changes.options import needed_properties
 from deltaweave.changes.sequence_types import nullable
 from deltaweave.changes.side_table import fitted
-from deltaweave.changes.stored_events import to_events, to_stored
+from deltaweave.changes.stored_events import to_events, to_stored, untaken
 from deltaweave.delta.log import FileList, TableSnapshot, num_physical_rows_column
 from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
@@ -96,6 +96,10 @@ class Batches:
             return False
         first = self.table.last_applied(f"{FIRST}/{base_id}")
         return first is None or first > self.after + 1
+
+    def are_of_another_base(self, base_id: str) -> bool:
+        """Whether some are of a base that was there before, if `may_be_of_another_base`."""
+        return not self.table.applied_versions(f"{FIRST}/").keys() <= {f"{FIRST}/{base_id}"}
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,15 @@ class Changeset:
         if VALUES not in rows.columns:  # no batch was appended yet
             rows = rows.withColumn(VALUES, values_of(rows, ()))
         return to_events(rows.drop(BATCH, INGESTED), self.shape)
+
+    def untaken_values(self, batches: Batches) -> list[str]:
+        """The names, in the changeset, of values that some events have and no column takes."""
+        values = batches.table.schema[VALUES].dataType
+        assert isinstance(values, StructType)
+        found = untaken(values, self.shape)
+        has_some = [F.max(F.col(VALUES)[name].isNotNull()).alias(name) for name in found]
+        row = batches.table.read_files(batches.files).agg(*has_some).first() if found else None
+        return [name for name in found if row is not None and row[name]]
 
     def truncated(self, batches: Batches) -> Column | None:
         """The sequence (`at`) of the last event among them that empties the table, or None.

@@ -26,6 +26,7 @@ from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.merge_on_read.sides import KnownDeletes, Sides
 from deltaweave.changes.side_state import noted_now
 from deltaweave.choices import check_choice
+from deltaweave.delta.commit import without_session_pair
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError, StatementError
 from deltaweave.identifiers import quoted
@@ -190,6 +191,7 @@ def _merge(
     return apply_to_current_rows(base, events, tombstones, None, line).version
 
 
+@without_session_pair()
 def rematerialized(sides: Sides, strategy: Strategy, late_by: timedelta) -> Rematerialized | None:
     """Merge all current batches into the base; see `MergeOnReadTable.rematerialize`."""
     base = sides.base

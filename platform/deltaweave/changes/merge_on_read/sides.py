@@ -11,13 +11,20 @@ from pyspark.sql.types import StructType
 from deltaweave.changes.current import OWN_COLUMNS, Tombstones, alive, newest_of_keys, rows_left
 from deltaweave.changes.epochs import log_fields
 from deltaweave.changes.events import PREFIX, SEQUENCE, Events, EventShape
-from deltaweave.changes.merge_on_read.base_and_batches import at_one_moment, fit_into_a_broadcast
+from deltaweave.changes.merge_on_read.base_and_batches import (
+    at_one_moment,
+    fit_into_a_broadcast,
+    settle_mark,
+)
 from deltaweave.changes.merge_on_read.changeset import Batches
 from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.merge_on_read.newer_than_base import are_newer
 from deltaweave.changes.options import ChangeOptions, condition_of_keys
 from deltaweave.changes.table_columns import TableColumns
+from deltaweave.delta.jvm import column_named, selected
 from deltaweave.delta.log import TableSnapshot
+from deltaweave.identifiers import quoted
+from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
 
 # One task combines this many rows in less time than Spark takes for another stage.
@@ -96,6 +103,12 @@ class Sides:
             table=self.columns(base),
         )
 
+    @again_after_a_conflict
+    def settle(self) -> None:
+        """Keep what a RESTORE of the base left of batches and deletes, while the log tells it."""
+        settle_mark(self.base)
+        Tombstones.of(self.base, self.keys).settle()
+
     def view_of_now(
         self, where: str | Column | None, *, asks_order: bool
     ) -> tuple[MergedView, Events]:
@@ -154,3 +167,9 @@ class Sides:
             broadcasts=fit_into_a_broadcast(batches, self.broadcast_limit_bytes),
             are_newer=asks_order and are_newer(batches, snapshot, events.sequence_type),
         )
+
+
+def visible(rows: DataFrame, base: DataFrame) -> DataFrame:
+    """Return the rows with the user's columns, in the base's order."""
+    names = [name for name in base.columns if not name.startswith(PREFIX)]
+    return selected(rows, [column_named(rows.sparkSession, quoted(name)) for name in names])

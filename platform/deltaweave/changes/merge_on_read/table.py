@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.sql import Column, DataFrame
 
 from deltaweave.changes.current import Tombstones, alive, current_row_columns, newest_of_keys
-from deltaweave.changes.events import PREFIX, Events, read_events
+from deltaweave.changes.events import Events, read_events
 from deltaweave.changes.merge_on_read.base_and_batches import at_one_moment, merged_batch
 from deltaweave.changes.merge_on_read.changeset import Changeset, Pending
 from deltaweave.changes.merge_on_read.merged_view import METHODS, MergedView, ViewMethod
@@ -27,7 +27,7 @@ from deltaweave.changes.merge_on_read.rematerialization import (
     check_strategy,
     rematerialized,
 )
-from deltaweave.changes.merge_on_read.sides import Sides
+from deltaweave.changes.merge_on_read.sides import Sides, visible
 from deltaweave.changes.options import (
     ChangeOptions,
     check_columns,
@@ -39,9 +39,7 @@ from deltaweave.changes.rescue import rescue, rescued_table
 from deltaweave.changes.side_table import encryption_of
 from deltaweave.changes.stored_events import completed
 from deltaweave.choices import check_choice
-from deltaweave.delta.jvm import column_named, selected
 from deltaweave.errors import StatementError
-from deltaweave.identifiers import quoted
 from deltaweave.table import Table
 
 if TYPE_CHECKING:
@@ -69,6 +67,9 @@ class MergeOnReadTable:
         keep_merged_for: How long merged batches are kept. It must be longer than a reader takes
             from choosing a version of the base to reading the changes.
         broadcast_limit_bytes: Changes up to this measured size are broadcast.
+
+    Attributes:
+        warnings: What may be wrong with batches that this has appended, a sentence each.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class MergeOnReadTable:
         keep_merged_for: timedelta = timedelta(hours=1),
         broadcast_limit_bytes: int = 2**30,
     ) -> None:
-        self.spark = spark
+        self.spark, self.warnings = spark, tuple[str, ...]()
         self.base = Table(spark, base)
         self.changes = Table(spark, changes) if changes else self.base.named_with("_changes")
         self._keys = tuple(keys)
@@ -134,6 +135,7 @@ class MergeOnReadTable:
         shape = event_shape(self.base, source, self._options)
         rescues = self._rescued is not None
         events = read_events(source, shape, table=self.changes.path_or_name, rescues=rescues)
+        self.warnings = tuple(dict.fromkeys((*self.warnings, *events.warnings)))
         try:
             rescue(events, self.base, self._rescued, (self.changes, applied))
             if not events.count:
@@ -148,7 +150,7 @@ class MergeOnReadTable:
             whole = completed(events, self._sides.columns())
             changeset = Changeset(self.changes, whole.shape)
             changeset.create_if_missing(whole, encryption_of(self.base, self.changes))
-            Tombstones.of(self.base, self._keys).settle()  # before readers see the events
+            self._sides.settle()  # before readers see the events
             return changeset.append(whole, applied, self.merged_batch())
         finally:
             events.let_go()
@@ -208,12 +210,12 @@ class MergeOnReadTable:
             method = view.best if tells_inserts else view.best_for_all
         if method == "left_join_inserts" and events.truncated is not None:
             method = "left_join_anti_join"  # the base may have lost keys
-        return _visible(view.rows(method), view.base)
+        return visible(view.rows(method), view.base)
 
     def read_optimized(self) -> DataFrame:
         """The base alone, as the last rematerialization left it, without what is `pending`."""
         base = self.base.snapshot().read_whole()
-        return _visible(base, base)
+        return visible(base, base)
 
     def create_view(self, name: str) -> None:
         """Create a temporary view that always shows the newest rows.
@@ -242,7 +244,7 @@ class MergeOnReadTable:
         newest = tombstones.with_deletes_of_now(newest_of_keys(events), events)
         changes = alive(newest, events)
         view = MergedView(self.base.read(), changes, shape, broadcasts=False)
-        _visible(view.rows("left_join_anti_join"), view.base).createOrReplaceTempView(name)
+        visible(view.rows("left_join_anti_join"), view.base).createOrReplaceTempView(name)
 
     def merged_batch(self) -> int:
         """The newest batch that is in the base; 0 for none."""
@@ -284,6 +286,7 @@ class MergeOnReadTable:
         Returns:
             The newest batch that is deleted; 0 for none.
         """
+        self._sides.settle()
         before = datetime.now(timezone.utc) - self._keep_merged_for
         version = self.base.version_at(before)
         merged = merged_batch(self.base, version) if version is not None else 0
@@ -292,9 +295,3 @@ class MergeOnReadTable:
             return 0
         Changeset(self.changes, self._sides.shape()).purge(merged)
         return merged
-
-
-def _visible(rows: DataFrame, base: DataFrame) -> DataFrame:
-    """The rows with the user's columns, in the base's order."""
-    names = [name for name in base.columns if not name.startswith(PREFIX)]
-    return selected(rows, [column_named(rows.sparkSession, quoted(name)) for name in names])

@@ -47,6 +47,7 @@ from deltaweave.delta.commit.transaction_ids import (
     is_applied,
     reset_session_pair,
     session_pair,
+    without_session_pair,
 )
 from deltaweave.delta.commit.written_files import (
     ChangeFileOf,
@@ -84,6 +85,7 @@ __all__ = [
     "session_pair",
     "transaction_after",
     "transaction_on",
+    "without_session_pair",
     "write_rows",
     "written_without_spark",
 ]

@@ -7,7 +7,9 @@ precedence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 APPLICATION_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 AUTO_RESET = "spark.databricks.delta.write.txnVersion.autoReset.enabled"
+
+
+_is_hidden: ContextVar[bool] = ContextVar("session_pair_is_hidden", default=False)
 
 
 @dataclass(frozen=True)
@@ -113,11 +118,13 @@ def last_applied(transaction: JavaObject, table: TableSnapshot, application_id: 
 
 
 def session_pair(spark: SparkSession, *, table: str) -> tuple[str, int] | None:
-    """The pair in the session's configuration, or None.
+    """The pair in the session's configuration; None without one, or `without_session_pair`.
 
     Raises:
         StatementError: Only one half of the pair is set, or the version is no number.
     """
+    if _is_hidden.get():
+        return None
     application, version = spark.conf.get(APPLICATION_ID, None), spark.conf.get(VERSION, None)
     if application is None and version is None:
         return None
@@ -128,6 +135,16 @@ def session_pair(spark: SparkSession, *, table: str) -> tuple[str, int] | None:
             hint="Set both, the version as a whole number, or neither.",
         )
     return application, int(version)
+
+
+@contextmanager
+def without_session_pair() -> Iterator[None]:
+    """Keep the session's pair from the merges of this thread, which are a part of a write."""
+    token = _is_hidden.set(True)
+    try:
+        yield
+    finally:
+        _is_hidden.reset(token)
 
 
 def reset_session_pair(spark: SparkSession) -> None:

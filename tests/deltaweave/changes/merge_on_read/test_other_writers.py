@@ -474,3 +474,16 @@ def test_pending_batches_of_a_base_with_other_names_in_files_are_an_error(
     shutil.rmtree(tmp_path / "t_changes")
     append(4)
     assert table.read().count() == 1
+    # Or the names of a column that is no key: it was added when the table had column mapping.
+    other, with_v = f"{tmp_path}/other", spark.sql("SELECT 1 AS k, 1 AS at, 2 AS v")
+    table = MergeOnReadTable(spark, other, keys=["k"], sequence_by="at")
+    table.append(with_v)
+    spark.sql(
+        f"ALTER TABLE delta.`{other}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    )
+    spark.sql(f"ALTER TABLE delta.`{other}` ADD COLUMNS (w INT)")
+    table.append(with_v.selectExpr("*", "3 AS w"))
+    shutil.rmtree(other)
+    table.append(with_v.selectExpr("*", "INT(NULL) AS w"))
+    with pytest.raises(SourceError, match="other names for the column col-"):
+        table.read()

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dagster import AssetMaterialization, MetadataValue, OutputContext
+from dagster import AssetMaterialization, OutputContext
 
-from dagster_deltaweave.metadata import TABLE_VERSION, table_metadata
+from dagster_deltaweave.metadata import TABLE_VERSION, table_metadata, warnings_metadata
 from dagster_deltaweave.partitions import lists_partitions
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ class AfterCommit:
 
     def add_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Add the metadata, and the warnings to it and to the run's log."""
-        shown = dict(metadata)
-        if self.warnings:
-            shown["deltaweave/warnings"] = MetadataValue.text("\n".join(self.warnings))
+        shown = {**metadata, **warnings_metadata(self.warnings)}
         try:
             self.context.add_output_metadata(shown)
         except Exception as error:

@@ -19,7 +19,7 @@ from dagster import (
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, PARENT_RUN_ID_TAG
 from dagster_deltaweave.io_manager.stream_run import StreamRun, run_stream
 from dagster_deltaweave.logs import batches_after, number_metadata, pending_changes
-from dagster_deltaweave.metadata import record_data_version
+from dagster_deltaweave.metadata import record_data_version, warnings_metadata
 from dagster_deltaweave.tables import (
     MergeOnReadLocations,
     merge_on_read_locations,
@@ -56,7 +56,7 @@ def ingest(
     declaration: MergeOnReadDeclaration,
     events: DataFrame,
     mark: tuple[str, int] | None,
-) -> Callable[[], dict[str, Any]]:
+) -> tuple[Callable[[], dict[str, Any]], tuple[str, ...]]:
     """Append the events; of a stream all that are available now, or as long as the run's tag says.
 
     Args:
@@ -69,7 +69,7 @@ def ingest(
 
     Returns:
         A function that records what was appended, and returns metadata of the materialization in
-        addition to that of the table.
+        addition to that of the table; and what may be wrong with the batches, a sentence each.
     """
     table, at = (
         open_merge_on_read(tables, declaration),
@@ -90,10 +90,11 @@ def ingest(
         def observe(progress: dict[str, int | float | None], is_last: bool) -> None:
             nonlocal told
             metadata = {**number_metadata(progress), **pending_metadata(context, at), **aside()}
+            metadata.update(warnings_metadata(table.warnings))
             said = f"The stream {name}"
             context.log_event(AssetObservation(declaration.changes, said, metadata))
             newest = table.newest_batch()
-            now = _Told(newest, _number(metadata.get(RESCUED_EVENTS)))
+            now = told.then(newest, metadata)
             # What the run's end materializes is not materialized here.
             if not is_last and now != told:
                 # Events that are put aside are no batch, and change nothing for the view's readers.
@@ -120,7 +121,7 @@ def ingest(
             **pending,
         }
 
-    return record
+    return record, table.warnings
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,12 @@ class _Told:
     """What an asset was materialized with: the newest batch, and how many events wait aside."""
 
     batch: int | None
-    num_rescued: int | None
+    num_rescued: int
+
+    def then(self, batch: int, metadata: Mapping[str, Any]) -> _Told:
+        """What it is with a batch and metadata, which has no number if they cannot be counted."""
+        waiting = _number(metadata.get(RESCUED_EVENTS))
+        return _Told(batch, self.num_rescued if waiting is None else waiting)
 
 
 def _materialized(context: OutputContext, key: AssetKey) -> _Told:
@@ -136,10 +142,10 @@ def _materialized(context: OutputContext, key: AssetKey) -> _Told:
     event = context.step_context.instance.get_latest_materialization_event(key)
     made = event.asset_materialization if event else None
     if made is None:
-        return _Told(None, None)
+        return _Told(None, 0)
     batch = (made.tags or {}).get(DATA_VERSION_TAG, "")
     waiting = _number(made.metadata.get(RESCUED_EVENTS))
-    return _Told(int(batch) if batch.isdecimal() else None, waiting)
+    return _Told(int(batch) if batch.isdecimal() else None, waiting or 0)
 
 
 def _number(entry: Any) -> int | None:

@@ -22,6 +22,7 @@ from dagster_deltaweave.metadata.metadata_entries import (
     TABLE_VERSION,
     in_order,
     table_metadata,
+    warnings_metadata,
 )
 from dagster_deltaweave.metadata.view_staleness import keep_view_fresh
 
@@ -35,4 +36,5 @@ __all__ = [
     "record_unchanged",
     "record_write",
     "table_metadata",
+    "warnings_metadata",
 ]

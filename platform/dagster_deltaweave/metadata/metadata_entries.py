@@ -268,6 +268,11 @@ def table_metadata(table: Table, version: int | None = None) -> dict[str, object
     }
 
 
+def warnings_metadata(warnings: Collection[str]) -> dict[str, MetadataValue]:
+    """What may be wrong with what was committed, a line each; empty without warnings."""
+    return {"deltaweave/warnings": MetadataValue.text("\n".join(warnings))} if warnings else {}
+
+
 def statement_metadata(statement: str) -> dict[str, MetadataValue]:
     """The MERGE as it ran, for people."""
     return {"merge/statement": MetadataValue.md(f"```sql\n{statement}\n```")}

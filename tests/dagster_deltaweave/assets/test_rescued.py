@@ -16,9 +16,11 @@ from dagster import (
     DagsterInvalidDefinitionError,
     Definitions,
     ExecuteInProcessResult,
+    MetadataValue,
     materialize,
 )
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from dagster_deltaweave import (
     build_rescued_events_check,
@@ -27,6 +29,7 @@ from dagster_deltaweave import (
     merge_on_read_asset,
 )
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
+from dagster_deltaweave.io_manager import changeset_append
 from deltaweave import Table
 from tests.dagster_deltaweave.conftest import eventually
 
@@ -57,7 +60,15 @@ def test_events_that_cannot_be_applied_are_counted_and_checked(
     of_table: str,
 ) -> None:
     batches: Iterator[list[Any]] = iter([[GOOD], [GOOD, WRONG], [GOOD]])
-    assets = declare(lambda: spark.createDataFrame(next(batches), SCHEMA), rescued=True)
+    absent = F.struct(
+        *[F.lit(None).cast("string").alias(name) for name in ("place", "problem", "event")],
+        F.array(F.lit("pieces")).alias("absent"),
+    )
+
+    def changes() -> DataFrame:
+        return spark.createDataFrame(next(batches), SCHEMA).withColumn("message", absent)
+
+    assets = declare(changes, rescued=True, message_column="message")
     check = build_rescued_events_check(assets[0])
 
     def run() -> tuple[int, bool]:
@@ -67,6 +78,8 @@ def test_events_that_cannot_be_applied_are_counted_and_checked(
         [made] = result.asset_materializations_for_node(assets[0].op.name)
         [checked] = result.get_asset_check_evaluations()
         count = made.metadata["changes/rescued_events"].value
+        warnings = made.metadata["deltaweave/warnings"].value
+        assert "no message of the batch has the column pieces" in str(warnings)
         assert checked.metadata["changes/rescued_events"].value == count
         if count:
             assert "a null in its key id" in str(checked.metadata["check/sample"].value)
@@ -118,6 +131,13 @@ def test_a_stream_that_runs_without_end_counts_events_of_batches_that_append_not
             assert told(stream.view.key) == ("1", 0)  # nothing changed for its readers
         finally:
             eventually(has_ended)
+
+
+def test_a_count_that_cannot_be_read_now_is_no_other_one() -> None:
+    told = changeset_append._Told(1, 2)
+    assert told.then(1, {}) == told
+    counted = {changeset_append.RESCUED_EVENTS: MetadataValue.int(3)}
+    assert told.then(1, counted) == changeset_append._Told(1, 3)
 
 
 @pytest.mark.parametrize("declare", [cdc, merge_on_read])

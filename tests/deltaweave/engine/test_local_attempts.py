@@ -218,7 +218,7 @@ def merged(spark: SparkSession, path: str, step: str) -> MergeResult:
     rows = [(0, 1, "a"), (1, -1, "a"), (2, 1, "b"), (8, 8, "b"), (9, 9, "c")]
     source = frame(spark, rows, SCHEMA)
     if step == "reading the source's files":
-        source.write.format("delta").save(f"{path}-source")
+        source.write.format("delta").mode("overwrite").save(f"{path}-source")
         source = spark.read.format("delta").load(f"{path}-source")
     merge = Table(spark, path).merge(source, on="t.k = s.k")
     if step in ("reading old rows", "values"):
@@ -273,14 +273,21 @@ EACH_STEP = pytest.mark.parametrize(
 
 
 @EACH_STEP
-def test_a_step_that_fails_on_the_driver_leaves_the_merge_to_spark(
+def test_an_interrupt_of_any_step_ends_the_merge_and_a_failure_leaves_it_to_spark(
     spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    target(spark, path, step)
-    error = UNEXPECTED[list(STEPS).index(step) % len(UNEXPECTED)]
-    of_local = written_on_driver(monkeypatch)
-    made = fail_after(monkeypatch, *STEPS[step], error)
+    before, version = target(spark, path, step), newest_version(path)
     with configured(spark, {ON_DRIVER: "true"}):
+        with monkeypatch.context() as patch:
+            fail_after(patch, *STEPS[step], DagsterInterruptError())
+            with pytest.raises(DagsterInterruptError):
+                merged(spark, path, step)
+        assert newest_version(path) == version
+        assert files_without_vectors(path) == before
+
+        error = UNEXPECTED[list(STEPS).index(step) % len(UNEXPECTED)]
+        of_local = written_on_driver(monkeypatch)
+        made = fail_after(monkeypatch, *STEPS[step], error)
         result = merged(spark, path, step)
     assert made, "the step was not reached"
     expected = [(0, 1, "a"), (1, -1, "a"), *REST]
@@ -292,19 +299,6 @@ def test_a_step_that_fails_on_the_driver_leaves_the_merge_to_spark(
     assert result.warnings
     assert files_without_vectors(path) == files_of_log(path)
     assert newest_version(path) == 1 + (step == "evaluating the source")
-
-
-@EACH_STEP
-def test_an_interrupt_of_any_step_ends_the_merge(
-    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    before = target(spark, path, step)
-    version = newest_version(path)
-    fail_after(monkeypatch, *STEPS[step], DagsterInterruptError())
-    with configured(spark, {ON_DRIVER: "true"}), pytest.raises(DagsterInterruptError):
-        merged(spark, path, step)
-    assert newest_version(path) == version
-    assert files_without_vectors(path) == before
 
 
 def storage_that(fails_at: str, *, at_once: bool = False) -> Any:

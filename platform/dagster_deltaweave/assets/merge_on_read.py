@@ -6,7 +6,12 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, get_args
 
-from dagster import AssetsDefinition, DagsterInvalidDefinitionError
+from dagster import (
+    AssetKey,
+    AssetsDefinition,
+    AutomationCondition,
+    DagsterInvalidDefinitionError,
+)
 
 from dagster_deltaweave.assets.base_and_view import base_asset, view_asset
 from dagster_deltaweave.assets.table_asset import KINDS, DagsterArguments, asset_key, table_asset
@@ -79,6 +84,8 @@ def merge_on_read_asset(
     metadata: Mapping[str, Any] | None = None,
     kinds: Set[str] = KINDS,
     pool: str | None = None,
+    base_automation_condition: AutomationCondition[AssetKey] | None = None,
+    view_automation_condition: AutomationCondition[AssetKey] | None = None,
     **arguments: Unpack[DagsterArguments],
 ) -> Callable[[Callable[..., Any]], MergeOnReadAssets]:
     """Declare a merge-on-read table, whose function returns change events, as three assets.
@@ -135,6 +142,8 @@ def merge_on_read_asset(
         kinds: Kinds the UI shows of changes and base.
         pool: The concurrency pool of the changes; by default one for each table. The base always
             has a pool of its own.
+        base_automation_condition: When the base is rematerialized, as by a sensor.
+        view_automation_condition: When the view records what is pending.
         arguments: All other arguments of `dagster.asset`. `group_name`, `owners`, `tags` and
             `io_manager_key` (of a `SparkDeltaIOManager`) go to all three assets; `description` goes
             to the view, and is by default the function's docstring. The others go to the changes:
@@ -195,7 +204,7 @@ def merge_on_read_asset(
         base = base_asset(
             MergeOnReadDeclaration(part="base", table=table, **declared),
             strategy,
-            {**of_all, "deps": [changes]},
+            {**of_all, "deps": [changes], "automation_condition": base_automation_condition},
             metadata,
             kinds,
         )
@@ -204,6 +213,7 @@ def merge_on_read_asset(
             {
                 **of_all,
                 "deps": [base, changes],
+                "automation_condition": view_automation_condition,
                 "description": arguments.get("description") or function.__doc__,
             },
             metadata,

@@ -25,6 +25,7 @@ from dagster import (
     scaffold_with,
 )
 from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
+from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import Field, field_validator
 
 from dagster_deltaweave.components.table_component import AttributesScaffolder
@@ -62,7 +63,12 @@ class DeltaTablesComponent(StateBackedComponent, Resolvable, Model):
       root: s3a://lake/bronze
       key_prefix: [bronze]
       exclude: ["scratch/*"]
+      translation:
+        key: "raw/{{ table.name }}"
+        group_name: "{{ table.path[0] }}"
     ```
+
+    A subclass may override `get_asset_spec` in place of `translation`.
     """
 
     root: Annotated[str, Field(description="Path or URI of the directory to look in.")]
@@ -79,6 +85,14 @@ class DeltaTablesComponent(StateBackedComponent, Resolvable, Model):
             "tables, or of directories with all that is in them."
         ),
     ] = ()
+    translation: Annotated[
+        TranslationFn[Mapping[str, Any]] | None,
+        TranslationFnResolver[Mapping[str, Any]](lambda table: {"table": table}),
+        Field(
+            description="What differs in the assets' specs: `table` has `name`, `path` (below the "
+            "root), `location`, `description` and `columns`, and `spec` is the spec without it."
+        ),
+    ] = None
     defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
 
     @field_validator("root")
@@ -119,7 +133,18 @@ class DeltaTablesComponent(StateBackedComponent, Resolvable, Model):
         tables = json.loads(state_path.read_text())["tables"]
         # The state may be older than what is excluded.
         shown = [each for each in tables if not self._is_excluded(tuple(each["path"]))]
-        return Definitions(assets=[_spec(each, self.key_prefix) for each in shown])
+        return Definitions(
+            assets=[self.get_asset_spec({"name": each["path"][-1], **each}) for each in shown]
+        )
+
+    def get_asset_spec(self, table: Mapping[str, Any]) -> AssetSpec:
+        """The spec of a table's asset.
+
+        Args:
+            table: `name`, `path` (below the root), `location`, `description` and `columns`.
+        """
+        spec = _spec(table, self.key_prefix)
+        return spec if self.translation is None else self.translation(spec, table)
 
     def _is_excluded(self, names: tuple[str, ...]) -> bool:
         path = "/".join(names)

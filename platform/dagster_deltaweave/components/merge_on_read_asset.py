@@ -4,9 +4,10 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from dagster import (
+    AutomationCondition,
     ComponentLoadContext,
     DefaultSensorStatus,
     Definitions,
@@ -15,7 +16,8 @@ from dagster import (
     SensorDefinition,
     scaffold_with,
 )
-from pydantic import Field
+from dagster.components.resolved.model import Resolver
+from pydantic import Field, InstanceOf
 
 from dagster_deltaweave.assets import MergeOnReadAssets, merge_on_read_asset
 from dagster_deltaweave.components.cdc_asset import CdcAssetScaffolder, EventTableComponent
@@ -27,6 +29,11 @@ from dagster_deltaweave.tables import IdempotentBy
 from deltaweave.changes.merge_on_read import Strategy
 
 _POLICY = RematerializationPolicy()
+
+Automation: TypeAlias = Annotated[
+    InstanceOf[AutomationCondition[Any]] | None, Resolver.default(model_field_type=str | None)
+]
+"""A condition of Dagster's, as an expression: `"{{ automation_condition.eager() }}"`."""
 
 
 class Rematerialization(Model, Resolvable):
@@ -113,6 +120,12 @@ class MergeOnReadAssetComponent(EventTableComponent):
     checkpoint: Annotated[
         str | None, Field(description="Where Spark keeps the progress of a stream.")
     ] = None
+    base_automation_condition: Annotated[
+        Automation, Field(description="When the base is rematerialized, as by a sensor.")
+    ] = None
+    view_automation_condition: Annotated[
+        Automation, Field(description="When the view records what is pending.")
+    ] = None
     rematerialization: Annotated[
         Rematerialization | None,
         Field(description="A sensor that merges the changes; without it, none is defined."),
@@ -138,6 +151,8 @@ class MergeOnReadAssetComponent(EventTableComponent):
             idempotent_by=self.idempotent_by,
             changes_table=self.changes_table,
             checkpoint=self.checkpoint,
+            base_automation_condition=self.base_automation_condition,
+            view_automation_condition=self.view_automation_condition,
             **self._event_arguments(),
         )
         return decorate(function_of_source(self.source))

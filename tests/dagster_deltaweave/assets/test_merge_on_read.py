@@ -371,7 +371,10 @@ def test_upkeep_keeps_the_base_in_turn_with_its_merges() -> None:
     assert job.get_node_named("optimize_orders_base").definition.pools == {"merge/orders_base"}
 
 
-def test_the_three_assets_have_their_lineage_pools_and_owners(tmp_path: Path) -> None:
+def test_the_three_assets_have_their_lineage_pools_and_owners() -> None:
+    eager = AutomationCondition.eager()
+    nightly = AutomationCondition.on_cron("0 1 * * *")
+
     @asset
     def raw() -> None: ...
 
@@ -383,6 +386,9 @@ def test_the_three_assets_have_their_lineage_pools_and_owners(tmp_path: Path) ->
         owners=["team:sales"],
         tags={"tier": "gold"},
         deps=[raw],
+        automation_condition=eager,
+        base_automation_condition=nightly,
+        view_automation_condition=eager,
     )
     def orders() -> None:
         """Orders as of now."""
@@ -402,6 +408,7 @@ def test_the_three_assets_have_their_lineage_pools_and_owners(tmp_path: Path) ->
     for node in nodes:
         assert (node.group_name, node.owners) == ("sales", ["team:sales"])
         assert node.tags["tier"] == "gold"
+    assert [node.automation_condition for node in nodes] == [eager, nightly, eager]
     assert graph.get(view).description == "Orders as of now."
 
     module = type(sys)("module_of_assets")

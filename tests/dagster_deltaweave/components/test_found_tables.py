@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from dagster import AssetKey, DagsterInstance, Definitions, asset, materialize
+from dagster import AssetKey, AssetSpec, DagsterInstance, Definitions, asset, materialize
 from dagster.components.core.component_tree import ComponentTreeException
 from dagster.components.testing.utils import DefsFolderSandbox, create_defs_folder_sandbox
 from pyspark.sql import DataFrame, SparkSession
@@ -159,6 +160,43 @@ def test_definitions_follow_the_state_and_not_the_lake(
     with pytest.raises(SourceError, match="cannot be listed"):
         refresh(sandbox)
     assert keys(sandbox) == {"a", "c"}  # a root that is gone has no say
+
+
+def test_specs_are_translated_in_yaml_and_by_subclasses(
+    sandbox: DefsFolderSandbox, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    found = {"path": ["bronze", "orders"], "location": "/lake/bronze/orders"}
+    state.write_text(json.dumps({"tables": [{**found, "description": None, "columns": None}]}))
+
+    class Owned(DeltaTablesComponent):
+        def get_asset_spec(self, table: Mapping[str, Any]) -> AssetSpec:
+            spec = super().get_asset_spec(table)
+            return spec.replace_attributes(owners=[f"{table['name']}@example.com"])
+
+    write_yaml(
+        sandbox,
+        root="/lake",
+        key_prefix=["lake"],
+        translation={
+            "key_prefix": "eu",
+            "group_name": "{{ table.path[0] }}",
+            "metadata": {"of": "{{ spec.key.to_user_string() }}"},
+        },
+    )
+    with sandbox.build_component_tree() as tree:
+        [component] = tree.get_all_components(of_type=DeltaTablesComponent)
+        [translated] = component.build_defs_from_state(tree.load_context, state).assets or []
+        owned = Owned(root="/lake").build_defs_from_state(tree.load_context, state)
+
+    assert isinstance(translated, AssetSpec)
+    assert translated.key == AssetKey(["eu", "lake", "bronze", "orders"])
+    assert translated.group_name == "bronze"
+    assert translated.metadata["of"] == "lake/bronze/orders"
+    assert translated.metadata["deltaweave/table"] == "/lake/bronze/orders"
+    [of_orders] = owned.assets or []
+    assert isinstance(of_orders, AssetSpec)
+    assert of_orders.owners == ["orders@example.com"]
 
 
 def test_components_that_look_differently_keep_states_of_their_own() -> None:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from dagster import (
     AssetKey,
+    AutomationCondition,
     DagsterInstance,
     DefaultScheduleStatus,
     DefaultSensorStatus,
@@ -66,6 +67,7 @@ attributes:
   partition_by: [day]
   source: {type: path, path: /landing/orders}
   rematerialization: {batches: 100, age: {hours: 2}, running: true}
+  base_automation_condition: "{{ automation_condition.eager() }}"
 """
 
 AROUND_THEM = """
@@ -163,6 +165,9 @@ def test_a_merge_on_read_table_is_three_assets_and_a_sensor(defs: Definitions) -
     assert view.arguments["keep_merged_for"] == timedelta(minutes=30)
     assert view.arguments["partition_by"] == ("day",)
     assert defs.resolve_assets_def(ORDERS).group_names_by_key == {ORDERS: "sales"}
+    graph = defs.resolve_asset_graph()
+    conditions = [graph.get(AssetKey(["sales", each])).automation_condition for each in names]
+    assert conditions == [None, AutomationCondition.eager(), None]
     sensor = defs.resolve_sensor_def("sales__orders_rematerialization")
     assert sensor.default_status == DefaultSensorStatus.RUNNING
 

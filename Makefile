@@ -34,7 +34,7 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 	"$(PYTHON): install one (Debian: apt-get install python3-venv) or name it, make PYTHON=…")
 
 .NOTPARALLEL:
-.PHONY: help demo demo-cdc land ui docs test test-slow test-both test-all test-matrix delta-suite torture record-oracle record-debezium fuzz screenshots check clean java place
+.PHONY: help demo demo-cdc land ui docs test test-slow test-all test-matrix delta-suite torture record-oracle record-debezium fuzz screenshots check clean java place
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,13 +60,10 @@ test: java $(INSTALLED) ## run the tests (WORKERS=2 processes, each with a Spark
 # Many of the tests that take longer start JVMs that end before the optimizing compiler and several
 # threads for collections pay off. Without the compiler, the JVM would keep less room for compiled
 # code than Spark needs. It would collect each time that more classes are loaded.
-test-slow test-both: export SPARK_SUBMIT_OPTS += -XX:TieredStopAtLevel=1 \
+test-slow: export SPARK_SUBMIT_OPTS += -XX:TieredStopAtLevel=1 \
 	-XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:MetaspaceSize=256m
 test-slow: java $(INSTALLED) ## run the tests that take longer: a browser, a cluster, Kafka, kills, rivals, several runs, drawn merges
 	@$(PYTEST) --numprocesses $(WORKERS) -m 'minutes and not full_matrix and not torture'
-
-test-both: java $(INSTALLED) ## run the tests of test and test-slow in one run: no worker starts twice, nor waits for the others' last
-	@$(PYTEST) --numprocesses $(WORKERS) -m 'not full_matrix and not torture'
 
 test-all: java $(INSTALLED) ## run the tests beside Delta's own MERGE, and every merge case in every layout (hours)
 	@DELTAWEAVE_ORACLE=live $(PYTEST) --numprocesses $(WORKERS)

@@ -47,11 +47,13 @@ FAST_FAILURES = {
 def session() -> SparkSession:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    # Executors start as quickly as the driver does.
+    java = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {TINY_DATA['spark.driver.extraJavaOptions']}"
     return deltaweave.local_session(
         **{
             "spark.master": "local-cluster[2,1,1024]",
             **{key: value for key, value in TINY_DATA.items() if key != "spark.master"},
-            "spark.executor.extraJavaOptions": TINY_DATA["spark.driver.extraJavaOptions"],
+            "spark.executor.extraJavaOptions": java,
             "spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path),
             **FAST_FAILURES,
         }

@@ -17,6 +17,8 @@ These names are imported because Dagster offers no public way:
   status that Dagster adds.
 - `PARENT_RUN_ID_TAG`, `PARTITION_NAME_TAG`, `RUN_KEY_TAG`, `SENSOR_NAME_TAG`: the tags that tell
   where a run comes from; Dagster documents their texts, but exports no constants.
+- `BulkActionsFilter`, `BulkActionStatus`: which backfills go on.
+- `RANGE_TAGS`: likewise, the tags for the first and the last partition of a run of several.
 - `InMemoryJob`, `execute_run`, `location_origins_from_yaml_paths`, `RemoteRepositoryOrigin`,
   `SINGLETON_REPOSITORY_NAME`: what executes a run in this process that belongs to a code location;
   `execute_in_process` makes runs without one, which the UI's timeline does not show.
@@ -35,10 +37,13 @@ from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValu
 from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.execution.api import execute_run
+from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.remote_origin import RemoteRepositoryOrigin
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.tags import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
     AUTO_RETRY_RUN_ID_TAG,
     PARENT_RUN_ID_TAG,
     PARTITION_NAME_TAG,
@@ -49,6 +54,8 @@ from dagster._core.storage.tags import (
 )
 from dagster._core.workspace.load import location_origins_from_yaml_paths
 
+RANGE_TAGS = (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG)
+
 __all__ = [
     "AUTO_RETRY_RUN_ID_TAG",
     "DATA_VERSION_TAG",
@@ -56,12 +63,15 @@ __all__ = [
     "PARENT_RUN_ID_TAG",
     "PARTITION_NAME_TAG",
     "PRIORITY_TAG",
+    "RANGE_TAGS",
     "RUN_KEY_TAG",
     "SENSOR_NAME_TAG",
     "SINGLETON_REPOSITORY_NAME",
     "WILL_RETRY_TAG",
     "AssetCheckExecutionRecordStatus",
     "AssetGraph",
+    "BulkActionStatus",
+    "BulkActionsFilter",
     "CheckError",
     "InMemoryJob",
     "ObjectMetadataValue",

@@ -311,6 +311,7 @@ class Table:
         applied: Mapping[str, int] | None = None,
         once: bool = False,
         applied_before: int | None = None,
+        recorded: Mapping[str, int] | None = None,
         computed_from: int | None = None,
         reads_all: bool = True,
     ) -> WriteResult:
@@ -325,6 +326,7 @@ class Table:
             applied: Application ids and versions, put into the same commit.
             once: Whether to do nothing if the table holds all of `applied` already.
             applied_before: With `once` and one pair, as in `deltaweave.merge`.
+            recorded: Further pairs for the same commit, which do not matter to `once`.
             computed_from: The version of this table that the rows were computed from. The
                 transaction reads all of that version, so a commit after it that adds or removes a
                 file, or changes the schema, fails this write. None if the rows were not computed
@@ -363,6 +365,7 @@ class Table:
             applied=applied or {},
             once=once,
             applied_before=applied_before,
+            recorded=recorded or {},
             computed_from=computed_from,
             reads_all=reads_all,
         )

@@ -28,7 +28,8 @@ from dagster_deltaweave.logs.changeset_log import pending_changes
 from dagster_deltaweave.logs.delta_log import DeltaLog
 from dagster_deltaweave.tables.merge_on_read import MergeOnReadLocations
 from deltaweave.errors import SourceError
-from tests.dagster_deltaweave.ticks import launch, requested, run_keys, tick
+from tests.dagster_deltaweave.ticks import launched_tick as tick
+from tests.dagster_deltaweave.ticks import requested, run_keys
 
 DYNAMIC = DynamicPartitionsDefinition(name="orders_partitions")
 
@@ -77,7 +78,7 @@ def test_partitions_land_on_an_object_store(store: ObjectStore, instance: Dagste
     assert empty.skip_message == "The landing directory is missing: s3://lake/landing/orders"
     assert growing.skip_message == (
         "No new partition in s3://lake/landing/orders: "
-        "0 requested before, 2 incomplete (2000-03, 2000-04; their marker is _SUCCESS)."
+        "0 merged, 2 incomplete (2000-03, 2000-04; their marker is _SUCCESS)."
     )
     ticks = (landed, quiet, again)
     assert [requested(each) for each in ticks] == [["2000-03"], [], ["2000-03"]]
@@ -207,7 +208,6 @@ def test_a_partition_deleted_and_landed_again_on_an_object_store_is_requested_ag
             store.objects.clear()
         time.sleep(0.01)
         data = tick(sensor, instance, cursor)
-        launch(instance, "orders_landed", data)
         cursor = data.cursor
         seen.append(requested(data))
 
@@ -249,6 +249,6 @@ def test_a_sensor_shows_no_query_of_its_directory(
 
     [arrival] = data.asset_events
     assert arrival.metadata["dagster/uri"].value == "s3://lake/landing/orders/2000-03"
-    assert quiet.skip_message == "No new partition in s3://lake/landing/orders: 1 requested before."
+    assert quiet.skip_message == "No new partition in s3://lake/landing/orders: 1 merged."
     [definition] = sensor.sensors or []
     assert "region" not in str(definition.description)

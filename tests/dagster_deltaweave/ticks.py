@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dagster import DagsterInstance, Definitions, build_sensor_context
+from dagster import AssetKey, DagsterInstance, Definitions, build_sensor_context
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.storage.dagster_run import DagsterRunStatus
 from dagster._core.storage.tags import PARTITION_NAME_TAG, RUN_KEY_TAG, SENSOR_NAME_TAG
@@ -40,4 +40,16 @@ def launch(
         tags = {RUN_KEY_TAG: str(request.run_key), SENSOR_NAME_TAG: sensor, **request.tags}
         if request.partition_key:
             tags[PARTITION_NAME_TAG] = request.partition_key
-        create_run_for_test(instance, tags=tags, status=status)
+        create_run_for_test(
+            instance, tags=tags, status=status, asset_selection=frozenset([AssetKey("orders")])
+        )
+
+
+def launched_tick(
+    defs: Definitions, instance: DagsterInstance, cursor: str | None = None
+) -> SensorExecutionData:
+    """Evaluate the one sensor of these definitions, and let its runs of `orders` succeed."""
+    data = tick(defs, instance, cursor)
+    [sensor] = defs.sensors or []
+    launch(instance, sensor.name, data)
+    return data

@@ -72,6 +72,10 @@ class LandingSensorComponent(Component, Resolvable, Model):
     max_lateness_seconds: Annotated[
         int, Field(description="How late a delivery may become visible.")
     ] = 600
+    attempts: Annotated[int, Field(description="Runs for a delivery, if they fail.")] = 3
+    retry_after_seconds: Annotated[
+        float, Field(description="How long after a failed run the second is requested.")
+    ] = 60
     minimum_interval_seconds: Annotated[int, Field(description="Least time between ticks.")] = 30
     running: Annotated[bool, Field(description="Whether the sensor starts by itself.")] = False
     description: Annotated[str | None, Field(description="Description in the UI.")] = None
@@ -94,6 +98,8 @@ class LandingSensorComponent(Component, Resolvable, Model):
             suffix=self.suffix,
             max_requests_per_tick=self.max_requests_per_tick,
             max_lateness_seconds=self.max_lateness_seconds,
+            attempts=self.attempts,
+            retry_after_seconds=self.retry_after_seconds,
             minimum_interval_seconds=self.minimum_interval_seconds,
             default_status=(
                 DefaultSensorStatus.RUNNING if self.running else DefaultSensorStatus.STOPPED

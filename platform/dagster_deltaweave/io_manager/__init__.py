@@ -12,6 +12,7 @@
 - `schema_policy`: creates tables and adds the columns that they lack.
 - `start_version`: the version of the table at which a write starts.
 - `transaction_ids`: the marks that a run commits so that nothing is applied twice.
+- `partition_records`: what a commit records of its partitions.
 - `merge_order`: merges of partitions in order: the lease, and the refusal of older ones.
 - `earlier_runs`: a run waits for the runs of older partitions.
 - `after_commit`: records a run after its commit; a failure there is a warning.

@@ -22,6 +22,7 @@ from dagster_deltaweave.io_manager.after_commit import (
 from dagster_deltaweave.io_manager.loading import load_input
 from dagster_deltaweave.io_manager.op_outputs import OpOutputs
 from dagster_deltaweave.io_manager.output_rows import changes_of_output, without_empty_partitions
+from dagster_deltaweave.io_manager.partition_records import record_nothing_merged
 from dagster_deltaweave.io_manager.run_options import (
     RunOptions,
     declaration_of,
@@ -237,6 +238,10 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         else:
             table = self._table_if_there(context)
             if table is not None:
+                after = AfterCommit(context, [])
+                after.attempt("this run", lambda: record_nothing_merged(context, table))
+                if after.warnings:
+                    after.add_metadata({})
                 record_unchanged(context, table)
         if declared is not None:
             nothing = MetadataValue.text("nothing: the asset returned None")

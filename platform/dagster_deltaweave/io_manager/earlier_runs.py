@@ -18,17 +18,21 @@ from typing import TYPE_CHECKING, Any
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
 
 from dagster_deltaweave.dagster_private import (
-    AUTO_RETRY_RUN_ID_TAG,
     NOT_FINISHED_STATUSES,
     PARTITION_NAME_TAG,
     PRIORITY_TAG,
-    WILL_RETRY_TAG,
 )
-from dagster_deltaweave.partitions import ORDER_TAG, Positions
+from dagster_deltaweave.partitions import (
+    ORDER_TAG,
+    WAITED_TAG,
+    Positions,
+    is_under_way,
+    unmerged_attempts,
+)
 from deltaweave.errors import OutOfOrderError
 
 if TYPE_CHECKING:
-    from dagster import AssetKey, OutputContext
+    from dagster import OutputContext
 
 _QUEUED = (DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED)
 _FAILED = (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
@@ -52,9 +56,7 @@ class _Attempt:
     @property
     def is_under_way(self) -> bool:
         """Whether it is queued or runs, or Dagster will try it again."""
-        tags = self.run.tags
-        will_retry = tags.get(WILL_RETRY_TAG) == "true" and AUTO_RETRY_RUN_ID_TAG not in tags
-        return will_retry or self.run.status in NOT_FINISHED_STATUSES
+        return is_under_way(self.run)
 
 
 def wait_for_earlier_runs(
@@ -210,6 +212,8 @@ class _Waiting:
         return min(self._partitions, key=self._positions)
 
     def _error(self, of: _Attempt, problem: str, hint: str) -> OutOfOrderError:
+        # So a sensor does not take this run for one that failed by itself.
+        self._instance.add_run_tags(self._run.run_id, {WAITED_TAG: of.partition})
         return OutOfOrderError(
             f"partition {of.partition}, which is older than {self._own}, {problem}.",
             partition=self._own,
@@ -218,16 +222,6 @@ class _Waiting:
             version=None,
             hint=hint,
         )
-
-
-def unmerged_attempts(instance: DagsterInstance, asset: AssetKey) -> list[tuple[str, str]]:
-    """Each partition that was not materialized since its last run was created, with that run."""
-    storage = instance.event_log_storage
-    found = storage.get_latest_asset_partition_materialization_attempts_without_materializations(
-        asset
-    )
-    # The partition is None for a run without one, e.g. from before the asset had partitions.
-    return [(partition, run_id) for partition, (run_id, _) in found.items() if partition]
 
 
 def _priority(run: DagsterRun) -> int:

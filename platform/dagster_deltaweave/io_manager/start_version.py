@@ -55,11 +55,11 @@ def start_of_write(
     reads_itself = definition is not None and context.asset_key in definition.dependency_keys
     if adds_only and not reads_itself:
         return Start(None, reads_all=False)
-    version = version_with_rows_of(table, _began_ms(context))
+    version = version_with_rows_of(table, began_ms(context))
     return Start(version, reads_all=reads_itself or predicate is None)
 
 
-def _began_ms(context: OutputContext) -> int:
+def began_ms(context: OutputContext) -> int:
     """When this attempt of the step began, in ms since 1970; if unknown, when the run began.
 
     The ops of a graph asset hand on what the first of them read: it began when the run did, or the

@@ -10,6 +10,7 @@ from dagster import AssetKey, OutputContext
 
 from dagster_deltaweave.io_manager import changeset_append, table_write
 from dagster_deltaweave.io_manager.merge_order import lease_of_run, marks_of_refreshed
+from dagster_deltaweave.io_manager.partition_records import partition_records
 from dagster_deltaweave.io_manager.rows_by_key import RunPartitions, one_row_for_each_key
 from dagster_deltaweave.io_manager.schema_policy import prepare_table, rows_of_table
 from dagster_deltaweave.io_manager.start_version import start_of_write
@@ -80,8 +81,7 @@ def add_output(
 
     Before a merge, wait up to `wait_seconds` for a run of an older partition.
     """
-    step = context.step_context
-    tags = step.dagster_run.tags
+    step, run = context.step_context, context.step_context.dagster_run
     marks = marks_of_run(
         context.asset_key,
         declaration,
@@ -89,14 +89,12 @@ def add_output(
         table=table,
         upstreams=_upstreams(context),
         partitions=partitions,
-        tags=tags,
-        first_attempt=lambda: changeset_append.first_attempt(
-            step.instance, step.dagster_run, context.asset_key
-        ),
+        tags=run.tags,
+        first_attempt=lambda: changeset_append.first_attempt(step.instance, run, context.asset_key),
     )
     rows = changes.rows
     if declaration.idempotent_by == "delivery" and len(partitions) == 1:
-        rows = rows_of_delivery(rows, partitions[0], tags, table=table.path_or_name)
+        rows = rows_of_delivery(rows, partitions[0], run.tags, table=table.path_or_name)
     if isinstance(declaration, MergeDeclaration):
         lease = None
         if not marks.are_in(table):
@@ -112,7 +110,8 @@ def add_output(
         if plan is not None:
             context.log.info(f"Before the merge:\n{plan}")
         with telling(context.log.info):
-            result = table_write.merge(table, declaration, rows, marks, lease)
+            recorded = partition_records(context, table, partitions)
+            result = table_write.merge(table, declaration, rows, marks, lease, recorded)
         statement = table_write.statement_over(table, declaration, rows)
         return _merged(context, tables, table, changes, partitions, statement, result, plan)
     if isinstance(declaration, ChangesDeclaration):
@@ -130,7 +129,8 @@ def add_output(
     start = start_of_write(
         context, table, adds_only=declaration.mode == "append", predicate=predicate
     )
-    written = table_write.write(table, declaration, rows, predicate, marks, start)
+    recorded = partition_records(context, table, partitions)
+    written = table_write.write(table, declaration, rows, predicate, marks, recorded, start)
     return _written(context, table, written, declaration.mode, predicate, partitions)
 
 
@@ -166,7 +166,9 @@ def rebuild_with_output(
         changes = Changes(rows, changes.applied)
     prepare_table(table, declaration, changes.rows, context.asset_spec.description)
     start = start_of_write(context, table, predicate=predicate)
-    written = table_write.rebuild(table, declaration, changes.rows, predicate, marks, start)
+    recorded = partition_records(context, table, partitions)
+    rows = changes.rows
+    written = table_write.rebuild(table, declaration, rows, predicate, marks, recorded, start)
     return _written(context, table, written, "full refresh", predicate, partitions)
 
 

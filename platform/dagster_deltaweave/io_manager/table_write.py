@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ from dagster_deltaweave.tables import (
     TableDeclaration,
     WriteDeclaration,
 )
+from deltaweave import Lease
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column, table_name, unquoted
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from dagster_deltaweave.io_manager.start_version import Start
-    from deltaweave import Lease, MergePlan, MergeResult, Table, WriteResult
+    from deltaweave import MergePlan, MergeResult, Table, WriteResult
     from deltaweave.clauses import Clause
 
 _logger = logging.getLogger(__name__)
@@ -48,15 +50,17 @@ def merge(
     changes: DataFrame,
     marks: Marks,
     lease: Lease | None,
+    recorded: Mapping[str, int],
 ) -> MergeResult:
     """Run the declared statement over a temporary view of the changes."""
+    lease = lease or Lease(None, -1)
     with _view(changes) as view:
         return deltaweave.merge(
             changes.sparkSession,
             statement_over(table, declaration, changes)(view),
             idempotency=marks.pair,
             applied_before=marks.before,
-            lease=lease,
+            lease=replace(lease, marks={**lease.marks, **recorded}),
             skip_unchanged_updates=declaration.skip_unchanged_updates,
         )
 
@@ -100,6 +104,7 @@ def write(
     rows: DataFrame,
     predicate: str | None,
     marks: Marks,
+    recorded: Mapping[str, int],
     start: Start,
 ) -> WriteResult:
     """Append the rows, or replace all rows or those of the predicate with them."""
@@ -113,6 +118,7 @@ def write(
         applied=marks.pairs,
         once=True,
         applied_before=marks.before,
+        recorded=recorded,
         computed_from=start.version,
         reads_all=start.reads_all,
     )
@@ -135,6 +141,7 @@ def rebuild(
     changes: DataFrame,
     predicate: str | None,
     marks: Marks,
+    recorded: Mapping[str, int],
     start: Start,
 ) -> WriteResult:
     """Replace all rows, or those of the predicate, with what an empty table would get."""
@@ -149,6 +156,7 @@ def rebuild(
         replace_where=predicate,
         with_schema_evolution=declaration.schema_policy != "strict",
         applied=marks.pairs,
+        recorded=recorded,
         computed_from=start.version,
         reads_all=start.reads_all,
     )

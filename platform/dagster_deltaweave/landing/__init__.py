@@ -3,7 +3,7 @@
 - `listing`: lists the partitions in a landing directory, and their fingerprints.
 - `delivery`: `Delivery`, the current state of one source partition there.
 - `disk`: finds deliveries on a local disk.
-- `watermark`: how far a sensor has requested deliveries, and which ones are new.
+- `landing_look`: which deliveries are complete, and the sensor's cursor.
 - `source_partition`: reads a partition with Spark and checks its schema.
 - `read_delivery`: makes sure that a run reads the delivery that its tag names.
 """
@@ -11,6 +11,14 @@
 from __future__ import annotations
 
 from dagster_deltaweave.landing.delivery import Delivery, hive_value
+from dagster_deltaweave.landing.landing_look import (
+    SECOND_IN_NS,
+    LandingCursor,
+    LandingLook,
+    groups,
+    is_whole_second,
+    look_at_landing,
+)
 from dagster_deltaweave.landing.listing import list_deliveries, partition_path
 from dagster_deltaweave.landing.read_delivery import landing_tag, rows_of_delivery
 from dagster_deltaweave.landing.source_partition import (
@@ -19,19 +27,13 @@ from dagster_deltaweave.landing.source_partition import (
     schema_as_struct,
     schema_differences,
 )
-from dagster_deltaweave.landing.watermark import (
-    SECOND_IN_NS,
-    LandingLook,
-    Watermark,
-    is_whole_second,
-    look_at_landing,
-)
 
 __all__ = [
     "SECOND_IN_NS",
     "Delivery",
+    "LandingCursor",
     "LandingLook",
-    "Watermark",
+    "groups",
     "hive_value",
     "is_whole_second",
     "landing_tag",

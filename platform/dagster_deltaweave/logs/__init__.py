@@ -4,6 +4,7 @@
 - `found_tables`: the tables below a directory, and what their logs say of them.
 - `history`: which commit changed rows last.
 - `changeset_log`: which batches of a merge-on-read table are not merged yet.
+- `held_partitions`: which partitions a table holds, and the records that say so.
 - `merged_batch`: the newest batch in a base, also after a RESTORE.
 """
 
@@ -17,18 +18,32 @@ from dagster_deltaweave.logs.changeset_log import (
 )
 from dagster_deltaweave.logs.delta_log import Commit, DeltaLog, Position
 from dagster_deltaweave.logs.found_tables import FoundTable, find_tables
+from dagster_deltaweave.logs.held_partitions import (
+    HeldPartitions,
+    holds_delivery,
+    merged_partitions,
+    record_of,
+    records_id,
+    records_of_merge,
+)
 from dagster_deltaweave.logs.history import last_change, version_with_rows_of
 
 __all__ = [
     "Commit",
     "DeltaLog",
     "FoundTable",
+    "HeldPartitions",
     "PendingChanges",
     "Position",
     "batches_after",
     "find_tables",
+    "holds_delivery",
     "last_change",
+    "merged_partitions",
     "number_metadata",
     "pending_changes",
+    "record_of",
+    "records_id",
+    "records_of_merge",
     "version_with_rows_of",
 ]

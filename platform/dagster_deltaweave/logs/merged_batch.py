@@ -28,21 +28,27 @@ def merged_by_commits(location: str, version: int, mark: str, marked: int) -> in
     Raises:
         OSError: A commit cannot be read.
     """
-    return applied_in_line(_LogAt(location), version, mark, marked).version or 0
+    return applied_in_line(LogAt(location), version, mark, marked).version or 0
 
 
 @dataclass(frozen=True)
-class _LogAt:
-    """The log of the table at a location, as `commit_lines` reads it."""
+class LogAt:
+    """The log of the table at a location, as `commit_lines` reads it.
+
+    Attributes:
+        place: The location, a path or a URI.
+    """
 
     place: str
 
     def commit(self, version: int) -> Commit | None:
+        """Return the commit of a version, or None."""
         # Not of files, whose actions are many.
         actions = self._actions(version, (b'"commitInfo"', b'"txn"'))
         return None if actions is None else commit_from(version, actions)
 
     def files(self, version: int) -> FileChanges | None:
+        """Return the files that a commit changed, or None."""
         actions = self._actions(version, (b'"add"', b'"remove"'))
         return None if actions is None else file_changes_from(actions)
 

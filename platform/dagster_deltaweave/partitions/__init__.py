@@ -2,17 +2,22 @@
 
 - `run_partitions`: which partitions a run is for, and whether it is a full refresh.
 - `partition_order`: which of two partitions is the older one.
+- `partition_runs`: which runs of partitions are under way or have ended without a merge.
 - `predicate`: the SQL predicate of the rows that belong to partitions.
 """
 
 from __future__ import annotations
 
 from dagster_deltaweave.partitions.partition_order import Positions, partition_positions
+from dagster_deltaweave.partitions.partition_runs import is_under_way, unmerged_attempts
 from dagster_deltaweave.partitions.predicate import NO_ROW_PREDICATE, partition_predicate
 from dagster_deltaweave.partitions.run_partitions import (
     DELIVERY_TAG,
     FULL_REFRESH_TAG,
+    IDENTITY_TAG,
     ORDER_TAG,
+    PARTITIONS,
+    WAITED_TAG,
     covers_all_partitions,
     is_full_refresh,
     is_refresh,
@@ -26,12 +31,16 @@ from dagster_deltaweave.partitions.run_partitions import (
 __all__ = [
     "DELIVERY_TAG",
     "FULL_REFRESH_TAG",
+    "IDENTITY_TAG",
     "NO_ROW_PREDICATE",
     "ORDER_TAG",
+    "PARTITIONS",
+    "WAITED_TAG",
     "Positions",
     "covers_all_partitions",
     "is_full_refresh",
     "is_refresh",
+    "is_under_way",
     "lists_partitions",
     "output_is_full_refresh",
     "output_partition_keys",
@@ -39,4 +48,5 @@ __all__ = [
     "partition_positions",
     "partition_predicate",
     "partition_tags",
+    "unmerged_attempts",
 ]

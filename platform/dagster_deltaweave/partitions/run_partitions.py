@@ -26,11 +26,17 @@ from deltaweave.errors import StatementError
 PARTITIONS = "deltaweave/partitions"
 """Run tag that lists partitions, adjacent or not: `a,c,f`, or a JSON list of strings."""
 
+WAITED_TAG = "deltaweave/waited_for"
+"""Run tag: the older partition because of which a run failed, written by the run itself."""
+
 FULL_REFRESH_TAG = "deltaweave/full_refresh"
 """Run tag: `true` makes the run rebuild its tables."""
 
 DELIVERY_TAG = "deltaweave/delivery"
 """Run tag with the delivery of its partition that a run applies."""
+
+IDENTITY_TAG = "deltaweave/fingerprint"
+"""Run tag that identifies the delivery among those of its partition."""
 
 ORDER_TAG = "deltaweave/order"
 """Run tag: `any` lets the run merge its partition even if newer ones were merged."""

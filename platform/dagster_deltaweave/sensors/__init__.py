@@ -1,7 +1,9 @@
 """Sensors and schedules that start runs or record what others committed.
 
 - `landing`: requests runs for source partitions that landed.
-- `delivery_runs`: the run for a landed delivery.
+- `delivery_plan`: what of that is left to request, in order.
+- `target_tables`: the tables of a sensor's target, and which deliveries they hold.
+- `delivery_runs`: the runs of landed deliveries.
 - `table`: requests runs for new versions of a source Delta table.
 - `commit_observer`: records the commits of other writers as observations.
 - `commits_of_others`: which new commits no Dagster run made.

@@ -3,52 +3,44 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dagster import (
     AssetKey,
-    AssetSelection,
-    DagsterInstance,
     DefaultSensorStatus,
-    DynamicPartitionsDefinition,
-    JobDefinition,
     PartitionsDefinition,
     SensorDefinition,
     SensorEvaluationContext,
     SensorResult,
 )
 
-from dagster_deltaweave.dagster_private import (
-    UnresolvedAssetJobDefinition,
-)
 from dagster_deltaweave.landing import (
     SECOND_IN_NS,
     Delivery,
+    LandingCursor,
     LandingLook,
-    Watermark,
     hive_value,
     is_whole_second,
     landing_tag,
     list_deliveries,
     look_at_landing,
 )
-from dagster_deltaweave.partitions import partition_positions
+from dagster_deltaweave.sensors.delivery_plan import DeliveryPlan, plan_requests
 from dagster_deltaweave.sensors.delivery_runs import (
+    RetryPolicy,
+    Standing,
     arrival_of_delivery,
     delivery_run_request,
-    unused_run_key,
 )
-from dagster_deltaweave.sensors.run_requests import (
-    PastRuns,
-    additions,
-    first_to_request,
-    known_partitions,
-)
-from dagster_deltaweave.storage import same_place, without_query
+from dagster_deltaweave.sensors.run_requests import additions, known_partitions
+from dagster_deltaweave.sensors.target_tables import SensorTarget, Target
+from dagster_deltaweave.storage import local_path, without_query
 from deltaweave.locations import refuse_credentials
+
+_COARSE_CLOCK = SECOND_IN_NS // 20
+"""By how much the times that a disk gives files are behind the clock of the runs, at most."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +55,8 @@ class _Watched:
     suffix: str
     max_requests_per_tick: int
     max_lateness_seconds: int
+    policy: RetryPolicy
+    target: Target
 
     @property
     def shown(self) -> str:
@@ -84,7 +78,7 @@ class _Watched:
 def build_partition_sensor(
     *,
     name: str,
-    target: JobDefinition | UnresolvedAssetJobDefinition | AssetSelection,
+    target: Target,
     directory: str | Path,
     partitions_def: PartitionsDefinition[str],
     landing_asset: AssetKey | None = None,
@@ -92,6 +86,8 @@ def build_partition_sensor(
     suffix: str = "",
     max_requests_per_tick: int = 20,
     max_lateness_seconds: int = 600,
+    attempts: int = 3,
+    retry_after_seconds: float = 60,
     minimum_interval_seconds: int = 30,
     default_status: DefaultSensorStatus = DefaultSensorStatus.STOPPED,
     description: str | None = None,
@@ -102,23 +98,27 @@ def build_partition_sensor(
     times of its files are the same as in the previous tick. The marker must be written last: to
     copy a whole directory, copy it under a name that begins with `.` or `_`, then rename it.
 
-    A partition that is delivered again is merged again: the run key holds the partition and the
-    delivery's fingerprint, which is the marker's modification time or the digest of those names,
-    sizes and times. If a marker keeps its time (`cp -a`), the time at which the disk last saw it
-    change reveals the new delivery; so any other change of the marker, such as `chmod`, counts as a
-    delivery too. Without a marker, files with the same names, sizes and times as last requested are
-    the same delivery.
+    A tick requests what has landed, less what the tables of the target hold and what runs under
+    way will merge, the oldest first. Each merge records its partition in its own commit, so nothing
+    is requested twice or lost if the cursor, Dagster's runs or names of sensors and code locations
+    change, and it does not matter who merged a partition: the sensor, a backfill or a run by hand.
+    Of targets that are not stored by a merge or by `deltaweave/write`, and of tables that have
+    names in a catalog, Dagster's runs say what is done.
+
+    A partition that is delivered again is merged again: a delivery is identified by the marker's
+    modification time or by the digest of those names, sizes and times. If a marker keeps its time
+    (`cp -a`), the time at which the disk last saw it change reveals the new delivery; so any other
+    change of the marker, such as `chmod`, counts as a delivery too.
+
+    If a run fails, it is requested again by `attempts` and `retry_after_seconds`, and each tick
+    says when. Where partitions are merged in order, newer ones wait for it, and are requested as
+    soon as it is merged, by whatever means. A delivery that is older than what is merged is not
+    requested: the tick says what to do.
 
     A directory's name is its partition key. If fixed partitions do not have that key but have the
     part after `=`, as in Hive's `day=2024-01-01`, that part is the key; `partition_path` finds the
     directory. A directory whose name cannot be a key, or that cannot be read, is skipped with a
     reason; the others are requested.
-
-    Runs are requested in the order of their partitions, oldest first, even over several ticks.
-
-    The cursor is a watermark (`Watermark`), not a list of all requests. If it is lost, the run keys
-    of earlier runs say what was requested, and no run is requested twice as long as Dagster's run
-    storage still has them. To merge a delivery again, materialize its partition.
 
     Args:
         name: The sensor's name.
@@ -136,6 +136,11 @@ def build_partition_sensor(
         max_requests_per_tick: How many runs one tick requests; the rest waits for the next.
         max_lateness_seconds: How much later than its time in the storage a delivery may become
             visible, because clocks differ and some stores keep times when a directory is renamed.
+            Without a marker, what is older has settled. In an object store, what changed so shortly
+            before a run by hand is requested all the same.
+        attempts: How many runs are requested for a delivery, if they fail.
+        retry_after_seconds: How long after a failed run the second is requested, in s; twice as
+            long each further time, up to an hour.
         minimum_interval_seconds: Least time between two ticks.
         default_status: Whether the sensor starts by itself.
         description: The sensor's description in the UI.
@@ -144,8 +149,18 @@ def build_partition_sensor(
         StatementError: The directory is a URI that holds credentials.
     """
     refuse_credentials(directory, operation="looking for new partitions")
-    limits = (max_requests_per_tick, max_lateness_seconds)
-    watched = _Watched(name, directory, partitions_def, landing_asset, marker, suffix, *limits)
+    watched = _Watched(
+        name,
+        directory,
+        partitions_def,
+        landing_asset,
+        marker,
+        suffix,
+        max_requests_per_tick,
+        max_lateness_seconds,
+        RetryPolicy(attempts, retry_after_seconds),
+        target,
+    )
     return SensorDefinition(
         name=name,
         evaluation_fn=lambda context: _tick(context, watched),
@@ -158,7 +173,7 @@ def build_partition_sensor(
 
 
 def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
-    """Look at the directory once, and request a run for each new delivery."""
+    """Look at the directory once, and request a run for each delivery that is left to merge."""
     found = list_deliveries(watched.directory, watched.marker, watched.suffix)
     if found is None:
         return SensorResult(
@@ -167,90 +182,58 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
         )
     known = known_partitions(context, watched.partitions_def)
     found = list(_with_keys(found, known))
-    now = time.time_ns()
-    horizon = _horizon(found, now - watched.max_lateness_seconds * SECOND_IN_NS)
-    place = _place_in_order(watched.partitions_def, context.instance)
-    watermark = _watermark(context, same_place(watched.directory), horizon)
-    landed = look_at_landing(found, watermark, horizon, watched.marker, known, now, place)
-    runs = PastRuns(context, watched.name)
-    chosen, passed = first_to_request(
-        landed.new,
-        unused_key=lambda delivery: unused_run_key(runs, delivery),
+    now, lateness = time.time_ns(), watched.max_lateness_seconds * SECOND_IN_NS
+    cursor = LandingCursor.of(context.cursor)
+    landed = look_at_landing(
+        found,
+        marker=watched.marker,
+        known=known,
+        unsettled=cursor.unsettled,
+        horizon=_horizon(found, now - lateness),
+        now=now,
+    )
+    plan = plan_requests(
+        SensorTarget(context, watched.target, watched.partitions_def),
+        landed.complete,
+        cursor,
+        watched.policy,
         limit=watched.max_requests_per_tick,
+        margin=lateness if local_path(watched.directory) is None else _COARSE_CLOCK,
     )
-    dealt_with = landed.new[: len(chosen) + len(passed)]
-    waiting = landed.new[len(dealt_with) :]
-    later = {each.name for each in waiting}.intersection(watermark.unknown)
-    cursor = (
-        watermark.moved_by(dealt_with, waiting, horizon)
-        .keeping(found, landed.unsettled, sorted({*landed.unknown, *landed.problems, *later}))
-        .to_cursor()
-    )
-    if not chosen:
-        reason = _skip_reason(watched, landed, len(passed), len(waiting))
-        return SensorResult(skip_reason=reason, cursor=cursor)
-    context.log.info(
-        f"Requesting {len(chosen)} of {len(landed.new) - len(passed)} new partitions in "
-        f"{watched.shown}."
-    )
+    after = LandingCursor(landed.unsettled, plan.done).to_cursor()
+    if not plan.requests:
+        return SensorResult(skip_reason=_skip_reason(watched, landed, plan), cursor=after)
+    context.log.info(f"Requesting {len(plan.requests)} partitions in {watched.shown}.")
+    for reason in plan.reasons:
+        context.log.warning(f"Not requested: {reason}.")
     if landed.problems:
         context.log.warning(f"Skipped in {watched.shown}: {_listed_problems(landed.problems)}.")
-    chosen.sort(key=lambda each: place(each[0]))  # also those that came after the backlog
-    return _requests(context, watched, chosen, cursor)
-
-
-def _place_in_order(
-    partitions_def: PartitionsDefinition[str], instance: DagsterInstance
-) -> Callable[[Delivery], Any]:
-    """A function that gives a delivery's place in the order in which partitions must be merged.
-
-    Partitions without an order are ordered by their keys, and so are dynamic ones, because not all
-    of them are known yet.
-    """
-    position = None
-    if not isinstance(partitions_def, DynamicPartitionsDefinition):
-        position = partition_positions(partitions_def, instance)
-
-    def place(delivery: Delivery) -> tuple[Any, ...]:
-        at = None if position is None else position(delivery.partition)
-        return (1, delivery.partition) if at is None else (0, at, delivery.partition)
-
-    return place
+    return _requests(context, watched, plan.requests, after)
 
 
 def _requests(
     context: SensorEvaluationContext,
     watched: _Watched,
-    chosen: Sequence[tuple[Delivery, str]],
+    chosen: Sequence[tuple[Delivery, Standing]],
     cursor: str,
 ) -> SensorResult:
-    """The run requests for the chosen deliveries, each with its run key."""
+    """The run requests for the chosen deliveries."""
     return SensorResult(
         run_requests=[
-            delivery_run_request(each, run_key, watched.tag_of(each)) for each, run_key in chosen
+            delivery_run_request(each, standing, watched.tag_of(each)) for each, standing in chosen
         ],
         dynamic_partitions_requests=additions(
             context, watched.partitions_def, [each.partition for each, _ in chosen]
         ),
         asset_events=[
             arrival_of_delivery(watched.landing_asset, watched.directory, each)
-            for each, _ in chosen
+            for each, standing in chosen
+            if standing.attempt == 1
         ]
         if watched.landing_asset
         else [],
         cursor=cursor,
     )
-
-
-def _watermark(context: SensorEvaluationContext, place: str, horizon: int) -> Watermark:
-    """The watermark of the last tick; a new one if that is unknown."""
-    watermark = Watermark.of(context.cursor)
-    if context.cursor and watermark is None:
-        context.log.warning("The cursor cannot be read: the run history says what was requested.")
-    elif watermark is not None and watermark.place not in ("", place):
-        context.log.info(f"{place} is a new directory: the run history says what was requested.")
-        watermark = None
-    return replace(watermark or Watermark(until=horizon), place=place)
 
 
 def _horizon(found: Iterable[Delivery], settled: int) -> int:
@@ -281,18 +264,18 @@ def _with_key(delivery: Delivery, known: frozenset[str], taken: set[str]) -> Del
     return delivery
 
 
-def _skip_reason(watched: _Watched, landed: LandingLook, passed: int, waiting: int) -> str:
-    reason = f"No new partition in {watched.shown}: {landed.covered + passed} requested before"
-    if passed:
-        reason += f" ({passed} by runs that the cursor did not know of)"
-    if waiting:
-        reason += f", {waiting} left for later ticks"
-    if landed.incomplete:
-        reason += f", {len(landed.incomplete)} incomplete ({', '.join(landed.incomplete[:5])}; "
-        reason += f"{watched.until_complete})"
-    if landed.unknown:
-        reason += f", {len(landed.unknown)} unknown ({', '.join(landed.unknown[:5])})"
-    return f"{reason}{f', skipped {_listed_problems(landed.problems)}' if landed.problems else ''}."
+def _skip_reason(watched: _Watched, landed: LandingLook, plan: DeliveryPlan) -> str:
+    reason = f"No new partition in {watched.shown}: {plan.merged} merged"
+    for those, what, why in (
+        (plan.under_way, "under way", ""),
+        (landed.incomplete, "incomplete", f"; {watched.until_complete}"),
+        (landed.unknown, "unknown", ""),
+    ):
+        if those:
+            reason += f", {len(those)} {what} ({', '.join(those[:5])}{why})"
+    if landed.problems:
+        reason += f", skipped {_listed_problems(landed.problems)}"
+    return "; ".join([reason, *plan.reasons]) + "."
 
 
 def _listed_problems(problems: Mapping[str, str]) -> str:

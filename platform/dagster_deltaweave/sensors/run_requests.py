@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from dagster import (
@@ -17,12 +17,11 @@ from dagster import (
     SensorEvaluationContext,
 )
 
-from dagster_deltaweave.dagster_private import PARTITION_NAME_TAG, RUN_KEY_TAG, SENSOR_NAME_TAG
+from dagster_deltaweave.dagster_private import RUN_KEY_TAG, SENSOR_NAME_TAG
 
 T = TypeVar("T")
 
 _LOOK_UPS_PER_TICK = 1_000
-_RUNS_OF_A_PARTITION = 20
 
 _IN_NO_KEY = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]|\.\.\.")
 
@@ -45,16 +44,8 @@ class PastRuns:
 
     def with_key(self, run_key: str) -> RunRecord | None:
         """The run with this key, or None."""
-        return next(self._newest_first({RUN_KEY_TAG: run_key}, None), None)
-
-    def newest_of(self, partition: str) -> RunRecord | None:
-        """The newest run that was requested for a partition, or None."""
-        tags = {PARTITION_NAME_TAG: partition, SENSOR_NAME_TAG: self._sensor_name}
-        return next(self._newest_first(tags, _RUNS_OF_A_PARTITION), None)
-
-    def _newest_first(self, tags: dict[str, str], limit: int | None) -> Iterator[RunRecord]:
-        records = self._context.instance.get_run_records(RunsFilter(tags=tags), limit=limit)
-        return (record for record in records if self._is_ours(record.dagster_run))
+        records = self._context.instance.get_run_records(RunsFilter(tags={RUN_KEY_TAG: run_key}))
+        return next((record for record in records if self._is_ours(record.dagster_run)), None)
 
     def _is_ours(self, run: DagsterRun) -> bool:
         if run.tags.get(SENSOR_NAME_TAG) != self._sensor_name:
@@ -85,25 +76,13 @@ def first_without_a_run(
     run_key: Callable[[T], str],
     limit: int,
 ) -> tuple[list[T], list[T]]:
-    """As `first_to_request`, for candidates whose run keys identify them permanently."""
-    runs = PastRuns(context, sensor_name)
-
-    def unused_key(candidate: T) -> str | None:
-        key = run_key(candidate)
-        return None if was_launched(runs.with_key(key)) else key
-
-    chosen, passed = first_to_request(candidates, unused_key=unused_key, limit=limit)
-    return [candidate for candidate, _ in chosen], passed
-
-
-def first_to_request(
-    candidates: Sequence[T], *, unused_key: Callable[[T], str | None], limit: int
-) -> tuple[list[tuple[T, str]], list[T]]:
-    """The first candidates without a run, each with its run key, and those that have a run.
+    """The first candidates without a run, and those that have a run.
 
     Args:
+        context: The context of the tick.
+        sensor_name: The sensor's name.
         candidates: The candidates, in the order in which they are requested.
-        unused_key: Gives the run key for a candidate, or None if it has a run.
+        run_key: Gives the run key of a candidate, which identifies it permanently.
         limit: How many to request at most.
 
     Returns:
@@ -111,16 +90,14 @@ def first_to_request(
         candidates: after `limit` requests, or a thousand look-ups, the rest is left for the next
         tick.
     """
-    chosen: list[tuple[T, str]] = []
+    runs = PastRuns(context, sensor_name)
+    chosen: list[T] = []
     passed: list[T] = []
     for candidate in candidates[:_LOOK_UPS_PER_TICK]:
         if len(chosen) == limit:
             break
-        run_key = unused_key(candidate)
-        if run_key is None:
-            passed.append(candidate)
-        else:
-            chosen.append((candidate, run_key))
+        is_launched = was_launched(runs.with_key(run_key(candidate)))
+        (passed if is_launched else chosen).append(candidate)
     return chosen, passed
 
 

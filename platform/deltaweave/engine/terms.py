@@ -44,7 +44,8 @@ class Terms:
     def application_ids(self) -> list[str]:
         """The application ids of which the table must hold what it held when the merge began."""
         ids = [] if self.idempotency is None else [self.idempotency[0]]
-        return ids if self.lease is None else [*ids, self.lease.application_id]
+        lease = None if self.lease is None else self.lease.application_id
+        return ids if lease is None else [*ids, lease]
 
     def is_applied(self, transaction: Transaction) -> bool:
         """Whether the table holds the idempotency pair, or a later version of its id.
@@ -68,7 +69,7 @@ class Terms:
         Raises:
             CommitConflictError: The table holds another version of its application id.
         """
-        if self.lease is not None:
+        if self.lease is not None and self.lease.application_id is not None:
             held = transaction.last_applied(self.lease.application_id)
             self.lease.check(held, table=transaction.merge.table, version=transaction.version)
 

@@ -52,6 +52,7 @@ class Write:
         applied: Application ids and versions that go into the same commit.
         once: Whether nothing is done if the table holds all of `applied` already.
         applied_before: The version that the table must hold of the one pair's id.
+        recorded: Further pairs for the commit, which do not matter to `once`.
         computed_from: The version of the table that the rows were computed from.
         reads_all: Whether they were computed from all of it.
     """
@@ -63,6 +64,7 @@ class Write:
     applied: Mapping[str, int]
     once: bool
     applied_before: int | None
+    recorded: Mapping[str, int]
     computed_from: int | None
     reads_all: bool
 
@@ -166,7 +168,7 @@ def _written_and_committed(
             of_write = with_true_times(assigned, own_files, data.actions())
         actions = view.java.util.ArrayList()
         actions.addAll(jvm_.java_list(view, of_write))
-        for name, version in write.applied.items():
+        for name, version in {**write.recorded, **write.applied}.items():
             actions.add(transaction_id(view, name, version))
         predicate = jvm_.option(view, write.replace_where)
         made = write_operation(spark, mode, predicate)

@@ -34,13 +34,13 @@ class Lease:
     """What a table must still hold when a merge commits, and what the commit adds to it.
 
     Attributes:
-        application_id: An application id.
+        application_id: An application id; None if nothing must hold.
         held: The version that the table must hold of it, -1 for none.
         marks: Application ids and versions that go into the same commit.
         are_committed_alone: Whether the marks are committed if the merge changes nothing.
     """
 
-    application_id: str
+    application_id: str | None
     held: int
     marks: Mapping[str, int] = field(default_factory=dict)
     are_committed_alone: bool = True

@@ -1,0 +1,214 @@
+"""Which partitions a table holds, by the record that each merge commits; read without Spark.
+
+Every commit that a run makes of its partitions records them as application ids of the Delta
+protocol (section "Transaction Identifiers"). A checkpoint keeps one short row for each partition:
+
+| application id | version |
+| --- | --- |
+| `deltaweave/merged/<table>/<asset>#<partition>` | what was merged of it: see `record_of` |
+| `deltaweave/merged/<table>/<asset>` | up to this version, RESTOREs were looked for |
+
+`<table>` is the beginning of the table's id, so a table that is created anew holds nothing. RESTORE
+leaves application ids as they are. So the next merge records 0 for the partitions that a RESTORE
+took back, and a reader looks at the commits since the last merge alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dagster_deltaweave.logs.checkpoints import newest_checkpoint
+from dagster_deltaweave.logs.merged_batch import LogAt
+from dagster_deltaweave.storage import file_system
+from deltaweave.changes.commit_lines import RESTORED, Log, version_before
+
+if TYPE_CHECKING:
+    from dagster import AssetKey
+    from pyarrow.fs import FileSystem
+
+_AT_ONCE = 16
+_OF_DELIVERY = 2**62
+_NOTHING = 0
+
+# Before the first merge that records anything, a table may have ten thousands of commits.
+_MAX_LOOKED = 500
+
+
+@dataclass(frozen=True)
+class HeldPartitions:
+    """What the log of a table says of an asset's partitions.
+
+    Attributes:
+        records: Partition to what is recorded of it, of those that the table holds.
+        is_recorded: Whether a merge has recorded anything, which earlier releases did not.
+    """
+
+    records: Mapping[str, int]
+    is_recorded: bool
+
+
+def record_of(delivery: str | None, began_ns: int) -> int:
+    """What is recorded of a partition that was merged.
+
+    Args:
+        delivery: Identifies the delivery that the run applied; None for whatever had landed.
+        began_ns: When the run began to read, in ns since 1970.
+
+    Returns:
+        From 2^62 on, a digest of the delivery; below that, the time.
+    """
+    if delivery is None:
+        return min(began_ns, _OF_DELIVERY - 1)
+    return _OF_DELIVERY + int(hashlib.sha256(delivery.encode()).hexdigest()[:15], 16)
+
+
+def holds_delivery(record: int, delivery: str, changed_at: int) -> bool:
+    """Whether what was recorded of a partition includes a delivery.
+
+    Args:
+        record: What was recorded.
+        delivery: Identifies the delivery.
+        changed_at: When the storage last saw it change, in ns since 1970.
+    """
+    return record == record_of(delivery, 0) if record >= _OF_DELIVERY else changed_at < record
+
+
+def records_id(table_id: str, asset: AssetKey) -> str:
+    """The application id of an asset's records; those of partitions have `#<partition>` behind."""
+    return f"deltaweave/merged/{table_id[:8]}/{asset.to_user_string()}"
+
+
+def records_of_merge(
+    log: Log, version: int, records: str, merged: Mapping[str, int]
+) -> dict[str, int]:
+    """The application ids and versions that a commit adds to record merged partitions.
+
+    Args:
+        log: The log of the table.
+        version: The version that the commit goes on from.
+        records: The application id of the asset's records.
+        merged: Partition to what is recorded of it.
+    """
+    return {
+        **dict.fromkeys(_taken_back(log, version, records), _NOTHING),
+        **{f"{records}#{partition}": record for partition, record in merged.items()},
+        records: version,
+    }
+
+
+def merged_partitions(location: str, asset: AssetKey) -> HeldPartitions | None:
+    """Return which partitions of an asset a table holds; None if there is no table.
+
+    Raises:
+        OSError: The log cannot be read.
+        ValueError: A file of the log is damaged.
+    """
+    store, base = file_system(location)
+    directory = f"{base}/_delta_log"
+    version, table_id, applied = _log(store, directory)
+    if table_id is None:
+        return None
+    records = records_id(table_id, asset)
+    mark = f"{records}#"
+    back = _taken_back(LogAt(location), version, records) if records in applied else set()
+    held = {
+        name.removeprefix(mark): record
+        for name, record in applied.items()
+        if name.startswith(mark) and record != _NOTHING and name not in back
+    }
+    return HeldPartitions(held, records in applied)
+
+
+def _taken_back(log: Log, version: int, records: str) -> set[str]:
+    """The application ids whose rows a RESTORE since the last merge took back.
+
+    Where the log does not tell to which version a RESTORE went, all that it still holds counts as
+    undone: a partition is then merged again, and none is lost.
+    """
+    back, again = set[str](), set[str]()
+    until, at = -1, version
+    for _ in range(_MAX_LOOKED):
+        if at <= until or (commit := log.commit(at)) is None:
+            break
+        of_asset = {name for name in commit.applied if name.startswith(f"{records}#")}
+        again |= of_asset
+        until = max(until, commit.applied.get(records, -1))
+        at -= 1
+        if commit.operation != RESTORED:
+            continue
+        before = version_before(log, commit)
+        undone = _between(log, before, commit.version)
+        back.update(each for each in undone if each.startswith(f"{records}#") and each not in again)
+        at = -1 if before is None else before
+    return back
+
+
+def _between(log: Log, before: int | None, restored: int) -> Iterator[str]:
+    """The application ids of the commits that a RESTORE undid, the newest first."""
+    for version in range(restored - 1, -1 if before is None else before, -1):
+        commit = log.commit(version)
+        if commit is None:
+            return
+        yield from commit.applied
+
+
+def _log(store: FileSystem, directory: str) -> tuple[int, str | None, dict[str, int]]:
+    """The newest version of a table, its id, and the version of each application id."""
+    from pyarrow.fs import FileSelector
+
+    infos = store.get_file_info(FileSelector(directory, allow_not_found=True))
+    checkpoint, files = newest_checkpoint(info.base_name for info in infos)
+    names = sorted(
+        info.base_name
+        for info in infos
+        if info.extension == "json" and info.base_name[:-5].isdigit()
+    )
+    since = [name for name in names if int(name[:-5]) > checkpoint]
+    with ThreadPoolExecutor(_AT_ONCE) as readers:
+        found = [_in_checkpoint(store, f"{directory}/{name}") for name in files]
+        found += readers.map(lambda name: _in_lines(store, f"{directory}/{name}"), since)
+    ids = [table_id for table_id, _ in found if table_id is not None]
+    applied = {name: record for _, pairs in found for name, record in pairs.items()}
+    return (int(since[-1][:-5]) if since else checkpoint), (ids[-1] if ids else None), applied
+
+
+def _in_lines(store: FileSystem, path: str) -> tuple[str | None, dict[str, int]]:
+    """The table's id, if a commit or a checkpoint in JSON gives it, and its application ids."""
+    table_id: str | None = None
+    applied: dict[str, int] = {}
+    with store.open_input_stream(path) as stream:
+        lines = stream.read().split(b"\n")
+    for line in lines:
+        if b'"txn"' not in line and b'"metaData"' not in line:
+            continue
+        action: dict[str, Any] = json.loads(line)
+        if "metaData" in action:
+            table_id = action["metaData"]["id"]
+        if "txn" in action:
+            applied[action["txn"]["appId"]] = int(action["txn"]["version"])
+    return table_id, applied
+
+
+def _in_checkpoint(store: FileSystem, path: str) -> tuple[str | None, dict[str, int]]:
+    if path.endswith(".json"):
+        return _in_lines(store, path)
+    from pyarrow import parquet
+
+    with store.open_input_file(path) as file:
+        actions = parquet.ParquetFile(file)
+        known = set(actions.schema_arrow.names)
+        wanted = {"metaData": ["id"], "txn": ["appId", "version"]}
+        columns = [f"{kind}.{each}" for kind in wanted if kind in known for each in wanted[kind]]
+        found = actions.read(columns=columns)
+    of_kind = {
+        kind: found[kind].drop_null().combine_chunks().flatten() if kind in known else ()
+        for kind in wanted
+    }
+    ids = of_kind["metaData"][0].to_pylist() if of_kind["metaData"] else []
+    pairs = [each.to_pylist() for each in of_kind["txn"]] or [[], []]
+    return (ids[0] if ids else None), dict(zip(*pairs, strict=True))

@@ -1,0 +1,244 @@
+"""What a tick requests: what has landed, less what tables hold and what is under way, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagster import (
+    DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
+    DynamicPartitionsDefinition,
+    PartitionsDefinition,
+    RunRecord,
+    RunsFilter,
+)
+
+from dagster_deltaweave.landing import Delivery, LandingCursor, groups
+from dagster_deltaweave.partitions import (
+    ORDER_TAG,
+    is_under_way,
+    partition_positions,
+    unmerged_attempts,
+)
+from dagster_deltaweave.sensors.delivery_runs import (
+    ATTEMPT_TAG,
+    RetryPolicy,
+    Standing,
+    TargetRuns,
+    standing_of,
+)
+from dagster_deltaweave.sensors.target_tables import SensorTarget, TargetTable
+
+Place = Callable[[str], Any]
+
+_LOOKED_AT = 1_000
+_NAMED = 5
+
+
+@dataclass
+class DeliveryPlan:
+    """What a tick requests, and why it does not request the rest.
+
+    Attributes:
+        requests: The deliveries to request, the oldest first, with their attempts.
+        merged: How many are merged.
+        under_way: Partitions whose run is under way.
+        notes: Why others are not requested, a clause each.
+        waiting: By the partition that they wait for, those that wait.
+        later: How many are left for later ticks.
+        done: Digests of groups of deliveries that runs have merged, for the cursor.
+    """
+
+    requests: list[tuple[Delivery, Standing]] = field(default_factory=list)
+    merged: int = 0
+    under_way: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    waiting: dict[str, list[str]] = field(default_factory=dict)
+    later: int = 0
+    done: list[str] = field(default_factory=list)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why deliveries are not requested, a clause for each reason."""
+        waits = []
+        for partition, those in self.waiting.items():
+            more = f" and {len(those) - 1} more wait" if len(those) > 1 else " waits"
+            waits.append(f"{those[0]}{more} for {partition}, whose run failed")
+        notes = self.notes[:_NAMED]
+        if len(self.notes) > _NAMED:
+            notes.append(f"and so on for {len(self.notes) - _NAMED} more")
+        return [*notes, *waits]
+
+
+def place_in_order(partitions_def: PartitionsDefinition[str], instance: DagsterInstance) -> Place:
+    """Return a function that gives a partition's place in the order in which they are merged.
+
+    Partitions without an order are ordered by their keys, and so are dynamic ones, because not all
+    of them are known yet.
+    """
+    position = None
+    if not isinstance(partitions_def, DynamicPartitionsDefinition):
+        position = partition_positions(partitions_def, instance)
+
+    def place(partition: str) -> tuple[Any, ...]:
+        at = None if position is None else position(partition)
+        return (1, partition) if at is None else (0, at)
+
+    return place
+
+
+def plan_requests(
+    target: SensorTarget,
+    deliveries: Sequence[Delivery],
+    cursor: LandingCursor,
+    policy: RetryPolicy,
+    *,
+    limit: int,
+    margin: int,
+) -> DeliveryPlan:
+    """Return what is to be requested now of complete deliveries.
+
+    Args:
+        target: What the sensor starts.
+        deliveries: All complete deliveries.
+        cursor: What the last tick found.
+        policy: When a delivery is requested again.
+        limit: How many to request at most.
+        margin: How much earlier than a run by hand a delivery must have changed to be in it, in ns.
+
+    Raises:
+        SourceError: The log of a table cannot be read.
+    """
+    place = place_in_order(target.partitions_def, target.context.instance)
+    tables = target.tables(margin)
+    left = [each for each in deliveries if not (tables and all(t.holds(each) for t in tables))]
+    left.sort(key=lambda each: (place(each.partition), each.partition))
+    planner = _Planner(target, tables, place, policy, DeliveryPlan(), limit)
+    planner.plan.merged = len(deliveries) - len(left)
+    planner.take(left, frozenset(cursor.done))
+    return planner.plan
+
+
+@dataclass
+class _Planner:
+    target: SensorTarget
+    tables: Sequence[TargetTable]
+    place: Place
+    policy: RetryPolicy
+    plan: DeliveryPlan
+    limit: int
+
+    def __post_init__(self) -> None:
+        self._runs = TargetRuns(self.target)
+        self._ordered = [each for each in self.tables if each.is_ordered]
+        held = [key for each in self._ordered if each.held for key in each.held.records]
+        positions = partition_positions(self.target.partitions_def, self._instance)
+        if positions is None:
+            self._ordered, held = [], []  # such partitions have no order
+        self._newest = max(held, key=self.place, default=None)
+        self._blocker: str | None = None
+
+    @property
+    def _instance(self) -> DagsterInstance:
+        return self.target.context.instance
+
+    def take(self, left: Sequence[Delivery], done: frozenset[str]) -> None:
+        """Decide on the deliveries that no table holds, the oldest first."""
+        if not left:
+            return
+        several = self._runs.of_several()
+        failed = self._failed_without_delivery({each.partition for each in left})
+        for digest, group in groups(left):
+            if digest in done and self._may_count:
+                self.plan.merged += len(group)
+                self.plan.done.append(digest)
+                continue
+            if len(self.plan.requests) == self.limit:
+                self.plan.later += len(group)
+                continue
+            merged = self.plan.merged
+            runs = self._runs.of([each.partition for each in group])
+            for delivery in group:
+                while failed and self.place(failed[0]) < self.place(delivery.partition):
+                    oldest = failed.pop(0)
+                    self._blocker = self._blocker or oldest
+                if delivery.partition in several:
+                    self.plan.under_way.append(delivery.partition)
+                    continue
+                self._decide(delivery, runs.get(delivery.partition, ()))
+            if self.plan.merged - merged == len(group):
+                self.plan.done.append(digest)
+
+    def _decide(self, delivery: Delivery, runs: Sequence[RunRecord]) -> None:
+        partition = delivery.partition
+        standing = standing_of(delivery, runs, self.policy, counts=self._counts)
+        if standing.is_done:
+            self.plan.merged += 1
+        elif standing.run is not None and not standing.problem and standing.attempt is None:
+            self.plan.under_way.append(partition)
+        elif self._newest and self.place(partition) < self.place(self._newest):
+            self.plan.notes.append(
+                f"{partition} is older than {self._newest}, which is merged: run it with the tag "
+                f"{ORDER_TAG}: any, then the newer ones again"
+            )
+        elif self._blocker is not None:
+            self.plan.waiting.setdefault(self._blocker, []).append(partition)
+        elif standing.problem:
+            self.plan.notes.append(f"{partition}: {standing.problem}")
+            if self._ordered:
+                self._blocker = partition
+        elif len(self.plan.requests) < self.limit:
+            self.plan.requests.append((delivery, standing))
+        else:
+            self.plan.later += 1
+
+    @property
+    def _may_count(self) -> bool:
+        return all(each.held is not None for each in self.tables)
+
+    def _counts(self, run: DagsterRun) -> bool:
+        """Whether a run that succeeded has merged its delivery though no table says so.
+
+        Tables say it of the runs of this release. A table that was dropped holds nothing.
+        """
+        return not self.tables or (self._may_count and ATTEMPT_TAG not in run.tags)
+
+    def _failed_without_delivery(self, landed: set[str]) -> list[str]:
+        """The partitions that newer ones wait for though no complete delivery of them is there.
+
+        Their runs failed, as of a backfill, and a run of a newer one would fail because of that.
+        """
+        positions = partition_positions(self.target.partitions_def, self._instance)
+        found: dict[str, str] = {}
+        for table in self._ordered:
+            held = table.held.records if table.held else {}
+            found.update(
+                (partition, run_id)
+                for partition, run_id in unmerged_attempts(self._instance, table.key)
+                if partition not in landed
+                and partition not in held
+                and positions is not None
+                and positions(partition) is not None
+                and (self._newest is None or self.place(partition) > self.place(self._newest))
+            )
+        oldest = sorted(found, key=self.place)[:_LOOKED_AT]
+        if not oldest:
+            return []
+        wanted = RunsFilter(
+            run_ids=[found[each] for each in oldest],
+            statuses=[DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED],
+        )
+        failed = {run.run_id for run in self._instance.get_runs(wanted)}
+        others = self._runs.of(oldest) if failed else {}
+        return [
+            partition
+            for partition in oldest
+            if found[partition] in failed and not _is_any_under_way(others.get(partition, ()))
+        ]
+
+
+def _is_any_under_way(records: Sequence[RunRecord]) -> bool:
+    return any(is_under_way(record.dagster_run) for record in records)

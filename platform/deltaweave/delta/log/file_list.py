@@ -101,9 +101,10 @@ class FileList:
         """One row per file, in the order of the Seq.
 
         Columns: `path` (string, as the log spells it), `location` (string, absolute and percent-
-        decoded), `size` (int64, bytes), `partition` (string, the partition values as JSON),
-        `num_records` (int64, rows not marked deleted; null where the statistics lack them),
-        `has_vector` (boolean, whether rows are marked deleted), `num_marked` (int64, how many).
+        decoded), `size` (int64, bytes), `modificationTime` (int64, ms), `partition` (string, the
+        partition values as JSON), `num_records` (int64, rows not marked deleted; null where the
+        statistics lack them), `has_vector` (boolean, whether rows are marked deleted), `num_marked`
+        (int64, how many).
         """
         import pyarrow as pa
 
@@ -114,6 +115,7 @@ class FileList:
                 "path": pa.string(),
                 "location": pa.string(),
                 "size": pa.int64(),
+                "modificationTime": pa.int64(),
                 "partition": pa.string(),
                 "num_records": pa.int64(),
                 "has_vector": pa.bool_(),
@@ -131,6 +133,7 @@ class FileList:
             "path": add["path"],
             "location": absolute_location(add["path"], self.data_path),
             "size": add["size"],
+            "modificationTime": add["modificationTime"],
             "partition": json.dumps(add["partitionValues"]),
             "num_records": None if physical is None else physical - marked,
             "has_vector": vector is not None,
@@ -163,6 +166,7 @@ class FileList:
             "path",
             location_in(self.data_path).alias("location"),
             "size",
+            "modificationTime",
             F.to_json("partitionValues", {"ignoreNullFields": "false"}).alias("partition"),
             num_records.alias("num_records"),
             F.col("deletionVector").isNotNull().alias("has_vector"),

@@ -257,8 +257,8 @@ class TableSnapshot:
         return jvm_.data_frame_of_plan(self.spark, plan)
 
     def files_without(self, known: DataFrame | None) -> FileList:
-        """The files whose `path` is not in `known`."""
-        files = self.files if known is None else self.files.join(known, "path", "left_anti")
+        """The files that are not in `known` by all of its columns, which are some of AddFile's."""
+        files = self.files if known is None else self.files.join(known, known.columns, "left_anti")
         return self._chosen(files.select(self.files.columns))
 
     def files_of(self, paths: DataFrame) -> FileList:

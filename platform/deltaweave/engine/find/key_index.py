@@ -2,9 +2,10 @@
 
 Statistics prune nothing if the keys of every file span the whole range, as UUIDs do. A table whose
 property `deltaweave.keyIndex` names a column has a small Delta table of filters beside its data,
-keyed by the files' paths. Files never change, so a filter is right in every version of the table
-that holds its file, and a file without a filter is read. An index that is stale or missing costs
-time and nothing else.
+keyed by the table's id and each file's path, size and time, as the log has them: a table that was
+created again in the same place may have other files of the same names. Files never change, so a
+filter is right in every version of the table that holds its file, and a file without a filter is
+read. An index that is stale or missing costs time and nothing else.
 
 After its commit, each merge indexes the files that it wrote, and at intervals also those that other
 writers left without a filter.
@@ -51,6 +52,8 @@ KEY_INDEX_PROPERTY = "deltaweave.keyIndex"
 # Beside the data: VACUUM skips directories whose names begin with "_".
 KEY_INDEX_DIRECTORY = "_deltaweave_keys"
 
+_FILE = ["size", "modificationTime", "path"]  # which tell a file, as AddFile has them
+
 _HASHED_AS = {
     ByteType: "bigint",
     ShortType: "bigint",
@@ -86,14 +89,18 @@ class KeyIndex:
             return np.ones(len(files), dtype=bool)
         ask = holders_of(self._hashes(key.values))
         try:
-            answers = self._filters(stored).mapInArrow(ask, HOLDERS_SCHEMA).toArrow()
+            filters = self._filters(stored)
+            names = F.concat_ws("/", *[F.col(name).cast("string") for name in _FILE])
+            named = filters.select(names.alias("path"), "filter")
+            answers = named.mapInArrow(ask, HOLDERS_SCHEMA).toArrow()
         except Exception as error:  # Spark's own, of a task
             if found_without_pyarrow(self.table.spark, error):
                 return np.ones(len(files), dtype=bool)
             raise
         known = set(answers["path"].to_pylist())
         may = set(answers.filter(answers["may_hold"])["path"].to_pylist())
-        return np.array([path in may or path not in known for path in files.paths], dtype=bool)
+        asked = ["/".join(map(str, row.values())) for row in files.rows.select(_FILE).to_pylist()]
+        return np.array([name in may or name not in known for name in asked], dtype=bool)
 
     def answers(self, key: KeyValues) -> bool:
         """Whether the index can tell which files may hold the values of this equality."""
@@ -118,7 +125,8 @@ class KeyIndex:
         return self._index(stored, written)
 
     def _missing(self, stored: TableSnapshot | None) -> FileList:
-        return self.table.files_without(None if stored is None else self._filters(stored))
+        known = None if stored is None else self._filters(stored).select(_FILE)
+        return self.table.files_without(known)
 
     def _index(self, stored: TableSnapshot | None, missing: FileList) -> int:
         if not len(missing):
@@ -126,24 +134,26 @@ class KeyIndex:
         filters, mode = self._built(missing), "append"
         if stored is not None and _is_due(stored, limits.INDEX_REWRITE_INTERVAL):
             # Filters of files that have left the table are dropped, and the index is compacted.
-            live = self.table.files.select("path")
-            kept = self._filters(stored).join(live, "path", "left_semi")
+            live = self.table.files.select(_FILE)
+            kept = self._filters(stored).join(live, _FILE, "left_semi")
             filters, mode = kept.unionByName(filters).coalesce(limits.INDEX_FILES), "overwrite"
-        filters.select(
-            "path",
-            F.lit(self._physical).alias("column"),
-            F.lit(self.hashed_as).alias("hashed_as"),
-            "filter",
-        ).write.format("delta").mode(mode).save(self._path)
+        rows = filters.select(*[F.lit(value).alias(name) for name, value in self._of.items()], "*")
+        # An index of an earlier release has fewer columns.
+        rows.write.format("delta").mode(mode).option("mergeSchema", "true").save(self._path)
         return len(missing)
+
+    @property
+    def _of(self) -> dict[str, str]:
+        """What filters are of. A column may have been dropped and added again, as another type."""
+        return {
+            "table_id": self.table.id,
+            "column": self.table.physical_names[self.column],
+            "hashed_as": self.hashed_as,
+        }
 
     @property
     def _path(self) -> str:
         return f"{self.table.data_path}/{KEY_INDEX_DIRECTORY}"
-
-    @property
-    def _physical(self) -> str:
-        return self.table.physical_names[self.column]
 
     def _stored(self) -> TableSnapshot | None:
         """The table of filters, or None if nothing was indexed yet."""
@@ -151,10 +161,13 @@ class KeyIndex:
         return log.latest() if log.exists else None
 
     def _filters(self, stored: TableSnapshot) -> DataFrame:
-        """Columns `path` (string) and `filter` (binary): one or more filters of each file."""
-        # A column may have been dropped and added again, with another type.
-        same = (F.col("column") == self._physical) & (F.col("hashed_as") == self.hashed_as)
-        return stored.read_whole().filter(same).select("path", "filter")
+        """Columns of `_FILE` and `filter` (binary): one or more filters of each file."""
+        rows = stored.read_whole()
+        if "table_id" not in rows.columns:  # of an earlier release, which knew paths alone
+            rows = rows.select("*", *(F.lit(None).alias(name) for name in ["table_id", *_FILE[:2]]))
+        for name, value in self._of.items():
+            rows = rows.where(F.col(name) == value)
+        return rows.select(*_FILE, "filter")
 
     def _built(self, files: FileList) -> DataFrame:
         # Rows that are marked as deleted count: the table may be restored to an earlier version.
@@ -164,8 +177,8 @@ class KeyIndex:
             self._hash(column(self.column)).alias("hash"),
         )
         filters = hashed.mapInArrow(filters_of, FILTERS_SCHEMA)
-        names = self.table.spark.createDataFrame(files.rows.select(["path", "location"]))
-        return filters.join(F.broadcast(names), "location").select("path", "filter")
+        names = self.table.spark.createDataFrame(files.rows.select([*_FILE, "location"]))
+        return filters.join(F.broadcast(names), "location").select(*_FILE, "filter")
 
     def _hashes(self, values: Sequence[object]) -> numpy.ndarray:
         """The values, hashed as those of the files are."""

@@ -92,6 +92,40 @@ def test_only_files_that_may_hold_a_key_are_read_also_after_merges(
     assert upserted(table, [7], -5).metrics["numTargetFilesAfterSkipping"] <= most
 
 
+def test_a_table_made_anew_is_not_judged_by_the_index_of_files_that_had_the_same_names(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path, other = tmp_path / "table", tmp_path / "other"
+    rows = [("!", 0), (key(0), 0), ("~", 0), ("!", 1), (key(1), 1), ("~", 1)]
+    write_table(spark, str(path), rows, SCHEMA, files=2)
+    table = Table(spark, str(path))
+    table.index_keys("k")
+    index = spark.read.format("delta").load(str(path / "_deltaweave_keys"))
+    old = index.select("path", "column", "hashed_as", "filter").toArrow()
+    rows = [(k if len(k) == 1 else key(v + 2), v) for k, v in rows]
+    write_table(spark, str(other), rows, SCHEMA, files=2)
+    spark.sql(f"ALTER TABLE delta.`{other}` SET TBLPROPERTIES ('deltaweave.keyIndex' = 'k')")
+    log = [each.read_text() for each in sorted((other / "_delta_log").glob("*.json"))]
+    shutil.rmtree(path / "_delta_log")
+    (path / "_delta_log").mkdir()
+    for checksum in path.glob(".*.crc"):
+        checksum.unlink()
+    names = zip(sorted(path.glob("part-*")), sorted(other.glob("part-*")), strict=True)
+    for name, file in names:
+        file.replace(name)
+        log = [each.replace(file.name, name.name) for each in log]
+    for version, actions in enumerate(log):
+        (path / "_delta_log" / f"{version:020}.json").write_text(actions)
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    assert upserted(table, [2], -1).metrics["numTargetRowsUpdated"] == 1
+    # An earlier release's index, too, is not asked, and is built anew.
+    shutil.rmtree(path / "_deltaweave_keys")
+    spark.createDataFrame(old).write.format("delta").save(str(path / "_deltaweave_keys"))
+    assert upserted(table, [3], -1).metrics["numTargetRowsUpdated"] == 1
+    assert table.index_keys("k") > 0
+    assert upserted(table, [3], -2).metrics["numTargetFilesAfterSkipping"] == 1
+
+
 @pytest.mark.minutes
 def test_files_that_the_index_does_not_know_are_read(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "table"

@@ -3,26 +3,77 @@
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    overload,
+)
 
 from dagster import (
     AssetCheckExecutionContext,
     AssetCheckResult,
+    AssetChecksDefinition,
     AssetCheckSeverity,
     AssetCheckSpec,
     AssetKey,
-    AssetsDefinition,
+    AutomationCondition,
     DagsterInvalidDefinitionError,
+    RetryPolicy,
 )
 
-from dagster_deltaweave.tables import run_locator, table_place
+from dagster_deltaweave.tables import AssetOrKey, NamedAsset, run_locator
 
 if TYPE_CHECKING:
     from deltaweave import Table
 
 Finding: TypeAlias = tuple[bool, str, dict[str, Any]]
 """Whether a check passed, a description of its findings, and their metadata."""
+
+_Arguments = ParamSpec("_Arguments")
+
+
+class CheckArguments(TypedDict, total=False):
+    """Arguments of Dagster's own checks that the functions here pass on as they are."""
+
+    automation_condition: AutomationCondition[Any] | None
+    metadata: Mapping[str, Any] | None
+    pool: str | None
+    retry_policy: RetryPolicy | None
+
+
+class ChecksOfAssets(Protocol[_Arguments]):
+    """Builds the checks of an asset, or those of each asset of a list."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a str is no list of assets
+        self, asset: AssetOrKey, *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> AssetChecksDefinition: ...
+
+    @overload
+    def __call__(
+        self, asset: Sequence[AssetOrKey], *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> list[AssetChecksDefinition]: ...
+
+
+def for_each_asset(
+    build: Callable[Concatenate[AssetOrKey, _Arguments], AssetChecksDefinition],
+) -> ChecksOfAssets[_Arguments]:
+    """Let a function that builds the checks of an asset take a list of assets, too."""
+
+    @wraps(build)
+    def built(asset: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(asset, (list, tuple)):
+            return [build(each, *args, **kwargs) for each in asset]
+        return build(asset, *args, **kwargs)
+
+    return built
 
 
 def check_results(
@@ -44,7 +95,10 @@ def check_results(
 
 
 def check_specs(
-    asset: AssetsDefinition, descriptions: dict[str, str | None], blocking: bool | Iterable[str]
+    asset: AssetKey,
+    descriptions: dict[str, str | None],
+    blocking: bool | Iterable[str],
+    arguments: CheckArguments,
 ) -> list[AssetCheckSpec]:
     """Specs of the checks that have a description.
 
@@ -53,19 +107,22 @@ def check_specs(
     """
     names = [name for name, description in descriptions.items() if description]
     if not names:
-        raise invalid_checks(
-            asset.key, f"no check is asked for; there are {', '.join(descriptions)}."
-        )
+        raise invalid_checks(asset, f"no check is asked for; there are {', '.join(descriptions)}.")
     if isinstance(blocking, str):
         blocking = [blocking]
     blocked = set(names if blocking is True else blocking or ())
     if blocked - set(names):
         raise invalid_checks(
-            asset.key, f"blocking names {min(blocked - set(names))!r}, which is not asked for."
+            asset, f"blocking names {min(blocked - set(names))!r}, which is not asked for."
         )
     return [
         AssetCheckSpec(
-            name, asset=asset.key, description=descriptions[name], blocking=name in blocked
+            name,
+            asset=asset,
+            description=descriptions[name],
+            blocking=name in blocked,
+            metadata=arguments.get("metadata"),
+            automation_condition=arguments.get("automation_condition"),
         )
         for name in names
     ]
@@ -82,13 +139,11 @@ def checked_asset(context: AssetCheckExecutionContext) -> AssetKey:
     return next(iter(context.check_specs)).asset_key
 
 
-def asset_table(
-    context: AssetCheckExecutionContext, asset: AssetsDefinition, io_manager_key: str
-) -> "Table":
+def asset_table(context: AssetCheckExecutionContext, asset: NamedAsset) -> "Table":
     """The table of an asset, as the IO manager of the run knows it."""
-    tables = run_locator(context.op_execution_context.resources, io_manager_key)
-    metadata, key = asset.metadata_by_key[asset.key], checked_asset(context)
-    return tables.table(key, table_place(metadata, asset=key.to_user_string()))
+    tables = run_locator(context.op_execution_context.resources, asset.io_manager_key)
+    key = checked_asset(context)
+    return tables.table(key, asset.place(context.op_execution_context, key))
 
 
 def invalid_checks(key: AssetKey, problem: str) -> DagsterInvalidDefinitionError:

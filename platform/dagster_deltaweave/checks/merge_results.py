@@ -4,7 +4,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dagster import (
     AssetCheckExecutionContext,
@@ -12,22 +12,31 @@ from dagster import (
     AssetChecksDefinition,
     AssetCheckSeverity,
     AssetKey,
-    AssetsDefinition,
     DagsterInstance,
     DagsterInvalidDefinitionError,
     multi_asset_check,
 )
 
 from dagster_deltaweave.checks.check_definition import (
+    CheckArguments,
     Finding,
     check_op_name,
     check_results,
     check_specs,
     checked_asset,
+    for_each_asset,
 )
 from dagster_deltaweave.checks.judged_run import JudgedRun, judged_run, newest_runs
 from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION
-from dagster_deltaweave.tables import MergeDeclaration, merge_declaration_in
+from dagster_deltaweave.tables import (
+    AssetOrKey,
+    MergeDeclaration,
+    NamedAsset,
+    merge_declaration_in,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 SOURCE_ROWS = "source_rows_accounted_for"
 ROW_COUNT = "row_count_change"
@@ -42,14 +51,16 @@ _AT_ONCE = 5
 """How many runs may record their results in another order than they commit."""
 
 
+@for_each_asset
 def build_merge_checks(
-    asset: AssetsDefinition,
+    asset: AssetOrKey,
     *,
     source_rows: bool = False,
     every_row: bool | None = None,
     row_count_change: tuple[float | None, float | None] | None = None,
     blocking: bool | Iterable[str] = False,
     severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
+    **arguments: "Unpack[CheckArguments]",
 ) -> AssetChecksDefinition:
     """Checks of what the check's own run merged. The requested checks run together.
 
@@ -70,19 +81,23 @@ def build_merge_checks(
     >>> customers_checks = build_merge_checks(customers, source_rows=True, blocking=True)
 
     Args:
-        asset: The merge asset.
+        asset: The merge asset, as its definition or key; or a list of such, which gives a list of
+            checks.
         source_rows: Whether to check `source_rows_accounted_for`.
         every_row: Whether its clauses take every source row; by default the declared clauses tell,
-            and a MERGE text counts as not taking every row.
+            and a MERGE text, or a key alone, counts as not taking every row.
         row_count_change: The lowest and highest change; None for no bound.
         blocking: Whether a failure keeps downstream assets of the same run from running: for all
             these checks, or for those named.
         severity: The severity of a failure; a WARN blocks nothing.
+        arguments: `automation_condition`, `metadata`, `pool` and `retry_policy`, as in Dagster's
+            own `asset_check`.
     """
-    declaration = merge_declaration_in(asset.metadata_by_key[asset.key])
-    if source_rows and declaration is None:
+    checked = NamedAsset.of(asset)
+    declaration = merge_declaration_in(checked.metadata or {})
+    if source_rows and declaration is None and checked.metadata is not None:
         raise DagsterInvalidDefinitionError(
-            f"checks of {asset.key.to_user_string()}: it is no merge asset, so there are no "
+            f"checks of {checked.key.to_user_string()}: it is no merge asset, so there are no "
             "source rows to check."
         )
     takes_all = every_row if every_row is not None else takes_every_row(declaration)
@@ -91,9 +106,15 @@ def build_merge_checks(
         SOURCE_ROWS: _promise(takes_all) if source_rows else None,
         ROW_COUNT: f"The row count moved by {_bounds(low, high)}." if row_count_change else None,
     }
-    specs = check_specs(asset, descriptions, blocking)
+    specs = check_specs(checked.key, descriptions, blocking, arguments)
 
-    @multi_asset_check(specs=specs, name=check_op_name(specs), can_subset=True)
+    @multi_asset_check(
+        specs=specs,
+        name=check_op_name(specs),
+        can_subset=True,
+        pool=arguments.get("pool"),
+        retry_policy=arguments.get("retry_policy"),
+    )
     def checks(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
         selected = {key.name for key in context.selected_asset_check_keys}
         key = checked_asset(context)

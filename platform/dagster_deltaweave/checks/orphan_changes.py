@@ -11,19 +11,25 @@ from dagster import (
     AssetCheckResult,
     AssetChecksDefinition,
     AssetCheckSeverity,
-    AssetsDefinition,
     asset_check,
 )
 
-from dagster_deltaweave.checks.check_definition import Finding, asset_table, checked_asset
+from dagster_deltaweave.checks.check_definition import (
+    CheckArguments,
+    Finding,
+    asset_table,
+    checked_asset,
+    for_each_asset,
+)
 from dagster_deltaweave.checks.judged_run import JudgedRun, judged_run
 from dagster_deltaweave.checks.table_findings import sample_table
 from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION
-from dagster_deltaweave.tables import io_manager_of
+from dagster_deltaweave.tables import AssetOrKey, NamedAsset
 from deltaweave.identifiers import RESERVED_PREFIX, column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Unpack
 
     from deltaweave import Table
 
@@ -35,8 +41,9 @@ _IS_WRITTEN = f"{RESERVED_PREFIX}is_written"
 _CHANGES = f"{RESERVED_PREFIX}changes"
 
 
+@for_each_asset
 def build_orphan_changes_check(
-    asset: AssetsDefinition,
+    asset: AssetOrKey,
     *,
     changes: "Callable[[SparkSession, str | None], DataFrame]",
     keys: Sequence[str],
@@ -45,6 +52,7 @@ def build_orphan_changes_check(
     blocking: bool = False,
     severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
     io_manager_key: str | None = None,
+    **arguments: "Unpack[CheckArguments]",
 ) -> AssetChecksDefinition:
     """A check, `no_orphan_changes`, that reads the delivered changes again and looks them up.
 
@@ -62,7 +70,8 @@ def build_orphan_changes_check(
     >>> check = build_orphan_changes_check(orders, changes=read_delivery, keys=["id"])
 
     Args:
-        asset: The merge asset.
+        asset: The merge asset, as its definition or key; or a list of such, which gives a list of
+            checks.
         changes: Reads the changes of a partition, or of the asset for None, as the asset function
             does, but without rows that the clauses leave alone.
         keys: The columns that identify a row, with the same names in changes and table.
@@ -71,20 +80,23 @@ def build_orphan_changes_check(
         blocking: Whether a failure keeps downstream assets of the same run from running.
         severity: The severity of a failure; a WARN blocks nothing.
         io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table; by default
-            that of the asset.
+            that of the asset, or `io_manager` if only its key is given.
+        arguments: `automation_condition`, `metadata`, `pool` and `retry_policy`, as in Dagster's
+            own `asset_check`.
     """
-    manager = io_manager_key or io_manager_of(asset)
+    checked = NamedAsset.of(asset, io_manager_key)
 
     @asset_check(
-        asset=asset.key,
+        asset=checked.key,
         name=ORPHANS,
         description=f"Every delivered {', '.join(keys)} is in the table, unless it is deleted.",
         blocking=blocking,
-        required_resource_keys={manager},
+        required_resource_keys={checked.io_manager_key},
+        **arguments,
     )
     def no_orphan_changes(context: AssetCheckExecutionContext) -> AssetCheckResult:
         judged = judged_run(context.instance, context.run, checked_asset(context))
-        table = asset_table(context, asset, manager)
+        table = asset_table(context, checked)
         if judged is None or not table.exists():
             return AssetCheckResult(passed=False, description="Nothing was materialized yet.")
         version = _version_left(judged, table)

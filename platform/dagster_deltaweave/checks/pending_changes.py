@@ -12,12 +12,14 @@ from dagster import (
     asset_check,
 )
 
-from dagster_deltaweave.checks.check_definition import checked_asset
+from dagster_deltaweave.checks.check_definition import CheckArguments, checked_asset
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.maintenance import RematerializationPolicy
 from dagster_deltaweave.tables import io_manager_of, merge_on_read_locations, run_locator
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from dagster_deltaweave.assets import MergeOnReadAssets
 
 PENDING = "pending_changes"
@@ -30,6 +32,7 @@ def build_pending_changes_check(
     blocking: bool = False,
     severity: AssetCheckSeverity = AssetCheckSeverity.WARN,
     io_manager_key: str | None = None,
+    **arguments: "Unpack[CheckArguments]",
 ) -> AssetChecksDefinition:
     """A check of the view, `pending_changes`: no more changes are pending than the policy allows.
 
@@ -45,6 +48,8 @@ def build_pending_changes_check(
         severity: The severity of a failure; a WARN blocks nothing.
         io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables; by default
             that of each asset.
+        arguments: `automation_condition`, `metadata`, `pool` and `retry_policy`, as in Dagster's
+            own `asset_check`.
     """
     allowed, declaration = policy or RematerializationPolicy(), tables.declaration
     manager = io_manager_key or io_manager_of(tables.changes)
@@ -55,6 +60,7 @@ def build_pending_changes_check(
         description="No more changes wait to be merged into the base than the policy allows.",
         blocking=blocking,
         required_resource_keys={manager},
+        **arguments,
     )
     def check(context: AssetCheckExecutionContext) -> AssetCheckResult:
         located = run_locator(context.op_execution_context.resources, manager)

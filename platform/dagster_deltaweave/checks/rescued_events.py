@@ -10,35 +10,44 @@ from dagster import (
     AssetChecksDefinition,
     AssetCheckSeverity,
     AssetKey,
-    AssetsDefinition,
     asset_check,
 )
 
-from dagster_deltaweave.checks.check_definition import checked_asset, invalid_checks
+from dagster_deltaweave.checks.check_definition import (
+    CheckArguments,
+    checked_asset,
+    for_each_asset,
+    invalid_checks,
+)
 from dagster_deltaweave.checks.table_findings import sample_table
 from dagster_deltaweave.tables import (
+    AssetOrKey,
     ChangesDeclaration,
     MergeOnReadDeclaration,
-    io_manager_of,
+    NamedAsset,
     run_locator,
     table_declaration,
 )
 from deltaweave.changes.rescue import num_rescued, rescued_table
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from dagster_deltaweave.tables import TableLocator
     from deltaweave import Table
 
 RESCUED = "no_rescued_events"
 
 
+@for_each_asset
 def build_rescued_events_check(
-    asset: AssetsDefinition,
+    asset: AssetOrKey,
     *,
     sample: bool = True,
     blocking: bool = False,
     severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
     io_manager_key: str | None = None,
+    **arguments: "Unpack[CheckArguments]",
 ) -> AssetChecksDefinition:
     """A check, `no_rescued_events`: the table of events that cannot be applied is empty.
 
@@ -49,33 +58,38 @@ def build_rescued_events_check(
     >>> of_stream = build_rescued_events_check(orders.changes)
 
     Args:
-        asset: The asset of `@cdc_asset` with `rescued`, or the `changes` of `@merge_on_read_asset`.
+        asset: The asset of `@cdc_asset` with `rescued`, or the `changes` of `@merge_on_read_asset`;
+            or a list of such, which gives a list of checks.
         sample: Whether `check/sample` shows reason and message of up to 10 events.
         blocking: Whether a failure keeps downstream assets of the same run from running.
         severity: The severity of a failure; a WARN blocks nothing.
         io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table; by default
             that of the asset.
+        arguments: `automation_condition`, `metadata`, `pool` and `retry_policy`, as in Dagster's
+            own `asset_check`.
 
     Raises:
-        DagsterInvalidDefinitionError: The asset keeps no such events.
+        DagsterInvalidDefinitionError: The asset keeps no such events, or only its key is given.
     """
-    declaration = table_declaration(
-        asset.metadata_by_key[asset.key], asset=asset.key.to_user_string()
-    )
+    checked = NamedAsset.of(asset, io_manager_key)
+    if checked.metadata is None:
+        raise invalid_checks(checked.key, "give the asset's definition, which says where they are.")
+    declaration = table_declaration(checked.metadata, asset=checked.key.to_user_string())
     if (
         not isinstance(declaration, (ChangesDeclaration, MergeOnReadDeclaration))
         or not declaration.rescued
     ):
-        raise invalid_checks(asset.key, "it puts no events aside: declare it with rescued=.")
+        raise invalid_checks(checked.key, "it puts no events aside: declare it with rescued=.")
 
-    manager = io_manager_key or io_manager_of(asset)
+    manager = checked.io_manager_key
 
     @asset_check(
-        asset=asset.key,
+        asset=checked.key,
         name=RESCUED,
         description="Every event could be applied; none waits to be corrected.",
         blocking=blocking,
         required_resource_keys={manager},
+        **arguments,
     )
     def no_rescued_events(context: AssetCheckExecutionContext) -> AssetCheckResult:
         located = run_locator(context.op_execution_context.resources, manager)

@@ -24,18 +24,19 @@ from dagster import (
     AssetChecksDefinition,
     AssetCheckSeverity,
     AssetKey,
-    AssetsDefinition,
     MetadataValue,
     multi_asset_check,
 )
 
 from dagster_deltaweave.checks.check_definition import (
+    CheckArguments,
     Finding,
     asset_table,
     check_op_name,
     check_results,
     check_specs,
     checked_asset,
+    for_each_asset,
     invalid_checks,
 )
 from dagster_deltaweave.checks.table_findings import (
@@ -50,10 +51,11 @@ from dagster_deltaweave.checks.table_findings import (
     schema_finding,
     version_that_passed,
 )
-from dagster_deltaweave.tables import io_manager_of
+from dagster_deltaweave.tables import AssetOrKey, NamedAsset
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+    from typing_extensions import Unpack
 
     from deltaweave import Table
 
@@ -61,8 +63,9 @@ SCHEMA = "declared_schema"
 FRESH = "changed_recently"
 
 
+@for_each_asset
 def build_table_checks(
-    asset: AssetsDefinition,
+    asset: AssetOrKey,
     *,
     unique_key: Sequence[str] = (),
     no_nulls: Sequence[str] = (),
@@ -74,6 +77,7 @@ def build_table_checks(
     blocking: bool | Iterable[str] = False,
     severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
     io_manager_key: str | None = None,
+    **arguments: "Unpack[CheckArguments]",
 ) -> AssetChecksDefinition:
     """Checks of the rows in an asset's table. The requested checks run together.
 
@@ -101,7 +105,8 @@ def build_table_checks(
     >>> customers_checks = build_table_checks(customers, unique_key=["id"], blocking=True)
 
     Args:
-        asset: The asset whose table is checked.
+        asset: The asset whose table is checked, as its definition, spec or key; or a list of such,
+            which gives a list of checks.
         unique_key: The columns of `unique_key`.
         no_nulls: The columns of `no_nulls`.
         whole_table: Whether `no_nulls` reads the whole table each time.
@@ -116,29 +121,33 @@ def build_table_checks(
             these checks, or for those named.
         severity: The severity of a failure; a WARN blocks nothing.
         io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the table; by default
-            that of the asset.
+            that of the asset, or `io_manager` if only its key is given.
+        arguments: `automation_condition`, `metadata`, `pool` and `retry_policy`, as in Dagster's
+            own `asset_check`.
     """
+    checked = NamedAsset.of(asset, io_manager_key)
     for columns, name in ((unique_key, "unique_key"), (no_nulls, "no_nulls")):
         if isinstance(columns, str):
-            raise invalid_checks(asset.key, f"{name} is a list of columns: {name}=[{columns!r}].")
+            raise invalid_checks(checked.key, f"{name} is a list of columns: {name}=[{columns!r}].")
     descriptions = {
         UNIQUE_KEY: f"No two rows have equal {', '.join(unique_key)}." if unique_key else None,
         NO_NULLS: f"No row has a null in {', '.join(no_nulls)}." if no_nulls else None,
         SCHEMA: "The table has the declared columns and types." if schema is not None else None,
         FRESH: f"Rows changed within {changed_within}." if changed_within is not None else None,
     }
-    specs = check_specs(asset, descriptions, blocking)
-    manager = io_manager_key or io_manager_of(asset)
+    specs = check_specs(checked.key, descriptions, blocking, arguments)
     asked = _Asked(unique_key, no_nulls, whole_table, schema, more_columns, changed_within, sample)
 
     @multi_asset_check(
         specs=specs,
         name=check_op_name(specs),
         can_subset=True,
-        required_resource_keys={manager},
+        required_resource_keys={checked.io_manager_key},
+        pool=arguments.get("pool"),
+        retry_policy=arguments.get("retry_policy"),
     )
     def checks(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
-        table = asset_table(context, asset, manager)
+        table = asset_table(context, checked)
         found = asked.findings(context, checked_asset(context), table)
         yield from check_results(context, found, severity)
 

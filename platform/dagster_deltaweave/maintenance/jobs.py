@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from dagster import (
     AssetKey,
     AssetObservation,
-    AssetsDefinition,
     DagsterInvalidDefinitionError,
     DefaultScheduleStatus,
     DependencyDefinition,
@@ -27,10 +26,13 @@ from dagster import (
     op,
 )
 
+from dagster_deltaweave.dagster_private import CheckError
 from dagster_deltaweave.run_mark import mark_commits_with_run
 from dagster_deltaweave.tables import (
+    AssetOrKey,
     MergeOnReadDeclaration,
-    io_manager_of,
+    NamedAsset,
+    TablePlace,
     run_locator,
     table_place,
 )
@@ -46,7 +48,7 @@ _RETRIES, _SECONDS_BEFORE_RETRY = 3, 5
 def build_upkeep_schedule(
     *,
     name: str,
-    tables: Sequence[AssetsDefinition],
+    tables: Sequence[AssetOrKey],
     cron_schedule: str,
     operations: Sequence[str] = tuple(OPERATIONS),
     policy: UpkeepPolicy | None = None,
@@ -78,14 +80,14 @@ def build_upkeep_schedule(
         cron_schedule=cron_schedule,
         execution_timezone=execution_timezone,
         default_status=default_status,
-        description=f"Upkeep of {', '.join(each.key.to_user_string() for each in tables)}.",
+        description=f"Upkeep of {', '.join(NamedAsset.of(each).name for each in tables)}.",
     )
 
 
 def build_upkeep_job(
     *,
     name: str,
-    tables: Sequence[AssetsDefinition],
+    tables: Sequence[AssetOrKey],
     operations: Sequence[str] = tuple(OPERATIONS),
     policy: UpkeepPolicy | None = None,
     io_manager_key: str | None = None,
@@ -107,11 +109,11 @@ def build_upkeep_job(
 
     Args:
         name: Name of the job.
-        tables: The merge assets whose tables are maintained.
+        tables: The assets whose tables are maintained: definitions, specs or keys.
         operations: The operations, in order; by default all, in the order above.
         policy: When a table needs an operation; by default `UpkeepPolicy()`.
         io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables; by default
-            that of each asset.
+            that of each asset, or `io_manager` if only its key is given.
 
     Raises:
         DagsterInvalidDefinitionError: An operation is not known.
@@ -123,12 +125,7 @@ def build_upkeep_job(
             )
     ops = [
         [
-            _upkeep_op(
-                table,
-                operation,
-                policy or UpkeepPolicy(),
-                io_manager_key or io_manager_of(table),
-            )
+            _upkeep_op(NamedAsset.of(table, io_manager_key), operation, policy or UpkeepPolicy())
             for operation in operations
         ]
         for table in tables
@@ -147,31 +144,25 @@ def build_upkeep_job(
     return graph.to_job(executor_def=in_process_executor)
 
 
-def _upkeep_op(
-    table: AssetsDefinition, operation: str, policy: UpkeepPolicy, io_manager_key: str
-) -> OpDefinition:
+def _upkeep_op(table: NamedAsset, operation: str, policy: UpkeepPolicy) -> OpDefinition:
     key = table.key
-    declaration = table_place(table.metadata_by_key[key], asset=key.to_user_string())
-    if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "view":
-        raise StatementError(
-            "the view of a merge-on-read table has no table of its own to maintain.",
-            table=key.to_user_string(),
-            operation="declaration",
-            hint="Name the assets of its base and of its changes.",
-        )
+    if table.metadata is not None:
+        _refuse_view(table_place(table.metadata, asset=table.name), table.name)
     keep = OPERATIONS[operation]
 
     @op(
         name=f"{operation}_" + re.sub(r"\W", "_", "__".join(key.path)),
-        description=f"{operation.replace('_', ' ').capitalize()}: {key.to_user_string()}.",
+        description=f"{operation.replace('_', ' ').capitalize()}: {table.name}.",
         ins={"after": In(Nothing)},
-        required_resource_keys={io_manager_key},
-        pool=table.op.pool if isinstance(table.node_def, OpDefinition) else None,
+        required_resource_keys={table.io_manager_key},
+        pool=table.pool,
     )
     def upkeep(context: OpExecutionContext) -> None:
-        tables = run_locator(context.resources, io_manager_key)
-        delta_table = tables.table(key, declaration)
+        place = table.place(context, key)
+        _refuse_view(place, table.name)
+        delta_table = run_locator(context.resources, table.io_manager_key).table(key, place)
         if not delta_table.exists():
+            check_is_an_asset(context, key)
             context.log.info(f"There is no table at {delta_table.path_or_name} yet.")
             return
         try:
@@ -183,6 +174,40 @@ def _upkeep_op(
             raise
 
     return upkeep
+
+
+def _refuse_view(place: TablePlace, name: str) -> None:
+    if isinstance(place, MergeOnReadDeclaration) and place.part == "view":
+        raise StatementError(
+            "the view of a merge-on-read table has no table of its own to maintain.",
+            table=name,
+            operation="declaration",
+            hint="Name the assets of its base and of its changes.",
+        )
+
+
+def check_is_an_asset(context: OpExecutionContext, key: AssetKey) -> None:
+    """Fail if the code location has no asset of the key, so that nothing would be maintained."""
+    try:
+        graph = context.repository_def.asset_graph
+    except CheckError:  # a run outside of a code location
+        return
+    if graph.has(key):
+        return
+    name = key.to_user_string()
+    alike = sorted(
+        each.to_user_string()
+        for each in graph.get_all_asset_keys()
+        if each.path[-1] == key.path[-1]
+    )
+    raise StatementError(
+        f"there is no asset {name} in this code location, and no table of it.",
+        table=name,
+        operation="upkeep",
+        state="Nothing was done.",
+        hint="Give the job the definitions as they are loaded, with their prefixes"
+        + (f": there is {', '.join(alike)}." if alike else "."),
+    )
 
 
 def _observe(context: OpExecutionContext, key: AssetKey, table: "Table", done: Done) -> None:

@@ -10,6 +10,7 @@
 - `table_progress`: the cursor of the table sensor, and the changes since.
 - `recorded_commits`: which commits the event log already has.
 - `rematerialization`: starts the merging of pending changes.
+- `sensor_arguments`: Dagster's own arguments of sensors.
 - `run_requests`: run keys, run requests and dynamic partitions.
 """
 

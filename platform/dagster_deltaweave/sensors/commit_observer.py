@@ -6,13 +6,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dagster import (
     AssetKey,
     AssetMaterialization,
     AssetObservation,
-    AssetsDefinition,
     DagsterInstance,
     DefaultSensorStatus,
     MetadataValue,
@@ -22,17 +21,21 @@ from dagster import (
     sensor,
 )
 
-from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
+from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, AssetGraph
 from dagster_deltaweave.logs import Commit, Position
 from dagster_deltaweave.sensors.commits_of_others import Followed, look_for_commits
 from dagster_deltaweave.sensors.recorded_commits import (
     position_in,
     position_metadata,
 )
+from dagster_deltaweave.sensors.sensor_arguments import SensorArguments
 from dagster_deltaweave.storage import redacted
-from dagster_deltaweave.tables import table_place
+from dagster_deltaweave.tables import AssetOrKey, NamedAsset, table_place
 from deltaweave.errors import DeltaweaveError, StatementError
 from deltaweave.identifiers import is_path
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 URI = "dagster/uri"
 
@@ -44,12 +47,13 @@ AssetEvent = AssetMaterialization | AssetObservation
 def build_commit_observer(
     *,
     name: str,
-    tables: Sequence[AssetsDefinition],
+    tables: Sequence[AssetOrKey],
     materializes: bool = True,
     max_commits_per_tick: int = 100,
     minimum_interval_seconds: int = 60,
     default_status: DefaultSensorStatus = DefaultSensorStatus.STOPPED,
     description: str | None = None,
+    **arguments: Unpack[SensorArguments],
 ) -> SensorDefinition:
     """A sensor that records each commit to these tables that no Dagster run made.
 
@@ -75,25 +79,28 @@ def build_commit_observer(
 
     Args:
         name: The sensor's name.
-        tables: The merge assets whose tables are observed.
+        tables: The assets whose tables are observed: definitions, specs or keys.
         materializes: Whether commits that changed rows count as a materialization.
         max_commits_per_tick: How many commits one tick records; the rest waits for the next.
         minimum_interval_seconds: Least time between two ticks.
         default_status: Whether the sensor starts by itself.
         description: The sensor's description in the UI.
+        arguments: `metadata`, `owners` and `tags` of the sensor, as in Dagster's own `sensor`.
     """
+    named = [NamedAsset.of(each) for each in tables]
 
     @sensor(
         name=name,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=description or "Records commits to the tables that no run of Dagster made.",
+        **arguments,
     )
     def commit_observer(context: SensorEvaluationContext) -> SensorResult:
         followed = _followed(context)
         events: list[AssetEvent] = []
         notes: list[str] = []
-        for table in tables:
+        for table in named:
             left = max_commits_per_tick - sum(map(_is_of_others, events))
             found, note = _look_at_asset(context, table, followed, left, materializes)
             events += found
@@ -112,7 +119,7 @@ def build_commit_observer(
 
 def _look_at_asset(
     context: SensorEvaluationContext,
-    table: AssetsDefinition,
+    table: NamedAsset,
     followed: dict[str, Followed],
     limit: int,
     materializes: bool,
@@ -126,7 +133,7 @@ def _look_at_asset(
         limit: How many commits may still be recorded.
         materializes: Whether commits that changed rows count as a materialization.
     """
-    name = table.key.to_user_string()
+    name = table.name
     newest = _newest_materialization(context.instance, table.key)
     before = followed.get(name)
     try:
@@ -135,6 +142,9 @@ def _look_at_asset(
         context.log.warning(f"The table of {name} is not looked at: {redacted(error)}")
         return [], f"the metadata of {name} is not valid"
     if location is None:
+        graph = _graph(context)
+        if graph is not None and not graph.has(table.key):
+            return [], f"there is no asset {name} here: its key may have got a prefix when loaded"
         return [], f"no run has said where the table of {name} is"
     if limit <= 0:
         return [], f"{name} waits for the next tick"
@@ -151,7 +161,7 @@ def _look_at_asset(
     if look.is_first and look.followed is not None:
         events.append(_beginning(table.key, look.followed.seen))
     changed = _last_change(look.of_others) if materializes else []
-    if table.partitions_def is None:
+    if not _is_partitioned(context, table):
         events += [
             _materialization(table.key, location, each)
             for each in changed
@@ -161,6 +171,20 @@ def _look_at_asset(
     # The observations follow the materialization, so if they are recorded, it is recorded too.
     events += [_observation(table.key, each) for each in look.of_others]
     return events, look.note
+
+
+def _is_partitioned(context: SensorEvaluationContext, table: NamedAsset) -> bool:
+    if table.is_partitioned is not None:
+        return table.is_partitioned
+    graph = _graph(context)
+    if graph is None or not graph.has(table.key):
+        return False
+    return graph.get(table.key).partitions_def is not None
+
+
+def _graph(context: SensorEvaluationContext) -> AssetGraph | None:
+    """The assets of the code location; None if the tick has none, as in a test."""
+    return None if context.repository_def is None else context.repository_def.asset_graph
 
 
 def _followed(context: SensorEvaluationContext) -> dict[str, Followed]:
@@ -185,12 +209,12 @@ def _newest_materialization(
     return event.asset_materialization if event else None
 
 
-def _location(newest: AssetMaterialization | None, table: AssetsDefinition) -> str | None:
+def _location(newest: AssetMaterialization | None, table: NamedAsset) -> str | None:
     """The location of the asset's table, by its last materialization or else its declaration."""
     uri = newest.metadata.get(URI) if newest else None
     if uri is not None:
         return str(uri.value)
-    place = table_place(table.metadata_by_key[table.key], asset=table.key.to_user_string())
+    place = table_place(table.metadata or {}, asset=table.name)
     return place.table if place.table and is_path(place.table) else None
 
 

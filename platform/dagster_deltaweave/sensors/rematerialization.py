@@ -6,7 +6,7 @@ Both read only the logs and start no Spark.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -33,10 +33,13 @@ from dagster_deltaweave.dagster_private import NOT_FINISHED_STATUSES, RUN_KEY_TA
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.maintenance import RematerializationPolicy
 from dagster_deltaweave.sensors.run_requests import first_without_a_run
+from dagster_deltaweave.sensors.sensor_arguments import SensorArguments
 from dagster_deltaweave.tables import io_manager_of, merge_on_read_locations, run_locator
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from dagster_deltaweave.assets import MergeOnReadAssets
     from dagster_deltaweave.tables import TableLocator
 
@@ -72,14 +75,17 @@ class Due:
         """The run key of the next run for this state."""
         return f"{self.state}#{self.attempt}" if self.attempt > 1 else self.state
 
-    @property
-    def request(self) -> RunRequest:
+    def request(self, run_tags: Mapping[str, str]) -> RunRequest:
         """The run."""
         base = self.assets.base.key
         return RunRequest(
             run_key=self.run_key,
             asset_selection=[base],
-            tags={REMATERIALIZES: base.to_user_string(), REASON: self.reason[:_LONGEST_TAG]},
+            tags={
+                **run_tags,
+                REMATERIALIZES: base.to_user_string(),
+                REASON: self.reason[:_LONGEST_TAG],
+            },
         )
 
 
@@ -93,6 +99,8 @@ def build_rematerialization_sensor(
     default_status: DefaultSensorStatus = DefaultSensorStatus.STOPPED,
     io_manager_key: str | None = None,
     description: str | None = None,
+    run_tags: Mapping[str, str] | None = None,
+    **arguments: Unpack[SensorArguments],
 ) -> SensorDefinition:
     """A sensor that rematerializes a base when more is pending than its policy allows.
 
@@ -110,6 +118,8 @@ def build_rematerialization_sensor(
         io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables; by default
             that of each asset.
         description: The sensor's description in the UI.
+        run_tags: Tags of the runs that it requests.
+        arguments: `metadata`, `owners` and `tags` of the sensor, as in Dagster's own `sensor`.
     """
     allowed = policy or RematerializationPolicy()
     managers = [io_manager_key or io_manager_of(each.changes) for each in tables]
@@ -121,6 +131,7 @@ def build_rematerialization_sensor(
         default_status=default_status,
         required_resource_keys=set(managers),
         description=description or f"Merges pending changes of {_named(tables)} when it is due.",
+        **arguments,
     )
     def rematerialization_sensor(context: SensorEvaluationContext) -> SensorResult:
         due, notes = _due(context.instance, _located(context, tables, managers), allowed)
@@ -134,7 +145,7 @@ def build_rematerialization_sensor(
             return SensorResult(skip_reason=f"Nothing to rematerialize: {'; '.join(notes)}")
         for each in now:
             context.log.info(f"Requesting {_base(each.assets)}: {each.reason}")
-        return SensorResult(run_requests=[each.request for each in now])
+        return SensorResult(run_requests=[each.request(run_tags or {}) for each in now])
 
     return rematerialization_sensor
 
@@ -148,6 +159,7 @@ def build_rematerialization_schedule(
     execution_timezone: str = "UTC",
     default_status: DefaultScheduleStatus = DefaultScheduleStatus.STOPPED,
     io_manager_key: str | None = None,
+    run_tags: Mapping[str, str] | None = None,
 ) -> ScheduleDefinition:
     """A schedule that rematerializes the bases for which changes are pending.
 
@@ -160,6 +172,7 @@ def build_rematerialization_schedule(
         default_status: Whether the schedule starts by itself.
         io_manager_key: Resource key of the `SparkDeltaIOManager` that holds the tables; by default
             that of each asset.
+        run_tags: Tags of the runs that it requests.
     """
     allowed = policy or RematerializationPolicy(batches=1)
     managers = [io_manager_key or io_manager_of(each.changes) for each in tables]
@@ -179,7 +192,7 @@ def build_rematerialization_schedule(
         due, notes = _due(context.instance, _located(context, tables, managers), allowed)
         if not due:
             return SkipReason(f"Nothing to rematerialize: {'; '.join(notes)}")
-        return [each.request for each in due]
+        return [each.request(run_tags or {}) for each in due]
 
     return rematerialization_schedule
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dagster import (
     AssetKey,
@@ -28,6 +29,7 @@ from dagster_deltaweave.sensors.run_requests import (
     is_key,
     known_partitions,
 )
+from dagster_deltaweave.sensors.sensor_arguments import SensorArguments
 from dagster_deltaweave.sensors.table_progress import (
     Change,
     PartitionKeyOf,
@@ -40,6 +42,9 @@ from dagster_deltaweave.storage import redacted, without_query
 from deltaweave.errors import SourceError
 from deltaweave.locations import refuse_credentials
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 @dataclass(frozen=True)
 class _Watched:
@@ -51,6 +56,7 @@ class _Watched:
     partition_key: PartitionKeyOf | None
     source_asset: AssetKey | None
     max_requests_per_tick: int
+    run_tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shown(self) -> str:
@@ -70,6 +76,8 @@ def build_table_sensor(
     minimum_interval_seconds: int = 30,
     default_status: DefaultSensorStatus = DefaultSensorStatus.STOPPED,
     description: str | None = None,
+    run_tags: Mapping[str, str] | None = None,
+    **arguments: Unpack[SensorArguments],
 ) -> SensorDefinition:
     """A sensor on a Delta table that others write; it reads the log without Spark.
 
@@ -97,6 +105,8 @@ def build_table_sensor(
         minimum_interval_seconds: Least time between two ticks.
         default_status: Whether the sensor starts by itself.
         description: The sensor's description in the UI.
+        run_tags: Tags of the runs that it requests.
+        arguments: `metadata`, `owners` and `tags` of the sensor, as in Dagster's own `sensor`.
 
     Raises:
         StatementError: The table's URI holds credentials.
@@ -106,7 +116,13 @@ def build_table_sensor(
     shown = without_query(table)
 
     watched = _Watched(
-        name, table, partitions_def, partition_key, source_asset, max_requests_per_tick
+        name,
+        table,
+        partitions_def,
+        partition_key,
+        source_asset,
+        max_requests_per_tick,
+        run_tags or {},
     )
 
     return SensorDefinition(
@@ -116,6 +132,7 @@ def build_table_sensor(
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=description or f"Requests one run for each {what} of {shown}.",
+        **arguments,
     )
 
 
@@ -157,7 +174,7 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
         f"Requesting {len(now)} of {len(changes) - len(passed)} runs for {watched.shown}."
     )
     return SensorResult(
-        run_requests=[_run_request(each) for each in now],
+        run_requests=[_run_request(each, watched.run_tags) for each in now],
         dynamic_partitions_requests=additions(
             context, watched.partitions_def, [each.partition for each in now]
         ),
@@ -223,11 +240,11 @@ def _skip_reason(
     return reason + "."
 
 
-def _run_request(change: Change) -> RunRequest:
+def _run_request(change: Change, run_tags: Mapping[str, str]) -> RunRequest:
     return RunRequest(
         run_key=change.run_key,
         partition_key=change.partition or None,
-        tags={"deltaweave/source_version": change.version.split("@")[0]},
+        tags={**run_tags, "deltaweave/source_version": change.version.split("@")[0]},
     )
 
 

@@ -6,6 +6,7 @@
 - `owner`: which asset created a table of a schema.
 - `merge_text`: the SQL text of a declared merge.
 - `locator`: `TableLocator`: finds and opens the table of an asset.
+- `named_asset`: the asset of a table, by its definition or its key.
 - `paths`: paths of tables, and the refusal of tables inside one another.
 - `places`: in which directories and tables assets keep data.
 - `merge_on_read`: the base and the changeset behind the assets of a merge-on-read table.
@@ -53,6 +54,7 @@ from dagster_deltaweave.tables.metadata_declarations import (
     table_declaration,
     table_place,
 )
+from dagster_deltaweave.tables.named_asset import AssetOrKey, NamedAsset
 from dagster_deltaweave.tables.owner import check_owner, with_owner
 from dagster_deltaweave.tables.paths import (
     check_parents,
@@ -68,6 +70,7 @@ __all__ = [
     "READ_TOUCHED",
     "TYPE_WIDENING",
     "UPSERT_CLAUSES",
+    "AssetOrKey",
     "Changes",
     "ChangesDeclaration",
     "ChangesOfPartitions",
@@ -75,6 +78,7 @@ __all__ = [
     "MergeDeclaration",
     "MergeOnReadDeclaration",
     "MergeOnReadLocations",
+    "NamedAsset",
     "Namespace",
     "Order",
     "SchemaPolicy",

@@ -2,16 +2,22 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dagster import (
     AssetChecksDefinition,
+    AssetKey,
     AssetsDefinition,
     AssetSelection,
+    AssetSpec,
+    AutomationCondition,
     DagsterInstance,
     DagsterInvalidDefinitionError,
     ExecuteInProcessResult,
+    OpDefinition,
+    RetryPolicy,
     asset,
     materialize,
 )
@@ -20,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dagster_deltaweave import (
     build_merge_checks,
     build_orphan_changes_check,
+    build_rescued_events_check,
     build_table_checks,
     merge_asset,
 )
@@ -332,3 +339,48 @@ def test_only_merges_have_source_rows() -> None:
 
     with pytest.raises(DagsterInvalidDefinitionError, match="no merge asset"):
         build_merge_checks(report, source_rows=True)
+
+
+def test_checks_take_lists_keys_specs_and_dagsters_own_arguments(
+    spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance, tmp_path: Path
+) -> None:
+    """Checks of an external asset find its table by its spec, or by its key in the definitions."""
+    other = AssetSpec("other", metadata={"deltaweave/table": str(tmp_path / "elsewhere")})
+    Table(spark, str(tmp_path / "elsewhere")).write(spark.range(2).toDF("id"), "append")
+
+    @merge_asset(keys=["id"])
+    def customers():  # type: ignore[no-untyped-def]
+        return spark.range(1).toDF("id")
+
+    retries, eager = RetryPolicy(max_retries=2), AutomationCondition.eager()
+    built = build_table_checks(
+        [customers, other],
+        unique_key=["id"],
+        automation_condition=eager,
+        metadata={"owner": "sales"},
+        pool="checks",
+        retry_policy=retries,
+    )
+    of_key = build_table_checks("other", no_nulls=["id"])
+    of_merge = build_merge_checks(AssetKey("customers"), source_rows=True)
+
+    for each in built:
+        [spec] = each.check_specs
+        assert (spec.automation_condition, spec.metadata) == (eager, {"owner": "sales"})
+        assert isinstance(each.node_def, OpDefinition)
+        assert (each.node_def.pool, each.node_def.retry_policy) == ("checks", retries)
+    result = materialize(
+        [customers, other, *built, of_key, of_merge], resources=resources, instance=instance
+    )
+    found = {
+        (each.asset_key.to_user_string(), each.check_name): each.passed
+        for each in result.get_asset_check_evaluations()
+    }
+    assert found == {
+        ("customers", "unique_key"): True,
+        ("other", "unique_key"): True,
+        ("other", "no_nulls"): True,
+        ("customers", "source_rows_accounted_for"): True,
+    }
+    with pytest.raises(DagsterInvalidDefinitionError, match="give the asset's definition"):
+        build_rescued_events_check("customers")

@@ -3,7 +3,7 @@
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from dagster import (
     AssetKey,
     AssetsDefinition,
     DagsterInstance,
+    Definitions,
     load_asset_checks_from_modules,
     load_assets_from_modules,
     materialize,
@@ -26,6 +27,7 @@ from dagster_deltaweave import (
     merge_asset,
     merge_on_read_asset,
 )
+from dagster_deltaweave.maintenance.jobs import check_is_an_asset
 from deltaweave import Table
 from deltaweave.errors import StatementError
 
@@ -66,6 +68,13 @@ def test_checks_and_upkeep_look_where_the_asset_is_stored(
     observed = instance.fetch_observations(AssetKey(["east", "orders"]), limit=1).records
     assert observed[0].asset_observation is not None
     assert "upkeep/version" in observed[0].asset_observation.metadata
+
+    # The asset as it was declared is none of the location's, and has no table.
+    defs = Definitions(assets=[east], resources=lake)
+    context: Any = SimpleNamespace(repository_def=defs.get_repository_def())
+    check_is_an_asset(context, east.key)
+    with pytest.raises(StatementError, match=r"no asset orders in this[^$]*there is east/orders"):
+        check_is_an_asset(context, orders.key)
 
 
 def test_merge_on_read_assets_under_two_prefixes_are_two_tables(

@@ -16,7 +16,9 @@ from dagster import (
     Definitions,
     DynamicPartitionsDefinition,
     PartitionsDefinition,
+    SensorDefinition,
     StaticPartitionsDefinition,
+    TextMetadataValue,
     asset,
 )
 from dagster._core.definitions.sensor_definition import SensorExecutionData
@@ -70,7 +72,14 @@ def versions(data: SensorExecutionData) -> list[Mapping[str, str]]:
 
 
 def test_new_versions_give_one_run_for_the_newest(events: Path, instance: DagsterInstance) -> None:
-    sensor = sensor_on(events, source_asset=AssetKey("events"))
+    sensor = sensor_on(
+        events,
+        source_asset=AssetKey("events"),
+        run_tags={"team": "sales"},
+        tags={"tier": "gold"},
+        owners=["team:sales"],
+        metadata={"runbook": "events"},
+    )
     nothing = tick(sensor, instance)
     append(events, ("mon", 1))
     first = tick(sensor, instance, nothing.cursor)
@@ -84,6 +93,11 @@ def test_new_versions_give_one_run_for_the_newest(events: Path, instance: Dagste
     # The newest version changed no rows: the run is for the one before it that did.
     from_the_start = tick(sensor, instance)
 
+    [definition] = sensor.sensors or []
+    assert isinstance(definition, SensorDefinition)
+    assert (definition.tags, definition.owners) == ({"tier": "gold"}, ["team:sales"])
+    assert definition.metadata["runbook"] == TextMetadataValue("events")
+    assert [each.tags["team"] for each in second.run_requests or []] == ["sales"]
     assert nothing.skip_message == f"There is no Delta table at {events} yet."
     assert [versions(each) for each in (first, second)] == [["0"], ["2"]]
     assert quiet.skip_message == f"No new version of {events}: 0 was the newest before."

@@ -16,6 +16,7 @@ from .components import MergeAssetComponent as MergeAssetComponent
 from .components import MergeOnReadAssetComponent as MergeOnReadAssetComponent
 from .components import TableChecksComponent as TableChecksComponent
 from .io_manager import SparkDeltaIOManager as SparkDeltaIOManager
+from .io_manager import TypeHandler as TypeHandler
 from .landing import partition_path as partition_path
 from .landing import read_source_partition as read_source_partition
 from .maintenance import RematerializationPolicy as RematerializationPolicy

@@ -120,6 +120,7 @@ def test_the_public_names_of_the_dagster_side() -> None:
         "SparkDeltaIOManager",
         "SparkResource",
         "TableChecksComponent",
+        "TypeHandler",
         "UpkeepPolicy",
         "build_commit_observer",
         "build_merge_checks",

@@ -13,6 +13,7 @@ from typing import (
     Protocol,
     TypeAlias,
     TypedDict,
+    get_args,
     overload,
 )
 
@@ -69,9 +70,9 @@ def for_each_asset(
 
     @wraps(build)
     def built(asset: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(asset, (list, tuple)):
-            return [build(each, *args, **kwargs) for each in asset]
-        return build(asset, *args, **kwargs)
+        if isinstance(asset, get_args(AssetOrKey)):  # before lists: a key is a tuple, too
+            return build(asset, *args, **kwargs)
+        return [build(each, *args, **kwargs) for each in asset]
 
     return built
 

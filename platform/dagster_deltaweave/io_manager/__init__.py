@@ -17,6 +17,7 @@
 - `earlier_runs`: a run waits for the runs of older partitions.
 - `after_commit`: records a run after its commit; a failure there is a warning.
 - `frames`: converts between Spark, pandas, Polars and Arrow.
+- `type_handlers`: further types, which users add.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from dagster_deltaweave.io_manager.changeset_append import observe_pending
 from dagster_deltaweave.io_manager.delta_io_manager import SparkDeltaIOManager
 from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
 from dagster_deltaweave.io_manager.stream_run import STREAM_TAG, StreamRun
+from dagster_deltaweave.io_manager.type_handlers import TypeHandler
 
 __all__ = [
     "STREAM_TAG",
     "SparkDeltaIOManager",
     "StreamRun",
+    "TypeHandler",
     "observe_pending",
     "retry_run_if_transient",
 ]

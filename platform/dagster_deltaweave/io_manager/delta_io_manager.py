@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `spark` as a class.
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from dagster import (
@@ -14,6 +15,7 @@ from dagster import (
 )
 from pydantic import Field, PrivateAttr, field_validator
 
+from dagster_deltaweave.io_manager import frames
 from dagster_deltaweave.io_manager.after_commit import (
     AfterCommit,
     metadata_as_recorded,
@@ -33,6 +35,7 @@ from dagster_deltaweave.io_manager.run_options import (
 from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
 from dagster_deltaweave.io_manager.stored_output import add_output, rebuild_with_output
 from dagster_deltaweave.io_manager.table_location import check_location
+from dagster_deltaweave.io_manager.type_handlers import TypeHandler, handler_of_value
 from dagster_deltaweave.metadata import in_order, record_data_version, record_unchanged
 from dagster_deltaweave.partitions import (
     FULL_REFRESH_TAG,
@@ -54,6 +57,8 @@ from deltaweave.errors import DeltaweaveError, StatementError
 from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from deltaweave import Table
 
 
@@ -61,7 +66,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     """Stores the output of an asset in its Delta table, and loads tables as inputs.
 
     An output is a DataFrame of Spark, pandas or Polars, or Arrow's table or record batches; of a
-    run of several partitions also `{partition key: such rows, or None}`. For a
+    run of several partitions also `{partition key: such rows, or None}`. A subclass adds further
+    types by `type_handlers`. For a
     `@merge_asset` it is merged, and for a `@cdc_asset` it is applied. For other assets the metadata
     `deltaweave/write` says how it is written: `append`, `overwrite`, `replace_where` or `merge`;
     without it, `mode` does. If the asset is partitioned, all but `append` write only the run's
@@ -158,6 +164,11 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         """Finds the tables."""
         return TableLocator(self.root, self.spark, Namespace(self.catalog, self.schema_))
 
+    @staticmethod
+    def type_handlers() -> Sequence[TypeHandler]:
+        """Handlers of further types than these, for a subclass to add."""
+        return ()
+
     _of_ops: OpOutputs = PrivateAttr(default_factory=OpOutputs)
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
@@ -170,7 +181,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             self._of_ops.keep(context, obj)
             return
         self._of_ops.keep_in_graph(context, obj)
-        obj = without_empty_partitions(obj)
+        partitions = output_partition_keys(context)
+        obj = without_empty_partitions(obj, partitions)
         if obj is None:
             if declaration_of(context) is not None:
                 self._options(context)  # refuses tags that are wrong
@@ -178,8 +190,9 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             return
         options = self._options(context)
         declaration = options.declaration
-        partitions = output_partition_keys(context)
-        changes = changes_of_output(self.spark.session, obj, context.asset_key, partitions)
+        changes = changes_of_output(
+            lambda value: self._rows_of(context, value), obj, context.asset_key, partitions
+        )
         table = self.locator.table(context.asset_key, declaration)
         declaration = check_location(context, self.locator, table, declaration)
         with (
@@ -207,6 +220,13 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         )
         after.add_metadata(in_order(metadata, of_table))
         record_listed_partitions(context, partitions)
+
+    def _rows_of(self, context: OutputContext, value: object) -> "DataFrame | None":
+        """The rows of a value; None if its type is unknown."""
+        handler = handler_of_value(self.type_handlers(), value)
+        if handler is not None:
+            return handler.handle_output(context, value, self.spark.session)
+        return frames.to_spark(self.spark.session, value)
 
     def _options(self, context: OutputContext) -> RunOptions:
         """How this run writes the asset: as declared, but for what the run's tags change."""
@@ -268,4 +288,4 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         within = self._of_ops.in_graph(context)
         if within is not None:
             return within
-        return load_input(context, self.locator)
+        return load_input(context, self.locator, self.type_handlers())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
 from dagster_deltaweave.io_manager import frames
 from dagster_deltaweave.io_manager.input_options import input_options
 from dagster_deltaweave.io_manager.transaction_ids import applied_version
+from dagster_deltaweave.io_manager.type_handlers import TypeHandler, handler_of_type
 from dagster_deltaweave.metadata import TABLE_ID
 from dagster_deltaweave.partitions import (
     NO_ROW_PREDICATE,
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from deltaweave import ChangedRows, Table, TouchedRows
 
 
-def load_input(context: InputContext, tables: TableLocator) -> Any:
+def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[TypeHandler]) -> Any:
     """The upstream asset's table, its partitions, or what changed, as the input asks."""
     upstream = context.upstream_output
     metadata = (upstream.definition_metadata if upstream else None) or {}
@@ -66,7 +68,10 @@ def load_input(context: InputContext, tables: TableLocator) -> Any:
             rows = _partitions_of(context, table, metadata.get(PARTITION_EXPR), asked.version)
     if rows is not None:
         typing_type = context.dagster_type.typing_type
-        return frames.as_annotated(asked.select(rows), typing_type, what=name)
+        rows, handler = asked.select(rows), handler_of_type(handlers, typing_type)
+        if handler is not None:
+            return handler.load_input(context, rows)
+        return frames.as_annotated(rows, typing_type, what=name)
     asked.refuse_if_given(f"{READ_METADATA_KEY} reads what changed since the last run")
     if read not in (READ_TOUCHED, READ_CHANGED):
         raise SourceError(

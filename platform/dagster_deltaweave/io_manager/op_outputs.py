@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
@@ -21,16 +22,17 @@ if TYPE_CHECKING:
 class OpOutputs:
     """Keeps them as Dagster's default IO manager does, in files.
 
-    A DataFrame of Spark cannot be written to such a file: it stays in the run's process.
+    A DataFrame of Spark cannot be written to such a file: it stays in the run's process, and so
+    does a list, tuple or dict with one.
     """
 
     def __init__(self) -> None:
-        self._frames: dict[tuple[str, ...], DataFrame] = {}
+        self._frames: dict[tuple[str, ...], Any] = {}
         self._of_graphs: dict[tuple[str, str, str], Any] = {}
 
     def keep(self, context: OutputContext, value: object) -> None:
         """Keep an op's output for the ops that take it."""
-        if isinstance(value, DataFrame):
+        if _has_frame(value):
             self._frames[tuple(context.get_identifier())] = value
         else:
             self._files(context).handle_output(context, value)
@@ -83,6 +85,14 @@ class OpOutputs:
     def _files(self, context: InputContext | OutputContext) -> IOManager:
         directory = context.step_context.instance.storage_directory()
         return FilesystemIOManager(base_dir=directory).create_io_manager(None)  # type: ignore[arg-type]
+
+
+def _has_frame(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_frame, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_frame, value))
+    return isinstance(getattr(value, "rows", value), DataFrame)  # also such as Changes
 
 
 def _place(output: OutputContext) -> tuple[str, str, str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql.types import NullType
 
@@ -14,24 +14,30 @@ from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
     from dagster import AssetKey
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
+ToRows: TypeAlias = "Callable[[Any], DataFrame | None]"
+"""Gives the rows of a value; None if its type is unknown."""
 
-def without_empty_partitions(output: Any) -> Any:
-    """The output without the partitions for which it has None; None if it has no others."""
-    if not isinstance(output, Mapping):
+
+def without_empty_partitions(output: Any, partitions: Sequence[str]) -> Any:
+    """The output without the partitions for which it has None; None if it has no others.
+
+    An empty dict is no output of a run without partitions, and is refused as such.
+    """
+    if not isinstance(output, Mapping) or not (output or partitions):
         return output
     return {key: rows for key, rows in output.items() if rows is not None} or None
 
 
 def changes_of_output(
-    spark: SparkSession, output: Any, asset: AssetKey, partitions: Sequence[str]
+    to_rows: ToRows, output: Any, asset: AssetKey, partitions: Sequence[str]
 ) -> Changes:
     """The rows to store, of one table or of one for each partition of the run.
 
     Args:
-        spark: The session.
+        to_rows: Gives the rows of what it returned.
         output: What the asset's function returned.
         asset: The asset, for error messages.
         partitions: The run's partitions.
@@ -41,18 +47,18 @@ def changes_of_output(
             its partitions have different columns.
     """
     name = asset.to_user_string()
-    if isinstance(output, Mapping):
-        parts = {key: _rows(spark, rows, name) for key, rows in output.items()}
+    if isinstance(output, Mapping) and output:
+        parts = {key: _rows(to_rows, rows, name) for key, rows in output.items()}
         _check_partitions(parts, partitions, name)
         return ChangesOfPartitions(
             reduce(lambda one, other: one.unionByName(other), parts.values()), parts=parts
         )
     changes = output if isinstance(output, Changes) else Changes(output)
-    return Changes(_rows(spark, changes.rows, name), changes.applied)
+    return Changes(_rows(to_rows, changes.rows, name), changes.applied)
 
 
-def _rows(spark: SparkSession, output: Any, asset: str) -> DataFrame:
-    rows = frames.to_spark(spark, output)
+def _rows(to_rows: ToRows, output: Any, asset: str) -> DataFrame:
+    rows = to_rows(output)
     if rows is None:
         raise SourceError(
             f"the asset function returned {type(output).__name__}, which is not a table.",

@@ -114,11 +114,29 @@ def one_row_for_each_key(
         elif is_of_several:
             of_run = f"{len(run.keys)} partitions are merged at once, and nothing tells their order"
             _refuse(table, repeated, of_run, _WAYS)
-        new = _repeated(inserted_rows(rows, declaration), keys)
-        if table.exists() and not is_rebuilt and not _refuses_repeated(declaration):
-            new = _lacked_by(table, new, keys)
-        _refuse(table, new, "each of these rows would be inserted", _ONE_ROW)
-    return rows
+        return _with_new_keys_once(table, declaration, rows, is_rebuilt)
+
+
+def _with_new_keys_once(
+    table: Table, declaration: MergeDeclaration, rows: DataFrame, is_rebuilt: bool
+) -> DataFrame:
+    """The rows, of which no two would be inserted for one key."""
+    keys, why = declaration.keys, "each of these rows would be inserted"
+    inserted = _repeated(inserted_rows(rows, declaration), keys)
+    if not table.exists() or is_rebuilt or _refuses_repeated(declaration):
+        _refuse(table, inserted, why, _ONE_ROW)
+        return rows
+    _refuse(table, _lacked_by(table, inserted, keys), why, _ONE_ROW)
+    if not _only_inserts(declaration):
+        return rows
+    # The merge leaves them alone: it must not insert all of them either, where it runs again since
+    # others deleted the row of their key.
+    pairs = [column("s", key) == column("r", key) for key in keys]
+    return rows.alias("s").join(inserted.alias("r"), pairs, "left_anti")
+
+
+def _only_inserts(declaration: MergeDeclaration) -> bool:
+    return all(clause.kind == "not_matched" for clause in declaration.clauses)
 
 
 def _refuses_repeated(declaration: MergeDeclaration) -> bool:
@@ -200,7 +218,7 @@ def _newest(
         The rows; and keys of which it is not known whether that is right, with why and a hint: two
         rows are as new as each other, or older ones decide what the newest leaves.
     """
-    keeps_first = all(clause.kind == "not_matched" for clause in declaration.clauses)
+    keeps_first = _only_inserts(declaration)
     rows = inserted_rows(placed, declaration) if keeps_first else placed.alias("s")
     # A row of no partition comes first, and is refused below.
     place = F.coalesce(column(_PLACE), F.lit(-1 if keeps_first else 2**31 - 1))

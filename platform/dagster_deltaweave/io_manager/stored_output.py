@@ -131,7 +131,7 @@ def add_output(
     )
     recorded = partition_records(context, table, partitions)
     written = table_write.write(table, declaration, rows, predicate, marks, recorded, start)
-    return _written(context, table, written, declaration.mode, predicate, partitions)
+    return _written(context, table, written, declaration, predicate, partitions)
 
 
 def rebuild_with_output(
@@ -169,7 +169,7 @@ def rebuild_with_output(
     recorded = partition_records(context, table, partitions)
     rows = changes.rows
     written = table_write.rebuild(table, declaration, rows, predicate, marks, recorded, start)
-    return _written(context, table, written, "full refresh", predicate, partitions)
+    return _written(context, table, written, None, predicate, partitions)
 
 
 def _one_row_for_each_key(
@@ -221,13 +221,18 @@ def _written(
     context: OutputContext,
     table: Table,
     written: WriteResult,
-    how: str,
+    declaration: WriteDeclaration | None,
     predicate: str | None,
     partitions: Sequence[str],
 ) -> Stored:
+    """How a write is recorded: as it is declared, or as a full refresh."""
+    how = declaration.mode if declaration else "full refresh"
+    of_partitions = predicate is not None and not (declaration and declaration.replace_where)
     return Stored(
         written.version,
-        lambda: record_write(context, table, written, how, predicate, partitions),
+        lambda: record_write(
+            context, table, written, how, predicate, partitions, is_of_partitions=of_partitions
+        ),
         written.warnings,
     )
 

@@ -77,6 +77,8 @@ def record_write(
     how: str,
     predicate: str | None,
     partitions: Sequence[str],
+    *,
+    is_of_partitions: bool = False,
 ) -> dict[str, Any]:
     """Observe a write without a merge, and give the materialization its data version.
 
@@ -87,6 +89,7 @@ def record_write(
         how: The mode of writing, for people.
         predicate: The rows that were replaced; None for all or none.
         partitions: The run's partitions.
+        is_of_partitions: Whether these rows are those of the partitions.
 
     Returns:
         The metadata of the materialization, in addition to that of the table.
@@ -100,9 +103,16 @@ def record_write(
             metadata=metadata,
         )
     )
+    # The rows are those of one partition only if there is just one, without what was copied of
+    # others from files that hold both.
+    of_one = is_of_partitions and len(partitions) == 1 and "numOutputRows" in written.metrics
+    counted = None
+    if of_one:
+        counted = written.metrics["numOutputRows"] - written.metrics.get("numCopiedRows", 0)
     return {
         metadata_entries.TABLE_VERSION: _record_version(context, table, written.version),
         **metadata,
+        **TableMetadataSet(partition_row_count=counted),
     }
 
 

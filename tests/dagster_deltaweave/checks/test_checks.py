@@ -346,7 +346,9 @@ def test_checks_take_lists_keys_specs_and_dagsters_own_arguments(
 ) -> None:
     """Checks of an external asset find its table by its spec, or by its key in the definitions."""
     other = AssetSpec("other", metadata={"deltaweave/table": str(tmp_path / "elsewhere")})
-    Table(spark, str(tmp_path / "elsewhere")).write(spark.range(2).toDF("id"), "append")
+    elsewhere = Table(spark, str(tmp_path / "elsewhere"))
+    elsewhere.create_if_missing("id BIGINT")
+    elsewhere.write(spark.range(2).toDF("id"), "append")
 
     @merge_asset(keys=["id"])
     def customers():  # type: ignore[no-untyped-def]
@@ -370,7 +372,10 @@ def test_checks_take_lists_keys_specs_and_dagsters_own_arguments(
         assert isinstance(each.node_def, OpDefinition)
         assert (each.node_def.pool, each.node_def.retry_policy) == ("checks", retries)
     result = materialize(
-        [customers, other, *built, of_key, of_merge], resources=resources, instance=instance
+        [customers, other, *built, of_key, of_merge],
+        selection=AssetSelection.all() | AssetSelection.all_asset_checks(),
+        resources=resources,
+        instance=instance,
     )
     found = {
         (each.asset_key.to_user_string(), each.check_name): each.passed

@@ -2,7 +2,8 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from dagster import (
 )
 from pyspark.sql import DataFrame, SparkSession
 
-from dagster_deltaweave import merge_asset, partition_keys, partition_tags
+from dagster_deltaweave import Changes, merge_asset, partition_keys, partition_tags
+from dagster_deltaweave.io_manager.rows_by_key import RunPartitions, one_row_for_each_key
+from dagster_deltaweave.tables import merge_declaration_in
 from deltaweave import Table, clauses
 from deltaweave.errors import AmbiguousMatchError, SourceError, StatementError
 from tests.dagster_deltaweave.conftest import Run, rows
@@ -82,31 +85,26 @@ def frame(spark: SparkSession, some: Rows) -> DataFrame:
     return spark.createDataFrame(some, SCHEMA)
 
 
-def one_by_one(run: Run, letters: AssetsDefinition) -> None:
-    for key in LETTERS.get_partition_keys():
-        run(letters, partition=key)
-
-
 TELL: dict[str, dict[str, Any]] = {
-    "the function": {"as_mapping": True},
+    "function": {"as_mapping": True},
     "partition_expr": {"partition_expr": "letter"},
     "sequence_by": {"sequence_by": "n"},
 }
 
 
-@pytest.mark.parametrize("tell", TELL)
 def test_the_newest_row_of_several_partitions_counts(
-    spark: SparkSession, run: Run, table: AssetTable, tell: str
+    spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
-    letters = letters_of(spark, BY_LETTER, **TELL[tell])
+    told = [letters_of(spark, BY_LETTER, name=f"by_{each}", **TELL[each]) for each in TELL]
 
-    run(letters, tags=ALL)
-    assert rows(table("letters")) == ONE_BY_ONE
+    run(*told, tags=ALL)
+    for each in TELL:
+        assert rows(table(f"by_{each}")) == ONE_BY_ONE, each
 
-    run(letters, tags=partition_tags(["b"]))  # again, over rows that are there
-    assert [row for row in rows(table("letters")) if row[0]] == ONE_BY_ONE[:3]
-    run(letters, tags={**ALL, **FULL})
-    assert rows(table("letters")) == ONE_BY_ONE
+    run(told[0], tags=partition_tags(["b"]))  # again, over rows that are there
+    assert [row for row in rows(table("by_function")) if row[0]] == ONE_BY_ONE[:3]
+    run(told[0], tags={**ALL, **FULL})
+    assert rows(table("by_function")) == ONE_BY_ONE
 
 
 def test_clauses_leave_what_they_leave_of_one_partition_after_another(
@@ -115,27 +113,41 @@ def test_clauses_leave_what_they_leave_of_one_partition_after_another(
     """Deletes, named columns, inserts alone; what depends on the table's rows is refused."""
     twice = {"c": [(1, "c", 1), (2, "c", 1)], "a": [(1, "a", 2)], "b": [(1, "b", 3), (4, "b", 1)]}
     wider = f"{SCHEMA}, note STRING"  # of which a deleted row loses its note, and others keep it
-    cases: list[tuple[list[Any], str | None, Rows | None]] = [
+    done: list[tuple[list[Any], str | None, Rows]] = [
         (DELETES, None, [(2, "c", 1), (4, "b", 1)]),  # the newest row of 1 deletes it
-        (NAMED, None, [(1, "b", 3), (2, "c", 1), (4, "b", 1)]),
         (NAMED, wider, [(1, "b", 3, None), (2, "c", 1, None), (4, "b", 1, None)]),
         (ONLY_INSERTS, None, [(1, "c", 1), (2, "c", 1), (4, "b", 1)]),  # the first one stays
         (ONLY_UPDATES, SCHEMA, []),
-        (ADDS_UP, None, None),
-        (LOSES, None, None),
-        (DELETES_SOME, wider, None),
     ]
-    for number, (given, schema, expected) in enumerate(cases):
-        at_once, each = f"at_once_{number}", f"each_{number}"
-        declared = {"clauses": given, "as_mapping": True, "schema": schema}
-        if expected is None:
-            with pytest.raises(AmbiguousMatchError, match=r"id=1, rows=\d[^$]*one by one"):
-                run(letters_of(spark, twice, name=at_once, **declared), tags=ALL)
-            assert not table(at_once).exists()
-            continue
-        run(letters_of(spark, twice, name=at_once, **declared), tags=ALL)
-        one_by_one(run, letters_of(spark, twice, name=each, **declared))
-        assert rows(table(at_once)) == rows(table(each)) == expected, given
+    refused: list[tuple[list[Any], str | None]] = [
+        (ADDS_UP, None),
+        (LOSES, None),
+        (DELETES_SOME, wider),
+    ]
+
+    def assets_of(name: str, cases: Iterable[tuple[list[Any], str | None]]) -> Any:
+        return [
+            letters_of(
+                spark, twice, name=f"{name}_{at}", clauses=given, as_mapping=True, schema=schema
+            )
+            for at, (given, schema) in enumerate(cases)
+        ]
+
+    run(*assets_of("at_once", (each[:2] for each in done)), tags=ALL)
+    # A table that each run writes alike is enough to show that the expected rows are theirs.
+    for key in LETTERS.get_partition_keys():
+        run(*assets_of("each", (each[:2] for each in done[:2])), partition=key)
+    for at, (given, _, expected) in enumerate(done):
+        assert rows(table(f"at_once_{at}")) == expected, given
+        assert at > 1 or rows(table(f"each_{at}")) == expected, given
+
+    failed = run(*assets_of("refused", refused), tags=ALL, raise_on_error=False)
+    errors = [each for each in failed.all_events if each.is_step_failure]
+    assert len(errors) == len(refused)
+    for each in errors:
+        cause = each.step_failure_data.error.cause or each.step_failure_data.error
+        assert re.search(r"id=1, rows=\d[^$]*one by one", cause.message)
+    assert not any(table(f"refused_{at}").exists() for at in range(len(refused)))
 
 
 REFUSED: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
@@ -189,19 +201,21 @@ REFUSED: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("why", REFUSED)
 def test_keys_that_come_twice_are_refused_where_nothing_tells_which_row_counts(
-    spark: SparkSession, run: Run, table: AssetTable, why: str
+    spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
-    by_partition, declared, message = REFUSED[why]
-    letters = letters_of(spark, by_partition, **declared)
+    for why, (by_partition, declared, message) in REFUSED.items():
+        name = re.sub(r"\W", "_", why)
+        letters = letters_of(spark, by_partition, name=name, **declared)
+        tags = partition_tags(by_partition)
 
-    with pytest.raises(AmbiguousMatchError, match=f"(?s){message}") as refused:
-        run(letters, tags=partition_tags(by_partition))
-    assert refused.value.keys[0]["id"] == 1
-    with pytest.raises((AmbiguousMatchError, StatementError)):
-        run(letters, tags={**partition_tags(by_partition), **FULL})
-    assert not table("letters").exists()
+        with pytest.raises(AmbiguousMatchError, match=f"(?s){message}") as refused:
+            run(letters, tags=tags)
+        assert refused.value.keys[0]["id"] == 1, why
+        if not declared:
+            with pytest.raises((AmbiguousMatchError, StatementError)):
+                run(letters, tags={**tags, **FULL})
+        assert not table(name).exists(), why
 
 
 def test_a_new_key_that_comes_twice_in_one_partition_is_an_error_as_an_old_one_is(
@@ -226,8 +240,18 @@ def test_a_new_key_that_comes_twice_in_one_partition_is_an_error_as_an_old_one_i
     # A row that no clause would insert is none too many; and rows that are there are left alone.
     changes += [[(2, "b", 2), (2, "b", 3)], [(1, "c", 5), (1, "c", 6), (3, "c", 1)]]
     run(customers(clauses=DELETES))
-    run(customers(clauses=ONLY_INSERTS))
+    inserts = customers(clauses=ONLY_INSERTS)
+    run(inserts)
     assert rows(table("customers")) == [(1, "a", 1), (2, "b", 2), (3, "c", 1)]
+
+    # Nor is one inserted several times if others delete its row before the merge commits.
+    declaration = merge_declaration_in(inserts.metadata_by_key[inserts.key])
+    assert declaration is not None
+    some = Changes(frame(spark, [(1, "c", 5), (1, "c", 6), (9, "c", 1)]))
+    merged = one_row_for_each_key(
+        table("customers"), declaration, some, RunPartitions(None, [], None), is_rebuilt=False
+    )
+    assert [row.id for row in merged.collect()] == [9]
 
     changes += [[(4, "d", 1), (4, "d", 1), (1, "d", 9)]]
     run(customers(unique_keys=False))  # MERGE's own semantics

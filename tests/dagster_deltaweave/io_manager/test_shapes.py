@@ -2,32 +2,62 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from dagster import (
+    AssetExecutionContext,
+    AssetIn,
+    AssetKey,
+    AssetMaterialization,
+    AssetObservation,
     AssetOut,
     AssetsDefinition,
+    AssetSelection,
+    AssetSpec,
     DagsterInstance,
+    Definitions,
     In,
+    InputContext,
     MaterializeResult,
+    MultiPartitionKey,
+    MultiPartitionsDefinition,
     Output,
+    OutputContext,
     StaticPartitionsDefinition,
     asset,
     graph_asset,
     graph_multi_asset,
     job,
+    load_assets_from_modules,
+    map_asset_specs,
     materialize,
     multi_asset,
     op,
 )
+from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import column
 
-from dagster_deltaweave import SparkDeltaIOManager
+from dagster_deltaweave import (
+    MergeAssetComponent,
+    SparkDeltaIOManager,
+    TypeHandler,
+    build_commit_observer,
+    build_table_checks,
+    build_upkeep_job,
+    merge_asset,
+    partition_keys,
+    partition_tags,
+)
+from dagster_deltaweave.components.merge_sources import SqlSource
 from deltaweave import Table
 from deltaweave.errors import SourceError, StatementError
 from tests.dagster_deltaweave.conftest import Run, rows
+from tests.dagster_deltaweave.ticks import tick
 
 AssetTable = Callable[[str], Table]
 LETTERS = StaticPartitionsDefinition(["a", "b"])
@@ -53,71 +83,165 @@ def limit() -> int:
     return 2  # kept in a file, as Dagster's default IO manager does
 
 
-def plain(spark: SparkSession) -> AssetsDefinition:
-    @asset(name="one")
-    def one() -> DataFrame:
-        return spark.createDataFrame([(1, "a")], "id INT, letter STRING")
-
-    return one
-
-
-def of_two(spark: SparkSession) -> AssetsDefinition:
-    @multi_asset(
-        outs={"one": AssetOut(metadata=MERGED), "two": AssetOut(is_required=False)},
-        can_subset=True,
-    )
-    def both():  # type: ignore[no-untyped-def]
-        yield Output(spark.sql("SELECT 1 AS id, 'a' AS letter"), "one")
-
-    return both
-
-
-def of_graph(spark: SparkSession) -> AssetsDefinition:
+def test_ops_of_a_graph_take_each_others_outputs_and_not_the_tables_of_these(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
     read, cut = ops_of(spark)
-
-    @graph_asset(name="one", metadata=MERGED)
-    def one():  # type: ignore[no-untyped-def]
-        return cut(read(), limit())
-
-    return one
-
-
-def of_graph_of_two(spark: SparkSession) -> AssetsDefinition:
-    read, cut = ops_of(spark)
-
-    appended = {"deltaweave/write": "append"}  # `cut` takes what `read` gave, not this table
+    appended = {"deltaweave/write": "append"}
 
     @graph_multi_asset(outs={"one": AssetOut(metadata=appended), "two": AssetOut(metadata=MERGED)})
     def both():  # type: ignore[no-untyped-def]
         some = read()
         return {"one": some, "two": cut(some, limit())}
 
-    return both
+    for _ in range(2):
+        run(both)
+
+    assert rows(table("two")) == [(1, "a")]
+    assert rows(table("one")) == [(1, "a"), (1, "a"), (2, "b"), (2, "b")]
 
 
-@pytest.mark.parametrize("shape", [plain, of_two, of_graph, of_graph_of_two])
-def test_an_asset_of_any_shape_is_stored_and_loaded(
+def of_each_shape(spark: SparkSession) -> dict[str, AssetsDefinition]:
+    """Assets of one table each, by its key; each has the row (1, 'a')."""
+    read, cut = ops_of(spark)
+
+    def row() -> DataFrame:
+        return spark.sql("SELECT 1 AS id, 'a' AS letter")
+
+    @asset
+    def plain():  # type: ignore[no-untyped-def]
+        return row()
+
+    def merged(name: str) -> AssetsDefinition:
+        return merge_asset(keys=["id"], name=name)(row)
+
+    @multi_asset(
+        outs={"chosen": AssetOut(metadata=MERGED), "left_out": AssetOut(is_required=False)},
+        can_subset=True,
+    )
+    def some():  # type: ignore[no-untyped-def]
+        yield Output(row(), "chosen")
+
+    @multi_asset(outs={"lettered": AssetOut(metadata=MERGED)}, partitions_def=LETTERS)
+    def by_letter(context: AssetExecutionContext):  # type: ignore[no-untyped-def]
+        return row().where(column("letter").isin(partition_keys(context)))
+
+    @graph_asset(metadata=MERGED)
+    def graph():  # type: ignore[no-untyped-def]
+        return cut(read(), limit())
+
+    @graph_multi_asset(outs={"of_graph": AssetOut(metadata=MERGED)})
+    def graphs():  # type: ignore[no-untyped-def]
+        return {"of_graph": cut(read(), limit())}
+
+    module = ModuleType("declared")
+    module.prefixed = merged("prefixed")  # type: ignore[attr-defined]
+    [prefixed] = load_assets_from_modules([module], key_prefix="east")
+    assert isinstance(prefixed, AssetsDefinition)
+    [mapped] = map_asset_specs(
+        lambda spec: spec.replace_attributes(owners=["team:sales"]), [merged("mapped")]
+    )
+    [declared] = MergeAssetComponent(
+        asset=AssetSpec("declared"),
+        keys=["id"],
+        source=SqlSource(sql="SELECT 1 AS id, 'a' AS letter"),
+    ).asset_definitions()
+    return {
+        "plain": plain,
+        "merged": merged("merged"),
+        "chosen": some,
+        "lettered": by_letter,
+        "graph": graph,
+        "of_graph": graphs,
+        "east/prefixed": prefixed,
+        "rekeyed": merged("named").with_attributes(
+            asset_key_replacements={AssetKey("named"): AssetKey("rekeyed")}
+        ),
+        "mapped": mapped,
+        "declared": declared,
+    }
+
+
+@pytest.mark.minutes
+def test_assets_of_each_shape_are_stored_loaded_checked_observed_and_kept_up(
     spark: SparkSession,
     run: Run,
     table: AssetTable,
-    shape: Callable[[SparkSession], AssetsDefinition],
+    resources: dict[str, Any],
+    instance: DagsterInstance,
 ) -> None:
+    shapes = of_each_shape(spark)
+    loaded: dict[str, list[Any]] = {}
+    external = AssetSpec("external", metadata={"deltaweave/table": table("of_others").path_or_name})
+    table("of_others").create_if_missing("id INT, letter STRING")
+    table("of_others").write(spark.sql("SELECT 1 AS id, 'a' AS letter"), "append")
+    keys = [*shapes, "external"]
+
+    @asset(ins={f"at_{at}": AssetIn(key=key.split("/")) for at, key in enumerate(keys)})
+    def downstream(**inputs: Any) -> None:
+        found = {key: inputs[f"at_{at}"] for at, key in enumerate(keys)}
+        loaded.update({key: [tuple(row) for row in each.collect()] for key, each in found.items()})
+
+    named: list[Any] = [*shapes, external]  # keys, and what tells the table of others
+    checks = build_table_checks(named, unique_key=["id"])
+    everything: list[Any] = [*shapes.values(), external, downstream, *checks]
+    result = run(
+        *everything,
+        partition="a",
+        selection=(AssetSelection.all() - AssetSelection.assets("left_out"))
+        | AssetSelection.all_asset_checks(),
+    )
+
+    assert loaded == {key: [(1, "a")] for key in keys}
+    passed = [each for each in result.get_asset_check_evaluations() if each.passed]
+    assert {each.asset_key.to_user_string() for each in passed} == set(keys)
+
+    observer = build_commit_observer(name="commits", tables=named)
+    defs = Definitions(assets=[*shapes.values(), external], sensors=[observer], resources=resources)
+    first = tick(defs, instance)
+    one = pa.table({"id": pa.array([9], pa.int32()), "letter": ["z"]})
+    for key in keys:
+        path = table("of_others" if key == "external" else key).path_or_name
+        write_deltalake(path, one, mode="append")
+    events = tick(defs, instance, first.cursor).asset_events
+    observed = [each for each in events if isinstance(each, AssetObservation)]
+    assert {each.asset_key.to_user_string() for each in observed} == set(keys)
+    # A commit is of no partition of an asset, so nothing materializes a partitioned one.
+    made = [each for each in events if isinstance(each, AssetMaterialization)]
+    assert {each.asset_key.to_user_string() for each in made} == set(keys) - {"lettered"}
+
+    job = build_upkeep_job(name="upkeep", tables=named, operations=["statistics"])
+    kept = job.execute_in_process(resources=resources, instance=instance)
+    seen = [each.asset_observation_data for each in kept.get_asset_observation_events()]
+    assert {each.asset_observation.asset_key.to_user_string() for each in seen} == set(keys)
+
+
+def test_rows_of_several_dimensions_are_stored_and_loaded(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    numbers = StaticPartitionsDefinition(["1", "2"])
+    both = MultiPartitionsDefinition({"letter": LETTERS, "n": numbers})
     loaded: list[Any] = []
 
-    @asset
-    def downstream(one: DataFrame) -> None:
-        loaded.extend(tuple(row) for row in one.collect())
+    @asset(partitions_def=both, metadata={"partition_expr": {"letter": "letter", "n": "n"}})
+    def counted(context):  # type: ignore[no-untyped-def]
+        return spark.createDataFrame(
+            [tuple(key.split("|")) for key in partition_keys(context)], "letter STRING, n STRING"
+        )
 
-    definition = shape(spark)
-    for _ in range(2):
-        run(definition, downstream)
+    @asset(partitions_def=LETTERS)
+    def of_letter(counted: DataFrame) -> None:
+        loaded.append(rows_of(counted))
 
-    if shape is of_graph_of_two:
-        assert rows(table("two")) == [(1, "a")]
-        assert rows(table("one")) == [(1, "a"), (1, "a"), (2, "b"), (2, "b")]
-        return
-    assert rows(table("one")) == [(1, "a")]
-    assert loaded == [(1, "a")] * 2
+    def rows_of(some: DataFrame) -> list[Any]:
+        return sorted(tuple(row) for row in some.collect())
+
+    run(counted, tags=partition_tags(["a|1", "a|2", "b|1"]))
+    run(counted, partition=MultiPartitionKey({"letter": "b", "n": "1"}))
+    run(counted, of_letter, selection=[of_letter], partition="a")
+
+    assert rows(table("counted")) == [("a", "1"), ("a", "2"), ("b", "1")]
+    assert loaded == [[("a", "1"), ("a", "2")]]
 
 
 def test_a_plain_asset_is_written_as_its_io_manager_or_output_says(
@@ -127,17 +251,20 @@ def test_a_plain_asset_is_written_as_its_io_manager_or_output_says(
     resources: dict[str, Any],
     instance: DagsterInstance,
 ) -> None:
-    modes: list[str | None] = [None, "append", "truncate"]
+    modes: list[Any] = [None, "append", "truncate", {}]
 
     @asset
     def numbers():  # type: ignore[no-untyped-def]
         mode = modes.pop(0)
+        if mode == {}:
+            return mode
         some = spark.sql("SELECT 1 AS id")
         return some if mode is None else MaterializeResult(value=some, metadata={"mode": mode})
 
     @asset(partitions_def=LETTERS, metadata={"partition_expr": "letter"})
     def letters(context):  # type: ignore[no-untyped-def]
-        return spark.sql(f"SELECT '{context.partition_key}' AS letter")
+        some = [(key,) for key in partition_keys(context) for _ in range(2)]
+        return spark.createDataFrame(some, "letter STRING").coalesce(1)
 
     @asset(partitions_def=LETTERS)
     def unknown():  # type: ignore[no-untyped-def]
@@ -148,9 +275,17 @@ def test_a_plain_asset_is_written_as_its_io_manager_or_output_says(
     assert rows(table("numbers")) == [(1,), (1,)]
     with pytest.raises(StatementError, match=r"metadata mode.*truncate"):
         run(numbers)
-    for key in ("a", "b", "a"):
-        run(letters, partition=key)
-    assert rows(table("letters")) == [("a",), ("b",)]
+    with pytest.raises(SourceError, match="returned dict, which is not a table"):
+        run(numbers)
+    run(letters, tags=partition_tags(["a", "b"]))
+    run(letters, partition="a")  # which one file has together with the other
+    assert rows(table("letters")) == [("a",), ("a",), ("b",), ("b",)]
+    event = instance.get_latest_materialization_event(letters.key)
+    assert event is not None
+    assert event.asset_materialization is not None
+    counts = event.asset_materialization.metadata
+    assert counts["dagster/partition_row_count"].value == 2
+    assert counts["dagster/row_count"].value == 4
     with pytest.raises(StatementError, match="nothing says which rows a partition has"):
         run(unknown, partition="a")
 
@@ -172,6 +307,51 @@ def test_the_mode_of_an_output_does_not_change_what_an_asset_declares(
     run(numbers)
     run(numbers)
     assert rows(table("numbers")) == [(1,), (1,)]
+
+
+class Ids(list[int]):
+    """A type that the IO manager does not know."""
+
+
+class IdsHandler(TypeHandler):
+    """Stores them as a column."""
+
+    @property
+    def supported_types(self) -> Sequence[type[object]]:
+        return [Ids]
+
+    def handle_output(self, context: OutputContext, obj: Any, spark: SparkSession) -> DataFrame:
+        return spark.createDataFrame([(each,) for each in obj], "id INT")
+
+    def load_input(self, context: InputContext, rows: DataFrame) -> Any:
+        return Ids(row.id for row in rows.collect())
+
+
+class LakeOfIds(SparkDeltaIOManager):
+    @staticmethod
+    def type_handlers() -> Sequence[TypeHandler]:
+        return [IdsHandler()]
+
+
+def test_a_subclass_stores_and_loads_further_types(
+    spark: SparkSession, table: AssetTable, resources: dict[str, Any], instance: DagsterInstance
+) -> None:
+    loaded: list[Any] = []
+
+    @asset
+    def ids() -> Ids:
+        return Ids([1, 2])
+
+    @asset
+    def downstream(ids: Ids) -> None:
+        loaded.append(ids)
+
+    tables = resources["io_manager"]
+    lake = {"io_manager": LakeOfIds(root=tables.root, spark=tables.spark)}
+    materialize([ids, downstream], resources=lake, instance=instance)
+
+    assert rows(table("ids")) == [(1,), (2,)]
+    assert (type(loaded[0]), sorted(loaded[0])) == (Ids, [1, 2])
 
 
 def test_ops_of_a_graph_asset_read_whole_tables(spark: SparkSession, run: Run) -> None:
@@ -204,12 +384,22 @@ def test_outputs_of_op_jobs_are_kept_as_by_the_default_io_manager(
     def look(some: DataFrame, number: int) -> None:
         seen.append((some.count(), number))
 
+    @op
+    def several(some: DataFrame) -> Any:
+        return {"here": [some], "at": (1, some)}
+
+    @op
+    def look_into(some: Any) -> None:
+        seen.append((some["here"][0].count(), some["at"][0]))
+
     @job
     def of_ops() -> None:
         number = limit()
-        look(cut(read(), number), number)
+        some = cut(read(), number)
+        look(some, number)
+        look_into(several(some))
 
     result = of_ops.execute_in_process(resources=resources, instance=instance)
 
     assert result.success
-    assert seen == [(1, 2)]
+    assert sorted(seen) == [(1, 1), (1, 2)]

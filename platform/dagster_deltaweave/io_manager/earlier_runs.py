@@ -19,7 +19,6 @@ from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
 
 from dagster_deltaweave.dagster_private import (
     NOT_FINISHED_STATUSES,
-    PARTITION_NAME_TAG,
     PRIORITY_TAG,
 )
 from dagster_deltaweave.partitions import (
@@ -27,6 +26,7 @@ from dagster_deltaweave.partitions import (
     WAITED_TAG,
     Positions,
     is_under_way,
+    partitions_of_run,
     unmerged_attempts,
 )
 from deltaweave.errors import OutOfOrderError
@@ -139,13 +139,14 @@ class _Waiting:
         """Runs in progress of partitions whose newest run has ended."""
         if not ended:
             return {}
-        tags = {PARTITION_NAME_TAG: [each.partition for each in ended]}
-        runs = _runs(self._instance, tags=tags, statuses=list(NOT_FINISHED_STATUSES))
-        asset = self._context.asset_key
+        asset, definition = self._context.asset_key, self._context.asset_partitions_def
+        partitions = {each.partition for each in ended}
         return {
-            run.tags[PARTITION_NAME_TAG]: _Attempt(run.tags[PARTITION_NAME_TAG], run)
-            for run in runs
+            partition: _Attempt(partition, run)
+            for run in _runs(self._instance, statuses=list(NOT_FINISHED_STATUSES))
             if run.asset_selection is None or asset in run.asset_selection
+            for partition in partitions_of_run(run, definition, self._instance)
+            if partition in partitions
         }
 
     def pause(self, attempts: Sequence[_Attempt]) -> None:

@@ -9,7 +9,11 @@
 from __future__ import annotations
 
 from dagster_deltaweave.partitions.partition_order import Positions, partition_positions
-from dagster_deltaweave.partitions.partition_runs import is_under_way, unmerged_attempts
+from dagster_deltaweave.partitions.partition_runs import (
+    is_under_way,
+    partitions_of_run,
+    unmerged_attempts,
+)
 from dagster_deltaweave.partitions.predicate import NO_ROW_PREDICATE, partition_predicate
 from dagster_deltaweave.partitions.run_partitions import (
     DELIVERY_TAG,
@@ -48,5 +52,6 @@ __all__ = [
     "partition_positions",
     "partition_predicate",
     "partition_tags",
+    "partitions_of_run",
     "unmerged_attempts",
 ]

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
-from dagster import AssetKey, DagsterInstance, DagsterRun
+import json
+from collections.abc import Sequence
+
+from dagster import AssetKey, DagsterInstance, DagsterRun, PartitionsDefinition
 
 from dagster_deltaweave.dagster_private import (
     AUTO_RETRY_RUN_ID_TAG,
     NOT_FINISHED_STATUSES,
+    PARTITION_NAME_TAG,
+    RANGE_TAGS,
     WILL_RETRY_TAG,
 )
+from dagster_deltaweave.partitions.run_partitions import PARTITIONS
 
 
 def is_under_way(run: DagsterRun) -> bool:
     """Whether a run is queued or runs, or Dagster will try it again."""
     will_retry = run.tags.get(WILL_RETRY_TAG) == "true" and AUTO_RETRY_RUN_ID_TAG not in run.tags
     return will_retry or run.status in NOT_FINISHED_STATUSES
+
+
+def partitions_of_run(
+    run: DagsterRun, partitions_def: PartitionsDefinition[str], instance: DagsterInstance
+) -> Sequence[str]:
+    """The partitions that a run's tags name: one, a range, or a list; none if they name none."""
+    if PARTITION_NAME_TAG in run.tags:
+        return [run.tags[PARTITION_NAME_TAG]]
+    first, last = (run.tags.get(tag) for tag in RANGE_TAGS)
+    if first is not None and last is not None:
+        keys = list(partitions_def.get_partition_keys(None, instance))
+        if first in keys and last in keys:
+            return keys[keys.index(first) : keys.index(last) + 1]
+    text = run.tags.get(PARTITIONS, "")
+    try:
+        listed = json.loads(text)
+    except ValueError:
+        listed = [each.strip() for each in text.split(",")]
+    return listed if isinstance(listed, list) else []
 
 
 def unmerged_attempts(instance: DagsterInstance, asset: AssetKey) -> list[tuple[str, str]]:

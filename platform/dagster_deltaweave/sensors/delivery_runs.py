@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,6 @@ from dagster_deltaweave.dagster_private import (
     DATA_VERSION_TAG,
     NOT_FINISHED_STATUSES,
     PARTITION_NAME_TAG,
-    RANGE_TAGS,
     RUN_KEY_TAG,
     BulkActionsFilter,
     BulkActionStatus,
@@ -35,9 +33,9 @@ from dagster_deltaweave.landing import SECOND_IN_NS, Delivery
 from dagster_deltaweave.partitions import (
     DELIVERY_TAG,
     IDENTITY_TAG,
-    PARTITIONS,
     WAITED_TAG,
     is_under_way,
+    partitions_of_run,
 )
 from dagster_deltaweave.sensors.target_tables import SensorTarget
 from dagster_deltaweave.storage import local_path, without_query
@@ -110,7 +108,7 @@ class TargetRuns:
             partition
             for run in unfinished
             if PARTITION_NAME_TAG not in run.tags and self._is_ours(run)
-            for partition in self._listed(run)
+            for partition in partitions_of_run(run, self._target.partitions_def, self._instance)
         )
         return frozenset(of_runs).union(self._left_to_backfills())
 
@@ -128,19 +126,6 @@ class TargetRuns:
             left = data.target_subset - data.requested_subset - data.failed_and_downstream_subset
             for key in self._target.partitioned & left.asset_keys:
                 yield from left.get_partitions_subset(key).get_partition_keys()
-
-    def _listed(self, run: DagsterRun) -> Sequence[str]:
-        first, last = (run.tags.get(tag) for tag in RANGE_TAGS)
-        if first is not None and last is not None:
-            keys = list(self._target.partitions_def.get_partition_keys(None, self._instance))
-            if first in keys and last in keys:
-                return keys[keys.index(first) : keys.index(last) + 1]
-        text = run.tags.get(PARTITIONS, "")
-        try:
-            listed = json.loads(text)
-        except ValueError:
-            listed = [each.strip() for each in text.split(",")]
-        return listed if isinstance(listed, list) else []
 
     def _is_ours(self, run: DagsterRun) -> bool:
         if run.asset_selection is not None:

@@ -51,9 +51,14 @@ def letters() -> int:
     return 1
 
 
-def created(instance: DagsterInstance, partition: str, status: DagsterRunStatus) -> DagsterRun:
+def created(
+    instance: DagsterInstance,
+    partition: str,
+    status: DagsterRunStatus,
+    tags: dict[str, str] | None = None,
+) -> DagsterRun:
     """A run for a partition, with the event by which Dagster knows what it is to materialize."""
-    tags = {"dagster/partition": partition}
+    tags = tags or {"dagster/partition": partition}
     run = create_run_for_test(instance, job_name="write", tags=tags, status=status)
     planned = DagsterEvent.build_asset_materialization_planned_event(
         "write", "letters", AssetMaterializationPlannedData(letters.key, partition=partition)
@@ -138,10 +143,19 @@ def test_a_partition_that_was_materialized_since_its_run_failed_is_passed(
     assert run(instance)
 
 
+@pytest.mark.parametrize(
+    "tags",
+    [
+        {"dagster/partition": "b"},
+        {"dagster/asset_partition_range_start": "a", "dagster/asset_partition_range_end": "b"},
+        {"deltaweave/partitions": '["b"]'},
+        {"deltaweave/partitions": "a, b"},
+    ],
+)
 def test_of_several_runs_of_a_partition_the_one_under_way_counts(
-    instance: DagsterInstance,
+    instance: DagsterInstance, tags: dict[str, str]
 ) -> None:
-    under_way = created(instance, "b", STARTED)
+    under_way = created(instance, "b", STARTED, tags)
     created(instance, "b", FAILURE)
     with pytest.raises(OutOfOrderError, match="has not ended") as raised:
         run(instance)

@@ -226,17 +226,17 @@ def _created_at(record: RunRecord) -> int:
 
 
 def delivery_run_request(
-    delivery: Delivery, standing: Standing, landing: Mapping[str, str]
+    delivery: Delivery, standing: Standing, tags: Mapping[str, str]
 ) -> RunRequest:
-    """Return the request of a run for a delivery, with the tags that name it."""
+    """Return the request of a run for a delivery, with these tags and those that name it."""
     return RunRequest(
         run_key=standing.run_key,
         partition_key=delivery.partition,
         tags={
+            **tags,
             DELIVERY_TAG: _version_of_delivery(delivery),
             IDENTITY_TAG: str(delivery.identity),
             ATTEMPT_TAG: str(standing.attempt),
-            **landing,
         },
     )
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dagster import (
     AssetKey,
@@ -35,9 +36,13 @@ from dagster_deltaweave.sensors.delivery_runs import (
     delivery_run_request,
 )
 from dagster_deltaweave.sensors.run_requests import additions, known_partitions
+from dagster_deltaweave.sensors.sensor_arguments import SensorArguments
 from dagster_deltaweave.sensors.target_tables import SensorTarget, Target
 from dagster_deltaweave.storage import local_path, without_query
 from deltaweave.locations import refuse_credentials
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _COARSE_CLOCK = SECOND_IN_NS // 20
 """By how much the times that a disk gives files are behind the clock of the runs, at most."""
@@ -57,15 +62,19 @@ class _Watched:
     max_lateness_seconds: int
     policy: RetryPolicy
     target: Target
+    run_tags: Mapping[str, str]
 
     @property
     def shown(self) -> str:
         """The directory's name in messages."""
         return without_query(self.directory)
 
-    def tag_of(self, found: Delivery) -> dict[str, str]:
-        """The tag of a run for a delivery."""
-        return landing_tag(self.directory, self.marker, found, self.suffix)
+    def tags_of(self, found: Delivery) -> dict[str, str]:
+        """The tags of a run for a delivery, but for those that name the delivery."""
+        return {
+            **self.run_tags,
+            **landing_tag(self.directory, self.marker, found, self.suffix),
+        }
 
     @property
     def until_complete(self) -> str:
@@ -91,6 +100,8 @@ def build_partition_sensor(
     minimum_interval_seconds: int = 30,
     default_status: DefaultSensorStatus = DefaultSensorStatus.STOPPED,
     description: str | None = None,
+    run_tags: Mapping[str, str] | None = None,
+    **arguments: Unpack[SensorArguments],
 ) -> SensorDefinition:
     """A sensor over a directory in which each source partition lands as a directory.
 
@@ -144,6 +155,8 @@ def build_partition_sensor(
         minimum_interval_seconds: Least time between two ticks.
         default_status: Whether the sensor starts by itself.
         description: The sensor's description in the UI.
+        run_tags: Tags of the runs that it requests.
+        arguments: Dagster's own: `metadata`, `owners` and `tags`.
 
     Raises:
         StatementError: The directory is a URI that holds credentials.
@@ -160,6 +173,7 @@ def build_partition_sensor(
         max_lateness_seconds,
         RetryPolicy(attempts, retry_after_seconds),
         target,
+        run_tags or {},
     )
     return SensorDefinition(
         name=name,
@@ -169,6 +183,7 @@ def build_partition_sensor(
         default_status=default_status,
         description=description
         or f"Requests one run for each partition landed in {watched.shown}.",
+        **arguments,
     )
 
 
@@ -220,7 +235,7 @@ def _requests(
     """The run requests for the chosen deliveries."""
     return SensorResult(
         run_requests=[
-            delivery_run_request(each, standing, watched.tag_of(each)) for each, standing in chosen
+            delivery_run_request(each, standing, watched.tags_of(each)) for each, standing in chosen
         ],
         dynamic_partitions_requests=additions(
             context, watched.partitions_def, [each.partition for each, _ in chosen]

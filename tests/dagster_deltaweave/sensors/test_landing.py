@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dagster import (
@@ -63,6 +64,7 @@ def orders_sensor(
     max_lateness_seconds: int = 600,
     attempts: int = 3,
     retry_after_seconds: float = 60,
+    **arguments: Any,
 ) -> Definitions:
     @asset(partitions_def=partitions_def)
     def orders() -> None: ...
@@ -80,6 +82,7 @@ def orders_sensor(
         max_lateness_seconds=max_lateness_seconds,
         attempts=attempts,
         retry_after_seconds=retry_after_seconds,
+        **arguments,
     )
     return Definitions(assets=[orders], jobs=[orders_job], sensors=[landed])
 
@@ -100,6 +103,24 @@ def test_new_partitions_are_added_and_requested_once_in_arrival_order(
     assert addition.partition_keys == ["1999-12", "2000-03", "2000-10"]
     assert requested(second) == []
     assert second.skip_message == f"No new partition in {landing}: 3 merged."
+
+
+def test_dagsters_own_arguments_and_tags_of_runs_are_passed_on(
+    landing: Path, instance: DagsterInstance
+) -> None:
+    sensor = orders_sensor(
+        landing,
+        tags={"tier": "gold"},
+        owners=["team:sales"],
+        metadata={"runbook": "orders"},
+        run_tags={"team": "sales", "deltaweave/delivery": "not of the sensor"},
+    )
+    land(landing, "2000-03")
+    definition = sensor.get_sensor_def("orders_landed")
+    assert (definition.tags, definition.owners) == ({"tier": "gold"}, ["team:sales"])
+    [request] = tick(sensor, instance).run_requests or []
+    assert request.tags["team"] == "sales"
+    assert request.tags["deltaweave/delivery"].isdigit()
 
 
 def test_a_tick_requests_fixed_partitions_in_their_order(

@@ -81,8 +81,13 @@ def line_of_commits(log: Log, version: int) -> Iterator[Commit]:
 
 
 def begins_anew(commit: Commit) -> bool:
-    """Return whether a version has nothing of those before, as a clone or a new table."""
-    return commit.operation == CLONED or "REPLACE TABLE" in commit.operation
+    """Return whether a version has nothing of those before, as a clone or a new table.
+
+    An overwrite by `saveAsTable` is called a new table, too, and is none (Delta 4.3 tells).
+    """
+    if "REPLACE TABLE" in commit.operation:
+        return str(commit.parameters.get("isV1SaveAsTableOverwrite")).lower() != "true"
+    return commit.operation == CLONED
 
 
 def version_before(log: Log, commit: Commit) -> int | None:

@@ -143,6 +143,12 @@ def restored(version: int) -> Written:
     return Written("", None, "RESTORE", {"version": version})
 
 
+# As `saveAsTable` writes it, of a table that stays the same.
+OVERWRITTEN = Written(
+    "-a +b", None, "CREATE OR REPLACE TABLE AS SELECT", {"isV1SaveAsTableOverwrite": "true"}
+)
+
+
 @pytest.mark.parametrize(
     ("commits", "found"),
     [
@@ -153,6 +159,7 @@ def restored(version: int) -> Written:
         ([CREATED, applied("+a", 1), restored(0), applied("+b", 7)], 7),
         ([CREATED, applied("+a", 1), Written("+b", None, "CLONE")], None),
         ([CREATED, applied("+a", 1), Written("-a", None, "CREATE OR REPLACE TABLE")], None),
+        ([CREATED, applied("+a", 1), OVERWRITTEN], 1),
         ([None, NOTHING, NOTHING], 9),  # the version's own counts
         # What was undone does not hold the id, so RESTORE left it as it is.
         ([None, NOTHING, NOTHING, restored(1)], 9),

@@ -238,6 +238,15 @@ def test_a_restored_base_is_read_with_the_batches_that_it_lost(
     assert rows_of(table) == expected
     table.rematerialize(strategy)
     assert {tuple(row) for row in table.read_optimized().collect()} == expected
+    if strategy == "overwrite":
+        # Rows that are corrected by an overwrite are those of the batches that were merged.
+        spark.sql(f"CREATE TABLE corrected USING delta LOCATION '{tmp_path}/base'")
+        rows = spark.table("corrected")
+        rows.where("k <> 2").write.format("delta").mode("overwrite").saveAsTable("corrected")
+        table.append(frame(spark, []))
+        assert (table.merged_batch(), table.pending().batches) == (3, 0)
+        assert rows_of(table) == {row for row in expected if row[0] != 2}
+        spark.sql("DROP TABLE corrected")
     if strategy == "merge":
         # The log forgets the RESTORE, and what it took back is still pending.
         spark.sql(f"RESTORE TABLE delta.`{tmp_path}/base` TO VERSION AS OF {inserted}")

@@ -47,7 +47,12 @@ from deltaweave.changes.side_table import (
 from deltaweave.changes.stored_events import to_events, to_stored
 from deltaweave.delta.commit import alone_on_local_disk
 from deltaweave.delta.log import TableSnapshot
-from deltaweave.errors import CommitConflictError, LockFileError, TableLockedError
+from deltaweave.errors import (
+    CommitConflictError,
+    LockFileError,
+    SettingError,
+    TableLockedError,
+)
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
@@ -128,8 +133,8 @@ class Tombstones:
                 kept_in.spark, kept_in.location(), table=kept_in.path_or_name, operation="OPTIMIZE"
             ):
                 self.kept_in.compact()
-        except (CommitConflictError, TableLockedError, LockFileError) as error:
-            # The batch is committed, and a later one tidies.
+        except (CommitConflictError, TableLockedError, LockFileError, SettingError) as error:
+            # The deletes are committed, and a later batch tidies.
             logger.info("%s is not tidied now: %s", self.kept_in, error)
 
     def create_if_missing(self, events: Events) -> None:

@@ -295,6 +295,12 @@ def test_deletes_are_forgotten_when_no_older_event_can_come(
     remembered = spark.read.format("delta").load(f"{path}/_deltaweave_tombstones")
     assert [row.k for row in remembered.collect()] == [3]
     assert apply([Event(1, 4, 40), Event(3, 4, 40)], **soon) == {(1, 40, None)}
+    # A setting under which they cannot be forgotten leaves the batch as it is.
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        assert apply([delete(1, 6)], **soon) == set()
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
 
 
 @pytest.mark.minutes

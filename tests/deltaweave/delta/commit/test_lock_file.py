@@ -537,6 +537,7 @@ def test_a_lock_that_the_disk_cannot_give_now_is_waited_for(
     def refuse(*arguments: int) -> None:
         failures[0] -= 1
         if failures[0] >= 0:
+            os.utime(table / "_delta_log", ns=(time.time_ns(),) * 2)  # others commit meanwhile
             raise OSError(errno.ENOLCK, "No locks available")
         lock(*arguments)
 
@@ -550,6 +551,18 @@ def test_a_lock_that_the_disk_cannot_give_now_is_waited_for(
     ):
         pytest.fail("the disk gives no locks")
     assert "rpc.statd" in raised.value.hint
+
+
+def test_a_holder_without_a_record_is_not_waited_for_without_end(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held(*_: object) -> None:
+        os.utime(table / "_delta_log", ns=(time.time_ns(),) * 2)  # so that it looks like many
+        raise BlockingIOError(errno.EWOULDBLOCK, "held")
+
+    monkeypatch.setattr(lock_file.fcntl, "flock", held)
+    with pytest.raises(errors.TableLockedError, match="without a record"), alone(table, 0.05):
+        pytest.fail("another process holds the lock")
 
 
 # A line of Linux's list of mounts, as file systems of other machines would give it: this machine

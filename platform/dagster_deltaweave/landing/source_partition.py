@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
@@ -10,10 +11,10 @@ from urllib.parse import unquote
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dagster_deltaweave.landing.text_rows import TextFiles
+from dagster_deltaweave.landing.text_rows import STRICTLY, TextFiles
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import DeltaweaveError, SourceError, StatementError
-from deltaweave.identifiers import is_path, literal
+from deltaweave.identifiers import is_path
 from deltaweave.locations import refuse_credentials
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ def read_source_partition(
 
     A CSV file has a header, whose names tell its columns in any order; with `{"header": False}`
     its columns are those of the schema in their order. JSON objects need not name each column, and
-    must name no other. A row of either whose values do not have the schema's types is an error that
-    names file, line and column, or is put aside: to find out, the files are read once more.
+    must name no other; fields within a column are not looked at. A row of either that Spark cannot
+    read as the schema's types is an error that names file, line and column, or is put aside: to
+    find out, the files are read once more. Spark rounds decimals, and reads `2024` as a DATE.
 
     Args:
         spark: The session that reads.
@@ -54,15 +56,17 @@ def read_source_partition(
         format: What the files are.
         options: Spark's options for CSV or JSON, such as `sep`, `dateFormat` or `multiLine`.
         rescued: Path or name of a Delta table that takes the rows of CSV and JSON which do not fit.
-            It has the columns `source_partition`, `rescued_at`, `file`, `record`, `columns` and, as
-            JSON, what could be `read` of the row. A partition that is read again replaces its rows.
+            It has the columns `source_digest`, `source_partition`, `rescued_at`, `file`, `record`
+            (up to 100,000 characters), `columns` and, as JSON, what could be `read` of the row. A
+            partition that is read again replaces its rows.
 
     Raises:
         SourceError: The partition is missing, empty, unreadable, or has another schema; or it has
             rows that do not fit and are not `rescued`.
         StatementError: The path is a URI that holds credentials, or an option is not taken.
     """
-    refuse_credentials(path, operation="reading a source partition")
+    for location in filter(None, (path, rescued)):
+        refuse_credentials(location, operation="reading a source partition")
     expected = schema_as_struct(schema)
     if format == "parquet":
         if options or rescued:
@@ -81,9 +85,11 @@ def _read_parquet(spark: SparkSession, path: str, expected: StructType, table: s
         # Spark takes the schema from one of the files and fills columns that others lack with
         # nulls, so the schema of each file is read.
         with translated(table, otherwise=SourceError):
-            rows = spark.read.schema(expected).parquet(literal_path(path))
+            reader = spark.read.options(**STRICTLY)
+            rows = reader.schema(expected).parquet(literal_path(path))
             files = sorted(map(unquote, rows.inputFiles()))  # which Spark gives as URIs
-            schemas = {file: spark.read.parquet(literal_path(file)).schema for file in files}
+            of_file = spark.read.options(**STRICTLY)
+            schemas = {file: of_file.parquet(literal_path(file)).schema for file in files}
     except DeltaweaveError as error:
         raise _unreadable(path, table, error) from error
     _check_schemas(path, table, expected, schemas)
@@ -109,19 +115,24 @@ def _read_text(files: TextFiles, path: str, table: str, rescued: str | None) -> 
         elif shown := bad.limit(_SHOWN).collect():
             listed = [files.described(row.file, row.record, row.columns) for row in shown]
             raise _error(path, table, f"has rows that do not fit its schema: {'; '.join(listed)}.")
-    return files.good_rows(rows)
+        return files.good_rows(rows, others_are_errors=rescued is None)
 
 
 def _put_aside(bad: DataFrame, path: str, rescued: str) -> None:
     """Write the rows that do not fit, in place of those of the partition that are there."""
+    # Partitioned, so that two source partitions can be read at once; a path may be too long for it.
+    digest = hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:16]
     rows = bad.select(
-        F.lit(path).alias("source_partition"), F.current_timestamp().alias("rescued_at"), "*"
+        F.lit(digest).alias("source_digest"),
+        F.lit(path).alias("source_partition"),
+        F.current_timestamp().alias("rescued_at"),
+        "*",
     )
     writer = (
         rows.write.format("delta")
         .mode("overwrite")
-        .partitionBy("source_partition")  # so that two partitions can be read at once
-        .option("replaceWhere", f"source_partition = {literal(path)}")
+        .partitionBy("source_digest")
+        .option("replaceWhere", f"source_digest = '{digest}'")
     )
     if is_path(rescued):
         writer.save(rescued)

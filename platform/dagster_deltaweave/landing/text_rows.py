@@ -22,12 +22,20 @@ if TYPE_CHECKING:
 FILE, RECORD, PROBLEMS = "__deltaweave_file", "__deltaweave_record", "__deltaweave_problems"
 """Columns beside those of the schema, see `TextFiles.rows`."""
 
+STRICTLY = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
+"""Options of a read that fails at what it cannot read, whatever the session says."""
+
 _LONGEST = 100_000
 """Characters of a bad row that are kept: without its line ends, a file is one row."""
 
 _LONGEST_SHOWN = 100
 
-_OURS = frozenset({"mode", "columnnameofcorruptrecord", "columnpruning", "inferschema", "path"})
+_OURS = frozenset(
+    {
+        *("mode", "columnnameofcorruptrecord", "columnpruning", "inferschema", "samplingratio"),
+        *("path", "ignorecorruptfiles", "ignoremissingfiles"),
+    }
+)
 # These say where rows begin and end, and a bad row is looked at by itself.
 _OF_FILES = frozenset({"header", "multiline", "linesep", "encoding", "charset"})
 
@@ -102,14 +110,24 @@ class TextFiles:
             F.to_json(F.struct(*map(quoted, self.schema.names))).alias("read"),
         )
 
-    def good_rows(self, rows: DataFrame) -> DataFrame:
-        """Those of the rows that fit, with the columns of the schema."""
+    def good_rows(self, rows: DataFrame, *, others_are_errors: bool) -> DataFrame:
+        """Those of the rows that fit, with the columns of the schema.
+
+        Args:
+            rows: All rows, as `rows` returns them.
+            others_are_errors: Whether another row is an error, or left out.
+        """
         columns = list(map(quoted, self.schema.names))
-        # Spark refuses to read the records alone, as for a count. This names a column besides, by
-        # what is never true and the optimizer does not know of.
-        never = F.instr(F.col(columns[0]).cast("string"), "x") < 0
-        fits = F.col(RECORD).isNull() | F.coalesce(never, F.lit(False))
-        return rows.where(fits).select(*columns)
+        otherwise = F.lit(False)
+        if others_are_errors:  # files were replaced since they were looked through
+            said = F.concat(F.lit("a row does not fit the schema: "), F.col(RECORD))
+            otherwise = F.raise_error(said).cast("boolean")
+        # Of JSON Spark reads the columns that are asked for, and takes a row for bad by these; and
+        # it refuses to read the records alone. This names all columns, by what is never true and
+        # the optimizer does not know of.
+        never = F.instr(F.to_json(F.struct(*columns)), "x") < 0
+        fits = F.when(F.col(RECORD).isNull() | F.coalesce(never, F.lit(False)), F.lit(True))
+        return rows.where(fits.otherwise(otherwise)).select(*columns)
 
     def described(self, file: str, record: str, columns: Sequence[str]) -> str:
         """Where a bad row is and which of its values do not fit."""
@@ -169,7 +187,7 @@ class TextFiles:
             return None
 
     def _reader(self) -> DataFrameReader:
-        return self.spark.read.format(self.format).options(**self.options)
+        return self.spark.read.format(self.format).options(**self.options, **STRICTLY)
 
     def _option(self, name: str, otherwise: str) -> str:
         given = {key.lower(): text for key, text in self.options.items()}

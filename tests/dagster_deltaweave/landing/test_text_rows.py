@@ -105,6 +105,16 @@ def test_a_row_that_does_not_fit_is_named_by_file_line_and_column(
             ("no,x,1,", ["id"]),
             ("1", []),
         ]
+    # Of JSON, too, a row is bad whatever is read of it.
+    path = landed(a_json='{"id":1,"a name":"x"}\n{"id":"no","a name":"y"}\n')
+    kept = read(path, format="json", rescued=beside)
+    assert kept.select("a name").collect() == [("x",)]
+    assert kept.count() == 1
+    # Files that are replaced after they were looked through are not read without a word.
+    late = read(landed(a_csv=CSV))
+    (path / "a.csv").write_text(CSV + "no,x,1,\n")
+    with pytest.raises(Exception, match="a row does not fit the schema: no,x,1,"):
+        late.select("a name").collect()
     # Repaired and delivered again, it has none any more.
     read(landed(a_csv=CSV), rescued=beside)
     assert spark.read.format("delta").load(beside).count() == 0

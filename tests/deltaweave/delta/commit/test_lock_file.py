@@ -481,7 +481,8 @@ def test_an_interrupt_ends_the_wait(table: Path, monkeypatch: pytest.MonkeyPatch
         raise KeyboardInterrupt
 
     with held_by_another_process(lock_of(table)):
-        monkeypatch.setattr(local_disk.time, "sleep", interrupted)
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=interrupted)
+        monkeypatch.setattr(local_disk, "time", clock)
         with pytest.raises(KeyboardInterrupt), alone(table, 60):
             pytest.fail("another process holds it")
     assert is_free(table)

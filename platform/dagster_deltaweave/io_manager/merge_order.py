@@ -10,6 +10,9 @@ A merge puts its partitions into its own commit as application ids, whose versio
 A run of a partition that is older than a merged one is refused before it writes. If two concurrent
 runs both find that their partition is the newest, Delta refuses the second commit by the lease. The
 second run then tries again and finds what the first one merged.
+
+RESTORE and REPLACE take the rows of partitions back and leave their application ids. These do not
+count, and the next commit of a run sets their version to -1 (`logs/held_partitions`).
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from dagster_deltaweave.io_manager.earlier_runs import wait_for_earlier_runs
+from dagster_deltaweave.logs import NOTHING, order_id, records_id, taken_back
 from dagster_deltaweave.partitions import ORDER_TAG, Positions, partition_positions
 from dagster_deltaweave.tables import MergeDeclaration
 from deltaweave import Lease
+from deltaweave.changes.lineage import LogOf
 from deltaweave.delta.commit import is_unwritten
 from deltaweave.errors import OutOfOrderError
 
@@ -56,18 +61,20 @@ class MergedPartitions:
     @classmethod
     def of(cls, asset: AssetKey, table: Table, positions: Positions) -> MergedPartitions:
         """The partitions that were merged into the newest version."""
-        lease = f"deltaweave/order/{asset.to_user_string()}"
+        lease = order_id(asset)
         if not table.exists():
             return cls(lease, -1, -1, {}, positions)
         snapshot = table.snapshot()
         applied = snapshot.applied_versions(lease)
         if lease not in applied:
             return cls(lease, -1, snapshot.version, {}, positions)
-        mark = f"{lease}#"
+        mark, records = f"{lease}#", records_id(snapshot.id, asset)
+        looked = snapshot.last_applied(records)
+        back = taken_back(LogOf(snapshot), snapshot.version, records, mark, looked=looked)
         merged = {
             name.removeprefix(mark): version
             for name, version in applied.items()
-            if name.startswith(mark)
+            if name.startswith(mark) and version != NOTHING and name not in back
         }
         return cls(lease, applied[lease], snapshot.version, merged, positions)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_deltaweave.io_manager.start_version import began_ms
-from dagster_deltaweave.logs import record_of, records_id, records_of_merge
+from dagster_deltaweave.logs import order_id, record_of, records_id, records_of_merge
 from dagster_deltaweave.partitions import IDENTITY_TAG, output_partition_keys
 from deltaweave import Lease
 from deltaweave.changes.lineage import LogOf
@@ -38,4 +38,11 @@ def partition_records(
     record = record_of(delivery, began_ms(context) * 1_000_000)
     records = records_id(snapshot.id, context.asset_key)
     merged = dict.fromkeys(partitions, record)
-    return records_of_merge(LogOf(snapshot), snapshot.version, records, merged)
+    return records_of_merge(
+        LogOf(snapshot),
+        snapshot.version,
+        records,
+        merged,
+        looked=snapshot.last_applied(records),
+        order=order_id(context.asset_key),
+    )

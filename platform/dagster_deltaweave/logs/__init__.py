@@ -19,16 +19,20 @@ from dagster_deltaweave.logs.changeset_log import (
 from dagster_deltaweave.logs.delta_log import Commit, DeltaLog, Position
 from dagster_deltaweave.logs.found_tables import FoundTable, find_tables
 from dagster_deltaweave.logs.held_partitions import (
+    NOTHING,
     HeldPartitions,
     holds_delivery,
     merged_partitions,
+    order_id,
     record_of,
     records_id,
     records_of_merge,
+    taken_back,
 )
 from dagster_deltaweave.logs.history import last_change, version_with_rows_of
 
 __all__ = [
+    "NOTHING",
     "Commit",
     "DeltaLog",
     "FoundTable",
@@ -41,9 +45,11 @@ __all__ = [
     "last_change",
     "merged_partitions",
     "number_metadata",
+    "order_id",
     "pending_changes",
     "record_of",
     "records_id",
     "records_of_merge",
+    "taken_back",
     "version_with_rows_of",
 ]

@@ -9,8 +9,8 @@ protocol (section "Transaction Identifiers"). A checkpoint keeps one short row f
 | `deltaweave/merged/<table>/<asset>` | up to this version, RESTOREs were looked for |
 
 `<table>` is the beginning of the table's id, so a table that is created anew holds nothing. RESTORE
-leaves application ids as they are. So the next merge records 0 for the partitions that a RESTORE
-took back, and a reader looks at the commits since the last merge alone.
+leaves application ids as they are, and so does REPLACE. So the next merge records -1 for the
+partitions that one of them took back, and a reader looks at the commits since the last merge alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_deltaweave.logs.checkpoints import newest_checkpoint
 from dagster_deltaweave.logs.merged_batch import LogAt
 from dagster_deltaweave.storage import file_system
-from deltaweave.changes.commit_lines import RESTORED, Log, version_before
+from deltaweave.changes.commit_lines import RESTORED, Log, begins_anew, version_before
 
 if TYPE_CHECKING:
     from dagster import AssetKey
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16
 _OF_DELIVERY = 2**62
-_NOTHING = 0
+
+NOTHING = -1
+"""The version of an application id of a partition that a RESTORE or REPLACE took back."""
 
 # Before the first merge that records anything, a table may have ten thousands of commits.
 _MAX_LOOKED = 500
@@ -83,8 +85,23 @@ def records_id(table_id: str, asset: AssetKey) -> str:
     return f"deltaweave/merged/{table_id[:8]}/{asset.to_user_string()}"
 
 
+def order_id(asset: AssetKey) -> str:
+    """The application id of the order of an asset's partitions, which have `#<partition>` behind.
+
+    See `io_manager/merge_order`. A commit that records that a RESTORE took a partition back records
+    it of the order, too.
+    """
+    return f"deltaweave/order/{asset.to_user_string()}"
+
+
 def records_of_merge(
-    log: Log, version: int, records: str, merged: Mapping[str, int]
+    log: Log,
+    version: int,
+    records: str,
+    merged: Mapping[str, int],
+    *,
+    looked: int | None = None,
+    order: str | None = None,
 ) -> dict[str, int]:
     """The application ids and versions that a commit adds to record merged partitions.
 
@@ -93,9 +110,12 @@ def records_of_merge(
         version: The version that the commit goes on from.
         records: The application id of the asset's records.
         merged: Partition to what is recorded of it.
+        looked: The version that the table holds of `records`; None for none.
+        order: The application id of the order of the asset's partitions; None for none.
     """
+    prefixes = tuple(f"{each}#" for each in (records, order) if each is not None)
     return {
-        **dict.fromkeys(_taken_back(log, version, records), _NOTHING),
+        **dict.fromkeys(taken_back(log, version, records, prefixes, looked=looked), NOTHING),
         **{f"{records}#{partition}": record for partition, record in merged.items()},
         records: version,
     }
@@ -115,41 +135,52 @@ def merged_partitions(location: str, asset: AssetKey) -> HeldPartitions | None:
         return None
     records = records_id(table_id, asset)
     mark = f"{records}#"
-    back = _taken_back(LogAt(location), version, records) if records in applied else set()
+    back = set[str]()
+    if records in applied:
+        back = taken_back(LogAt(location), version, records, mark, looked=applied[records])
     held = {
         name.removeprefix(mark): record
         for name, record in applied.items()
-        if name.startswith(mark) and record != _NOTHING and name not in back
+        if name.startswith(mark) and record > 0 and name not in back
     }
     return HeldPartitions(held, records in applied)
 
 
-def _taken_back(log: Log, version: int, records: str) -> set[str]:
-    """The application ids whose rows a RESTORE since the last merge took back.
+def taken_back(
+    log: Log, version: int, records: str, prefix: str | tuple[str, ...], *, looked: int | None
+) -> set[str]:
+    """Return the application ids of partitions that a RESTORE or REPLACE has undone since a merge.
 
     Where the log does not tell to which version a RESTORE went, all that it still holds counts as
     undone: a partition is then merged again, and none is lost.
+
+    Args:
+        log: The log of the table.
+        version: The version that it has.
+        records: The application id of the asset's records.
+        prefix: What the wanted application ids begin with.
+        looked: The version that the table holds of `records`; None for none.
     """
     back, again = set[str](), set[str]()
     until, at = -1, version
-    for _ in range(_MAX_LOOKED):
-        if at <= until or (commit := log.commit(at)) is None:
-            break
-        of_asset = {name for name in commit.applied if name.startswith(f"{records}#")}
-        again |= of_asset
+    # Merges have looked at the commits up to `looked`, of which only a few are looked at again.
+    left = _MAX_LOOKED
+    while at > until and left and (commit := log.commit(at)) is not None:
+        again |= {name for name in commit.applied if name.startswith(prefix)}
         until = max(until, commit.applied.get(records, -1))
+        left -= looked is None or at <= looked
         at -= 1
-        if commit.operation != RESTORED:
+        if commit.operation != RESTORED and not begins_anew(commit):
             continue
-        before = version_before(log, commit)
+        before = None if begins_anew(commit) else version_before(log, commit)
         undone = _between(log, before, commit.version)
-        back.update(each for each in undone if each.startswith(f"{records}#") and each not in again)
+        back.update(each for each in undone if each.startswith(prefix) and each not in again)
         at = -1 if before is None else before
     return back
 
 
 def _between(log: Log, before: int | None, restored: int) -> Iterator[str]:
-    """The application ids of the commits that a RESTORE undid, the newest first."""
+    """The application ids of the commits that were undone, the newest first."""
     for version in range(restored - 1, -1 if before is None else before, -1):
         commit = log.commit(version)
         if commit is None:

@@ -126,6 +126,24 @@ def test_a_run_may_go_back_in_the_order_and_newer_partitions_follow_it(
 
 
 @pytest.mark.minutes
+def test_partitions_that_a_restore_took_back_are_merged_again_in_order(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    asset = prices(spark)
+    for partition in (FIRST, SECOND, THIRD):
+        run(asset, partition=partition)
+    path, version = table("prices").path_or_name, table("prices").version()
+    spark.sql(f"RESTORE delta.`{path}` TO VERSION AS OF {version - 2}")
+
+    run(asset, partition=SECOND)
+    assert rows(table("prices")) == [("tea", SECOND)]
+    with pytest.raises(OutOfOrderError, match=f"partition {SECOND}, which is newer than {FIRST}"):
+        run(asset, partition=FIRST)
+    run(asset, partition=THIRD)
+    assert rows(table("prices")) == [("tea", THIRD)]
+
+
+@pytest.mark.minutes
 def test_a_full_refresh_is_newer_than_all_its_partitions(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:

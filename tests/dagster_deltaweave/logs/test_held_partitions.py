@@ -6,7 +6,8 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,9 @@ from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset
+from dagster_deltaweave.io_manager import merge_order
+from dagster_deltaweave.io_manager.merge_order import MergedPartitions
+from dagster_deltaweave.logs import held_partitions
 from dagster_deltaweave.logs.held_partitions import (
     holds_delivery,
     merged_partitions,
@@ -24,6 +28,7 @@ from dagster_deltaweave.logs.held_partitions import (
 )
 from dagster_deltaweave.logs.history import last_change
 from dagster_deltaweave.logs.merged_batch import LogAt
+from dagster_deltaweave.storage import file_system
 from deltaweave import Table
 from tests.dagster_deltaweave.conftest import Run
 
@@ -41,10 +46,17 @@ def commit(table: Path, version: int, *actions: Mapping[str, Any], operation: st
     (log / f"{version:020}.json").write_text(text)
 
 
-def merge(table: Path, version: int, *partitions: str, record: int = 7) -> None:
+def merge(
+    table: Path,
+    version: int,
+    *partitions: str,
+    order: str | None = None,
+    marks: Mapping[str, int] | None = None,
+) -> None:
     """Commit a merge as a run does, which looks at the log."""
-    merged = dict.fromkeys(partitions, record)
-    pairs = records_of_merge(LogAt(str(table)), version - 1, RECORDS, merged)
+    merged = dict.fromkeys(partitions, 7)
+    pairs = records_of_merge(LogAt(str(table)), version - 1, RECORDS, merged, order=order)
+    pairs |= marks or {}
     commit(table, version, *({"txn": {"appId": n, "version": v}} for n, v in pairs.items()))
 
 
@@ -89,6 +101,74 @@ def checkpoint(table: Path, version: int, pairs: Mapping[str, int]) -> None:
     metadata = pa.array([{"id": ID}, *[None] * len(txns)], pa.struct([("id", pa.string())]))
     path = table / "_delta_log" / f"{version:020}.checkpoint.parquet"
     parquet.write_table(pa.table({"metaData": metadata, "txn": column}), path)
+
+
+def test_commits_since_a_restore_hide_nothing_that_it_took_back(tmp_path: Path) -> None:
+    commit(tmp_path, 0, CREATED)
+    merge(tmp_path, 1, "a")
+    merge(tmp_path, 2, "b")
+    restore(tmp_path, 3, to=1)
+    for version in range(4, 604):  # while nothing is merged
+        commit(tmp_path, version, operation="OPTIMIZE")
+    assert held(tmp_path) == ["a"]
+    pairs = records_of_merge(LogAt(str(tmp_path)), 603, RECORDS, {"c": 7}, looked=1)
+    assert pairs == {f"{RECORDS}#b": -1, f"{RECORDS}#c": 7, RECORDS: 603}
+
+
+class MadeTable:
+    """A table whose log is made by hand, as the order of partitions looks at it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def exists(self) -> bool:
+        return True
+
+    def snapshot(self) -> Any:
+        store, base = file_system(str(self.path))
+        version, table_id, applied = held_partitions._log(store, f"{base}/_delta_log")
+        return SimpleNamespace(
+            version=version,
+            id=table_id,
+            data_path=str(self.path),
+            last_applied=applied.get,
+            applied_versions=lambda prefix: {n: v for n, v in applied.items() if prefix in n},
+        )
+
+    def merge(self, day: str) -> None:
+        """Merge a day as a run does, in order."""
+        merged = MergedPartitions.of(ORDERS, cast("Table", self), str)
+        assert merged.newer_than([day]) == []
+        marks = merged.lease_of([day]).marks
+        merge(self.path, merged.version + 1, day, order=merged.lease, marks=marks)
+
+    @property
+    def newest(self) -> str | None:
+        return MergedPartitions.of(ORDERS, cast("Table", self), str).newest
+
+
+def test_what_was_taken_back_is_merged_in_order_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge_order, "LogOf", lambda snapshot: LogAt(snapshot.data_path))
+    table = MadeTable(tmp_path)
+    commit(tmp_path, 0, CREATED)
+    for day in "1234":
+        table.merge(day)
+    assert table.newest == "4"
+    restore(tmp_path, 5, to=2)
+    assert table.newest == "2"
+    table.merge("2")  # no newer one is merged, so this marks nothing in the order
+    for day in "34":
+        table.merge(day)
+    assert (table.newest, held(tmp_path)) == ("4", ["1", "2", "3", "4"])
+    restore(tmp_path, 9, to=0)
+    assert (table.newest, held(tmp_path)) == (None, [])
+    for day in "12":
+        table.merge(day)
+    assert (table.newest, held(tmp_path)) == ("2", ["1", "2"])
+    commit(tmp_path, 12, CREATED, operation="CREATE OR REPLACE TABLE")
+    assert (table.newest, held(tmp_path)) == (None, [])
 
 
 def test_a_table_made_anew_and_another_asset_hold_nothing(tmp_path: Path) -> None:

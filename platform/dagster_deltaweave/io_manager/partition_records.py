@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dagster_deltaweave.io_manager.start_version import began_ms
+from dagster_deltaweave.io_manager.start_version import run_created_ms
 from dagster_deltaweave.logs import order_id, record_of, records_id, records_of_merge
 from dagster_deltaweave.partitions import IDENTITY_TAG, output_partition_keys
 from deltaweave import Lease
@@ -35,7 +35,8 @@ def partition_records(
         return {}
     snapshot, tags = table.snapshot(), context.step_context.dagster_run.tags
     delivery = tags.get(IDENTITY_TAG) if len(partitions) == 1 else None
-    record = record_of(delivery, began_ms(context) * 1_000_000)
+    # Not when the step began: an earlier step of the run may have read what had landed.
+    record = record_of(delivery, run_created_ms(context) * 1_000_000)
     records = records_id(snapshot.id, context.asset_key)
     merged = dict.fromkeys(partitions, record)
     return records_of_merge(

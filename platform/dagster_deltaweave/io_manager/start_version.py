@@ -65,9 +65,9 @@ def began_ms(context: OutputContext) -> int:
     The ops of a graph asset hand on what the first of them read: it began when the run did, or the
     run of which this one goes on.
     """
-    step, run = context.step_context, context.step_context.dagster_run
+    step = context.step_context
     if len(step.node_handle.path) > 1:
-        return _created_ms(context, run.root_run_id or run.run_id)
+        return run_created_ms(context)
     cursor = None
     while True:
         events = step.instance.get_records_for_run(
@@ -80,6 +80,12 @@ def began_ms(context: OutputContext) -> int:
         if not events.has_more:
             return _created_ms(context, step.run_id)
         cursor = events.cursor
+
+
+def run_created_ms(context: OutputContext) -> int:
+    """When the run was created, or the first of the runs that it goes on from, in ms since 1970."""
+    run = context.step_context.dagster_run
+    return _created_ms(context, run.root_run_id or run.run_id)
 
 
 def _created_ms(context: OutputContext, run_id: str) -> int:

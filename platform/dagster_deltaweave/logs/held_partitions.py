@@ -54,18 +54,18 @@ class HeldPartitions:
     is_recorded: bool
 
 
-def record_of(delivery: str | None, began_ns: int) -> int:
+def record_of(delivery: str | None, created_ns: int) -> int:
     """What is recorded of a partition that was merged.
 
     Args:
         delivery: Identifies the delivery that the run applied; None for whatever had landed.
-        began_ns: When the run began to read, in ns since 1970.
+        created_ns: When the run was created, so before it read anything, in ns since 1970.
 
     Returns:
         From 2^62 on, a digest of the delivery; below that, the time.
     """
     if delivery is None:
-        return min(began_ns, _OF_DELIVERY - 1)
+        return min(created_ns, _OF_DELIVERY - 1)
     return _OF_DELIVERY + int(hashlib.sha256(delivery.encode()).hexdigest()[:15], 16)
 
 

@@ -24,7 +24,10 @@ from dagster_deltaweave.io_manager.after_commit import (
 from dagster_deltaweave.io_manager.loading import load_input
 from dagster_deltaweave.io_manager.op_outputs import OpOutputs
 from dagster_deltaweave.io_manager.output_rows import changes_of_output, without_empty_partitions
-from dagster_deltaweave.io_manager.partition_records import record_nothing_merged
+from dagster_deltaweave.io_manager.partition_records import (
+    record_applied_before,
+    record_nothing_merged,
+)
 from dagster_deltaweave.io_manager.run_options import (
     RunOptions,
     declaration_of,
@@ -213,6 +216,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
                     wait_seconds=options.wait_seconds,
                 )
         after = AfterCommit(context, list(stored.warnings))
+        if stored.was_applied_before:
+            after.attempt("what it merged before", lambda: record_applied_before(context, table))
         after.attempt("the data version", lambda: stored.record_version(context))
         metadata = after.attempt("what was recorded of it", stored.record)
         of_table = after.attempt(

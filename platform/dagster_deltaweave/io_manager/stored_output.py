@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dagster import AssetKey, OutputContext
 
 from dagster_deltaweave.io_manager import changeset_append, table_write
+from dagster_deltaweave.io_manager.applied_again import is_known
 from dagster_deltaweave.io_manager.merge_order import lease_of_run, marks_of_refreshed
 from dagster_deltaweave.io_manager.partition_records import partition_records
 from dagster_deltaweave.io_manager.rows_by_key import RunPartitions, one_row_for_each_key
@@ -53,11 +54,13 @@ class Stored:
         version: The committed version; None if there is none, or it is unknown.
         record: Records it and returns the metadata of the materialization.
         warnings: What already failed after the commit.
+        was_applied_before: Whether the table holds what the run applies, so nothing was committed.
     """
 
     version: int | None
     record: Callable[[], Mapping[str, Any]]
     warnings: Sequence[str] = ()
+    was_applied_before: bool = False
 
     def record_version(self, context: OutputContext) -> dict[str, Any]:
         """Make the version the data version, until `record` sets a more exact one."""
@@ -113,7 +116,7 @@ def add_output(
             recorded = partition_records(context, table, partitions)
             result = table_write.merge(table, declaration, rows, marks, lease, recorded)
         statement = table_write.statement_over(table, declaration, rows)
-        return _merged(context, tables, table, changes, partitions, statement, result, plan)
+        return _merged(context, tables, table, changes, partitions, statement, result, plan, marks)
     if isinstance(declaration, ChangesDeclaration):
         with telling(context.log.info):
             result = table_write.apply(table, declaration, rows, marks)
@@ -131,7 +134,7 @@ def add_output(
     )
     recorded = partition_records(context, table, partitions)
     written = table_write.write(table, declaration, rows, predicate, marks, recorded, start)
-    return _written(context, table, written, declaration, predicate, partitions)
+    return _written(context, table, written, declaration, predicate, partitions, marks)
 
 
 def rebuild_with_output(
@@ -209,11 +212,13 @@ def _merged(
     statement: Callable[[str], str] | None,
     result: MergeResult,
     plan: MergePlan | None = None,
+    marks: Marks | None = None,
 ) -> Stored:
     return Stored(
         result.version,
         lambda: record_merge(context, tables, table, changes, partitions, statement, result, plan),
         result.warnings,
+        marks is not None and result.was_applied_before and is_known(table, marks.pairs),
     )
 
 
@@ -224,6 +229,7 @@ def _written(
     declaration: WriteDeclaration | None,
     predicate: str | None,
     partitions: Sequence[str],
+    marks: Marks | None = None,
 ) -> Stored:
     """How a write is recorded: as it is declared, or as a full refresh."""
     how = declaration.mode if declaration else "full refresh"
@@ -234,6 +240,7 @@ def _written(
             context, table, written, how, predicate, partitions, is_of_partitions=of_partitions
         ),
         written.warnings,
+        marks is not None and written.version is None and is_known(table, marks.pairs),
     )
 
 

@@ -15,6 +15,7 @@ commit with the same id won since then.
 | any other delivery | `<asset>#<partition>@<delivery>` | 0 |
 | versions of an upstream table | `<upstream>→<asset>@<id of that table>` | the newest |
 | rows that a run appends | `deltaweave/run/<run>/<asset>` | 0 |
+| one of the first three that a RESTORE took back | `deltaweave/again/<number>/<its id>` | its |
 
 Earlier releases left out the upstream table's id; their marks count if the table is older than the
 mark. An asset that changes from `idempotent_by="partition"` to `"delivery"` applies the deliveries
@@ -28,8 +29,15 @@ from dataclasses import dataclass, field
 
 from dagster import AssetKey
 
+from dagster_deltaweave.io_manager.applied_again import pair_that_counts
 from dagster_deltaweave.partitions import DELIVERY_TAG, FULL_REFRESH_TAG
-from dagster_deltaweave.tables import Changes, TableDeclaration, WriteDeclaration, application_id
+from dagster_deltaweave.tables import (
+    Changes,
+    MergeDeclaration,
+    TableDeclaration,
+    WriteDeclaration,
+    application_id,
+)
 from deltaweave import Table
 from deltaweave.errors import SourceError, StatementError
 
@@ -92,7 +100,10 @@ def marks_of_run(
     if declaration.idempotent_by is not None:
         if of_upstream.pairs:
             raise _not_idempotent(asset, "touched or changed rows are applied once by themselves.")
-        return Marks(dict([_pair(asset, declaration, partitions, tags)]))
+        pair = _pair(asset, declaration, partitions, tags)
+        if isinstance(declaration, (MergeDeclaration, WriteDeclaration)):
+            pair = pair_that_counts(table, pair)
+        return Marks(dict([pair]))
     if of_upstream.pairs:
         return of_upstream
     if isinstance(declaration, WriteDeclaration) and declaration.mode == "append":

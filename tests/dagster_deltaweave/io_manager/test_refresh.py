@@ -13,6 +13,7 @@ from dagster import (
     AssetsDefinition,
     DagsterInstance,
     StaticPartitionsDefinition,
+    asset,
 )
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -20,6 +21,7 @@ from pyspark.sql import functions as F
 import deltaweave
 from dagster_deltaweave import Changes, is_full_refresh, merge_asset, partition_keys, partition_tags
 from dagster_deltaweave.io_manager.transaction_ids import marks_of_run
+from dagster_deltaweave.logs import merged_partitions
 from dagster_deltaweave.tables.declaration import MergeDeclaration
 from deltaweave import Table, clauses
 from deltaweave.errors import CommitConflictError, StatementError
@@ -167,6 +169,43 @@ def test_a_partition_that_counts_up_is_applied_once_also_after_a_full_refresh(
 
     # The refresh holds c, so that c of its own is applied already.
     assert rows(table("counts")) == [("x", 3)]
+
+
+@pytest.mark.minutes
+def test_a_partition_that_a_restore_took_back_is_counted_again_once_and_recorded(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    counts = counts_of(spark, idempotent_by="partition")
+
+    @asset(
+        partitions_def=LETTERS,
+        metadata={"deltaweave/write": "append", "deltaweave/idempotent_by": "partition"},
+    )
+    def letters(context: AssetExecutionContext):  # type: ignore[no-untyped-def]
+        return spark.createDataFrame([(context.partition_key,)], "letter STRING")
+
+    def held(name: str) -> list[str]:
+        found = merged_partitions(table(name).path_or_name, AssetKey(name))
+        return [] if found is None else sorted(found.records)
+
+    for name, each in (("counts", counts), ("letters", letters)):
+        run(each, partition="a")
+        run(each, partition="b")
+        path, version = table(name).path_or_name, table(name).version()
+        spark.sql(f"RESTORE delta.`{path}` TO VERSION AS OF {version - 1}")
+        assert held(name) == ["a"]
+        for partition in ("b", "b", "a"):
+            run(each, partition=partition)
+        assert table(name).version() == version + 2  # the RESTORE and b
+        assert held(name) == ["a", "b"]
+        # A release that recorded nothing has applied c.
+        table(name).write(table(name).read().limit(0), "append", applied={f"{name}#c": 0})
+        for _ in range(2):
+            run(each, partition="c")
+        assert table(name).version() == version + 4
+        assert held(name) == ["a", "b", "c"]
+    assert rows(table("counts")) == [("x", 2)]
+    assert rows(table("letters")) == [("a",), ("b",)]
 
 
 @pytest.mark.minutes

@@ -2,14 +2,11 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
-import pyarrow as pa
 import pytest
 from dagster import (
     AssetExecutionContext,
@@ -22,13 +19,11 @@ from dagster import (
     materialize,
     mem_io_manager,
 )
-from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset
 from dagster_deltaweave.io_manager import merge_order, partition_records
 from dagster_deltaweave.io_manager.merge_order import MergedPartitions
-from dagster_deltaweave.logs import held_partitions
 from dagster_deltaweave.logs.held_partitions import (
     holds_delivery,
     merged_partitions,
@@ -38,22 +33,12 @@ from dagster_deltaweave.logs.held_partitions import (
 )
 from dagster_deltaweave.logs.history import last_change
 from dagster_deltaweave.logs.merged_batch import LogAt
-from dagster_deltaweave.storage import file_system
 from deltaweave import Table
 from tests.dagster_deltaweave.conftest import Run
+from tests.dagster_deltaweave.made_logs import CREATED, ID, MadeTable, checkpoint, commit, restore
 
 ORDERS = AssetKey("orders")
-ID = "11111111-2222"
 RECORDS = records_id(ID, ORDERS)
-CREATED = {"metaData": {"id": ID}}
-
-
-def commit(table: Path, version: int, *actions: Mapping[str, Any], operation: str = "") -> None:
-    info = {"commitInfo": {"operation": operation or "MERGE", "operationParameters": {}}}
-    log = table / "_delta_log"
-    log.mkdir(exist_ok=True)
-    text = "\n".join(json.dumps(action) for action in (info, *actions))
-    (log / f"{version:020}.json").write_text(text)
 
 
 def merge(
@@ -68,12 +53,6 @@ def merge(
     pairs = records_of_merge(LogAt(str(table)), version - 1, RECORDS, merged, order=order)
     pairs |= marks or {}
     commit(table, version, *({"txn": {"appId": n, "version": v}} for n, v in pairs.items()))
-
-
-def restore(table: Path, version: int, to: int) -> None:
-    commit(table, version)
-    info = {"operation": "RESTORE", "operationParameters": {"version": to}}
-    (table / "_delta_log" / f"{version:020}.json").write_text(json.dumps({"commitInfo": info}))
 
 
 def held(table: Path) -> list[str] | None:
@@ -105,14 +84,6 @@ def test_what_a_restore_took_back_is_merged_no_more(tmp_path: Path) -> None:
     assert held(tmp_path) == ["a", "b", "c", "d"]
 
 
-def checkpoint(table: Path, version: int, pairs: Mapping[str, int]) -> None:
-    txns = [{"appId": name, "version": number} for name, number in pairs.items()]
-    column = pa.array([None, *txns], pa.struct([("appId", pa.string()), ("version", pa.int64())]))
-    metadata = pa.array([{"id": ID}, *[None] * len(txns)], pa.struct([("id", pa.string())]))
-    path = table / "_delta_log" / f"{version:020}.checkpoint.parquet"
-    parquet.write_table(pa.table({"metaData": metadata, "txn": column}), path)
-
-
 def test_commits_since_a_restore_hide_nothing_that_it_took_back(tmp_path: Path) -> None:
     commit(tmp_path, 0, CREATED)
     merge(tmp_path, 1, "a")
@@ -125,25 +96,8 @@ def test_commits_since_a_restore_hide_nothing_that_it_took_back(tmp_path: Path) 
     assert pairs == {f"{RECORDS}#b": -1, f"{RECORDS}#c": 7, RECORDS: 603}
 
 
-class MadeTable:
-    """A table whose log is made by hand, as the order of partitions looks at it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def exists(self) -> bool:
-        return True
-
-    def snapshot(self) -> Any:
-        store, base = file_system(str(self.path))
-        version, table_id, applied = held_partitions._log(store, f"{base}/_delta_log")
-        return SimpleNamespace(
-            version=version,
-            id=table_id,
-            data_path=str(self.path),
-            last_applied=applied.get,
-            applied_versions=lambda prefix: {n: v for n, v in applied.items() if prefix in n},
-        )
+class OrderedTable(MadeTable):
+    """One whose days are merged in order."""
 
     def merge(self, day: str) -> None:
         """Merge a day as a run does, in order."""
@@ -161,7 +115,7 @@ def test_what_was_taken_back_is_merged_in_order_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merge_order, "LogOf", lambda snapshot: LogAt(snapshot.data_path))
-    table = MadeTable(tmp_path)
+    table = OrderedTable(tmp_path)
     commit(tmp_path, 0, CREATED)
     for day in "1234":
         table.merge(day)

@@ -1,0 +1,77 @@
+"""What counts as applied, by marks that a RESTORE leaves as they are; without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from dagster_deltaweave.io_manager.applied_again import is_known, pair_that_counts
+from dagster_deltaweave.logs.merged_batch import LogAt
+from deltaweave import Table
+from deltaweave.changes import lineage
+from tests.dagster_deltaweave.made_logs import CREATED, MadeTable, checkpoint, commit, restore
+
+A, B = "orders#a", "orders#b"
+
+
+class MarkedTable(MadeTable):
+    """One whose commits mark what they apply."""
+
+    def apply(self, name: str, applied: int = 0) -> bool:
+        """Apply as a run does; return whether it was not applied before."""
+        table, snapshot = cast("Table", self), self.snapshot()
+        name, applied = pair_that_counts(table, (name, applied))
+        held = snapshot.last_applied(name)
+        if held is not None and held >= applied:
+            return False
+        commit(self.path, snapshot.version + 1, *_txns({name: applied}))
+        return True
+
+    def restore(self, to: int) -> None:
+        restore(self.path, self.snapshot().version + 1, to)
+
+
+def _txns(pairs: Mapping[str, int]) -> list[dict[str, object]]:
+    return [{"txn": {"appId": name, "version": version}} for name, version in pairs.items()]
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MarkedTable:
+    monkeypatch.setattr(lineage, "LogOf", lambda snapshot: LogAt(snapshot.data_path))
+    commit(tmp_path, 0, CREATED)
+    return MarkedTable(tmp_path)
+
+
+def test_what_a_restore_took_back_is_applied_again_once(table: MarkedTable) -> None:
+    assert (table.apply(A), table.apply(B), table.apply(B)) == (True, True, False)
+    for number in (1, 2):
+        table.restore(to=1)
+        assert pair_that_counts(cast("Table", table), (B, 0))[0] == f"deltaweave/again/{number}/{B}"
+        assert (table.apply(A), table.apply(B), table.apply(B)) == (False, True, False)
+    table.restore(to=0)
+    assert (table.apply(A), table.apply(A)) == (True, False)
+    commit(table.path, table.snapshot().version + 1, operation="CREATE OR REPLACE TABLE")
+    assert (table.apply(A), table.apply(A)) == (True, False)
+
+
+def test_deliveries_before_the_newest_that_a_restore_left_are_over(table: MarkedTable) -> None:
+    assert (table.apply(A, 100), table.apply(A, 200), table.apply(A, 150)) == (True, True, False)
+    table.restore(to=1)
+    assert (table.apply(A, 50), table.apply(A, 100)) == (False, False)
+    assert (table.apply(A, 150), table.apply(A, 120)) == (True, False)
+    assert (table.apply(A, 200), table.apply(A, 180), table.apply(A, 200)) == (True, False, False)
+    assert (table.apply(A, 300), table.apply(A, 250), table.apply(A, 200)) == (True, False, False)
+
+
+def test_a_mark_counts_where_the_log_lacks_what_a_restore_undid(table: MarkedTable) -> None:
+    assert (table.apply(A), table.apply(B)) == (True, True)
+    table.restore(to=0)
+    assert is_known(cast("Table", table), [A])
+    checkpoint(table.path, 2, {A: 0, B: 0})
+    for version in range(3):
+        (table.path / "_delta_log" / f"{version:020}.json").unlink()
+    assert not is_known(cast("Table", table), [A])
+    assert table.apply(A) is False

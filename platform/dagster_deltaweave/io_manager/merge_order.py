@@ -12,7 +12,7 @@ runs both find that their partition is the newest, Delta refuses the second comm
 second run then tries again and finds what the first one merged.
 
 RESTORE and REPLACE take the rows of partitions back and leave their application ids. These do not
-count, and the next commit of a run sets their version to -1 (`logs/held_partitions`).
+count, and the next run sets their version to -1 (`partition_records`).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def merge(
             statement_over(table, declaration, changes)(view),
             idempotency=marks.pair,
             applied_before=marks.before,
-            lease=replace(lease, marks={**recorded, **lease.marks}),
+            lease=replace(lease, marks={**lease.marks, **recorded}),
             skip_unchanged_updates=declaration.skip_unchanged_updates,
         )
 

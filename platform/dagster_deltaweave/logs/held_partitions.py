@@ -9,8 +9,8 @@ protocol (section "Transaction Identifiers"). A checkpoint keeps one short row f
 | `deltaweave/merged/<table>/<asset>` | up to this version, RESTOREs were looked for |
 
 `<table>` is the beginning of the table's id, so a table that is created anew holds nothing. RESTORE
-leaves application ids as they are, and so does REPLACE. So the next merge records -1 for the
-partitions that one of them took back, and a reader looks at the commits since the last merge alone.
+leaves application ids as they are, and so does REPLACE. So the next run commits -1 for partitions
+that one of them took back, and a reader looks at the commits since the last run's alone.
 """
 
 from __future__ import annotations

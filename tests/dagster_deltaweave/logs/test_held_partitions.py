@@ -12,17 +12,12 @@ from dagster import (
     AssetExecutionContext,
     AssetKey,
     DailyPartitionsDefinition,
-    InputContext,
-    IOManager,
-    OutputContext,
     asset,
-    materialize,
-    mem_io_manager,
 )
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset
-from dagster_deltaweave.io_manager import merge_order, partition_records
+from dagster_deltaweave.io_manager import merge_order
 from dagster_deltaweave.io_manager.merge_order import MergedPartitions
 from dagster_deltaweave.logs.held_partitions import (
     holds_delivery,
@@ -170,33 +165,6 @@ def test_a_hundred_thousand_partitions_are_read_at_once(tmp_path: Path) -> None:
 def test_a_record_is_of_one_delivery_or_of_all_before_a_time(record: int, is_held: bool) -> None:
     assert holds_delivery(record, "5@7", 100) is is_held
     assert record < 2**63
-
-
-def test_a_record_is_older_than_what_any_step_of_the_run_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partition_records, "LogOf", lambda snapshot: LogAt(snapshot.data_path))
-    commit(tmp_path, 0, CREATED)
-    read_at, recorded = list[int](), dict[str, int]()
-
-    class Recorder(IOManager):
-        def handle_output(self, context: OutputContext, obj: object) -> None:
-            table = cast("Table", MadeTable(tmp_path))
-            recorded.update(partition_records.partition_records(context, table, ["a"]))
-
-        def load_input(self, context: InputContext) -> None:
-            return None
-
-    @asset(io_manager_key="memory")
-    def landed() -> None:
-        read_at.append(time.time_ns())
-
-    @asset(deps=[landed])
-    def orders() -> int:
-        return 1
-
-    materialize([landed, orders], resources={"memory": mem_io_manager, "io_manager": Recorder()})
-    assert 0 < recorded[f"{RECORDS}#a"] < read_at[0]
 
 
 DAYS = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-10")

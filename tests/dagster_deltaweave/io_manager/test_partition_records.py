@@ -1,0 +1,141 @@
+"""What runs record of their partitions, by logs that are made by hand; without Spark."""
+
+# No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from dagster import (
+    AssetKey,
+    InputContext,
+    IOManager,
+    OutputContext,
+    asset,
+    materialize,
+    mem_io_manager,
+)
+
+from dagster_deltaweave.io_manager import partition_records
+from dagster_deltaweave.logs import merged_partitions, order_id, records_id
+from dagster_deltaweave.logs.merged_batch import LogAt
+from deltaweave import Lease, Table
+from tests.dagster_deltaweave.made_logs import CREATED, ID, MadeTable, commit, restore
+
+ORDERS = AssetKey("orders")
+RECORDS, ORDER = records_id(ID, ORDERS), order_id(ORDERS)
+
+
+class RecordedTable(MadeTable):
+    """One that can be merged into, as far as application ids go."""
+
+    spark = SimpleNamespace(range=lambda rows: None)
+    before_commit: list[Callable[[], None]]
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.before_commit = []
+
+    def merge(self, source: object, on: str) -> Any:
+        return SimpleNamespace(when_matched_delete=lambda: SimpleNamespace(execute=self._execute))
+
+    def _execute(self, lease: Lease) -> None:
+        while self.before_commit:
+            self.before_commit.pop()()
+        snapshot = self.snapshot()
+        if lease.application_id is not None:
+            held = snapshot.last_applied(lease.application_id, -1)
+            lease.check(held, table="orders", version=snapshot.version)
+        self.commit(lease.marks)
+
+    def commit(self, marks: Any) -> None:
+        pairs = [{"txn": {"appId": name, "version": version}} for name, version in marks.items()]
+        commit(self.path, self.snapshot().version + 1, *pairs)
+
+    def records(self, partition: str) -> dict[str, int]:
+        run = SimpleNamespace(tags={})
+        context = SimpleNamespace(
+            asset_key=ORDERS, step_context=SimpleNamespace(dagster_run=run), run_id="run"
+        )
+        of_run = cast("OutputContext", context), cast("Table", self), [partition]
+        return partition_records.partition_records(*of_run)
+
+    def merge_partition(self, partition: str) -> None:
+        self.commit(self.records(partition))
+
+    @property
+    def held(self) -> list[str]:
+        found = merged_partitions(str(self.path), ORDERS)
+        return [] if found is None else sorted(found.records)
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedTable:
+    monkeypatch.setattr(partition_records, "LogOf", lambda snapshot: LogAt(snapshot.data_path))
+    commit(tmp_path, 0, CREATED)
+    return RecordedTable(tmp_path)
+
+
+@pytest.fixture
+def without_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_records, "mark_commits_with_run", lambda *_: nullcontext())
+    monkeypatch.setattr(partition_records, "run_created_ms", lambda _: 7)
+
+
+@pytest.mark.usefixtures("without_run")
+def test_runs_at_once_after_a_restore_take_back_nothing_of_each_other(table: RecordedTable) -> None:
+    for partition in "abc":
+        table.merge_partition(partition)
+    restore(table.path, 4, to=1)
+    assert table.held == ["a"]
+    b, c = table.records("b"), table.records("c")  # both look before one of them commits
+    assert table.held == ["a"]
+    table.commit(b)
+    table.commit(c)
+    assert table.held == ["a", "b", "c"]
+
+    restore(table.path, 8, to=1)
+    table.before_commit.append(lambda: table.merge_partition("b"))
+    table.merge_partition("c")
+    assert table.held == ["a", "b", "c"]
+
+
+@pytest.mark.usefixtures("without_run")
+def test_what_a_restore_took_back_is_recorded_once_also_in_the_order(table: RecordedTable) -> None:
+    for day in "12":
+        table.commit({**table.records(day), f"{ORDER}#{day}": int(day), ORDER: int(day)})
+    restore(table.path, 3, to=1)
+    assert table.records("3") == {f"{RECORDS}#3": 7_000_000, RECORDS: 4}
+    recorded = LogAt(str(table.path)).commit(4)
+    assert recorded is not None
+    assert recorded.applied == {f"{RECORDS}#2": -1, f"{ORDER}#2": -1, RECORDS: 3}
+    assert table.records("3") == {f"{RECORDS}#3": 7_000_000, RECORDS: 4}
+
+
+def test_a_record_is_older_than_what_any_step_of_the_run_read(
+    table: RecordedTable,
+) -> None:
+    read_at, recorded = list[int](), dict[str, int]()
+
+    class Recorder(IOManager):
+        def handle_output(self, context: OutputContext, obj: object) -> None:
+            of_run = context, cast("Table", table), ["a"]
+            recorded.update(partition_records.partition_records(*of_run))
+
+        def load_input(self, context: InputContext) -> None:
+            return None
+
+    @asset(io_manager_key="memory")
+    def landed() -> None:
+        read_at.append(time.time_ns())
+
+    @asset(deps=[landed])
+    def orders() -> int:
+        return 1
+
+    materialize([landed, orders], resources={"memory": mem_io_manager, "io_manager": Recorder()})
+    assert 0 < recorded[f"{RECORDS}#a"] < read_at[0]

@@ -44,7 +44,7 @@ DEFAULT_LOCK_TIMEOUT_SECONDS = 600
 _LOCK = ".deltaweave.lock"
 _MAX_NAME = 50  # characters: file systems allow 255 bytes; names that begin alike share a lock
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.001, 0.05
-_MOST_LIMITS = 10  # how often the limit all holders together are waited for
+_MOST_LIMITS = 10  # for all holders together: one that leaves no record may look like many
 _WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 # Another user's new lock file is open to its creator alone for a moment.
 _SECONDS_TO_ADMIT_WRITERS = 2
@@ -78,9 +78,7 @@ class TableLock:
     def __init__(
         self, spark: SparkSession, location: str, *, table: str, operation: str = "MERGE"
     ) -> None:
-        self.location = location
-        self.table = table
-        self.operation = operation
+        self.location, self.table, self.operation = location, table, operation
         self._spark = spark
         self._held: ExitStack | None = None
 
@@ -154,8 +152,8 @@ class TableLock:
         self, path: Path, make_directory: Callable[[], object] | None, directory: Path | None
     ) -> LockFile:
         """The locked file, as soon as no other holds the lock; each holder is waited for."""
-        first = began = time.monotonic()
-        limit, pause, holder = None, _SHORTEST_PAUSE_SECONDS, ""
+        began, limit, pause, holder = time.monotonic(), None, _SHORTEST_PAUSE_SECONDS, ""
+        first = began
         while True:
             waited, no_locks = time.monotonic() - began, ""
             try:
@@ -175,9 +173,7 @@ class TableLock:
                 logger.info("%s: waits for a commit of %s", path.parent, holder)
             if waited >= limit:
                 now = _holder(path)
-                # One that leaves no record may look like many, for ever.
-                is_over = time.monotonic() - first >= limit * _MOST_LIMITS
-                if limit == 0 or now == holder or is_over or no_locks:
+                if limit == 0 or no_locks or now == holder or began - first >= limit * _MOST_LIMITS:
                     raise self._timed_out(path, now, waited, limit, no_locks)
                 began, waited, holder = time.monotonic(), 0.0, now
             time.sleep(min(pause * random.uniform(0.5, 1.5), max(limit - waited, 0)))

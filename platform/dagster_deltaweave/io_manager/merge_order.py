@@ -17,14 +17,18 @@ count, and the next run sets their version to -1 (`partition_records`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagster_deltaweave.io_manager.earlier_runs import wait_for_earlier_runs
 from dagster_deltaweave.logs import NOTHING, order_id, records_id, taken_back
-from dagster_deltaweave.partitions import ORDER_TAG, Positions, partition_positions
+from dagster_deltaweave.partitions import (
+    ORDER_TAG,
+    Positions,
+    newest_first,
+    partition_positions,
+)
 from dagster_deltaweave.tables import MergeDeclaration
 from deltaweave import Lease
 from deltaweave.changes.lineage import LogOf
@@ -81,13 +85,13 @@ class MergedPartitions:
     @property
     def newest(self) -> str | None:
         """The newest partition, or None."""
-        return next(self._newest_first(), None)
+        return next(newest_first(self.merged, self.positions), None)
 
     def newer_than(self, partitions: Collection[str]) -> list[str]:
         """Other merged partitions that are newer than the oldest of these, newest first."""
         earliest = min(map(self.positions, partitions))
         newer = []
-        for key in self._newest_first():
+        for key in newest_first(self.merged, self.positions):
             if self.positions(key) <= earliest:
                 break
             newer.append(key)
@@ -105,25 +109,6 @@ class MergedPartitions:
         # If none is newer, a concurrent merge of another such partition does no harm.
         names = [self.lease, *(f"{self.lease}#{key}" for key in newer)] if newer else []
         return Lease(self.lease, self.held, dict.fromkeys(names, self.version + 1))
-
-    def _newest_first(self) -> Iterator[str]:
-        """The merged partitions that count, newest first.
-
-        Partitions do not count if the asset no longer has them, or if the order went back to an
-        older partition since.
-        """
-        lowest: Any = None
-        by_version = sorted(self.merged.items(), key=lambda each: -each[1])
-        for _, group in groupby(by_version, key=lambda each: each[1]):
-            known = [(self.positions(key), key) for key, _ in group]
-            known = [
-                (position, key)
-                for position, key in known
-                if position is not None and (lowest is None or position <= lowest)
-            ]
-            for position, key in sorted(known, reverse=True):
-                yield key
-                lowest = position
 
 
 def lease_of_run(

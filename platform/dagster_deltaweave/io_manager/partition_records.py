@@ -6,8 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_deltaweave.io_manager.start_version import run_created_ms
-from dagster_deltaweave.logs import order_id, record_of, records_id, records_of_merge
-from dagster_deltaweave.partitions import IDENTITY_TAG, output_partition_keys
+from dagster_deltaweave.landing import directory_of
+from dagster_deltaweave.logs import (
+    order_id,
+    record_of,
+    recorded_name,
+    records_id,
+    records_of_merge,
+)
+from dagster_deltaweave.partitions import IDENTITY_TAG, RECORDED_TAG, output_partition_keys
 from dagster_deltaweave.run_mark import mark_commits_with_run
 from deltaweave import Lease
 from deltaweave.changes.lineage import LogOf
@@ -77,7 +84,11 @@ def partition_records(
         except CommitConflictError:  # another run has recorded its partitions meanwhile
             if attempt == _ATTEMPTS - 1:
                 raise
-    return {**{f"{records}#{each}": record for each in partitions}, records: version}
+    # Before the commit: of a run that fails, nobody takes it for a merge.
+    context.step_context.instance.add_run_tags(context.run_id, {RECORDED_TAG: "true"})
+    directory = directory_of(tags) if delivery else ""
+    names = [recorded_name(each, directory) for each in partitions]
+    return {**{f"{records}#{each}": record for each in names}, records: version}
 
 
 def _commit_alone(context: OutputContext, table: Table, lease: Lease) -> None:

@@ -20,7 +20,12 @@ from dagster_deltaweave.landing.landing_look import (
     look_at_landing,
 )
 from dagster_deltaweave.landing.listing import list_deliveries, partition_path
-from dagster_deltaweave.landing.read_delivery import landing_tag, rows_of_delivery
+from dagster_deltaweave.landing.read_delivery import (
+    directory_name,
+    directory_of,
+    landing_tag,
+    rows_of_delivery,
+)
 from dagster_deltaweave.landing.source_partition import (
     literal_path,
     read_source_partition,
@@ -33,6 +38,8 @@ __all__ = [
     "Delivery",
     "LandingCursor",
     "LandingLook",
+    "directory_name",
+    "directory_of",
     "groups",
     "hive_value",
     "is_whole_second",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from dagster_deltaweave.landing.delivery import Delivery
@@ -118,20 +118,25 @@ def look_at_landing(
     )
 
 
-def groups(deliveries: Iterable[Delivery]) -> Iterator[tuple[str, list[Delivery]]]:
+def groups(
+    deliveries: Iterable[Delivery], described: Callable[[Delivery], str] = lambda _: ""
+) -> Iterator[tuple[str, list[Delivery]]]:
     """Divide deliveries into groups of some hundreds, each with a digest of all that it has.
 
     A delivery that comes or changes makes only its own group another one.
 
     Args:
         deliveries: The deliveries, in an order that does not change.
+        described: Gives what else is known of a delivery and makes its group another one.
     """
     group: list[Delivery] = []
     text = hashlib.sha256()
     for delivery in deliveries:
         group.append(delivery)
         name = delivery.partition.encode()
-        text.update(b"%b\t%b\n" % (name, str(delivery.identity).encode()))
+        text.update(
+            b"%b\t%b\t%b\n" % (name, str(delivery.identity).encode(), described(delivery).encode())
+        )
         if hashlib.sha256(name).digest()[0] == 0:
             yield text.hexdigest()[: 2 * _DIGEST_BYTES], group
             group, text = [], hashlib.sha256()

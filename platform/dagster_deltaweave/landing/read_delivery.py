@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from dagster_deltaweave.landing.delivery import Delivery
 from dagster_deltaweave.landing.listing import delivery
 from dagster_deltaweave.partitions import DELIVERY_TAG
-from dagster_deltaweave.storage import local_path
+from dagster_deltaweave.storage import local_path, without_query
 from deltaweave.delta.jvm import translated
 from deltaweave.delta.scan import checkpointed
 from deltaweave.errors import SourceError
@@ -37,13 +37,25 @@ def landing_tag(
     directory: str | Path, marker: str | None, found: Delivery, suffix: str = ""
 ) -> dict[str, str]:
     """The tag of a run for a delivery that was found in a landing directory."""
-    path = local_path(directory)
-    where = str(directory) if path is None else str(path.absolute())
-    tag = {"directory": where, "marker": marker, "identity": found.identity}
+    tag = {"directory": directory_name(directory), "marker": marker, "identity": found.identity}
     if suffix:
         tag["suffix"] = suffix
     files = None if marker is None else _files(directory, found.name.removesuffix(suffix), suffix)
     return {LANDING: json.dumps(tag if files is None else {**tag, "files": files})}
+
+
+def directory_name(directory: str | Path) -> str:
+    """A landing directory's name in run tags."""
+    path = local_path(directory)
+    return str(directory) if path is None else str(path.absolute())
+
+
+def directory_of(tags: Mapping[str, str]) -> str:
+    """The landing directory of the delivery that a run's tags name; empty if they name none."""
+    try:
+        return without_query(json.loads(tags[LANDING])["directory"])
+    except (KeyError, TypeError, ValueError):  # none, or a tag that was written by hand
+        return ""
 
 
 def _files(directory: str | Path, name: str, suffix: str) -> str | None:

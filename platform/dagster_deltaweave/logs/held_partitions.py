@@ -6,8 +6,10 @@ protocol (section "Transaction Identifiers"). A checkpoint keeps one short row f
 | application id | version |
 | --- | --- |
 | `deltaweave/merged/<table>/<asset>#<partition>` | what was merged of it: see `record_of` |
+| the same, a tab, and `<directory>` | the same, of a delivery in that landing directory |
 | `deltaweave/merged/<table>/<asset>` | up to this version, RESTOREs were looked for |
 
+`<directory>` is a digest, because the same partition may land in several directories for one asset.
 `<table>` is the beginning of the table's id, so a table that is created anew holds nothing. RESTORE
 leaves application ids as they are, and so does REPLACE. So the next run commits -1 for partitions
 that one of them took back, and a reader looks at the commits since the last run's alone.
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16
 _OF_DELIVERY = 2**62
+_OF_DIRECTORY = "\t"  # which is in no partition key
 
 NOTHING = -1
 """The version of an application id of a partition that a RESTORE or REPLACE took back."""
@@ -46,12 +49,35 @@ class HeldPartitions:
     """What the log of a table says of an asset's partitions.
 
     Attributes:
-        records: Partition to what is recorded of it, of those that the table holds.
-        is_recorded: Whether a merge has recorded anything, which earlier releases did not.
+        records: What is recorded of partitions that the table holds, by `recorded_name`.
+        order: Partition to the version of its order's application id, of those in the table.
     """
 
     records: Mapping[str, int]
-    is_recorded: bool
+    order: Mapping[str, int]
+
+    def holds(self, partition: str, directory: str) -> bool:
+        """Whether the partition was merged, from this landing directory or by hand."""
+        return bool(self._records(partition, directory))
+
+    def holds_delivery(
+        self, partition: str, directory: str, delivery: str, changed_at: int
+    ) -> bool:
+        """Whether what was merged includes a delivery; see `holds_delivery`."""
+        found = self._records(partition, directory)
+        return any(holds_delivery(each, delivery, changed_at) for each in found)
+
+    def _records(self, partition: str, directory: str) -> list[int]:
+        names = {recorded_name(partition, directory), partition}
+        return [self.records[name] for name in names if name in self.records]
+
+
+def recorded_name(partition: str, directory: str) -> str:
+    """The name by which a partition is recorded, if it landed in a directory."""
+    if not directory:
+        return partition
+    digest = hashlib.sha256(directory.encode(errors="surrogateescape")).hexdigest()
+    return f"{partition}{_OF_DIRECTORY}{digest[:8]}"
 
 
 def record_of(delivery: str | None, created_ns: int) -> int:
@@ -109,7 +135,7 @@ def records_of_merge(
         log: The log of the table.
         version: The version that the commit goes on from.
         records: The application id of the asset's records.
-        merged: Partition to what is recorded of it.
+        merged: Partition, by `recorded_name`, to what is recorded of it.
         looked: The version that the table holds of `records`; None for none.
         order: The application id of the order of the asset's partitions; None for none.
     """
@@ -134,16 +160,19 @@ def merged_partitions(location: str, asset: AssetKey) -> HeldPartitions | None:
     if table_id is None:
         return None
     records = records_id(table_id, asset)
-    mark = f"{records}#"
+    marks = f"{records}#", f"{order_id(asset)}#"
     back = set[str]()
     if records in applied:
-        back = taken_back(LogAt(location), version, records, mark, looked=applied[records])
-    held = {
-        name.removeprefix(mark): record
-        for name, record in applied.items()
-        if name.startswith(mark) and record > 0 and name not in back
-    }
-    return HeldPartitions(held, records in applied)
+        back = taken_back(LogAt(location), version, records, marks, looked=applied[records])
+    held, order = (
+        {
+            name.removeprefix(mark): number
+            for name, number in applied.items()
+            if name.startswith(mark) and number >= least and name not in back
+        }
+        for mark, least in zip(marks, (1, 0), strict=True)
+    )
+    return HeldPartitions(held, order)
 
 
 def taken_back(

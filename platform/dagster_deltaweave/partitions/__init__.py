@@ -8,19 +8,26 @@
 
 from __future__ import annotations
 
-from dagster_deltaweave.partitions.partition_order import Positions, partition_positions
+from dagster_deltaweave.partitions.partition_order import (
+    Positions,
+    newest_first,
+    partition_positions,
+)
 from dagster_deltaweave.partitions.partition_runs import (
     is_under_way,
     partitions_of_run,
+    planned_assets,
     unmerged_attempts,
 )
 from dagster_deltaweave.partitions.predicate import NO_ROW_PREDICATE, partition_predicate
 from dagster_deltaweave.partitions.run_partitions import (
+    ATTEMPT_TAG,
     DELIVERY_TAG,
     FULL_REFRESH_TAG,
     IDENTITY_TAG,
     ORDER_TAG,
     PARTITIONS,
+    RECORDED_TAG,
     WAITED_TAG,
     covers_all_partitions,
     is_full_refresh,
@@ -33,12 +40,14 @@ from dagster_deltaweave.partitions.run_partitions import (
 )
 
 __all__ = [
+    "ATTEMPT_TAG",
     "DELIVERY_TAG",
     "FULL_REFRESH_TAG",
     "IDENTITY_TAG",
     "NO_ROW_PREDICATE",
     "ORDER_TAG",
     "PARTITIONS",
+    "RECORDED_TAG",
     "WAITED_TAG",
     "Positions",
     "covers_all_partitions",
@@ -46,6 +55,7 @@ __all__ = [
     "is_refresh",
     "is_under_way",
     "lists_partitions",
+    "newest_first",
     "output_is_full_refresh",
     "output_partition_keys",
     "partition_keys",
@@ -53,5 +63,6 @@ __all__ = [
     "partition_predicate",
     "partition_tags",
     "partitions_of_run",
+    "planned_assets",
     "unmerged_attempts",
 ]

@@ -10,7 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 from dagster import (
@@ -44,6 +45,30 @@ def partition_positions(
         return lambda key: key if _has(definition, key, instance) else None
     keys = definition.get_partition_keys(dynamic_partitions_store=instance)
     return {key: number for number, key in enumerate(keys)}.get
+
+
+def newest_first(merged: Mapping[str, int], positions: Positions) -> Iterator[str]:
+    """The merged partitions that count, newest first.
+
+    Partitions do not count if the asset no longer has them, or if the order went back to an
+    older partition since.
+
+    Args:
+        merged: Partition to the version of its order's application id.
+        positions: Gives a partition's position.
+    """
+    lowest: Any = None
+    by_version = sorted(merged.items(), key=lambda each: -each[1])
+    for _, group in groupby(by_version, key=lambda each: each[1]):
+        known = [(positions(key), key) for key, _ in group]
+        known = [
+            (position, key)
+            for position, key in known
+            if position is not None and (lowest is None or position <= lowest)
+        ]
+        for position, key in sorted(known, reverse=True):
+            yield key
+            lowest = position
 
 
 def _has(definition: DynamicPartitionsDefinition, key: str, instance: DagsterInstance) -> bool:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from dagster import AssetKey, DagsterInstance, DagsterRun, PartitionsDefinition
+from dagster import (
+    AssetKey,
+    DagsterEventType,
+    DagsterInstance,
+    DagsterRun,
+    PartitionsDefinition,
+)
 
 from dagster_deltaweave.dagster_private import (
     AUTO_RETRY_RUN_ID_TAG,
@@ -23,6 +29,16 @@ def is_under_way(run: DagsterRun) -> bool:
     return will_retry or run.status in NOT_FINISHED_STATUSES
 
 
+def planned_assets(instance: DagsterInstance, run: DagsterRun) -> frozenset[AssetKey]:
+    """The assets that a run is to materialize."""
+    if run.asset_selection is not None:
+        return frozenset(run.asset_selection)
+    # A run of a whole job names no assets, but its planned materializations are recorded.
+    planned = DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+    events = instance.get_records_for_run(run.run_id, of_type=planned).records
+    return frozenset(each.asset_key for each in events if each.asset_key)
+
+
 def partitions_of_run(
     run: DagsterRun, partitions_def: PartitionsDefinition[str], instance: DagsterInstance
 ) -> Sequence[str]:
@@ -35,11 +51,12 @@ def partitions_of_run(
         if first in keys and last in keys:
             return keys[keys.index(first) : keys.index(last) + 1]
     text = run.tags.get(PARTITIONS, "")
+    if not text.lstrip().startswith("["):
+        return [each.strip() for each in text.split(",") if each.strip()]
     try:
-        listed = json.loads(text)
-    except ValueError:
-        listed = [each.strip() for each in text.split(",")]
-    return listed if isinstance(listed, list) else []
+        return [str(each) for each in json.loads(text)]
+    except ValueError:  # the run fails for this
+        return []
 
 
 def unmerged_attempts(instance: DagsterInstance, asset: AssetKey) -> list[tuple[str, str]]:

@@ -29,6 +29,12 @@ PARTITIONS = "deltaweave/partitions"
 WAITED_TAG = "deltaweave/waited_for"
 """Run tag: the older partition because of which a run failed, written by the run itself."""
 
+ATTEMPT_TAG = "deltaweave/attempt"
+"""Run tag: the number of the run among those that the sensor requested for its delivery."""
+
+RECORDED_TAG = "deltaweave/recorded"
+"""Run tag: the tables record what this run merged of its partitions, so they alone say it."""
+
 FULL_REFRESH_TAG = "deltaweave/full_refresh"
 """Run tag: `true` makes the run rebuild its tables."""
 

@@ -2,8 +2,9 @@
 
 - `landing`: requests runs for source partitions that landed.
 - `delivery_plan`: what of that is left to request, in order.
-- `target_tables`: the tables of a sensor's target, and which deliveries they hold.
-- `delivery_runs`: the runs of landed deliveries.
+- `target_tables`: the assets of a sensor's target, and which deliveries their tables hold.
+- `target_runs`: the runs that materialize these assets.
+- `delivery_runs`: what runs say of a delivery, and the request of one.
 - `table`: requests runs for new versions of a source Delta table.
 - `commit_observer`: records the commits of other writers as observations.
 - `commits_of_others`: which new commits no Dagster run made.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster import (
+    AssetKey,
     DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
@@ -16,7 +17,7 @@ from dagster import (
     RunsFilter,
 )
 
-from dagster_deltaweave.landing import Delivery, LandingCursor, groups
+from dagster_deltaweave.landing import Delivery, LandingCursor, directory_of, groups
 from dagster_deltaweave.partitions import (
     ORDER_TAG,
     is_under_way,
@@ -24,13 +25,12 @@ from dagster_deltaweave.partitions import (
     unmerged_attempts,
 )
 from dagster_deltaweave.sensors.delivery_runs import (
-    ATTEMPT_TAG,
     RetryPolicy,
     Standing,
-    TargetRuns,
     standing_of,
 )
-from dagster_deltaweave.sensors.target_tables import SensorTarget, TargetTable
+from dagster_deltaweave.sensors.target_runs import TargetRuns
+from dagster_deltaweave.sensors.target_tables import SensorTarget, TargetAsset
 
 Place = Callable[[str], Any]
 
@@ -113,19 +113,23 @@ def plan_requests(
         SourceError: The log of a table cannot be read.
     """
     place = place_in_order(target.partitions_def, target.context.instance)
-    tables = target.tables(margin)
-    left = [each for each in deliveries if not (tables and all(t.holds(each) for t in tables))]
+    assets = target.assets(margin)
+    missing = {
+        each.partition: [asset for asset in assets if not asset.holds(each, target.landing)]
+        for each in deliveries
+    }
+    left = [each for each in deliveries if missing[each.partition]]
     left.sort(key=lambda each: (place(each.partition), each.partition))
-    planner = _Planner(target, tables, place, policy, DeliveryPlan(), limit)
+    planner = _Planner(target, assets, place, policy, DeliveryPlan(), limit)
     planner.plan.merged = len(deliveries) - len(left)
-    planner.take(left, frozenset(cursor.done))
+    planner.take(left, missing, frozenset(cursor.done))
     return planner.plan
 
 
 @dataclass
 class _Planner:
     target: SensorTarget
-    tables: Sequence[TargetTable]
+    assets: Sequence[TargetAsset]
     place: Place
     policy: RetryPolicy
     plan: DeliveryPlan
@@ -133,26 +137,34 @@ class _Planner:
 
     def __post_init__(self) -> None:
         self._runs = TargetRuns(self.target)
-        self._ordered = [each for each in self.tables if each.is_ordered]
-        held = [key for each in self._ordered if each.held for key in each.held.records]
-        positions = partition_positions(self.target.partitions_def, self._instance)
-        if positions is None:
-            self._ordered, held = [], []  # such partitions have no order
-        self._newest = max(held, key=self.place, default=None)
+        # Some partitions have no order.
+        self._positions = partition_positions(self.target.partitions_def, self._instance)
+        ordered = [each for each in self.assets if each.is_ordered]
+        # By asset in order, what is merged and is newest: nothing older is merged any more.
+        self._newest = {
+            each.key: each.newest_merged(self._positions, self._instance)
+            for each in ordered
+            if self._positions is not None
+        }
         self._blocker: str | None = None
 
     @property
     def _instance(self) -> DagsterInstance:
         return self.target.context.instance
 
-    def take(self, left: Sequence[Delivery], done: frozenset[str]) -> None:
-        """Decide on the deliveries that no table holds, the oldest first."""
+    def take(
+        self,
+        left: Sequence[Delivery],
+        missing: Mapping[str, Sequence[TargetAsset]],
+        done: frozenset[str],
+    ) -> None:
+        """Decide on the deliveries that assets lack, the oldest first."""
         if not left:
             return
         several = self._runs.of_several()
         failed = self._failed_without_delivery({each.partition for each in left})
-        for digest, group in groups(left):
-            if digest in done and self._may_count:
+        for digest, group in groups(left, lambda each: _described(missing[each.partition])):
+            if digest in done:
                 self.plan.merged += len(group)
                 self.plan.done.append(digest)
                 continue
@@ -162,67 +174,74 @@ class _Planner:
             merged = self.plan.merged
             runs = self._runs.of([each.partition for each in group])
             for delivery in group:
-                while failed and self.place(failed[0]) < self.place(delivery.partition):
+                partition = delivery.partition
+                while failed and self.place(failed[0]) < self.place(partition):
                     oldest = failed.pop(0)
                     self._blocker = self._blocker or oldest
-                if delivery.partition in several:
-                    self.plan.under_way.append(delivery.partition)
+                if partition in several:
+                    self.plan.under_way.append(partition)
                     continue
-                self._decide(delivery, runs.get(delivery.partition, ()))
+                self._decide(delivery, runs.get(partition, ()), missing[partition])
             if self.plan.merged - merged == len(group):
                 self.plan.done.append(digest)
 
-    def _decide(self, delivery: Delivery, runs: Sequence[RunRecord]) -> None:
+    def _decide(
+        self, delivery: Delivery, runs: Sequence[RunRecord], missing: Sequence[TargetAsset]
+    ) -> None:
         partition = delivery.partition
-        standing = standing_of(delivery, runs, self.policy, counts=self._counts)
+        own = [each for each in runs if self._is_of_directory(each.dagster_run)]
+        standing = standing_of(delivery, own, self.policy, missing, self._runs.assets_of)
+        late = {key for key in self._newest if self._is_merged_past(key, partition)}
         if standing.is_done:
             self.plan.merged += 1
         elif standing.run is not None and not standing.problem and standing.attempt is None:
             self.plan.under_way.append(partition)
-        elif self._newest and self.place(partition) < self.place(self._newest):
+        elif late >= standing.missing:
+            newest = self._newest[min(standing.missing)]
             self.plan.notes.append(
-                f"{partition} is older than {self._newest}, which is merged: run it with the tag "
+                f"{partition} is older than {newest}, which is merged: run it with the tag "
                 f"{ORDER_TAG}: any, then the newer ones again"
             )
         elif self._blocker is not None:
             self.plan.waiting.setdefault(self._blocker, []).append(partition)
         elif standing.problem:
             self.plan.notes.append(f"{partition}: {standing.problem}")
-            if self._ordered:
+            if self._newest:
                 self._blocker = partition
         elif len(self.plan.requests) < self.limit:
-            self.plan.requests.append((delivery, standing))
+            # What a run needs of an asset without a log may not outlive the run that made it.
+            held = {each.key for each in self.assets if each.is_read} - standing.missing
+            selected = self.target.without(held | late)
+            self.plan.requests.append((delivery, replace(standing, selected=selected)))
         else:
             self.plan.later += 1
 
-    @property
-    def _may_count(self) -> bool:
-        return all(each.held is not None for each in self.tables)
+    def _is_of_directory(self, run: DagsterRun) -> bool:
+        """Whether the run is not one for what landed elsewhere."""
+        return directory_of(run.tags) in ("", self.target.landing)
 
-    def _counts(self, run: DagsterRun) -> bool:
-        """Whether a run that succeeded has merged its delivery though no table says so.
-
-        Tables say it of the runs of this release. A table that was dropped holds nothing.
-        """
-        return not self.tables or (self._may_count and ATTEMPT_TAG not in run.tags)
+    def _is_merged_past(self, key: AssetKey, partition: str) -> bool:
+        """Whether a newer partition was merged into an asset's table, so an older one is late."""
+        newest = self._newest.get(key)
+        return newest is not None and self.place(partition) < self.place(newest)
 
     def _failed_without_delivery(self, landed: set[str]) -> list[str]:
         """The partitions that newer ones wait for though no complete delivery of them is there.
 
         Their runs failed, as of a backfill, and a run of a newer one would fail because of that.
         """
-        positions = partition_positions(self.target.partitions_def, self._instance)
-        found: dict[str, str] = {}
-        for table in self._ordered:
-            held = table.held.records if table.held else {}
+        positions, found = self._positions, dict[str, str]()
+        for asset in self.assets:
+            if positions is None or asset.key not in self._newest:
+                continue
             found.update(
                 (partition, run_id)
-                for partition, run_id in unmerged_attempts(self._instance, table.key)
+                for partition, run_id in unmerged_attempts(self._instance, asset.key)
                 if partition not in landed
-                and partition not in held
-                and positions is not None
+                and not (asset.held and asset.held.holds(partition, self.target.landing))
                 and positions(partition) is not None
-                and (self._newest is None or self.place(partition) > self.place(self._newest))
+                and not self._is_merged_past(asset.key, partition)
+                and partition != self._newest[asset.key]
             )
         oldest = sorted(found, key=self.place)[:_LOOKED_AT]
         if not oldest:
@@ -238,6 +257,11 @@ class _Planner:
             for partition in oldest
             if found[partition] in failed and not _is_any_under_way(others.get(partition, ()))
         ]
+
+
+def _described(missing: Sequence[TargetAsset]) -> str:
+    """What a tick found of the tables, so that what was done counts only as long as it is so."""
+    return " ".join(f"{each.key.to_user_string()}:{each.held is None}" for each in missing)
 
 
 def _is_any_under_way(records: Sequence[RunRecord]) -> bool:

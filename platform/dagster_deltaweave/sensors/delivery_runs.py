@@ -3,45 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from dagster import (
     AssetKey,
     AssetMaterialization,
-    DagsterError,
-    DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
     MetadataValue,
     RunRecord,
     RunRequest,
-    RunsFilter,
 )
 
-from dagster_deltaweave.dagster_private import (
-    DATA_VERSION_TAG,
-    NOT_FINISHED_STATUSES,
-    PARTITION_NAME_TAG,
-    RUN_KEY_TAG,
-    BulkActionsFilter,
-    BulkActionStatus,
-)
+from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, RUN_KEY_TAG
 from dagster_deltaweave.landing import SECOND_IN_NS, Delivery
 from dagster_deltaweave.partitions import (
+    ATTEMPT_TAG,
     DELIVERY_TAG,
     IDENTITY_TAG,
     WAITED_TAG,
     is_under_way,
-    partitions_of_run,
 )
-from dagster_deltaweave.sensors.target_tables import SensorTarget
+from dagster_deltaweave.sensors.target_tables import TargetAsset
 from dagster_deltaweave.storage import local_path, without_query
-
-ATTEMPT_TAG = "deltaweave/attempt"
-"""Run tag: the number of the run among those that the sensor requested for its delivery."""
 
 _LONGEST_PAUSE_SECONDS = 3600.0
 _CLOCKS_DIFFER = 60 * SECOND_IN_NS
@@ -70,7 +57,9 @@ class Standing:
         run_key: Its run key.
         run: The run that is under way, merged it, or failed, if any.
         problem: Why it is not requested now, if runs for it failed; a sentence's end.
-        is_done: Whether a run merged it.
+        is_done: Whether runs merged it.
+        missing: The assets that lack it.
+        selected: The assets that the run materializes; None for all of the target.
     """
 
     attempt: int | None = None
@@ -78,117 +67,84 @@ class Standing:
     run: DagsterRun | None = None
     problem: str = ""
     is_done: bool = False
-
-
-class TargetRuns:
-    """The runs, whoever started them, that materialize what a sensor's target merges.
-
-    Args:
-        target: The sensor's target.
-    """
-
-    def __init__(self, target: SensorTarget) -> None:
-        self._target = target
-        self._instance: DagsterInstance = target.context.instance
-        self._assets_of_jobs: dict[str, bool] = {}
-
-    def of(self, partitions: Sequence[str]) -> Mapping[str, Sequence[RunRecord]]:
-        """Return the runs of partitions, the newest first."""
-        runs: dict[str, list[RunRecord]] = defaultdict(list)
-        tags: dict[str, str | Sequence[str]] = {PARTITION_NAME_TAG: list(partitions)}
-        for record in self._instance.get_run_records(RunsFilter(tags=tags)):
-            if self._is_ours(record.dagster_run):
-                runs[record.dagster_run.tags[PARTITION_NAME_TAG]].append(record)
-        return runs
-
-    def of_several(self) -> frozenset[str]:
-        """Return the partitions that a run of several is to merge, or a backfill that goes on."""
-        unfinished = self._instance.get_runs(RunsFilter(statuses=list(NOT_FINISHED_STATUSES)))
-        of_runs = (
-            partition
-            for run in unfinished
-            if PARTITION_NAME_TAG not in run.tags and self._is_ours(run)
-            for partition in partitions_of_run(run, self._target.partitions_def, self._instance)
-        )
-        return frozenset(of_runs).union(self._left_to_backfills())
-
-    def _left_to_backfills(self) -> Iterator[str]:
-        """The partitions for which backfills will make runs."""
-        graph = self._target.repository.asset_graph
-        going_on = BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED])
-        for backfill in self._instance.get_backfills(filters=going_on):
-            if self._target.partitioned.isdisjoint(backfill.asset_selection or ()):
-                continue
-            try:
-                data = backfill.get_asset_backfill_data(graph)
-            except DagsterError:  # it was launched before the definitions changed
-                continue
-            left = data.target_subset - data.requested_subset - data.failed_and_downstream_subset
-            for key in self._target.partitioned & left.asset_keys:
-                yield from left.get_partitions_subset(key).get_partition_keys()
-
-    def _is_ours(self, run: DagsterRun) -> bool:
-        if run.asset_selection is not None:
-            return not self._target.partitioned.isdisjoint(run.asset_selection)
-        name = run.job_name
-        if name == self._target.job_name:
-            return True
-        if name not in self._assets_of_jobs:
-            repository = self._target.repository
-            assets: Iterable[AssetKey] = ()
-            if repository.has_job(name):
-                assets = repository.get_job(name).asset_layer.executable_asset_keys
-            self._assets_of_jobs[name] = not self._target.partitioned.isdisjoint(assets)
-        return self._assets_of_jobs[name]
+    missing: frozenset[AssetKey] = frozenset()
+    selected: Sequence[AssetKey] | None = None
 
 
 def standing_of(
     delivery: Delivery,
     runs: Sequence[RunRecord],
     policy: RetryPolicy,
-    *,
-    counts: Callable[[DagsterRun], bool],
+    missing: Iterable[TargetAsset],
+    assets_of: Callable[[DagsterRun], frozenset[AssetKey]],
 ) -> Standing:
     """Return whether a delivery is to be requested, by the runs of its partition.
 
     Args:
-        delivery: A delivery that no table holds.
-        runs: The runs of its partition, the newest first.
+        delivery: A delivery that not all tables hold.
+        runs: The runs of its partition, the newest first, less those of other landing directories.
         policy: When it is requested again.
-        counts: Whether a run that succeeded has merged it, though no table says so.
+        missing: The assets that lack it, by their tables.
+        assets_of: Which assets a run materializes.
     """
-    run_key = f"{delivery.partition}@{delivery.identity}"
-    ended: list[RunRecord] = []
     for record in runs:
         run = record.dagster_run
-        is_for_it = _is_for(record, delivery)
-        if run.status == DagsterRunStatus.NOT_STARTED and is_for_it and RUN_KEY_TAG in run.tags:
+        is_requested = RUN_KEY_TAG in run.tags and _is_for(record, delivery)
+        if run.status == DagsterRunStatus.NOT_STARTED and is_requested:
             # The daemon died before it launched the run: it does so if it is requested again.
             attempt = int(run.tags.get(ATTEMPT_TAG, "1"))
-            return Standing(attempt=attempt, run_key=run.tags[RUN_KEY_TAG])
+            return Standing(attempt, run.tags[RUN_KEY_TAG], missing=assets_of(run))
         if is_under_way(run):
             return Standing(run=run)
+    left = {each.key: each for each in missing}
+    ended: list[RunRecord] = []
     for record in runs:
-        run = record.dagster_run
+        run, merges = record.dagster_run, left.keys() & assets_of(record.dagster_run)
         is_for_it, is_by_hand = _is_for(record, delivery), IDENTITY_TAG not in run.tags
-        if run.status == DagsterRunStatus.SUCCESS:
-            is_later = is_by_hand and _created_at(record) > delivery.changed_at
-            if (is_for_it or is_later) and counts(run):
-                return Standing(run=run, is_done=True)
         if not is_for_it and not is_by_hand:
             break  # what was before another delivery does not count for this one
-        if is_for_it and WAITED_TAG not in run.tags:
+        if run.status == DagsterRunStatus.SUCCESS:
+            for key in merges:
+                is_later = _created_at(record) > delivery.changed_at + left[key].margin
+                if (is_for_it or is_later) and left[key].counts(run):
+                    del left[key]
+            if not left:
+                return Standing(run=run, is_done=True)
+        if is_for_it and left.keys() & merges and WAITED_TAG not in run.tags:
             ended.append(record)
-    keys = [record.dagster_run.tags.get(RUN_KEY_TAG, "") for record in runs]
-    number = len(ended) + 1
-    used = sum(key == run_key or key.startswith(f"{run_key}#") for key in keys)
-    key = f"{run_key}#{used + 1}" if used else run_key
-    if not ended:
-        return Standing(attempt=number, run_key=key)
-    run, problem = ended[0].dagster_run, _problem(ended, policy)
+    return _after(delivery, runs, ended, policy, frozenset(left))
+
+
+def _after(
+    delivery: Delivery,
+    runs: Sequence[RunRecord],
+    ended: Sequence[RunRecord],
+    policy: RetryPolicy,
+    missing: frozenset[AssetKey],
+) -> Standing:
+    """The standing of a delivery that none of the ended runs has merged for these assets."""
+    # What succeeded was taken back since: failures before that are no reason not to merge it.
+    counted = list(takewhile(lambda each: _succeeded(each) == _succeeded(ended[0]), ended))
+    number, key = len(counted) + 1, _run_key(delivery, runs)
+    if not counted:
+        return Standing(number, key, missing=missing)
+    run, problem = counted[0].dagster_run, _problem(counted, policy)
     if problem:
-        return Standing(run=run, problem=problem)
-    return Standing(attempt=number, run_key=key, run=run)
+        return Standing(run=run, problem=problem, missing=missing)
+    return Standing(number, key, run, missing=missing)
+
+
+def _run_key(delivery: Delivery, runs: Sequence[RunRecord]) -> str:
+    """A run key of the delivery that none of the runs has."""
+    own = f"{delivery.partition}@{delivery.identity}"
+    keys = [record.dagster_run.tags.get(RUN_KEY_TAG, "") for record in runs]
+    numbers = [key.removeprefix(f"{own}#") for key in keys if key.startswith(f"{own}#")]
+    used = [int(each) for each in numbers if each.isdigit()] + [1] * (own in keys)
+    return f"{own}#{max(used) + 1}" if used else own
+
+
+def _succeeded(record: RunRecord) -> bool:
+    return record.dagster_run.status == DagsterRunStatus.SUCCESS
 
 
 def _problem(ended: Sequence[RunRecord], policy: RetryPolicy) -> str:
@@ -198,7 +154,7 @@ def _problem(ended: Sequence[RunRecord], policy: RetryPolicy) -> str:
     if newest.status == DagsterRunStatus.CANCELED:
         return f"{name} was cancelled: run it yourself, or deliver it again"
     how = "failed" if newest.status == DagsterRunStatus.FAILURE else "ended without a merge"
-    if len(ended) >= policy.attempts:
+    if len(ended) >= policy.attempts and how == "failed":
         return (
             f"{name} {how}, attempt {len(ended)} of {policy.attempts}: deliver it again, or run it "
             "yourself"
@@ -208,8 +164,8 @@ def _problem(ended: Sequence[RunRecord], policy: RetryPolicy) -> str:
     left = at + pause - time.time()
     if left <= 0:
         return ""
-    tried = f"{name} {how}, attempt {len(ended)} of {policy.attempts}"
-    return f"{tried}; it is tried again in {left:.0f} s"
+    tried = f", attempt {len(ended)} of {policy.attempts}" if how == "failed" else ""
+    return f"{name} {how}{tried}; it is tried again in {left:.0f} s"
 
 
 def _is_for(record: RunRecord, delivery: Delivery) -> bool:
@@ -232,6 +188,7 @@ def delivery_run_request(
     return RunRequest(
         run_key=standing.run_key,
         partition_key=delivery.partition,
+        asset_selection=standing.selected,
         tags={
             **tags,
             DELIVERY_TAG: _version_of_delivery(delivery),

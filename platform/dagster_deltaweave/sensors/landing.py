@@ -208,7 +208,7 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
         now=now,
     )
     plan = plan_requests(
-        SensorTarget(context, watched.target, watched.partitions_def),
+        SensorTarget(context, watched.target, watched.partitions_def, watched.directory),
         landed.complete,
         cursor,
         watched.policy,

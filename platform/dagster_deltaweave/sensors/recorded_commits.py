@@ -11,7 +11,6 @@ from dagster import (
     AssetRecordsFilter,
     DagsterEventType,
     DagsterInstance,
-    DagsterRun,
     DagsterRunStatus,
     EventLogRecord,
     EventRecordsResult,
@@ -20,6 +19,7 @@ from dagster import (
 )
 
 from dagster_deltaweave.logs import Position
+from dagster_deltaweave.partitions import planned_assets
 
 VERSION = "commit/version"
 TIMESTAMP = "commit/timestamp"
@@ -90,7 +90,7 @@ def first_run_going_on(instance: DagsterInstance, key: AssetKey) -> float:
     began = (
         (record.start_time or record.create_timestamp.timestamp()) * 1000 - _CLOCKS_DIFFER
         for record in instance.get_run_records(RunsFilter(statuses=_GOING_ON))
-        if _materializes(instance, record.dagster_run, key)
+        if key in planned_assets(instance, record.dagster_run)
     )
     return min(began, default=math.inf)
 
@@ -104,17 +104,7 @@ def materialized_by(instance: DagsterInstance, run_id: str, key: AssetKey) -> bo
     events = instance.get_records_for_run(run_id, of_type=materialization).records
     if any(each.asset_key == key for each in events):
         return True
-    return False if run.is_finished or not _materializes(instance, run, key) else None
-
-
-def _materializes(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> bool:
-    """Whether the run will materialize the asset."""
-    if run.asset_selection is not None:
-        return key in run.asset_selection
-    # A run of a whole job names no assets, but its planned materializations are recorded.
-    planned = DagsterEventType.ASSET_MATERIALIZATION_PLANNED
-    events = instance.get_records_for_run(run.run_id, of_type=planned).records
-    return any(each.asset_key == key for each in events)
+    return False if run.is_finished or key not in planned_assets(instance, run) else None
 
 
 def _newest_first(

@@ -1,16 +1,18 @@
-"""The tables that a sensor's target merges partitions into, and which deliveries they hold."""
+"""The assets that a sensor's target merges partitions into, and which deliveries they hold."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from dagster import (
     AssetKey,
     AssetsDefinition,
     AssetSelection,
+    DagsterInstance,
+    DagsterRun,
     JobDefinition,
     PartitionsDefinition,
     RepositoryDefinition,
@@ -20,9 +22,18 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import UnresolvedAssetJobDefinition
-from dagster_deltaweave.logs import HeldPartitions, holds_delivery, merged_partitions
+from dagster_deltaweave.landing import Delivery, directory_name
+from dagster_deltaweave.logs import HeldPartitions, merged_partitions
+from dagster_deltaweave.partitions import (
+    ATTEMPT_TAG,
+    RECORDED_TAG,
+    Positions,
+    newest_first,
+)
+from dagster_deltaweave.storage import file_system, redacted, without_query
 from dagster_deltaweave.tables import (
     MergeDeclaration,
+    TableDeclaration,
     TableLocator,
     WriteDeclaration,
     table_declaration,
@@ -30,42 +41,60 @@ from dagster_deltaweave.tables import (
 from deltaweave.errors import SourceError
 from deltaweave.identifiers import is_path
 
-if TYPE_CHECKING:
-    from dagster_deltaweave.landing import Delivery
-
 Target = JobDefinition | UnresolvedAssetJobDefinition | AssetSelection
 
 
 @dataclass(frozen=True)
-class TargetTable:
-    """A table, and what its log says that it holds.
+class TargetAsset:
+    """An asset that has the partitions that land, and what its table's log says that it holds.
 
     Attributes:
-        key: The key of its asset.
-        declaration: How the asset is written.
-        held: What the table holds; None if there is no table.
+        key: Its key.
+        declaration: How it is written, if it is declared.
+        is_read: Whether a log says what it holds; else Dagster's runs do.
+        held: What the table holds; None if there is no table, or none is read.
         margin: How much earlier than a run a delivery must have changed, in ns, to be in what the
             run read.
     """
 
     key: AssetKey
-    declaration: MergeDeclaration | WriteDeclaration
-    held: HeldPartitions | None
-    margin: int
+    declaration: TableDeclaration | None = None
+    is_read: bool = False
+    held: HeldPartitions | None = None
+    margin: int = 0
 
     @property
     def is_ordered(self) -> bool:
         """Whether an older partition must be merged before a newer one."""
         return isinstance(self.declaration, MergeDeclaration) and self.declaration.needs_order
 
-    def holds(self, delivery: Delivery) -> bool:
-        """Whether the delivery is merged, or its partition if it counts once."""
-        record = None if self.held is None else self.held.records.get(delivery.partition)
-        if record is None:
+    def holds(self, delivery: Delivery, directory: str) -> bool:
+        """Whether the table holds the delivery, or its partition if it counts once."""
+        if self.held is None or self.declaration is None:
             return False
         if self.declaration.idempotent_by == "partition":
+            return self.held.holds(delivery.partition, directory)
+        changed_at = delivery.changed_at + self.margin
+        identity = str(delivery.identity)
+        return self.held.holds_delivery(delivery.partition, directory, identity, changed_at)
+
+    def counts(self, run: DagsterRun) -> bool:
+        """Whether a run that succeeded has merged its partition though no log says so.
+
+        The log says it of runs that recorded what they merged. A table that was dropped holds
+        nothing, but there is none either if the first runs had nothing to merge.
+        """
+        if not self.is_read:
             return True
-        return holds_delivery(record, str(delivery.identity), delivery.changed_at + self.margin)
+        return RECORDED_TAG not in run.tags and (self.held is not None or ATTEMPT_TAG in run.tags)
+
+    def newest_merged(self, positions: Positions, instance: DagsterInstance) -> str | None:
+        """The newest merged partition, before which none is merged any more."""
+        if self.is_read:
+            order = self.held.order if self.held else {}
+        else:
+            order = dict.fromkeys(instance.get_materialized_partitions(self.key), 0)
+        return next(newest_first(order, positions), None)
 
 
 @dataclass(frozen=True)
@@ -76,11 +105,13 @@ class SensorTarget:
         context: The context of the tick.
         target: The job or the assets.
         partitions_def: The partitions that land.
+        directory: The landing directory.
     """
 
     context: SensorEvaluationContext
     target: Target
     partitions_def: PartitionsDefinition[str]
+    directory: str | Path
 
     @property
     def job_name(self) -> str | None:
@@ -88,14 +119,29 @@ class SensorTarget:
         return None if isinstance(self.target, AssetSelection) else self.target.name
 
     @cached_property
+    def landing(self) -> str:
+        """The landing directory as runs name it."""
+        return without_query(directory_name(self.directory))
+
+    @cached_property
     def partitioned(self) -> frozenset[AssetKey]:
-        """The assets that have the partitions that land; all if the tick knows no definitions."""
-        definitions = [(key, self.repository.assets_defs_by_key.get(key)) for key in self._keys]
-        return frozenset(
+        """The assets that have the partitions that land; the job itself if none has."""
+        definitions = self.repository.assets_defs_by_key
+        assets = frozenset(
             key
-            for key, definition in definitions
-            if definition is not None and definition.partitions_def == self.partitions_def
+            for key in self.keys
+            if key in definitions
+            and definitions[key].specs_by_key[key].partitions_def == self.partitions_def
         )
+        return assets or frozenset({AssetKey([self.job_name or ""])})
+
+    def without(self, held: Collection[AssetKey]) -> Sequence[AssetKey] | None:
+        """The assets of a run that leaves these out, if they can be; None for all."""
+        nodes = [self.repository.asset_graph.get(key) for key in self.keys]
+        executed = [each for each in nodes if each.is_executable]
+        wanted = [each for each in executed if each.key not in held]
+        together = {key for each in wanted for key in each.execution_set_asset_keys}
+        return None if together >= {each.key for each in executed} else sorted(together)
 
     @cached_property
     def repository(self) -> RepositoryDefinition:
@@ -105,8 +151,9 @@ class SensorTarget:
             raise ValueError("a landing sensor needs build_sensor_context(definitions=…).")
         return repository
 
-    @property
-    def _keys(self) -> Sequence[AssetKey]:
+    @cached_property
+    def keys(self) -> Sequence[AssetKey]:
+        """All assets of the target."""
         if isinstance(self.target, JobDefinition):
             return sorted(self.target.asset_layer.executable_asset_keys)
         selection = self.target
@@ -114,39 +161,54 @@ class SensorTarget:
             selection = selection.selection
         return sorted(selection.resolve(self.repository.asset_graph))
 
-    def tables(self, margin: int) -> list[TargetTable]:
-        """Return the tables whose logs say what they hold; not of assets stored otherwise.
+    def assets(self, margin: int) -> list[TargetAsset]:
+        """Return the assets that have the partitions that land, and what their tables hold.
 
         Args:
-            margin: As of `TargetTable`.
+            margin: As of `TargetAsset`.
 
         Raises:
             SourceError: A log cannot be read.
         """
-        return [
-            TargetTable(key, declaration, _held(location, key), margin)
-            for key, declaration, location in self._located()
-        ]
+        return [self._asset(key, margin) for key in sorted(self.partitioned)]
 
-    def _located(self) -> Iterator[tuple[AssetKey, MergeDeclaration | WriteDeclaration, str]]:
-        for key in sorted(self.partitioned):
-            definition = self.repository.assets_defs_by_key[key]
-            declaration = table_declaration(
-                definition.metadata_by_key.get(key, {}), asset=key.to_user_string()
+    def _asset(self, key: AssetKey, margin: int) -> TargetAsset:
+        definition = self.repository.assets_defs_by_key.get(key)
+        if definition is None:
+            return TargetAsset(key, margin=margin)
+        metadata = definition.metadata_by_key.get(key, {})
+        declaration = table_declaration(metadata, asset=key.to_user_string())
+        location = None
+        if isinstance(declaration, (MergeDeclaration, WriteDeclaration)):
+            location = self._location(definition, key, declaration)
+        if location is None:
+            return TargetAsset(key, declaration, margin=margin)
+        return TargetAsset(key, declaration, True, _held(location, key), margin)
+
+    def _location(
+        self, definition: AssetsDefinition, key: AssetKey, declaration: TableDeclaration
+    ) -> str | None:
+        """Where the asset's log can be read, if it can be without Spark."""
+        needed = _needed(definition, key)
+        with build_resources(needed, instance=self.context.instance) as resources:
+            locator = getattr(
+                getattr(resources, _manager_of(definition, key), None), "locator", None
             )
-            if not isinstance(declaration, (MergeDeclaration, WriteDeclaration)):
-                continue
-            with build_resources(
-                _needed(definition, key), instance=self.context.instance
-            ) as resources:
-                manager = getattr(resources, _manager_of(definition, key), None)
-                locator = getattr(manager, "locator", None)
-                if not isinstance(locator, TableLocator):
-                    continue
-                location = locator.path_or_name(key, declaration)
-            # A table that has a name is found by a catalog, which needs Spark.
-            if is_path(location):
-                yield key, declaration, location
+            if not isinstance(locator, TableLocator):
+                return None
+            location = locator.path_or_name(key, declaration)
+        # A table that has a name is found by a catalog, which needs Spark.
+        if not is_path(location):
+            return None
+        try:
+            file_system(location)
+        except (ValueError, NotImplementedError) as error:  # Arrow does not have the store
+            self.context.log.warning(
+                f"{key.to_user_string()}: its log is not read, so Dagster's runs say what is "
+                f"merged: {redacted(error)}"
+            )
+            return None
+        return location
 
 
 def _manager_of(definition: AssetsDefinition, key: AssetKey) -> str:
@@ -170,8 +232,8 @@ def _held(location: str, key: AssetKey) -> HeldPartitions | None:
         return merged_partitions(location, key)
     except (OSError, ValueError, KeyError) as error:
         raise SourceError(
-            f"its log cannot be read ({type(error).__name__}: {error}), so it is not known which "
-            "partitions it holds.",
+            f"its log cannot be read ({type(error).__name__}: {redacted(error)}), so it is not "
+            "known which partitions it holds.",
             table=location,
             operation="looking for new partitions",
             state="Nothing was requested; the next tick looks again.",

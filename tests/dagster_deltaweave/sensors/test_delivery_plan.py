@@ -5,7 +5,7 @@
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ from dagster import (
     DagsterInstance,
     DagsterRunStatus,
     Definitions,
+    RunRequest,
     RunsFilter,
     StaticPartitionsDefinition,
+    asset,
     instance_for_test,
 )
 from dagster._core.definitions.sensor_definition import SensorExecutionData
-from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from dagster._core.execution.backfill import PartitionBackfill
-from dagster._core.test_utils import create_run_for_test
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,42 +35,53 @@ from dagster_deltaweave import (
     build_partition_sensor,
     merge_asset,
 )
+from dagster_deltaweave.landing import directory_of
 from dagster_deltaweave.logs import (
     merged_partitions,
     record_of,
+    recorded_name,
     records_id,
     records_of_merge,
 )
 from dagster_deltaweave.logs.merged_batch import LogAt
-from dagster_deltaweave.partitions import unmerged_attempts
+from dagster_deltaweave.partitions import newest_first, unmerged_attempts
 from tests.dagster_deltaweave.ticks import requested, tick
 
 DAYS = ["day-1", "day-2", "day-3", "day-4"]
 ORDERS = AssetKey("orders")
-RECORDS = records_id("11111111", ORDERS)
+APPEND = {"metadata": {"deltaweave/write": "append"}}
 SUCCESS, FAILURE = DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE
 
 
 class Shop:
-    """Days that land, a sensor, and runs that merge them into a table, of which only a log is made.
+    """Days that land, a sensor, and runs that merge them into tables, of which only logs are made.
 
-    Runs keep the order of partitions as real ones do.
+    Runs are made as Dagster makes them, and keep the order of partitions as real ones do.
     """
 
-    def __init__(self, instance: DagsterInstance, place: Path, **declared: Any) -> None:
-        self.instance, self.landing, self.declared = instance, place / "landing", declared
+    def __init__(
+        self, instance: DagsterInstance, place: Path, landing: str = "landing", **declared: Any
+    ) -> None:
+        self.instance, self.landing, self.declared = instance, place / landing, declared
         self.landing.mkdir(parents=True)
         self.root = place / "tables"
         self.delivered: dict[str, int] = {}
         self.bad: set[str] = set()
+        self.days = list(DAYS)
         self.number = 0
         self.merged: list[tuple[str, int]] = []
         self.arguments: dict[str, Any] = {"retry_after_seconds": 0}
         self.name = "orders_landed"
+        self.others: dict[str, Any] = {}  # assets beside the orders, and their declarations
+        self.broken: set[str] = set()  # assets whose steps fail
+        self.is_empty = False  # whether assets return None
 
     @property
     def log(self) -> Path:
-        return self.root / "orders" / "_delta_log"
+        return self.log_of("orders")
+
+    def log_of(self, name: str) -> Path:
+        return self.root / name / "_delta_log"
 
     def land(self, *days: str, bad: bool = False) -> None:
         for day in days:
@@ -87,81 +98,164 @@ class Shop:
         return tick(self.definitions(), self.instance, cursor)
 
     def definitions(self) -> Definitions:
-        @merge_asset(keys=["id"], partitions_def=StaticPartitionsDefinition(DAYS), **self.declared)
+        days = StaticPartitionsDefinition(self.days)
+
+        @merge_asset(keys=["id"], partitions_def=days, **self.declared)
         def orders(context: AssetExecutionContext) -> None: ...
 
+        assets = [orders]
+        for name, declared in self.others.items():
+
+            @asset(name=name, partitions_def=days, **declared)
+            def other() -> None: ...
+
+            assets.append(other)
         sensor = build_partition_sensor(
             name=self.name,
-            target=AssetSelection.assets(orders),
+            target=AssetSelection.assets(*assets),
             directory=self.landing,
-            partitions_def=orders.partitions_def,  # type: ignore[arg-type]
+            partitions_def=days,
             **self.arguments,
         )
         spark = SparkResource()
         manager = SparkDeltaIOManager(root=str(self.root), spark=spark)
-        return Definitions([orders], sensors=[sensor], resources={"io_manager": manager})
+        return Definitions(assets, sensors=[sensor], resources={"io_manager": manager})
 
     def said(self) -> str:
         data = self.tick()
         assert requested(data) == []
         return data.skip_message or ""
 
-    def run(self, day: str, tags: dict[str, str] | None = None) -> bool:
-        """A run of a day, by hand without tags."""
+    def run(
+        self, day: str, tags: dict[str, str] | None = None, assets: Sequence[str] | None = None
+    ) -> bool:
+        """A run of a day: of the sensor by the tags of its request, or by hand."""
         tags = {"dagster/partition": day, **(tags or {})}
-        held = self.held()
+        names = assets or ["orders", *self.others]
+        order = self.order()
+        newest = max(order, default="")
         older = [
             each
             for each, _ in unmerged_attempts(self.instance, ORDERS)
-            if each < day and each not in held and each > max(held, default="")
+            if each < day and each not in order and each > newest
         ]
-        is_late = "deltaweave/order" not in tags and any(each > day for each in held)
-        fails = day in self.bad or bool(older) or is_late
-        if older:
+        is_late = "deltaweave/order" not in tags and newest > day
+        refused = "orders" in names and "order" not in self.declared and (older or is_late)
+        if refused and older:
             tags["deltaweave/waited_for"] = older[0]
-        status = FAILURE if fails else SUCCESS
-        run = create_run_for_test(
-            self.instance, "shop", tags=tags, status=status, asset_selection=frozenset([ORDERS])
-        )
-        planned = AssetMaterializationPlannedData(ORDERS, partition=day)
-        event = DagsterEvent.build_asset_materialization_planned_event("shop", "orders", planned)
-        self.instance.report_dagster_event(event, run.run_id)
-        if fails:
-            return False
-        self.merge(day, tags.get("deltaweave/fingerprint"))
-        self.instance.report_runless_asset_event(AssetMaterialization(ORDERS, partition=day))
-        return True
+        failed = [n for n in names if n in self.broken or (n == "orders" and day in self.bad)]
+        done = [] if refused else [each for each in names if each not in failed]
+        if any(self.has_log(each) and self.is_recorded(each) for each in done):
+            tags["deltaweave/recorded"] = "true"
+        self.create(day, tags, assets, FAILURE if refused or failed else SUCCESS)
+        for name in done:
+            if self.has_log(name) and self.is_recorded(name):
+                self.merge(day, tags, name)
+            event = AssetMaterialization(AssetKey(name), partition=day)
+            self.instance.report_runless_asset_event(event)
+        return not (refused or failed)
 
-    def merge(self, day: str, identity: str | None = None) -> None:
-        self.log.mkdir(parents=True, exist_ok=True)
-        version = len(list(self.log.iterdir()))
+    def create(
+        self,
+        day: str,
+        tags: dict[str, str],
+        assets: Sequence[str] | None = None,
+        status: DagsterRunStatus = DagsterRunStatus.STARTED,
+    ) -> str:
+        """A run of the sensor, or by hand."""
+        is_of_sensor = "dagster/run_key" in tags
+        repository = self.definitions().get_repository_def()
+        name = f"__anonymous_asset_job_{self.name}" if is_of_sensor else "__ASSET_JOB"
+        chosen = assets or (None if is_of_sensor else ["orders", *self.others])
+        selection = None if chosen is None else {AssetKey(each) for each in chosen}
+        job = repository.get_job(name)
+        tags = {"dagster/partition": day, **tags}
+        return self.instance.create_run_for_job(
+            job, tags=tags, status=status, asset_selection=selection
+        ).run_id
+
+    def has_log(self, name: str) -> bool:
+        if name == "orders":
+            return "table" not in self.declared
+        return "deltaweave/write" in self.others[name].get("metadata", {})
+
+    def is_recorded(self, name: str) -> bool:
+        """Whether there is a table in which the run can record what it merged."""
+        return not self.is_empty or self.log_of(name).exists()
+
+    def merge(self, day: str, tags: Mapping[str, str] | None = None, name: str = "orders") -> None:
+        log, tags = self.log_of(name), tags or {}
+        log.mkdir(parents=True, exist_ok=True)
+        version = len(list(log.iterdir()))
         if not version:
-            self.commit(0, {"metaData": {"id": "11111111"}})
+            self.commit(0, {"metaData": {"id": "11111111"}}, name=name)
             version = 1
-        record = record_of(identity, time.time_ns())
-        log = LogAt(str(self.log.parent))
-        pairs = records_of_merge(log, version - 1, RECORDS, {day: record})
-        self.commit(version, *({"txn": {"appId": n, "version": v}} for n, v in pairs.items()))
-        self.merged.append((day, self.delivered[day]))
+        identity = tags.get("deltaweave/fingerprint")
+        record = {recorded_name(day, directory_of(tags)): record_of(identity, time.time_ns())}
+        records = records_id("11111111", AssetKey(name))
+        order_of = f"deltaweave/order/{name}"
+        before = LogAt(str(log.parent))
+        pairs = records_of_merge(before, version - 1, records, record, order=order_of)
+        if name == "orders" and "order" not in self.declared:
+            order = self.order()
+            if day > max(order, default="") or "deltaweave/order" in tags:
+                pairs |= {"deltaweave/order/orders": version}
+                pairs |= {f"deltaweave/order/orders#{day}": version}
+        actions = ({"txn": {"appId": n, "version": v}} for n, v in pairs.items())
+        self.commit(version, *actions, name=name)
+        if name == "orders":
+            self.merged.append((day, self.delivered.get(day, 0)))
 
-    def commit(self, version: int, *actions: object) -> None:
-        self.log.mkdir(parents=True, exist_ok=True)
+    def commit(self, version: int, *actions: object, name: str = "orders") -> None:
+        self.log_of(name).mkdir(parents=True, exist_ok=True)
         lines = [{"commitInfo": {"operation": "MERGE", "operationParameters": {}}}, *actions]
-        (self.log / f"{version:020}.json").write_text("\n".join(map(json.dumps, lines)))
+        path = self.log_of(name) / f"{version:020}.json"
+        path.write_text("\n".join(map(json.dumps, lines)))
 
     def restore(self, to: int) -> None:
         info = {"operation": "RESTORE", "operationParameters": {"version": to}}
         version = len(list(self.log.iterdir()))
         (self.log / f"{version:020}.json").write_text(json.dumps({"commitInfo": info}))
 
-    def held(self) -> Sequence[str]:
+    def drop(self) -> None:
+        for file in self.log.iterdir():
+            file.unlink()
+        self.log.rmdir()
+
+    def held(self, name: str = "orders") -> Sequence[str]:
+        found = merged_partitions(str(self.log_of(name).parent), AssetKey(name))
+        names = found.records if found else ()
+        return sorted({each.partition("\t")[0] for each in names})
+
+    def order(self) -> Sequence[str]:
+        """The merged days that keep the order, oldest first."""
         found = merged_partitions(str(self.log.parent), ORDERS)
-        return [] if found is None else sorted(found.records)
+        positions = {day: number for number, day in enumerate(self.days)}.get
+        return sorted(newest_first(found.order, positions)) if found else []
 
     def run_all(self, data: SensorExecutionData) -> list[str]:
         """Run what a tick requested; return what was merged."""
-        wanted = {str(r.partition_key): dict(r.tags) for r in data.run_requests or []}
-        return [day for day, tags in wanted.items() if self.run(day, tags)]
+        return [
+            str(request.partition_key)
+            for request in data.run_requests or []
+            if self.run(str(request.partition_key), *self.of_request(request))
+        ]
+
+    def of_request(self, request: RunRequest) -> tuple[dict[str, str], list[str] | None]:
+        """The tags and the assets of a requested run."""
+        chosen = request.asset_selection
+        names = None if chosen is None else [key.to_user_string() for key in chosen]
+        return {**request.tags, "dagster/run_key": str(request.run_key)}, names
+
+
+def selections(data: SensorExecutionData) -> dict[str, list[str] | None]:
+    """The assets of the requested runs."""
+    return {
+        str(each.partition_key): None
+        if each.asset_selection is None
+        else [key.to_user_string() for key in each.asset_selection]
+        for each in data.run_requests or []
+    }
 
 
 @pytest.fixture
@@ -211,9 +305,119 @@ def test_what_a_restore_or_a_drop_took_back_is_requested_again(shop: Shop) -> No
     shop.restore(to=1)
     assert requested(data := shop.tick()) == ["day-2"]
     assert shop.run_all(data) == ["day-2"]
-    for file in shop.log.iterdir():
-        file.unlink()
+    shop.drop()
     assert requested(shop.tick()) == ["day-1", "day-2"]
+
+
+def test_a_run_by_hand_that_was_taken_back_does_not_count(shop: Shop) -> None:
+    shop.land("day-1", "day-2")
+    shop.run("day-1")
+    shop.run("day-2")
+    assert "2 merged" in shop.said()
+    shop.restore(to=1)
+    assert requested(shop.tick()) == ["day-2"]
+    shop.drop()
+    assert requested(shop.tick()) == ["day-1", "day-2"]
+
+
+def test_a_run_counts_only_for_what_it_materialized(shop: Shop) -> None:
+    shop.others = {"totals": APPEND, "notes": {}}
+    shop.land("day-1")
+    shop.run("day-1", assets=["orders"])
+    assert selections(data := shop.tick()) == {"day-1": ["notes", "totals"]}
+    # What failed is run again, and what was appended is not.
+    shop.broken = {"notes"}
+    assert shop.run_all(data) == []
+    assert selections(data := shop.tick()) == {"day-1": ["notes"]}
+    shop.broken.clear()
+    assert shop.run_all(data) == ["day-1"]
+    assert "1 merged" in shop.said()
+    assert (shop.held(), shop.held("totals")) == (["day-1"], ["day-1"])
+
+
+def test_an_asset_that_is_added_gets_all_days_in_order(shop: Shop) -> None:
+    shop.land(*DAYS[:3])
+    shop.run_all(shop.tick())
+    shop.others = {"totals": APPEND}
+    assert selections(shop.tick()) == {day: ["totals"] for day in DAYS[:3]}
+
+
+def test_days_that_the_asset_lacks_now_hide_no_others(shop: Shop) -> None:
+    shop.days = ["week-9", *DAYS]
+    shop.land("week-9")
+    shop.days = [*DAYS, "week-9"]
+    shop.run("week-9")
+    shop.days = DAYS
+    shop.land("day-1")
+    assert requested(shop.tick()) == ["day-1"]
+
+
+def test_two_landing_directories_of_one_table_are_both_merged_once(
+    instance: DagsterInstance, tmp_path: Path
+) -> None:
+    one, other = (Shop(instance, tmp_path, each, order="any") for each in ("one", "other"))
+    other.name = "others_landed"
+    for shop in (one, other):
+        shop.land("day-1")
+    for shop in (one, other):
+        assert shop.run_all(shop.tick()) == ["day-1"]
+    for shop in (one, other):
+        assert "1 merged" in shop.said()
+    other.land("day-1")
+    assert requested(other.tick()) == ["day-1"]
+    assert "1 merged" in one.said()
+
+
+def test_a_table_with_a_name_keeps_the_order_by_what_dagster_knows(
+    instance: DagsterInstance, tmp_path: Path
+) -> None:
+    shop = Shop(instance, tmp_path, table="lake.orders")
+    shop.land("day-2", bad=True)
+    shop.run_all(shop.tick())
+    shop.land("day-3")
+    shop.arguments = {"attempts": 1}
+    assert "day-3 waits for day-2" in shop.said()
+    shop.land("day-2")
+    assert shop.run_all(shop.tick()) == ["day-2", "day-3"]
+    shop.land("day-1")
+    assert "day-1 is older than day-3" in shop.said()
+
+
+def test_a_run_that_had_nothing_to_record_is_not_asked_for_again(shop: Shop) -> None:
+    shop.is_empty = True
+    shop.land("day-1")
+    assert shop.run_all(shop.tick()) == ["day-1"]
+    assert "1 merged" in shop.said()
+    shop.is_empty = False
+    shop.land("day-2")
+    assert shop.run_all(shop.tick()) == ["day-2"]
+    assert "2 merged" in shop.said()
+
+
+def test_what_needed_its_last_attempt_is_requested_again_after_a_restore(shop: Shop) -> None:
+    shop.arguments["attempts"] = 2
+    shop.land("day-1")
+    shop.run_all(shop.tick())
+    shop.land("day-2", bad=True)
+    shop.run_all(shop.tick())
+    shop.bad.clear()
+    shop.run_all(shop.tick())
+    shop.restore(to=1)
+    [request] = shop.tick().run_requests or []
+    assert request.partition_key == "day-2"
+    assert str(request.run_key).endswith("#3")
+    # It blocks nothing, whatever keeps it from being recorded.
+    shop.land("day-3")
+    assert requested(shop.tick()) == ["day-2", "day-3"]
+
+
+def test_a_run_under_way_counts_under_whatever_name(shop: Shop) -> None:
+    shop.land("day-1")
+    [request] = shop.tick().run_requests or []
+    tags, _ = shop.of_request(request)
+    shop.create("day-1", tags)
+    shop.name = "renamed"
+    assert "1 under way (day-1)" in shop.said()
 
 
 def test_newer_days_wait_for_one_that_failed_and_come_once_it_is_merged(shop: Shop) -> None:

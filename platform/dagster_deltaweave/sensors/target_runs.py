@@ -1,0 +1,79 @@
+"""The runs, whoever started them, that materialize what a sensor's target merges."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from dagster import AssetKey, DagsterError, DagsterInstance, DagsterRun, RunRecord, RunsFilter
+
+from dagster_deltaweave.dagster_private import (
+    NOT_FINISHED_STATUSES,
+    PARTITION_NAME_TAG,
+    BulkActionsFilter,
+    BulkActionStatus,
+)
+from dagster_deltaweave.partitions import partitions_of_run, planned_assets
+from dagster_deltaweave.sensors.target_tables import SensorTarget
+
+
+class TargetRuns:
+    """The runs, whoever started them, that materialize what a sensor's target merges.
+
+    Args:
+        target: The sensor's target.
+    """
+
+    def __init__(self, target: SensorTarget) -> None:
+        self._target = target
+        self._instance: DagsterInstance = target.context.instance
+        self._of_plans: dict[str, frozenset[AssetKey]] = {}
+
+    def of(self, partitions: Sequence[str]) -> Mapping[str, Sequence[RunRecord]]:
+        """Return the runs of partitions, the newest first."""
+        runs: dict[str, list[RunRecord]] = defaultdict(list)
+        tags: dict[str, str | Sequence[str]] = {PARTITION_NAME_TAG: list(partitions)}
+        for record in self._instance.get_run_records(RunsFilter(tags=tags)):
+            if self.assets_of(record.dagster_run):
+                runs[record.dagster_run.tags[PARTITION_NAME_TAG]].append(record)
+        return runs
+
+    def assets_of(self, run: DagsterRun) -> frozenset[AssetKey]:
+        """Return those of the target's partitioned assets that a run materializes."""
+        # Names of jobs, sensors and code locations change, and what a run was to do does not.
+        plan = run.execution_plan_snapshot_id
+        if run.asset_selection is not None or plan is None:
+            planned = planned_assets(self._instance, run)
+        else:
+            if plan not in self._of_plans:
+                self._of_plans[plan] = planned_assets(self._instance, run)
+            planned = self._of_plans[plan]
+        if not planned and run.job_name == self._target.job_name:
+            return self._target.partitioned  # a job of ops
+        return self._target.partitioned & planned
+
+    def of_several(self) -> frozenset[str]:
+        """Return the partitions that a run of several is to merge, or a backfill that goes on."""
+        unfinished = self._instance.get_runs(RunsFilter(statuses=list(NOT_FINISHED_STATUSES)))
+        of_runs = (
+            partition
+            for run in unfinished
+            if PARTITION_NAME_TAG not in run.tags and self.assets_of(run)
+            for partition in partitions_of_run(run, self._target.partitions_def, self._instance)
+        )
+        return frozenset(of_runs).union(self._left_to_backfills())
+
+    def _left_to_backfills(self) -> Iterator[str]:
+        """The partitions for which backfills will make runs."""
+        graph = self._target.repository.asset_graph
+        going_on = BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED])
+        for backfill in self._instance.get_backfills(filters=going_on):
+            if self._target.partitioned.isdisjoint(backfill.asset_selection or ()):
+                continue
+            try:
+                data = backfill.get_asset_backfill_data(graph)
+            except DagsterError:  # it was launched before the definitions changed
+                continue
+            left = data.target_subset - data.requested_subset - data.failed_and_downstream_subset
+            for key in self._target.partitioned & left.asset_keys:
+                yield from left.get_partitions_subset(key).get_partition_keys()

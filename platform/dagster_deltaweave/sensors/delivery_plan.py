@@ -36,6 +36,8 @@ Place = Callable[[str], Any]
 
 _LOOKED_AT = 1_000
 _NAMED = 5
+_FAILED = "whose run failed"
+_UNDER_WAY = "which another run or a backfill is to merge"
 
 
 @dataclass
@@ -47,7 +49,7 @@ class DeliveryPlan:
         merged: How many are merged.
         under_way: Partitions whose run is under way.
         notes: Why others are not requested, a clause each.
-        waiting: By the partition that they wait for, those that wait.
+        waiting: By the partition that they wait for, and why, those that wait.
         later: How many are left for later ticks.
         done: Digests of groups of deliveries that runs have merged, for the cursor.
     """
@@ -66,7 +68,7 @@ class DeliveryPlan:
         waits = []
         for partition, those in self.waiting.items():
             more = f" and {len(those) - 1} more wait" if len(those) > 1 else " waits"
-            waits.append(f"{those[0]}{more} for {partition}, whose run failed")
+            waits.append(f"{those[0]}{more} for {partition}")
         notes = self.notes[:_NAMED]
         if len(self.notes) > _NAMED:
             notes.append(f"and so on for {len(self.notes) - _NAMED} more")
@@ -162,7 +164,9 @@ class _Planner:
         if not left:
             return
         several = self._runs.of_several()
-        failed = self._failed_without_delivery({each.partition for each in left})
+        awaited = self._failed_without_delivery({each.partition for each in left})
+        awaited |= {each: _UNDER_WAY for each in several if self._is_awaited(each)}
+        oldest = sorted(awaited, key=self.place)
         for digest, group in groups(left, lambda each: _described(missing[each.partition])):
             if digest in done:
                 self.plan.merged += len(group)
@@ -172,12 +176,13 @@ class _Planner:
                 self.plan.later += len(group)
                 continue
             merged = self.plan.merged
-            runs = self._runs.of([each.partition for each in group])
+            lacking = {asset.key for each in group for asset in missing[each.partition]}
+            runs = self._runs.of([each.partition for each in group], lacking)
             for delivery in group:
                 partition = delivery.partition
-                while failed and self.place(failed[0]) < self.place(partition):
-                    oldest = failed.pop(0)
-                    self._blocker = self._blocker or oldest
+                while oldest and self.place(oldest[0]) < self.place(partition):
+                    older = oldest.pop(0)
+                    self._blocker = self._blocker or f"{older}, {awaited[older]}"
                 if partition in several:
                     self.plan.under_way.append(partition)
                     continue
@@ -207,7 +212,7 @@ class _Planner:
         elif standing.problem:
             self.plan.notes.append(f"{partition}: {standing.problem}")
             if self._newest:
-                self._blocker = partition
+                self._blocker = f"{partition}, {_FAILED}"
         elif len(self.plan.requests) < self.limit:
             # What a run needs of an asset without a log may not outlive the run that made it.
             held = {each.key for each in self.assets if each.is_read} - standing.missing
@@ -225,38 +230,40 @@ class _Planner:
         newest = self._newest.get(key)
         return newest is not None and self.place(partition) < self.place(newest)
 
-    def _failed_without_delivery(self, landed: set[str]) -> list[str]:
+    def _is_awaited(self, partition: str) -> bool:
+        """Whether newer partitions wait for this one to be merged."""
+        return any(self._is_awaited_by(key, partition) for key in self._newest)
+
+    def _is_awaited_by(self, key: AssetKey, partition: str) -> bool:
+        newest = self._newest[key]
+        is_newer = newest is None or self.place(partition) > self.place(newest)
+        return is_newer and self._positions is not None and self._positions(partition) is not None
+
+    def _failed_without_delivery(self, landed: set[str]) -> dict[str, str]:
         """The partitions that newer ones wait for though no complete delivery of them is there.
 
         Their runs failed, as of a backfill, and a run of a newer one would fail because of that.
         """
-        positions, found = self._positions, dict[str, str]()
-        for asset in self.assets:
-            if positions is None or asset.key not in self._newest:
-                continue
-            found.update(
-                (partition, run_id)
-                for partition, run_id in unmerged_attempts(self._instance, asset.key)
-                if partition not in landed
-                and not (asset.held and asset.held.holds(partition, self.target.landing))
-                and positions(partition) is not None
-                and not self._is_merged_past(asset.key, partition)
-                and partition != self._newest[asset.key]
-            )
+        found = {
+            partition: run_id
+            for key in self._newest
+            for partition, run_id in unmerged_attempts(self._instance, key)
+            if partition not in landed and self._is_awaited_by(key, partition)
+        }
         oldest = sorted(found, key=self.place)[:_LOOKED_AT]
         if not oldest:
-            return []
+            return {}
         wanted = RunsFilter(
             run_ids=[found[each] for each in oldest],
             statuses=[DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED],
         )
         failed = {run.run_id for run in self._instance.get_runs(wanted)}
         others = self._runs.of(oldest) if failed else {}
-        return [
-            partition
+        return {
+            partition: _FAILED
             for partition in oldest
             if found[partition] in failed and not _is_any_under_way(others.get(partition, ()))
-        ]
+        }
 
 
 def _described(missing: Sequence[TargetAsset]) -> str:

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from dagster import AssetKey, DagsterError, DagsterInstance, DagsterRun, RunRecord, RunsFilter
+from dagster import (
+    AssetKey,
+    AssetRecordsFilter,
+    DagsterError,
+    DagsterInstance,
+    DagsterRun,
+    RunRecord,
+    RunsFilter,
+)
 
 from dagster_deltaweave.dagster_private import (
     NOT_FINISHED_STATUSES,
     PARTITION_NAME_TAG,
     BulkActionsFilter,
     BulkActionStatus,
+    CheckError,
 )
 from dagster_deltaweave.partitions import partitions_of_run, planned_assets
 from dagster_deltaweave.sensors.target_tables import SensorTarget
+
+_LOOKED_AT = 1_000
 
 
 class TargetRuns:
@@ -29,14 +40,45 @@ class TargetRuns:
         self._instance: DagsterInstance = target.context.instance
         self._of_plans: dict[str, frozenset[AssetKey]] = {}
 
-    def of(self, partitions: Sequence[str]) -> Mapping[str, Sequence[RunRecord]]:
-        """Return the runs of partitions, the newest first."""
+    def of(
+        self, partitions: Sequence[str], lacking: Collection[AssetKey] = ()
+    ) -> Mapping[str, Sequence[RunRecord]]:
+        """Return the runs of partitions, the newest first.
+
+        Args:
+            partitions: The partitions.
+            lacking: Assets whose runs of several partitions that have ended are looked up, too.
+        """
         runs: dict[str, list[RunRecord]] = defaultdict(list)
         tags: dict[str, str | Sequence[str]] = {PARTITION_NAME_TAG: list(partitions)}
         for record in self._instance.get_run_records(RunsFilter(tags=tags)):
             if self.assets_of(record.dagster_run):
                 runs[record.dagster_run.tags[PARTITION_NAME_TAG]].append(record)
+        for key in lacking:
+            for partition, record in self._of_several_ended(key, partitions):
+                runs[partition].append(record)
+                runs[partition].sort(key=lambda each: each.create_timestamp, reverse=True)
         return runs
+
+    def _of_several_ended(
+        self, key: AssetKey, partitions: Sequence[str]
+    ) -> Iterator[tuple[str, RunRecord]]:
+        """The runs of several partitions that materialized some of these."""
+        wanted = AssetRecordsFilter(key, asset_partitions=list(partitions))
+        found = self._instance.fetch_materializations(wanted, limit=_LOOKED_AT).records
+        by_run = {(each.run_id, each.partition_key) for each in found if each.run_id}
+        if not by_run:
+            return
+        of_runs = RunsFilter(run_ids=[run_id for run_id, _ in by_run])
+        records = self._instance.get_run_records(of_runs)
+        several = {
+            each.dagster_run.run_id: each
+            for each in records
+            if PARTITION_NAME_TAG not in each.dagster_run.tags
+        }
+        for run_id, partition in by_run:
+            if partition and run_id in several:
+                yield partition, several[run_id]
 
     def assets_of(self, run: DagsterRun) -> frozenset[AssetKey]:
         """Return those of the target's partitioned assets that a run materializes."""
@@ -68,12 +110,29 @@ class TargetRuns:
         graph = self._target.repository.asset_graph
         going_on = BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED])
         for backfill in self._instance.get_backfills(filters=going_on):
+            if not backfill.is_asset_backfill:
+                if self._is_of_target(backfill.job_name, backfill.asset_selection):
+                    names = list(backfill.partition_names or ())
+                    last = backfill.last_submitted_partition_name
+                    yield from names[names.index(last) + 1 :] if last in names else names
+                continue
             if self._target.partitioned.isdisjoint(backfill.asset_selection or ()):
                 continue
             try:
                 data = backfill.get_asset_backfill_data(graph)
-            except DagsterError:  # it was launched before the definitions changed
-                continue
+            except (DagsterError, CheckError, KeyError):
+                continue  # it was launched before the definitions changed
             left = data.target_subset - data.requested_subset - data.failed_and_downstream_subset
             for key in self._target.partitioned & left.asset_keys:
                 yield from left.get_partitions_subset(key).get_partition_keys()
+
+    def _is_of_target(self, job: str | None, selected: Sequence[AssetKey] | None) -> bool:
+        """Whether a job materializes assets of the target, all of its own or those selected."""
+        repository = self._target.repository
+        if selected is None and job is not None and job != self._target.job_name:
+            if not repository.has_job(job):
+                return False
+            selected = sorted(repository.get_job(job).asset_layer.executable_asset_keys)
+        return job == self._target.job_name or not self._target.partitioned.isdisjoint(
+            selected or ()
+        )

@@ -4,6 +4,7 @@
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,14 @@ from dagster import (
     instance_for_test,
 )
 from dagster._core.definitions.sensor_definition import SensorExecutionData
-from dagster._core.execution.backfill import PartitionBackfill
+from dagster._core.events import DagsterEvent, StepMaterializationData
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from dagster._core.remote_origin import (
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RemotePartitionSetOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -49,6 +57,7 @@ from tests.dagster_deltaweave.ticks import requested, tick
 
 DAYS = ["day-1", "day-2", "day-3", "day-4"]
 ORDERS = AssetKey("orders")
+START_AND_END = (("start", "day-1"), ("end", "day-2"))
 APPEND = {"metadata": {"deltaweave/write": "append"}}
 SUCCESS, FAILURE = DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE
 
@@ -169,10 +178,15 @@ class Shop:
         chosen = assets or (None if is_of_sensor else ["orders", *self.others])
         selection = None if chosen is None else {AssetKey(each) for each in chosen}
         job = repository.get_job(name)
-        tags = {"dagster/partition": day, **tags}
+        tags = {"dagster/partition": day, **tags} if day else tags
         return self.instance.create_run_for_job(
             job, tags=tags, status=status, asset_selection=selection
         ).run_id
+
+    def materialized(self, day: str, run_id: str, name: str = "orders") -> None:
+        data = StepMaterializationData(AssetMaterialization(AssetKey(name), partition=day))
+        event = DagsterEvent("ASSET_MATERIALIZATION", "shop", event_specific_data=data)
+        self.instance.report_dagster_event(event, run_id)
 
     def has_log(self, name: str) -> bool:
         if name == "orders":
@@ -278,25 +292,54 @@ def test_what_is_in_the_table_is_requested_no_more_whoever_merged_it(shop: Shop)
         assert "4 merged" in shop.said()
 
 
-def test_what_a_backfill_goes_on_to_merge_is_under_way(shop: Shop) -> None:
-    shop.land(*DAYS)
-    graph = shop.definitions().resolve_asset_graph()
-    backfill = PartitionBackfill.from_asset_partitions(
-        backfill_id="all",
-        asset_graph=graph,
-        partition_names=DAYS[:3],
-        asset_selection=[ORDERS],
-        backfill_timestamp=time.time(),
+def backfill_of(shop: Shop, kind: str, days: list[str]) -> PartitionBackfill:
+    if kind == "assets":
+        return PartitionBackfill.from_asset_partitions(
+            backfill_id=kind,
+            asset_graph=shop.definitions().resolve_asset_graph(),
+            partition_names=days,
+            asset_selection=[ORDERS],
+            backfill_timestamp=time.time(),
+            tags={},
+            dynamic_partitions_store=shop.instance,
+            all_partitions=False,
+            title=None,
+            description=None,
+            run_config=None,
+        )
+    location = ManagedGrpcPythonEnvCodeLocationOrigin(LoadableTargetOrigin(module_name="shop"))
+    origin = RemoteRepositoryOrigin(code_location_origin=location, repository_name="shop")
+    job = f"__anonymous_asset_job_{shop.name}" if kind in ("sensor's", "of unordered") else "others"
+    return PartitionBackfill(
+        backfill_id=kind,
+        status=BulkActionStatus.REQUESTED,
+        from_failure=False,
         tags={},
-        dynamic_partitions_store=shop.instance,
-        all_partitions=False,
-        title=None,
-        description=None,
-        run_config=None,
+        backfill_timestamp=time.time(),
+        partition_set_origin=RemotePartitionSetOrigin(
+            repository_origin=origin, partition_set_name=f"{job}_partition_set"
+        ),
+        partition_names=["day-1", *days],
+        last_submitted_partition_name="day-1",
+        asset_selection=[ORDERS] if kind == "selected" else None,
     )
-    shop.instance.add_backfill(backfill)
-    data = shop.tick()
-    assert requested(data) == ["day-4"]
+
+
+def test_newer_days_wait_for_what_a_backfill_is_to_merge(shop: Shop) -> None:
+    shop.land("day-1")
+    shop.run_all(shop.tick())
+    shop.land("day-2", "day-4")  # and the third day is not there
+    for kind in ("assets", "sensor's", "selected"):
+        backfill = backfill_of(shop, kind, DAYS[1:3])
+        shop.instance.add_backfill(backfill)
+        said = shop.said()
+        assert "1 merged, 1 under way (day-2); day-4 waits for day-2, which another run" in said
+        shop.instance.update_backfill(backfill.with_status(BulkActionStatus.CANCELED))
+    shop.instance.add_backfill(backfill_of(shop, "others", DAYS[1:3]))
+    assert requested(shop.tick()) == ["day-2", "day-4"]
+    shop.instance.add_backfill(backfill_of(shop, "of unordered", DAYS[1:3]))
+    shop.declared = {"order": "any"}
+    assert "day-4" in requested(shop.tick())
 
 
 def test_what_a_restore_or_a_drop_took_back_is_requested_again(shop: Shop) -> None:
@@ -418,6 +461,37 @@ def test_a_run_under_way_counts_under_whatever_name(shop: Shop) -> None:
     shop.create("day-1", tags)
     shop.name = "renamed"
     assert "1 under way (day-1)" in shop.said()
+
+
+def test_what_earlier_releases_merged_counts_by_dagsters_runs(
+    instance: DagsterInstance, tmp_path: Path
+) -> None:
+    shop = Shop(instance, tmp_path, order="any")
+    shop.land(*DAYS[:3])
+    shop.commit(0, {"metaData": {"id": "11111111"}})
+    ranges = {f"dagster/asset_partition_range_{which}": day for which, day in START_AND_END}
+    run_id = shop.create("", ranges, status=SUCCESS)
+    for day in DAYS[:2]:
+        shop.materialized(day, run_id)
+    shop.create("day-3", {}, status=FAILURE)
+    assert requested(shop.tick()) == ["day-3"]
+    shop.run("day-3")
+    assert "3 merged" in shop.said()
+    shop.land("day-1")
+    assert requested(shop.tick()) == ["day-1"]
+
+
+def test_the_order_of_an_earlier_release_goes_on(shop: Shop) -> None:
+    shop.land("day-2", bad=True)
+    shop.run("day-2", {"deltaweave/attempt": "3"})
+    order = {"deltaweave/order/orders": 1, "deltaweave/order/orders#day-3": 1}
+    actions = ({"txn": {"appId": name, "version": at}} for name, at in order.items())
+    shop.commit(0, {"metaData": {"id": "11111111"}}, *actions)
+    shop.land("day-4")
+    assert requested(shop.tick()) == ["day-4"]
+    # Nor is it waited for if it is there no more.
+    shutil.rmtree(shop.landing / "day-2")
+    assert requested(shop.tick()) == ["day-4"]
 
 
 def test_newer_days_wait_for_one_that_failed_and_come_once_it_is_merged(shop: Shop) -> None:

@@ -179,6 +179,7 @@ def test_the_runs_of_a_target_without_tables_say_what_is_done_whoever_started_th
     names = ["a", "b", "c", "d", "e", "f", "g"]
     for partition in names:
         land(landing, partition)
+    time.sleep(0.06)  # a run that begins now has read them
     wanted = {each.partition_key: each for each in raw_tick(sensor, instance).run_requests or []}
     statuses = DagsterRunStatus.SUCCESS, DagsterRunStatus.STARTED, DagsterRunStatus.NOT_STARTED
     done, under_way, not_launched = statuses

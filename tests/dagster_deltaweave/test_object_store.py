@@ -24,6 +24,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from assets.object_store import ObjectStore, object_store
 from dagster_deltaweave import build_partition_sensor, build_table_sensor, partition_path
 from dagster_deltaweave.landing.listing import delivery, list_deliveries
+from dagster_deltaweave.landing.read_delivery import LANDING, landing_tag
 from dagster_deltaweave.logs.changeset_log import pending_changes
 from dagster_deltaweave.logs.delta_log import DeltaLog
 from dagster_deltaweave.tables.merge_on_read import MergeOnReadLocations
@@ -136,7 +137,7 @@ def test_pending_changes_are_told_by_logs_on_an_object_store(
 
 
 def test_single_files_land_on_an_object_store(
-    store: ObjectStore, instance: DagsterInstance
+    store: ObjectStore, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = "s3://lake/landing/orders"
     for name in ("1.csv", "2.csv", "2.csv.done", "nested/3.csv", "4.json", ".csv"):
@@ -151,6 +152,19 @@ def test_single_files_land_on_an_object_store(
     settled = {each.name for each in list_deliveries(root, None, ".csv") or []}
     assert settled == {"1.csv", "2.csv"}
     assert partition_path(root, "2", suffix=".csv") == f"{root}/2.csv"
+    store.put("lake/landing/orders/5/part")
+    store.put("lake/landing/orders/5/_SUCCESS")
+    [directory] = [e for e in list_deliveries(root, "_SUCCESS") or [] if e.partition == "5"]
+    looked = [delivery(root, "2", None, ".csv"), delivery(root, "5", None)]
+    # The digests for the tags of runs come from the tick's one listing.
+    monkeypatch.setattr("dagster_deltaweave.landing.listing._in_store", None)
+    tags = [
+        landing_tag(root, ".done", found["2"], ".csv"),
+        landing_tag(root, "_SUCCESS", directory),
+    ]
+    assert [json.loads(each[LANDING])["files"] for each in tags] == [
+        each.fingerprint for each in looked if each
+    ]
 
 
 def test_a_landing_directory_that_cannot_be_listed_is_named() -> None:

@@ -32,6 +32,7 @@ class Delivery:
             marker, and on an object store, where the fingerprint is that time.
         directory: The name of the directory or file if it is not the partition key, else empty.
         problem: Why it cannot be requested, or None.
+        files: Digest of names, sizes and times of all its files, if they were listed.
     """
 
     partition: str
@@ -40,6 +41,7 @@ class Delivery:
     marked_at: int = 0
     directory: str = ""
     problem: str | None = None
+    files: str | None = None
 
     @property
     def name(self) -> str:

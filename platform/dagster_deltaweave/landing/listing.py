@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from dagster_deltaweave.landing.delivery import (
@@ -226,7 +227,8 @@ def _landed_files(
         else:
             mark = files.get(f"{name}{marker}")
             fingerprint = None if mark is None else str(mark.mtime_ns)
-            yield file_delivery(name, suffix, fingerprint, (mark or file).mtime_ns)
+            found = file_delivery(name, suffix, fingerprint, (mark or file).mtime_ns)
+            yield replace(found, files=digest([file]))
 
 
 def _landed_directories(listed: Iterable[ListedFile], marker: str | None) -> Iterator[Delivery]:
@@ -245,4 +247,5 @@ def _landed_directories(listed: Iterable[ListedFile], marker: str | None) -> Ite
             yield Delivery(partition, digest(found), changed)
         else:
             written = next((file.mtime_ns for file in found if file.path == marker), None)
-            yield Delivery(partition, None if written is None else str(written), written or changed)
+            fingerprint = None if written is None else str(written)
+            yield Delivery(partition, fingerprint, written or changed, files=digest(found))

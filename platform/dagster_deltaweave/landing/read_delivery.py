@@ -40,7 +40,9 @@ def landing_tag(
     tag = {"directory": directory_name(directory), "marker": marker, "identity": found.identity}
     if suffix:
         tag["suffix"] = suffix
-    files = None if marker is None else _files(directory, found.name.removesuffix(suffix), suffix)
+    files = found.files
+    if marker is not None and files is None:
+        files = _files(directory, found.name.removesuffix(suffix), suffix)
     return {LANDING: json.dumps(tag if files is None else {**tag, "files": files})}
 
 

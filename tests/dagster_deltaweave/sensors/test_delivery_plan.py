@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from dagster import (
@@ -16,14 +17,18 @@ from dagster import (
     AssetKey,
     AssetMaterialization,
     AssetSelection,
+    AssetSpec,
     DagsterInstance,
+    DagsterRun,
     DagsterRunStatus,
     Definitions,
+    MaterializeResult,
     RunRequest,
     RunsFilter,
     StaticPartitionsDefinition,
     asset,
     instance_for_test,
+    multi_asset,
 )
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.events import DagsterEvent, StepMaterializationData
@@ -52,7 +57,7 @@ from dagster_deltaweave.logs import (
     records_of_merge,
 )
 from dagster_deltaweave.logs.merged_batch import LogAt
-from dagster_deltaweave.partitions import newest_first, unmerged_attempts
+from dagster_deltaweave.partitions import newest_first, partitions_of_run, unmerged_attempts
 from tests.dagster_deltaweave.ticks import requested, tick
 
 DAYS = ["day-1", "day-2", "day-3", "day-4"]
@@ -363,6 +368,17 @@ def test_a_run_by_hand_that_was_taken_back_does_not_count(shop: Shop) -> None:
     assert requested(shop.tick()) == ["day-1", "day-2"]
 
 
+def test_what_landed_shortly_before_a_run_by_hand_is_requested(
+    instance: DagsterInstance, tmp_path: Path
+) -> None:
+    shop = Shop(instance, tmp_path, order="any")
+    shop.land("day-1")
+    with patch("dagster_deltaweave.sensors.landing._COARSE_CLOCK", 5 * 10**9):
+        shop.run("day-1")
+        assert requested(shop.tick()) == ["day-1"]
+    assert "1 merged" in shop.said()
+
+
 def test_a_run_counts_only_for_what_it_materialized(shop: Shop) -> None:
     shop.others = {"totals": APPEND, "notes": {}}
     shop.land("day-1")
@@ -393,6 +409,48 @@ def test_days_that_the_asset_lacks_now_hide_no_others(shop: Shop) -> None:
     shop.days = DAYS
     shop.land("day-1")
     assert requested(shop.tick()) == ["day-1"]
+
+
+def test_a_multi_asset_of_several_partitionings_is_looked_at(
+    instance: DagsterInstance, tmp_path: Path
+) -> None:
+    days, weeks = (StaticPartitionsDefinition(keys) for keys in (DAYS, ["week-1"]))
+
+    @multi_asset(
+        specs=[AssetSpec("orders", partitions_def=days), AssetSpec("weeks", partitions_def=weeks)],
+        can_subset=True,
+    )
+    def both() -> MaterializeResult: ...  # type: ignore[empty-body]
+
+    (tmp_path / "day-1").mkdir()
+    (tmp_path / "day-1" / "_SUCCESS").touch()
+    time.sleep(0.06)
+    sensor = build_partition_sensor(
+        name="landed", target=AssetSelection.assets(ORDERS), directory=tmp_path, partitions_def=days
+    )
+    definitions = Definitions([both], sensors=[sensor])
+    assert requested(tick(definitions, instance)) == ["day-1"]
+
+
+def test_a_table_in_a_store_that_arrow_lacks_is_not_read(
+    shop: Shop, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shop.root = "tape://lake"  # type: ignore[assignment]
+    shop.land("day-1")
+    assert requested(shop.tick()) == ["day-1"]
+    assert "orders: its log is not read" in capfd.readouterr().err
+    shop.create("day-1", {}, status=SUCCESS)
+    assert "1 merged" in shop.said()
+
+
+@pytest.mark.parametrize(
+    ("text", "partitions"),
+    [("2024", ["2024"]), ("a, c", ["a", "c"]), ('["a,b", "c"]', ["a,b", "c"]), ("[", []), ("", [])],
+)
+def test_the_partitions_of_a_run_are_those_of_its_tag(text: str, partitions: list[str]) -> None:
+    run = DagsterRun("shop", tags={"deltaweave/partitions": text})
+    definition = StaticPartitionsDefinition(["a"])
+    assert partitions_of_run(run, definition, DagsterInstance.ephemeral()) == partitions
 
 
 def test_two_landing_directories_of_one_table_are_both_merged_once(
@@ -446,6 +504,9 @@ def test_what_needed_its_last_attempt_is_requested_again_after_a_restore(shop: S
     shop.bad.clear()
     shop.run_all(shop.tick())
     shop.restore(to=1)
+    # Its run key is new, also if the first run was deleted.
+    first = shop.instance.get_runs(RunsFilter(tags={"deltaweave/attempt": "1"}), limit=1)
+    shop.instance.delete_run(first[0].run_id)
     [request] = shop.tick().run_requests or []
     assert request.partition_key == "day-2"
     assert str(request.run_key).endswith("#3")

@@ -27,6 +27,7 @@ from dagster import (
     RunsFilter,
     StaticPartitionsDefinition,
     asset,
+    define_asset_job,
     instance_for_test,
     multi_asset,
 )
@@ -88,6 +89,7 @@ class Shop:
         self.name = "orders_landed"
         self.others: dict[str, Any] = {}  # assets beside the orders, and their declarations
         self.broken: set[str] = set()  # assets whose steps fail
+        self.is_of_job = False  # whether the target is a job
         self.is_empty = False  # whether assets return None
 
     @property
@@ -124,16 +126,19 @@ class Shop:
             def other() -> None: ...
 
             assets.append(other)
+        selection = AssetSelection.assets(*assets)
+        job = define_asset_job("shop", selection)
         sensor = build_partition_sensor(
             name=self.name,
-            target=AssetSelection.assets(*assets),
+            target=job if self.is_of_job else selection,
             directory=self.landing,
             partitions_def=days,
             **self.arguments,
         )
         spark = SparkResource()
         manager = SparkDeltaIOManager(root=str(self.root), spark=spark)
-        return Definitions(assets, sensors=[sensor], resources={"io_manager": manager})
+        jobs = [job] if self.is_of_job else []
+        return Definitions(assets, jobs=jobs, sensors=[sensor], resources={"io_manager": manager})
 
     def said(self) -> str:
         data = self.tick()
@@ -398,7 +403,8 @@ def test_an_asset_that_is_added_gets_all_days_in_order(shop: Shop) -> None:
     shop.land(*DAYS[:3])
     shop.run_all(shop.tick())
     shop.others = {"totals": APPEND}
-    assert selections(shop.tick()) == {day: ["totals"] for day in DAYS[:3]}
+    for shop.is_of_job in (False, True):
+        assert selections(shop.tick()) == {day: ["totals"] for day in DAYS[:3]}
 
 
 def test_days_that_the_asset_lacks_now_hide_no_others(shop: Shop) -> None:
@@ -617,7 +623,9 @@ def test_without_an_order_a_day_that_failed_holds_up_no_other(
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["land", "land_bad", "tick", "die", "lose", "rename", "by_hand", "again"]),
+        st.sampled_from(
+            ["land", "land_bad", "tick", "die", "lose", "rename", "by_hand", "again", "restore"]
+        ),
         st.sampled_from(DAYS),
     ),
     max_size=14,
@@ -651,6 +659,10 @@ def test_whatever_happens_each_delivery_is_merged_once_and_in_order(
                 left = [each for each in shop.delivered if each not in shop.held()]
                 if left:
                     shop.run(min(left))
+            elif kind == "restore" and newest:
+                shop.restore(to=len(list(shop.log.iterdir())) - 2)
+                held = shop.held()
+                shop.merged = [each for each in shop.merged if each[0] in held]
             elif kind == "again" and newest and newest in shop.delivered:
                 shop.land(newest)
         # Days that landed late are merged by hand, as the tick says; bad ones are delivered again.

@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -35,10 +36,11 @@ class RecordedTable(MadeTable):
 
     spark = SimpleNamespace(range=lambda rows: None)
     before_commit: list[Callable[[], None]]
+    tags_of_runs: list[dict[str, str]]
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.before_commit = []
+        self.before_commit, self.tags_of_runs = [], []
 
     def merge(self, source: object, on: str) -> Any:
         return SimpleNamespace(when_matched_delete=lambda: SimpleNamespace(execute=self._execute))
@@ -56,11 +58,11 @@ class RecordedTable(MadeTable):
         pairs = [{"txn": {"appId": name, "version": version}} for name, version in marks.items()]
         commit(self.path, self.snapshot().version + 1, *pairs)
 
-    def records(self, partition: str) -> dict[str, int]:
-        run = SimpleNamespace(tags={})
-        context = SimpleNamespace(
-            asset_key=ORDERS, step_context=SimpleNamespace(dagster_run=run), run_id="run"
-        )
+    def records(self, partition: str, tags: dict[str, str] | None = None) -> dict[str, int]:
+        run = SimpleNamespace(tags=tags or {})
+        instance = SimpleNamespace(add_run_tags=lambda _, added: self.tags_of_runs.append(added))
+        step = SimpleNamespace(dagster_run=run, instance=instance)
+        context = SimpleNamespace(asset_key=ORDERS, step_context=step, run_id="run")
         of_run = cast("OutputContext", context), cast("Table", self), [partition]
         return partition_records.partition_records(*of_run)
 
@@ -102,6 +104,23 @@ def test_runs_at_once_after_a_restore_take_back_nothing_of_each_other(table: Rec
     table.before_commit.append(lambda: table.merge_partition("b"))
     table.merge_partition("c")
     assert table.held == ["a", "b", "c"]
+
+
+@pytest.mark.usefixtures("without_run")
+def test_a_delivery_is_recorded_by_its_landing_directory(table: RecordedTable) -> None:
+    for directory in ("/one", "/other"):
+        landing = json.dumps({"directory": directory, "marker": "_SUCCESS", "identity": "5@7"})
+        tags = {"deltaweave/landing": landing, "deltaweave/fingerprint": "5@7"}
+        table.commit(table.records("a", tags))
+    assert table.tags_of_runs == [{"deltaweave/recorded": "true"}] * 2
+    found = merged_partitions(str(table.path), ORDERS)
+    assert found is not None
+    looked = [found.holds_delivery("a", each, "5@7", 9) for each in ("/one", "/other", "/third")]
+    assert looked == [True, True, False]
+    restore(table.path, 3, to=1)
+    found = merged_partitions(str(table.path), ORDERS)
+    assert found is not None
+    assert [found.holds("a", each) for each in ("/one", "/other")] == [True, False]
 
 
 @pytest.mark.usefixtures("without_run")

@@ -37,6 +37,7 @@ Place = Callable[[str], Any]
 _LOOKED_AT = 1_000
 _NAMED = 5
 _FAILED = "whose run failed"
+_ENDED = "whose run ended without a merge"
 _UNDER_WAY = "which another run or a backfill is to merge"
 
 
@@ -211,8 +212,9 @@ class _Planner:
             self.plan.waiting.setdefault(self._blocker, []).append(partition)
         elif standing.problem:
             self.plan.notes.append(f"{partition}: {standing.problem}")
-            if self._newest:
-                self._blocker = f"{partition}, {_FAILED}"
+            if self._newest.keys() & standing.missing - late:
+                is_failed = standing.run is None or standing.run.status != DagsterRunStatus.SUCCESS
+                self._blocker = f"{partition}, {_FAILED if is_failed else _ENDED}"
         elif len(self.plan.requests) < self.limit:
             # What a run needs of an asset without a log may not outlive the run that made it.
             held = {each.key for each in self.assets if each.is_read} - standing.missing

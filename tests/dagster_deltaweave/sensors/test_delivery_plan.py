@@ -393,10 +393,16 @@ def test_a_run_counts_only_for_what_it_materialized(shop: Shop) -> None:
     shop.broken = {"notes"}
     assert shop.run_all(data) == []
     assert selections(data := shop.tick()) == {"day-1": ["notes"]}
+    # A newer day waits for no older one that an asset without an order lacks.
+    shop.land("day-2")
+    shop.arguments["attempts"] = 1
+    assert selections(shop.tick()) == {"day-2": None}
+    shop.arguments["attempts"] = 9
     shop.broken.clear()
     assert shop.run_all(data) == ["day-1"]
-    assert "1 merged" in shop.said()
-    assert (shop.held(), shop.held("totals")) == (["day-1"], ["day-1"])
+    assert shop.run_all(shop.tick()) == ["day-2"]
+    assert "2 merged" in shop.said()
+    assert (shop.held(), shop.held("totals")) == (DAYS[:2], DAYS[:2])
 
 
 def test_an_asset_that_is_added_gets_all_days_in_order(shop: Shop) -> None:
@@ -516,9 +522,13 @@ def test_what_needed_its_last_attempt_is_requested_again_after_a_restore(shop: S
     [request] = shop.tick().run_requests or []
     assert request.partition_key == "day-2"
     assert str(request.run_key).endswith("#3")
-    # It blocks nothing, whatever keeps it from being recorded.
+    # It holds up others no longer than its pause, whatever keeps it from being recorded.
     shop.land("day-3")
     assert requested(shop.tick()) == ["day-2", "day-3"]
+    shop.arguments["retry_after_seconds"] = 60
+    said = shop.said()
+    assert "ended without a merge; it is tried again in" in said
+    assert "day-3 waits for day-2, whose run ended" in said
 
 
 def test_a_run_under_way_counts_under_whatever_name(shop: Shop) -> None:

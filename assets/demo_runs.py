@@ -65,24 +65,21 @@ class Merged:
 def requested_runs(instance: DagsterInstance) -> list[RunRequest]:
     """The runs that failed before, and those that the landing sensor requests now.
 
-    The sensor passes over what has a run, as it must where the daemon ran it: whether a failed run
-    is repeated is for people to say, and whoever runs the demo again says so.
+    The sensor requests a failed run again after a pause, and some times only. Whoever runs the demo
+    again does not wait.
     """
-    requests = _failed_before(instance)
-    cursor = None
-    while True:
-        # The reference lets the sensor look up dynamic partitions.
-        context = build_sensor_context(
-            instance=instance, instance_ref=instance.get_ref(), cursor=cursor, definitions=defs
-        )
-        tick = web_returns_landed.evaluate_tick(context)
-        if not tick.run_requests:
-            return requests
-        cursor = tick.cursor
-        requests += tick.run_requests
-        _add_partitions(instance, tick.dynamic_partitions_requests or ())
-        for event in tick.asset_events:
-            instance.report_runless_asset_event(event)
+    requests = {each.partition_key: each for each in _failed_before(instance)}
+    # The reference lets the sensor look up dynamic partitions.
+    context = build_sensor_context(
+        instance=instance, instance_ref=instance.get_ref(), definitions=defs
+    )
+    tick = web_returns_landed.evaluate_tick(context)
+    for request in tick.run_requests or ():
+        requests.setdefault(request.partition_key, request)
+    _add_partitions(instance, tick.dynamic_partitions_requests or ())
+    for event in tick.asset_events:
+        instance.report_runless_asset_event(event)
+    return list(requests.values())
 
 
 def execute(instance: DagsterInstance, request: RunRequest) -> Merged:
@@ -117,14 +114,14 @@ def _failed_before(instance: DagsterInstance) -> list[RunRequest]:
     """The deliveries whose newest run failed, by partition."""
     newest: dict[str, DagsterRun] = {}
     for run in instance.get_runs(RunsFilter(tags={SENSOR_NAME_TAG: web_returns_landed.name})):
-        newest.setdefault(run.tags[RUN_KEY_TAG], run)
+        newest.setdefault(run.tags[PARTITION_NAME_TAG], run)
     return [
         RunRequest(
-            run_key=run_key,
-            partition_key=run.tags[PARTITION_NAME_TAG],
+            run_key=run.tags[RUN_KEY_TAG],
+            partition_key=partition,
             tags={name: tag for name, tag in run.tags.items() if name.startswith("deltaweave/")},
         )
-        for run_key, run in sorted(newest.items())
+        for partition, run in sorted(newest.items())
         if run.status in (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
     ]
 

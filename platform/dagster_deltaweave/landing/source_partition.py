@@ -11,8 +11,9 @@ from urllib.parse import unquote
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dagster_deltaweave.landing.text_rows import STRICTLY, TextFiles
+from dagster_deltaweave.landing.text_rows import TextFiles
 from deltaweave.delta.jvm import translated
+from deltaweave.delta.log import STRICTLY
 from deltaweave.errors import DeltaweaveError, SourceError, StatementError
 from deltaweave.identifiers import is_path
 from deltaweave.locations import refuse_credentials

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dagster_deltaweave.storage import file_system
+from deltaweave.delta.log import STRICTLY
 from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 FILE, RECORD, PROBLEMS = "__deltaweave_file", "__deltaweave_record", "__deltaweave_problems"
 """Columns beside those of the schema, see `TextFiles.rows`."""
-
-STRICTLY = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
-"""Options of a read that fails at what it cannot read, whatever the session says."""
 
 _LONGEST = 100_000
 """Characters of a bad row that are kept: without its line ends, a file is one row."""

@@ -48,13 +48,20 @@ def strict_plan(spark: SparkSession, plan: JavaObject) -> JavaObject:
     if children.size() == 1:
         below = strict_plan(spark, children.head())
         return plan.withNewChildren(jvm_.seq(jvm_.jvm(spark), [below]))
-    if plan.getClass().getSimpleName() != "LogicalRelation":
+    options = options_of_files(spark, plan)
+    if options is None:
         return plan
-    relation = plan.relation()
-    if not jvm_.is_a(spark, relation, FILE_RELATION):
-        return plan
-    catalyst = jvm_.jvm(spark).org.apache.spark.sql.catalyst
-    options = jvm_.singleton(catalyst.util, "CaseInsensitiveMap").apply(relation.options())
     for key, value in STRICTLY.items():
         options = options.updated(key, value)
-    return changed_scan(spark, plan, relation.location(), options)
+    return changed_scan(spark, plan, plan.relation().location(), options)
+
+
+def options_of_files(spark: SparkSession, plan: JavaObject) -> JavaObject | None:
+    """The options, in any case, by which a node of a plan reads files; None if it reads none."""
+    if plan.getClass().getSimpleName() != "LogicalRelation":
+        return None
+    relation = plan.relation()
+    if not jvm_.is_a(spark, relation, FILE_RELATION):
+        return None
+    catalyst = jvm_.jvm(spark).org.apache.spark.sql.catalyst
+    return jvm_.singleton(catalyst.util, "CaseInsensitiveMap").apply(relation.options())

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.log import FILE_RELATION, STRICTLY
+from deltaweave.delta.log import STRICTLY, options_of_files
 from deltaweave.delta.releases import reads_cached_rows
 from deltaweave.delta.statement import ResolvedMerge
 
@@ -81,12 +81,8 @@ def _ignores_unreadable_files(merge: ResolvedMerge) -> bool:
 
 def _ignores_files(spark: SparkSession, leaf: JavaObject) -> bool:
     """Whether a leaf of the plan reads files with an option to skip unreadable ones."""
-    if leaf.getClass().getSimpleName() != "LogicalRelation":
+    options = options_of_files(spark, leaf)
+    if options is None:
         return False
-    relation = leaf.relation()
-    if not jvm_.is_a(spark, relation, FILE_RELATION):
-        return False
-    catalyst = jvm_.jvm(spark).org.apache.spark.sql.catalyst
-    options = jvm_.singleton(catalyst.util, "CaseInsensitiveMap").apply(relation.options())
     settings = [options.get(key) for key in STRICTLY]
     return any(found.isDefined() and found.get().lower() == "true" for found in settings)

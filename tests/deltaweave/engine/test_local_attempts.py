@@ -301,7 +301,7 @@ def test_an_interrupt_of_any_step_ends_the_merge_and_a_failure_leaves_it_to_spar
     assert newest_version(path) == 1 + (step == "evaluating the source")
 
 
-def storage_that(fails_at: str, *, at_once: bool = False) -> Any:
+def storage_that(fails_at: str) -> Any:
     """A disk whose method fails after its work; made here, it is sent to tasks by value."""
 
     class Failing(storage.Disk):
@@ -318,10 +318,8 @@ def storage_that(fails_at: str, *, at_once: bool = False) -> Any:
 
         def checked(self, what: str, given: Any, location: str) -> Any:
             import os
-            import time
 
             if what == fails_at and "p=a" in location:
-                time.sleep(0.2)  # until the other file is written, too
                 os._exit(9)
             if what == fails_at.removeprefix("raise ") and "p=a" in location:
                 raise OverflowError(f"{what} of a file")
@@ -354,7 +352,9 @@ def test_a_file_that_a_task_cannot_rewrite_is_rewritten_by_spark(
     assert warning.startswith("Spark rewrites")
     assert ("OverflowError" in warning) is (how == "raise")
     assert "of a file" not in warning  # the message
-    assert data_files(path) == files_of_log(path)
+    strays = data_files(path) - files_of_log(path)
+    # Spark may have started the other file's task before it ended the job: VACUUM deletes its file.
+    assert not strays or (how == "end" and all("p=b" in each for each in strays))
 
 
 def test_no_directory_is_searched_where_no_task_was_started(

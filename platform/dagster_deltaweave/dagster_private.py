@@ -17,6 +17,7 @@ These names are imported because Dagster offers no public way:
   status that Dagster adds.
 - `PARENT_RUN_ID_TAG`, `PARTITION_NAME_TAG`, `RUN_KEY_TAG`, `SENSOR_NAME_TAG`: the tags that tell
   where a run comes from; Dagster documents their texts, but exports no constants.
+- `StepOutputHandle`: names the output of a step, whose IO manager and context it gives.
 - `BulkActionsFilter`, `BulkActionStatus`: which backfills go on.
 - `RANGE_TAGS`: likewise, the tags for the first and the last partition of a run of several.
 - `InMemoryJob`, `execute_run`, `location_origins_from_yaml_paths`, `RemoteRepositoryOrigin`,
@@ -38,6 +39,7 @@ from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.execution.api import execute_run
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
+from dagster._core.execution.plan.outputs import StepOutputHandle
 from dagster._core.remote_origin import RemoteRepositoryOrigin
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
@@ -76,6 +78,7 @@ __all__ = [
     "InMemoryJob",
     "ObjectMetadataValue",
     "RemoteRepositoryOrigin",
+    "StepOutputHandle",
     "TableMetadataSet",
     "UnresolvedAssetJobDefinition",
     "UriMetadataSet",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import wraps
 from typing import Any, TypedDict
 
 from dagster import (
     AssetCheckSpec,
+    AssetExecutionContext,
     AssetIn,
     AssetKey,
     AssetsDefinition,
     AutomationCondition,
     BackfillPolicy,
+    DagsterError,
     FreshnessPolicy,
     HookDefinition,
     PartitionsDefinition,
@@ -19,7 +23,9 @@ from dagster import (
     asset,
 )
 
+from dagster_deltaweave.dagster_private import StepOutputHandle
 from dagster_deltaweave.tables import (
+    MergeDeclaration,
     TableDeclaration,
     declaration_metadata,
     table_declaration,
@@ -95,5 +101,44 @@ def table_asset(
         kinds=set(kinds),
         pool=pool or "/".join(["merge", *key.path]),
         **arguments,
-    )(function)
+    )(_in_order(function) if _needs_order(declaration, arguments) else function)
     return definition
+
+
+def _needs_order(declaration: TableDeclaration, arguments: DagsterArguments) -> bool:
+    is_ordered = isinstance(declaration, MergeDeclaration) and declaration.needs_order
+    return is_ordered and arguments.get("partitions_def") is not None
+
+
+def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, before which the run waits for those of older partitions.
+
+    Otherwise it would be called again after each wait, because only then its rows are stored.
+    """
+    is_plain = inspect.isfunction(function) and not inspect.isasyncgenfunction(function)
+    if not is_plain or inspect.iscoroutinefunction(function):
+        return function
+
+    def waiting(*arguments: Any, **named: Any) -> Any:
+        _wait_for_older()
+        return function(*arguments, **named)
+
+    # Dagster's links to code, and tracebacks, then show the function instead of this one.
+    of_it = function.__code__
+    waiting.__code__ = waiting.__code__.replace(
+        co_filename=of_it.co_filename, co_firstlineno=of_it.co_firstlineno, co_name=of_it.co_name
+    )
+    return wraps(function)(waiting)
+
+
+def _wait_for_older() -> None:
+    try:
+        context = AssetExecutionContext.get()
+        step = context.op_execution_context.get_step_execution_context()
+    except DagsterError:  # called without a run, as unit tests do
+        return
+    for output in step.step.step_outputs:
+        handle = StepOutputHandle(step.step.key, output.name)
+        wait = getattr(step.get_io_manager(handle), "wait_for_older", None)
+        if wait is not None and output.properties.asset_key is not None:
+            wait(step.get_output_context(handle))

@@ -22,6 +22,7 @@ from dagster_deltaweave.io_manager.after_commit import (
     record_listed_partitions,
 )
 from dagster_deltaweave.io_manager.loading import load_input
+from dagster_deltaweave.io_manager.merge_order import wait_before_function
 from dagster_deltaweave.io_manager.op_outputs import OpOutputs
 from dagster_deltaweave.io_manager.output_rows import changes_of_output, without_empty_partitions
 from dagster_deltaweave.io_manager.partition_records import (
@@ -35,7 +36,7 @@ from dagster_deltaweave.io_manager.run_options import (
     with_mode_of_output,
     with_tags,
 )
-from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
+from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient, waits_of_step
 from dagster_deltaweave.io_manager.stored_output import add_output, rebuild_with_output
 from dagster_deltaweave.io_manager.table_location import check_location
 from dagster_deltaweave.io_manager.type_handlers import TypeHandler, handler_of_value
@@ -178,6 +179,10 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         """Let go of what ops of the run returned."""
         self._of_ops.forget()
 
+    def wait_for_older(self, context: OutputContext) -> None:
+        """Wait for the runs of older partitions, before the asset's function runs."""
+        wait_before_function(context, self.locator, self._options(context))
+
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Store what the asset function returned, and record the result."""
         if not context.has_asset_key:
@@ -199,7 +204,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         table = self.locator.table(context.asset_key, declaration)
         declaration = check_location(context, self.locator, table, declaration)
         with (
-            retry_run_if_transient(declaration.retries),
+            retry_run_if_transient(declaration.retries, len(waits_of_step(context))),
             mark_commits_with_run(table.spark, context.run_id),
         ):
             if output_is_full_refresh(context):
@@ -261,8 +266,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         if isinstance(declared, MergeOnReadDeclaration):
             record_data_version(context, open_merge_on_read(self.locator, declared).newest_batch())
         else:
-            table = self._table_if_there(context)
-            if table is not None:
+            if (table := self._table_if_there(context)) is not None:
                 after = AfterCommit(context, [])
                 after.attempt("this run", lambda: record_nothing_merged(context, table))
                 if after.warnings:

@@ -5,22 +5,22 @@ waits for partitions from the newest merged one up to its own whose runs are que
 These include the newest merged partition if it is merged again, and others of the same time, such
 as another region's. If the run of such a partition failed, the waiting run fails too: once a newer
 partition is merged, an older one can only be merged out of order.
+
+A run waits as a step that Dagster tries again later: until then its slot in a pool is free, and
+other steps of the run go on.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RetryRequested, RunsFilter
 
-from dagster_deltaweave.dagster_private import (
-    NOT_FINISHED_STATUSES,
-    PRIORITY_TAG,
-)
+from dagster_deltaweave.dagster_private import NOT_FINISHED_STATUSES, PRIORITY_TAG
+from dagster_deltaweave.io_manager.run_retry import waits_of_step
 from dagster_deltaweave.partitions import (
     ORDER_TAG,
     WAITED_TAG,
@@ -38,7 +38,7 @@ _QUEUED = (DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED)
 _FAILED = (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
 _QUEUED_SECONDS = 60
 _LET_GO_FIRST = 20
-_LONGEST_PAUSE_SECONDS = 15.0
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -64,28 +64,33 @@ def wait_for_earlier_runs(
     table: str,
     partitions: Sequence[str],
     positions: Positions,
-    newest_merged: Callable[[], str | None],
+    newest_merged: str | None,
     wait_seconds: float,
+    *,
+    has_rows: bool,
 ) -> None:
-    """Return once Dagster knows no older partition that must still be merged.
+    """Return if Dagster knows no older partition that must still be merged.
 
     Args:
         context: The context of the asset's output.
         table: The name of its table in messages.
         partitions: The run's partitions.
         positions: Gives a partition's position.
-        newest_merged: Looks up the newest merged partition, None for none.
+        newest_merged: The newest merged partition, None for none.
         wait_seconds: How long to wait for one run, in s.
+        has_rows: Whether the run is known to have rows, and so fails if an older one failed.
 
     Raises:
-        OutOfOrderError: The run of an older partition failed, or took too long.
+        RetryRequested: The run of an older partition is under way.
+        OutOfOrderError: It failed, or took too long.
     """
     waiting = _Waiting(context, table, partitions, positions, wait_seconds)
-    if not waiting.attempts(newest_merged()):
-        return
-    with _without_pool_slot(context):
-        while attempts := waiting.attempts(newest_merged()):
-            waiting.pause(attempts)
+    attempts = waiting.attempts(newest_merged)
+    ended = [each for each in attempts if not each.is_under_way]
+    if ended and has_rows:
+        raise waiting.refused(ended[0])
+    if attempts and not ended:
+        raise waiting.wait(attempts)
 
 
 class _Waiting:
@@ -107,7 +112,6 @@ class _Waiting:
         self._instance: DagsterInstance = context.step_context.instance
         self._run = context.step_context.dagster_run
         self._earliest = min(map(positions, partitions))
-        self._awaited, self._since = "", 0.0
 
     def attempts(self, newest: str | None) -> list[_Attempt]:
         """The runs of older partitions that must still be merged, oldest first."""
@@ -149,36 +153,37 @@ class _Waiting:
             if partition in partitions
         }
 
-    def pause(self, attempts: Sequence[_Attempt]) -> None:
-        """Wait a little for the oldest partition's run, or fail if waiting is of no use."""
-        oldest = attempts[0]
-        ended = [each for each in attempts if not each.is_under_way]
-        if ended:
-            raise self._error(
-                ended[0],
-                f"was not merged, because its run {ended[0].run.run_id} failed",
-                f"Run {ended[0].partition} first, and then this partition. If it holds nothing to "
-                f"be merged, run this partition with the tag {ORDER_TAG}: any.",
-            )
-        now = time.monotonic()
-        if oldest.run.run_id != self._awaited:
-            self._awaited, self._since = oldest.run.run_id, now
-            self._context.log.info(
-                f"This run waits for run {oldest.run.run_id} of partition {oldest.partition}, "
-                f"which is older and is to be merged before {self._own}."
-            )
-            self._let_go_first(attempts)
-        waited = now - self._since
+    def refused(self, failed: _Attempt) -> OutOfOrderError:
+        """The error of this run because that of an older partition failed."""
+        return self._failed(
+            failed,
+            f"was not merged, because its run {failed.run.run_id} failed",
+            f"Run {failed.partition} first, and then this partition. If it holds nothing to "
+            f"be merged, run this partition with the tag {ORDER_TAG}: any.",
+        )
+
+    def wait(self, attempts: Sequence[_Attempt]) -> RetryRequested:
+        """Ask for a later attempt, or raise an error if the run has waited long enough."""
+        oldest, awaited = attempts[0], attempts[0].run.run_id
+        since = [at for at, problem in waits_of_step(self._context) if awaited in problem]
+        waited = time.time() - min(since) if since else 0.0
         gives_way = waited > _QUEUED_SECONDS and self._blocks(oldest)
-        if gives_way or waited > self._wait_seconds:
-            status = "is still in the queue" if gives_way else "has not ended"
-            raise self._error(
-                oldest,
-                f"is still to be merged, and its run {oldest.run.run_id} {status} after "
-                f"{waited:.0f} s",
-                "Execute this run again once that one has ended.",
-            )
-        time.sleep(min(_LONGEST_PAUSE_SECONDS, 1 + waited / 10))
+        status = "is still in the queue" if gives_way else "has not ended"
+        problem = f"is still to be merged, and its run {awaited} {status} after {waited:.0f} s"
+        if gives_way or waited >= self._wait_seconds:
+            raise self._failed(oldest, problem, "Execute this run again once that one has ended.")
+        self._context.log.info(
+            f"This run waits for run {awaited} of partition {oldest.partition}, "
+            f"which is older and is to be merged before {self._own}."
+        )
+        if not since:
+            self._let_go_first(attempts)
+        pause = min(_LONGEST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS + waited / 4)
+        request = RetryRequested(self._context.step_context.previous_attempt_count + 1, pause)
+        request.__cause__ = self._error(
+            oldest, problem, "Nothing is to be done: it is tried again."
+        )
+        return request
 
     def _blocks(self, oldest: _Attempt) -> bool:
         """Whether this run may keep the awaited run in the queue and must make room for it.
@@ -212,9 +217,12 @@ class _Waiting:
     def _own(self) -> str:
         return min(self._partitions, key=self._positions)
 
-    def _error(self, of: _Attempt, problem: str, hint: str) -> OutOfOrderError:
+    def _failed(self, of: _Attempt, problem: str, hint: str) -> OutOfOrderError:
         # So a sensor does not take this run for one that failed by itself.
         self._instance.add_run_tags(self._run.run_id, {WAITED_TAG: of.partition})
+        return self._error(of, problem, hint)
+
+    def _error(self, of: _Attempt, problem: str, hint: str) -> OutOfOrderError:
         return OutOfOrderError(
             f"partition {of.partition}, which is older than {self._own}, {problem}.",
             partition=self._own,
@@ -232,22 +240,3 @@ def _priority(run: DagsterRun) -> int:
 
 def _runs(instance: DagsterInstance, **wanted: Any) -> Sequence[DagsterRun]:
     return instance.get_runs(RunsFilter(**wanted))
-
-
-@contextmanager
-def _without_pool_slot(context: OutputContext) -> Iterator[None]:
-    """Free the step's slot in its pool for other runs, for which it may be waiting."""
-    step = context.step_context
-    storage, pool = step.instance.event_log_storage, step.step.pool
-    claim = (step.run_id, step.step.key)
-    if (
-        pool is None
-        or not storage.supports_global_concurrency_limits
-        or not storage.check_concurrency_claim(pool, *claim).is_claimed
-    ):
-        yield
-        return
-    storage.free_concurrency_slot_for_step(*claim)
-    yield
-    while not storage.claim_concurrency_slot(pool, *claim).is_claimed:
-        time.sleep(1)

@@ -22,11 +22,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_deltaweave.io_manager.earlier_runs import wait_for_earlier_runs
+from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient, waits_of_step
 from dagster_deltaweave.logs import NOTHING, order_id, records_id, taken_back
 from dagster_deltaweave.partitions import (
     ORDER_TAG,
     Positions,
     newest_first,
+    output_is_full_refresh,
+    output_partition_keys,
     partition_positions,
 )
 from dagster_deltaweave.tables import MergeDeclaration
@@ -38,7 +41,8 @@ from deltaweave.errors import OutOfOrderError
 if TYPE_CHECKING:
     from dagster import AssetKey, OutputContext
 
-    from dagster_deltaweave.tables import TableDeclaration
+    from dagster_deltaweave.io_manager.run_options import RunOptions
+    from dagster_deltaweave.tables import TableDeclaration, TableLocator
     from deltaweave import Table
 
 _ANY = "any"
@@ -120,8 +124,6 @@ def lease_of_run(
 ) -> Lease | None:
     """The lease of a run's merge; None if order does not matter.
 
-    The run waits here until the runs of older partitions have ended.
-
     Args:
         context: The context of the asset's output.
         table: The asset's table.
@@ -130,28 +132,54 @@ def lease_of_run(
         wait_seconds: How long to wait for a run of an older partition, in s.
 
     Raises:
+        RetryRequested: The run of an older partition is under way.
         OutOfOrderError: A newer partition was merged, or an older one was not and its run is not in
             progress.
     """
     positions = _positions(context, declaration, partitions)
     if positions is None:
         return None
-
-    def look() -> MergedPartitions:
-        return MergedPartitions.of(context.asset_key, table, positions)
-
-    if context.step_context.dagster_run.tags.get(ORDER_TAG) == _ANY:
-        return look().lease_of(partitions, anew=True)
-
-    def newest() -> str | None:
-        merged = look()
+    is_any = context.step_context.dagster_run.tags.get(ORDER_TAG) == _ANY
+    if not is_any:
+        _wait(context, table, declaration, partitions, wait_seconds, has_rows=True)
+    merged = MergedPartitions.of(context.asset_key, table, positions)
+    if not is_any:
         _refuse_older(merged, partitions, table.path_or_name)
-        return merged.newest or _newest_materialized(context, table, positions, partitions)
+    return merged.lease_of(partitions, anew=is_any)
 
-    wait_for_earlier_runs(context, table.path_or_name, partitions, positions, newest, wait_seconds)
-    merged = look()
-    _refuse_older(merged, partitions, table.path_or_name)
-    return merged.lease_of(partitions)
+
+def wait_before_function(context: OutputContext, tables: TableLocator, options: RunOptions) -> None:
+    """Wait for older partitions already before the asset's function is called.
+
+    A run out of order is not refused yet: its function may return None.
+    """
+    partitions, declaration = output_partition_keys(context), options.declaration
+    if not partitions or output_is_full_refresh(context):
+        return
+    with retry_run_if_transient(declaration.retries, len(waits_of_step(context))):
+        table = tables.table(context.asset_key, declaration)
+        _wait(context, table, declaration, partitions, options.wait_seconds, has_rows=False)
+
+
+def _wait(
+    context: OutputContext,
+    table: Table,
+    declaration: TableDeclaration,
+    partitions: Sequence[str],
+    wait_seconds: float,
+    *,
+    has_rows: bool,
+) -> None:
+    positions = _positions(context, declaration, partitions)
+    if positions is None or context.step_context.dagster_run.tags.get(ORDER_TAG) == _ANY:
+        return
+    merged, name = MergedPartitions.of(context.asset_key, table, positions), table.path_or_name
+    if has_rows:
+        _refuse_older(merged, partitions, name)
+    newest = merged.newest or _newest_materialized(context, table, positions, partitions)
+    wait_for_earlier_runs(
+        context, name, partitions, positions, newest, wait_seconds, has_rows=has_rows
+    )
 
 
 def marks_of_refreshed(

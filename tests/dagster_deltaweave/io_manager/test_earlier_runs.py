@@ -21,9 +21,10 @@ from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from dagster._core.test_utils import create_run_for_test
 
 from dagster_deltaweave.dagster_private import PRIORITY_TAG, WILL_RETRY_TAG
-from dagster_deltaweave.io_manager import earlier_runs
+from dagster_deltaweave.io_manager import earlier_runs, run_retry
+from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient, waits_of_step
 from dagster_deltaweave.partitions import partition_positions
-from deltaweave.errors import OutOfOrderError
+from deltaweave.errors import CommitConflictError, OutOfOrderError
 
 LETTERS = StaticPartitionsDefinition(["a", "b", "c", "d"])
 QUEUED, FAILURE = DagsterRunStatus.NOT_STARTED, DagsterRunStatus.FAILURE
@@ -33,14 +34,20 @@ STARTED, CANCELED = DagsterRunStatus.STARTED, DagsterRunStatus.CANCELED
 class Waits(IOManager):
     """Waits for earlier runs and stores nothing; `newest` was merged."""
 
-    def __init__(self, newest: str | None = None) -> None:
-        self.newest = newest
+    def __init__(self, newest: str | None = None, wait_seconds: float = 0) -> None:
+        self.newest, self.wait_seconds = newest, wait_seconds
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         positions = partition_positions(LETTERS, context.step_context.instance)
         assert positions is not None
         earlier_runs.wait_for_earlier_runs(
-            context, "letters", [context.partition_key], positions, lambda: self.newest, 0
+            context,
+            "letters",
+            [context.partition_key],
+            positions,
+            self.newest,
+            self.wait_seconds,
+            has_rows=True,
         )
 
     def load_input(self, context: InputContext) -> None: ...
@@ -67,8 +74,13 @@ def created(
     return run
 
 
-def run(instance: DagsterInstance, partition: str = "c", newest: str | None = None) -> bool:
-    resources: dict[str, Any] = {"io_manager": Waits(newest)}
+def run(
+    instance: DagsterInstance,
+    partition: str = "c",
+    newest: str | None = None,
+    wait_seconds: float = 0,
+) -> bool:
+    resources: dict[str, Any] = {"io_manager": Waits(newest, wait_seconds)}
     return materialize(
         [letters], resources=resources, instance=instance, partition_key=partition
     ).success
@@ -169,10 +181,13 @@ def test_a_failed_run_that_dagster_tries_again_is_waited_for(instance: DagsterIn
         run(instance)
 
 
-def test_runs_in_the_queue_come_next_the_oldest_first(instance: DagsterInstance) -> None:
+def test_runs_in_the_queue_come_next_the_oldest_first(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(earlier_runs, "_SHORTEST_PAUSE_SECONDS", 0)
     queued = [created(instance, each, QUEUED).run_id for each in ("b", "a")]
     with pytest.raises(OutOfOrderError):
-        run(instance)
+        run(instance, wait_seconds=0.01)
     found = [instance.get_run_by_id(each) for each in queued]
     assert [each.tags[PRIORITY_TAG] for each in found if each] == ["1", "2"]
 
@@ -187,3 +202,33 @@ def test_of_the_runs_that_wait_for_one_in_the_queue_the_newest_makes_room(
     created(instance, "d", STARTED)
     with pytest.raises(OutOfOrderError, match="has not ended"):
         run(instance, "b")
+
+
+def test_a_run_that_waits_is_a_step_that_dagster_tries_again_and_that_counts_as_no_failure(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(earlier_runs, "_SHORTEST_PAUSE_SECONDS", 0)
+    created(instance, "b", STARTED)
+    calls: list[int] = []
+
+    class Conflicts(Waits):
+        def handle_output(self, context: OutputContext, obj: object) -> None:
+            calls.append(len(waits_of_step(context)))
+            if len(calls) == 3:
+                event = AssetMaterialization(letters.key, partition="b")
+                instance.report_runless_asset_event(event)
+            super().handle_output(context, obj)
+            with retry_run_if_transient(1, len(waits_of_step(context))):
+                if len(calls) == 3:
+                    raise CommitConflictError("lost", table="t", operation="merge", version=1)
+
+    monkeypatch.setattr(run_retry, "_SECONDS_BEFORE_RETRY", 0)
+    resources: dict[str, Any] = {"io_manager": Conflicts(wait_seconds=60)}
+    result = materialize([letters], resources=resources, instance=instance, partition_key="c")
+
+    assert calls == [0, 1, 2, 2]
+    retries = [each for each in result.all_events if each.is_step_up_for_retry]
+    causes = [each.step_retry_data.error.cause for each in retries]
+    assert [each.cls_name for each in causes if each] == ["OutOfOrderError"] * 2 + [
+        "CommitConflictError"
+    ]

@@ -4,8 +4,9 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from dagster import (
@@ -23,11 +24,12 @@ from dagster import (
     asset,
     instance_for_test,
     materialize,
+    with_source_code_references,
 )
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset
-from dagster_deltaweave.io_manager import table_write
+from dagster_deltaweave.io_manager import earlier_runs, table_write
 from dagster_deltaweave.partitions import ORDER_TAG, partition_positions
 from dagster_deltaweave.tables import MergeDeclaration
 from deltaweave import MergeResult, Table, clauses
@@ -206,9 +208,15 @@ ONE_SLOT = {"concurrency": {"pools": {"default_limit": 1, "granularity": "op"}}}
 @pytest.mark.minutes
 @pytest.mark.parametrize("settings", [{}, ONE_SLOT], ids=["no_limit", "one_slot_in_the_pool"])
 def test_a_run_waits_for_the_run_of_an_older_partition(
-    spark: SparkSession, resources: dict[str, Any], table: AssetTable, settings: dict[str, Any]
+    spark: SparkSession,
+    resources: dict[str, Any],
+    table: AssetTable,
+    settings: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(earlier_runs, "_SHORTEST_PAUSE_SECONDS", 0.5)
     has_begun, may_merge = Event(), Event()
+    begun: list[str] = []
 
     @asset(partitions_def=DAYS)
     def landed(context: AssetExecutionContext) -> None:
@@ -216,7 +224,7 @@ def test_a_run_waits_for_the_run_of_an_older_partition(
             has_begun.set()
             assert may_merge.wait(120)
 
-    merged = prices(spark, deps=[landed])
+    merged = prices(spark, before=begun.append, deps=[landed])
     with instance_for_test(settings) as instance, ThreadPoolExecutor(2) as threads:
 
         def run(partition: str) -> ExecuteInProcessResult:
@@ -235,6 +243,7 @@ def test_a_run_waits_for_the_run_of_an_older_partition(
         assert older.result().success
         assert newer.result().success
 
+    assert begun == [FIRST, SECOND]  # it waits before its function is called
     assert rows(table("prices")) == [("tea", SECOND)]
     history = table("prices").read(table("prices").version() - 1)
     assert [row.price for row in history.collect()] == [FIRST]
@@ -259,6 +268,15 @@ def test_partitions_are_ordered_by_time_or_as_defined_or_by_their_keys(
         instance.add_dynamic_partitions("landed", in_order)
     older, newer = map(position, in_order)
     assert older < newer
+
+
+def test_links_to_the_code_of_an_ordered_asset_show_its_function() -> None:
+    asset = prices(cast("SparkSession", None))
+    [linked] = with_source_code_references([asset])
+    [metadata] = cast("AssetsDefinition", linked).metadata_by_key.values()
+    [link] = metadata["dagster/code_references"].code_references
+    lines = Path(link.file_path).read_text(encoding="utf-8").splitlines()
+    assert lines[link.line_number - 1].strip().startswith('@merge_asset(keys=["item"]')
 
 
 def test_partitions_of_dimensions_without_time_have_no_order_and_those_of_one_day_are_equal(

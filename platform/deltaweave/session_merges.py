@@ -25,6 +25,7 @@ from deltaweave.delta.jvm import (
     is_on,
     jvm,
     python_error,
+    refuse_lenient_reads,
     rows_of_numbers,
 )
 from deltaweave.delta.statement import (
@@ -236,6 +237,7 @@ def _merged(
         if by_built_in is None or not left_to_built_in or _goes_wrong_by_built_in(parsed):
             raise _as_built_in_says_it(spark, error) from None
         if isinstance(error, UnsupportedFeatureError):
+            refuse_lenient_reads(spark, parsed.table, "MERGE")
             features = ", ".join(error.features)
             logger.warning("%s uses %s: Delta's own MERGE runs instead", error.table, features)
         else:

@@ -200,7 +200,9 @@ class Table:
         """Its rows, at the newest version or at the one given.
 
         The query fails at files that it cannot read, also where a setting of the session
-        (`spark.sql.files.ignoreCorruptFiles`, `ignoreMissingFiles`) tells Spark to pass over them.
+        (`spark.sql.files.ignoreCorruptFiles`, `ignoreMissingFiles`) tells Spark to pass over them,
+        unless the setting is turned on after this call: rows of the newest version are then read
+        as the setting says.
         """
         if version is not None:
             return self.snapshot(version).read()

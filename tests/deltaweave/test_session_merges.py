@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 import deltaweave
 from deltaweave import errors, session_merges
 from deltaweave.delta.commit.local_disk import LOCK_TIMEOUT
-from deltaweave.delta.jvm import spark_line
+from deltaweave.delta.jvm import IGNORING_FILES, spark_line
 from deltaweave.delta.statement import ParsedMerge
 from tests.builders import frame, write_table
 from tests.deltaweave.engine.test_options import REFUSED
@@ -457,6 +457,12 @@ def test_what_the_engine_refuses_runs_on_built_in_merge_with_one_warning(
 ) -> None:
     path = str(tmp_path / "refused")
     write_table(enabled, path, TARGET, COLUMNS, properties=REFUSED)
+    # Its reads would pass over files, which the engine's never do.
+    with (
+        configured(enabled, {IGNORING_FILES[0]: "true"}),
+        pytest.raises(Exception, match="ignoreCorruptFiles is on"),
+    ):
+        WAYS["text"].merge(enabled, path)
     with caplog.at_level(logging.WARNING, "deltaweave"):
         counts = WAYS["text"].merge(enabled, path).first()
     assert counts == (3, 1, 1, 1)

@@ -11,9 +11,10 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from deltaweave import Table, errors
+from deltaweave.delta.jvm import IGNORING_FILES
 from deltaweave.delta.statement import builtin
 from tests.builders import frame, write_table
-from tests.oracles import newest_version, rows_as_text
+from tests.oracles import configured, newest_version, rows_as_text
 
 UPSERT = (
     "MERGE INTO {target} t USING {source} s ON t.k = s.k "
@@ -56,6 +57,18 @@ def test_the_fallback_runs_deltas_own_merge_and_says_so(
     assert "icebergCompatV2" in warned.getMessage()
     rows = Table(spark, refused).read().collect()
     assert rows_as_text(rows) == ["(1, 10)", "(2, 200)", "(3, 300)"]
+
+
+def test_no_merge_is_left_to_delta_where_it_passes_over_files(
+    spark: SparkSession, refused: str
+) -> None:
+    statement = UPSERT.format(target=f"delta.`{refused}`", source="options_source")
+    with (
+        configured(spark, {IGNORING_FILES[0]: "true"}),
+        pytest.raises(errors.SettingError, match="ignoreCorruptFiles"),
+    ):
+        deltaweave.merge(spark, statement, fallback="builtin")
+    assert newest_version(refused) == 0
 
 
 @pytest.mark.minutes

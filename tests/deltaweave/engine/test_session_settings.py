@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from deltaweave.engine.find.driver_setting import ON_DRIVER
 from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
 from deltaweave.engine.write.mark_or_rewrite import MAX_MARKED_FRACTION
 from tests.builders import frame, write_table
-from tests.oracles import actions, commit_info, configured, newest_version
+from tests.oracles import actions, commit_info, configured, newest_version, rows_as_text
 
 APPLICATION = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
@@ -137,6 +138,67 @@ def test_rows_that_cannot_be_read_are_never_taken_as_not_there(
     assert succeeded == []
     # Only the property of the index was set.
     assert (newest_version(marked), newest_version(copied)) == (1, 2)
+
+
+@pytest.mark.parametrize("key", IGNORING_FILES)
+def test_where_delta_reads_the_settings_are_refused(table: Table, key: str) -> None:
+    rows = frame(table.spark, [(1, 1)], "k INT, v INT")
+    uses: list[Callable[[], object]] = [
+        table.compact,
+        lambda: table.delete("v = 10"),
+        lambda: table.write(rows, "overwrite", replace_where="k = 1"),
+        lambda: table.snapshot().read_change_feed(0),
+    ]
+    with configured(table.spark, {key: "TRUE"}):
+        for use in uses:
+            with pytest.raises(errors.SettingError, match=key):
+                use()
+    assert newest_version(table.path_or_name) == 0
+
+
+def test_delta_does_not_compact_where_it_passes_over_files(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = str(tmp_path / "table")
+    rows = [(k, 0) for k in range(4)]
+    write_table(
+        spark,
+        path,
+        rows,
+        "k INT, v INT",
+        files=4,
+        setup=(
+            "ALTER TABLE {target} SET TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')",
+        ),
+    )
+    adds = [each["add"] for each in actions(path, 0) + actions(path, 1) if "add" in each]
+    [lost] = [add["path"] for add in adds if json.loads(add["stats"])["minValues"]["k"] == 3]
+    Path(path, lost).unlink()
+    table = Table(spark, path)
+    few = {"spark.databricks.delta.autoCompact.minNumFiles": "2", IGNORING_FILES[1]: "true"}
+    writes: list[Callable[[], object]] = [
+        configured(spark, {ON_DRIVER: "true"})(lambda: upsert(table, 1, 100)),
+        configured(spark, {ON_DRIVER: "false"})(lambda: upsert(table, 2, 100)),
+        lambda: table.write(frame(spark, [(4, 0)], "k INT, v INT"), "append"),
+    ]
+    began = newest_version(path)
+    with configured(spark, few), caplog.at_level("WARNING", "deltaweave"):
+        for write in writes:
+            write()
+    assert newest_version(path) == began + len(writes)  # no OPTIMIZE
+    told = [each for each in caplog.messages if "not compacted" in each]
+    assert len(told) == len(writes)
+
+
+def test_partitions_are_replaced_also_where_spark_passes_over_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    write_table(spark, path, [(1, 10), (2, 20)], "k INT, v INT", partition_by=["k"])
+    with configured(spark, dict.fromkeys(IGNORING_FILES, "true")):
+        rows = frame(spark, [(1, 11)], "k INT, v INT")
+        Table(spark, path).write(rows, "overwrite", replace_where="K = 1")
+    assert rows_as_text(Table(spark, path).read().collect()) == ["(1, 11)", "(2, 20)"]
 
 
 def rewrite_all(table: Table) -> int:

@@ -22,7 +22,7 @@ from deltaweave.changes.merge_on_read.newer_than_base import are_newer
 from deltaweave.changes.options import ChangeOptions, condition_of_keys
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.delta.jvm import column_named, selected
-from deltaweave.delta.log import TableSnapshot
+from deltaweave.delta.log import TableSnapshot, always_strict
 from deltaweave.identifiers import quoted
 from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
@@ -136,6 +136,16 @@ class Sides:
         events = Events(rows, shape, truncated=truncated)
         view = self.view(snapshot, base, batches, events, deletes, asks_order=asks_order)
         return view, events
+
+    def rows_when_read(self) -> DataFrame:
+        """The rows that both sides have whenever they are read, strictly whatever is set then."""
+        _, changeset, _ = at_one_moment(self.base, self.changes, self.shape)
+        tombstones, shape = Tombstones.of(self.base, self.keys), changeset.shape
+        events = Events(changeset.events(), shape)
+        tombstones.create_if_missing(events)
+        newest = tombstones.with_deletes_of_now(newest_of_keys(events), events)
+        view = MergedView(self.base.read(), alive(newest, events), shape, broadcasts=False)
+        return always_strict(visible(view.rows("left_join_anti_join"), view.base))
 
     def view(
         self,

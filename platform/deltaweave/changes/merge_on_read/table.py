@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
 
-from deltaweave.changes.current import Tombstones, alive, current_row_columns, newest_of_keys
-from deltaweave.changes.events import Events, read_events
-from deltaweave.changes.merge_on_read.base_and_batches import at_one_moment, merged_batch
+from deltaweave.changes.current import current_row_columns
+from deltaweave.changes.events import read_events
+from deltaweave.changes.merge_on_read.base_and_batches import merged_batch
 from deltaweave.changes.merge_on_read.changeset import Changeset, Pending
-from deltaweave.changes.merge_on_read.merged_view import METHODS, MergedView, ViewMethod
+from deltaweave.changes.merge_on_read.merged_view import METHODS, ViewMethod
 from deltaweave.changes.merge_on_read.rematerialization import (
     Rematerialized,
     Strategy,
@@ -222,6 +222,7 @@ class MergeOnReadTable:
 
         It reads both tables as they are when it is queried: the base first, and changes that are
         already in it change nothing. After a RESTORE of the base, append or rematerialize first.
+        It fails at files that it cannot read, whatever the session's settings are then.
 
         Args:
             name: What SQL calls it in this session.
@@ -237,14 +238,7 @@ class MergeOnReadTable:
                 operation="making a view",
                 hint="Use read(), or leave apply_as_truncates out.",
             )
-        _, changeset, _ = at_one_moment(self.base, self.changes, self._sides.shape)
-        tombstones, shape = Tombstones.of(self.base, self._keys), changeset.shape
-        events = Events(changeset.events(), shape)
-        tombstones.create_if_missing(events)
-        newest = tombstones.with_deletes_of_now(newest_of_keys(events), events)
-        changes = alive(newest, events)
-        view = MergedView(self.base.read(), changes, shape, broadcasts=False)
-        visible(view.rows("left_join_anti_join"), view.base).createOrReplaceTempView(name)
+        self._sides.rows_when_read().createOrReplaceTempView(name)
 
     def merged_batch(self) -> int:
         """The newest batch that is in the base; 0 for none."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit.compaction import compaction
 from deltaweave.delta.commit.replaced_tables import replacement_shown
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.delta.jvm import JavaObject, translated
@@ -48,10 +49,10 @@ def transaction_after(lost: Transaction) -> Transaction:
     merge, view = lost.merge, jvm_.jvm(lost.merge.spark)
     with translated(merge.table, version=lost.version):
         begun = lost.log.startTransaction(merge.node.catalogTable(), jvm_.option(view, None))
-        compaction = jvm_.singleton(view.org.apache.spark.sql.delta.hooks, "AutoCompact")
+        hook = compaction(merge.spark)
         # Delta's writer asked for it when it wrote the files.
-        if lost.transaction.containsPostCommitHook(compaction):
-            begun.registerPostCommitHook(compaction)
+        if lost.transaction.containsPostCommitHook(hook):
+            begun.registerPostCommitHook(hook)
     newer = Transaction(merge, lost.log, begun)
     newer.__dict__["own_files"] = lost.own_files
     return newer

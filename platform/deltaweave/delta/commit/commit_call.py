@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from deltaweave.delta.commit.compaction import leave_out_lenient_compaction
 from deltaweave.delta.commit.local_disk import TableLock
 from deltaweave.delta.commit.replaced_tables import check_not_replaced
 from deltaweave.delta.jvm import JavaObject, said_by, started, translated
@@ -81,6 +82,7 @@ def committed(
         lock.take()
         read = read or TableSnapshot(spark, log, transaction.snapshot())
         check_not_replaced(read, table=table, operation=operation)
+        leave_out_lenient_compaction(spark, transaction, table)
         _, future = started(spark, lambda: commit() if permit.get() else None)
         # By the commit's thread: this one may be interrupted before the commit ends.
         future.add_done_callback(lambda _: lock.release())

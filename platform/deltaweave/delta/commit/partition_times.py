@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit.compaction import leave_out_compaction
 from deltaweave.delta.commit.uncommitted_files import OwnFiles, escaped
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import (
@@ -79,7 +80,6 @@ def with_true_times(rows: DataFrame, own_files: OwnFiles, written: JavaObject) -
     columns = _columns_of_times(own_files.transaction.metadata())
     if not columns:
         return written
-    view = jvm_.jvm(spark)
     new = {kind: written.filter(_is_a(spark, kind)) for kind in _KINDS}
     firsts = {
         kind: _firsts(rows, own_files.prefix, each, list(columns.values()))
@@ -87,9 +87,7 @@ def with_true_times(rows: DataFrame, own_files: OwnFiles, written: JavaObject) -
     }
     if not any(firsts.values()):
         return written
-    hooks = view.org.apache.spark.sql.delta.hooks
-    compaction = jvm_.singleton(hooks, "AutoCompact").getClass()
-    own_files.transaction.unregisterPostCommitHooksWhere(jvm_.instances_of(spark, compaction))
+    leave_out_compaction(spark, own_files.transaction)
     table = str(own_files.log.dataPath().toString())
     for kind, doubtful in firsts.items():
         for index, action in _told_apart(spark, table, doubtful, columns).items():

@@ -94,14 +94,14 @@ def write_rows(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
     """Write rows into an existing table; see `Table.write`."""
     spark = rows.sparkSession
     options = write.options
-    if write.replace_where is not None:  # Delta deletes the rows, and rewrites their files
-        jvm_.refuse_lenient_reads(spark, write.table, write.operation)
     delta = jvm_.jvm(spark).org.apache.spark.sql.delta
     active = jvm_.singleton(delta, "OptimisticTransaction")
     with translated(write.table, operation=write.operation, version=write.computed_from):
         transaction = _begun(rows, log, write.computed_from, write.reads_all)
         if _is_done(transaction, TableSnapshot(spark, log, transaction.snapshot()), write):
             return WriteResult(None, {})
+        if _reads_leniently(rows, transaction, write):
+            jvm_.refuse_lenient_reads(spark, write.table, write.operation)
         active.setActive(transaction)
         try:
             done = _written_and_committed(log, transaction, rows, write, options)
@@ -113,6 +113,19 @@ def write_rows(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
     with afterwards.step("reading its metrics"):
         metrics = _metrics(transaction)
     return WriteResult(done.version, metrics, tuple(afterwards.warnings))
+
+
+def _reads_leniently(rows: DataFrame, transaction: JavaObject, write: Write) -> bool:
+    """Whether Delta would rewrite files, and pass over what it cannot read of them.
+
+    It does not where whole partitions are replaced.
+    """
+    if write.replace_where is None or not jvm_.reads_leniently(rows.sparkSession):
+        return False
+    replaced = rows.where(write.replace_where)._jdf.queryExecution().analyzed().condition()
+    columns = [each.name() for each in jvm_.iterate(replaced.references().toSeq())]
+    partitions = {name.lower() for name in jvm_.iterate(transaction.metadata().partitionColumns())}
+    return not {name.lower() for name in columns} <= partitions
 
 
 def _is_done(transaction: JavaObject, table: TableSnapshot, write: Write) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.commit.compaction import compaction
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import FileList, actions, encoder
 
@@ -83,8 +84,7 @@ def written_without_spark(transaction: JavaObject, files: FileList) -> WrittenFi
 
     After the commit, Delta compacts small files if the table or the session asks for that.
     """
-    hooks = jvm_.jvm(files.spark).org.apache.spark.sql.delta.hooks
-    transaction.registerPostCommitHook(jvm_.singleton(hooks, "AutoCompact"))
+    transaction.registerPostCommitHook(compaction(files.spark))
     return WrittenFiles.of(files)
 
 

@@ -57,7 +57,13 @@ from deltaweave.delta.log.repeated_hours import PartitionTime, RepeatedHours, ho
 from deltaweave.delta.log.snapshot import TableSnapshot, data_path
 from deltaweave.delta.log.statistic_bounds import are_bounded
 from deltaweave.delta.log.statistics import are_without_nulls, bounds
-from deltaweave.delta.log.strict_reads import FILE_RELATION, STRICTLY, options_of_files, strict
+from deltaweave.delta.log.strict_reads import (
+    FILE_RELATION,
+    STRICTLY,
+    always_strict,
+    options_of_files,
+    strict,
+)
 from deltaweave.delta.log.table_log import TableLog
 from deltaweave.delta.log.versions import at_version, latest, version_at
 
@@ -75,6 +81,7 @@ __all__ = [
     "TableLog",
     "TableMetadata",
     "TableSnapshot",
+    "always_strict",
     "are_bounded",
     "are_without_nulls",
     "at_version",

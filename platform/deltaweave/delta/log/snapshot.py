@@ -23,7 +23,7 @@ from deltaweave.delta.log.file_version import files_not_in, vector_column
 from deltaweave.delta.log.followed_tables import MAX_FILES, follow, known_files
 from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.num_records import num_physical_rows_column
-from deltaweave.delta.log.strict_reads import strict, strict_plan
+from deltaweave.delta.log.strict_reads import always_strict, strict_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -222,9 +222,9 @@ class TableSnapshot:
         return timedelta(milliseconds=int(kept))
 
     def read(self) -> DataFrame:
-        """The rows of this version, read strictly."""
+        """The rows of this version, read strictly whenever they are read."""
         reader = self.spark.read.format("delta").option("versionAsOf", self.version)
-        return strict(reader.load(data_path(self.log)))
+        return always_strict(reader.load(data_path(self.log)))
 
     def read_whole(self) -> DataFrame:
         """The rows of this version, for queries that need most of them.

@@ -28,26 +28,25 @@ STRICTLY = {key.rpartition(".")[2]: "false" for key in jvm_.IGNORING_FILES}
 def strict(rows: DataFrame) -> DataFrame:
     """The rows of a table, read strictly.
 
-    Where no setting says otherwise they stay as they are: Spark may take them from its cache.
+    Where no setting says otherwise they stay as they are: Spark may take them from its cache, which
+    commits renew.
     """
+    return always_strict(rows) if jvm_.reads_leniently(rows.sparkSession) else rows
+
+
+def always_strict(rows: DataFrame) -> DataFrame:
+    """The rows of a query, read strictly also if a setting says otherwise by then."""
     spark = rows.sparkSession
-    if not jvm_.reads_leniently(spark):
-        return rows
     plan = strict_plan(spark, rows._jdf.queryExecution().analyzed())
     return jvm_.data_frame_of_plan(spark, plan)
 
 
 def strict_plan(spark: SparkSession, plan: JavaObject) -> JavaObject:
-    """The plan, whose scan of files is strict.
-
-    Args:
-        spark: The session.
-        plan: A scan, maybe under nodes that have one child.
-    """
-    children = plan.children()
-    if children.size() == 1:
-        below = strict_plan(spark, children.head())
-        return plan.withNewChildren(jvm_.seq(jvm_.jvm(spark), [below]))
+    """The plan, whose scans of files are strict."""
+    children = list(jvm_.iterate(plan.children()))
+    if children:
+        below = [strict_plan(spark, child) for child in children]
+        return plan.withNewChildren(jvm_.seq(jvm_.jvm(spark), below))
     options = options_of_files(spark, plan)
     if options is None:
         return plan

@@ -48,12 +48,14 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
         location: Where the target's data is.
 
     Raises:
+        SettingError: Spark passes over files that it cannot read.
         DeltaweaveError: It failed. The state is unknown only if the session has committed, or the
             table's history has a commit since that may be a MERGE, or cannot be read.
     """
     from delta.tables import DeltaTable
 
     spark, table = parsed.spark, parsed.table
+    jvm_.refuse_lenient_reads(spark, table, "MERGE")
     with translated(table):
         [newest] = DeltaTable.forPath(spark, location).history(1).collect()
     before = spark.conf.get(_LAST_COMMIT, None)

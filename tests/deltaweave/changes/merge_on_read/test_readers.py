@@ -12,8 +12,10 @@ from pyspark.sql import functions as F
 
 from deltaweave import MergeOnReadTable
 from deltaweave.changes.current import Tombstones
+from deltaweave.delta.jvm import IGNORING_FILES
 from tests.deltaweave.changes.drawn import WHOLE, Event, delete
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
+from tests.oracles import configured
 
 
 @pytest.fixture
@@ -80,3 +82,19 @@ def test_a_view_counts_no_delete_that_is_remembered_while_it_is_planned(
     )
     kept_in.write(deleted, "append")
     assert rows(spark.table("readers_planned")) == {(1, 1, None)}
+
+
+@pytest.mark.minutes
+def test_a_view_reads_strictly_whatever_is_set_later(
+    spark: SparkSession, table: MergeOnReadTable
+) -> None:
+    append(table, 1)
+    table.create_view("readers_strict")
+    for file in Path(table.changes.location().removeprefix("file:")).glob("**/*.parquet"):
+        if "_delta_log" not in file.parts:
+            file.unlink()
+    with (
+        configured(spark, dict.fromkeys(IGNORING_FILES, "true")),
+        pytest.raises(Exception, match=r"FAILED_READ_FILE|does not exist"),
+    ):
+        rows(spark.table("readers_strict"))

@@ -24,6 +24,7 @@ from deltaweave.delta.commit import (
     is_unwritten_otherwise,
     make_anew,
     rewritable_partitions,
+    run_command,
     write_rows,
 )
 from deltaweave.delta.files import compute_missing_statistics
@@ -325,7 +326,8 @@ class Table:
             replace_where: SQL predicate of the rows that are replaced; all new rows must satisfy
                 it. Only with `overwrite`.
             with_schema_evolution: Whether new columns of the rows are added to this table.
-            applied: Application ids and versions, put into the same commit.
+            applied: Application ids and versions, put into the same commit. Without any, the pair
+                that the session sets for its writes counts, if it does: the rows are written once.
             once: Whether to do nothing if the table holds all of `applied` already.
             applied_before: With `once` and one pair, as in `deltaweave.merge`.
             recorded: Further pairs for the same commit, which do not matter to `once`.
@@ -490,7 +492,7 @@ class Table:
             translated(self.path_or_name, operation="DELETE", commits=True),
             self._alone("DELETE"),
         ):
-            self.spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
+            run_command(self.spark, f"DELETE FROM {self._name} WHERE {condition}")
 
     def compact(self) -> None:
         """Compact small files by Delta's own OPTIMIZE.

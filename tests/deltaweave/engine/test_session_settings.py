@@ -15,7 +15,7 @@ from pyspark.sql.types import BooleanType
 
 import deltaweave
 from deltaweave import MergeResult, Table, errors
-from deltaweave.delta.commit import rewrite_files
+from deltaweave.delta.commit import rewrite_files, without_session_pair
 from deltaweave.delta.jvm import IGNORING_FILES
 from deltaweave.engine import run
 from deltaweave.engine.find.driver_setting import ON_DRIVER
@@ -55,6 +55,34 @@ def test_the_sessions_pair_is_reset_after_its_use_where_asked(table: Table) -> N
     with configured(table.spark, {APPLICATION: "nightly", VERSION: "3", RESET: "true"}):
         upsert(table, 1, 100)
         assert table.spark.conf.get(VERSION, None) is None
+
+
+def test_the_sessions_pair_is_of_the_callers_writes_alone(table: Table) -> None:
+    """No commit that belongs to another write takes the pair, or is skipped for it."""
+    rows = frame(table.spark, [(3, 30)], "k INT, v INT")
+    index = f"{table.path_or_name}/_deltaweave_keys"
+    with configured(table.spark, {APPLICATION: "nightly", VERSION: "3", RESET: "true"}):
+        table.index_keys("k")
+        assert table.spark.conf.get(VERSION) == "3"
+        assert upsert(table, 1, 100).version is not None
+        assert table.spark.conf.get(VERSION, None) is None
+    assert newest_version(index) == 1  # the merge's files, too
+    assert Table(table.spark, index).last_applied("nightly") is None
+    with configured(table.spark, {APPLICATION: "nightly", VERSION: "4"}):
+        written = [table.write(rows, "append").version for _ in range(2)]
+        table.write(rows.where("false"), "append", applied={"of another": 1})
+        with without_session_pair():
+            table.delete("k = 2")
+            table.write(rows.where("false"), "append")
+    assert written == [table.version() - 3, None]
+    committed = [
+        each["txn"]["appId"]
+        for at in range(table.version() + 1)
+        for each in actions(table.path_or_name, at)
+        if "txn" in each
+    ]
+    assert committed == ["nightly", "nightly", "of another"]
+    assert rows_as_text(table.read().collect()) == ["(1, 100)", "(3, 30)"]
 
 
 def test_half_an_idempotency_pair_is_refused(table: Table) -> None:
@@ -191,13 +219,15 @@ def test_delta_does_not_compact_where_it_passes_over_files(
 
 
 def test_partitions_are_replaced_also_where_spark_passes_over_files(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = str(tmp_path / "table")
     write_table(spark, path, [(1, 10), (2, 20)], "k INT, v INT", partition_by=["k"])
     with configured(spark, dict.fromkeys(IGNORING_FILES, "true")):
         rows = frame(spark, [(1, 11)], "k INT, v INT")
-        Table(spark, path).write(rows, "overwrite", replace_where="K = 1")
+        with caplog.at_level("WARNING", "deltaweave"):
+            Table(spark, path).write(rows, "overwrite", replace_where="K = 1")
+    assert "compacted" not in caplog.text  # which this table does not ask for
     assert rows_as_text(Table(spark, path).read().collect()) == ["(1, 11)", "(2, 20)"]
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.sql import Column, DataFrame
 
 from deltaweave.changes.current import current_row_columns
+from deltaweave.changes.delivery import pair_of_batch
 from deltaweave.changes.events import read_events
 from deltaweave.changes.merge_on_read.base_and_batches import merged_batch
 from deltaweave.changes.merge_on_read.changeset import Changeset, Pending
@@ -39,6 +40,7 @@ from deltaweave.changes.rescue import rescue, rescued_table
 from deltaweave.changes.side_table import encryption_of
 from deltaweave.changes.stored_events import completed
 from deltaweave.choices import check_choice
+from deltaweave.delta.commit import without_session_pair
 from deltaweave.errors import StatementError
 from deltaweave.table import Table
 
@@ -123,7 +125,8 @@ class MergeOnReadTable:
 
         Args:
             source: The events.
-            applied: Application id and version of the batch, which is appended once.
+            applied: Application id and version of the batch, which is appended once; by default the
+                pair that the session sets for its writes, if any.
 
         Returns:
             The batch's number, or None if it was appended before or is empty.
@@ -132,6 +135,10 @@ class MergeOnReadTable:
             StatementError: The events' columns do not fit.
             SourceError: Events cannot be applied, and are not `rescued`.
         """
+        with pair_of_batch(self.changes, applied) as pair:
+            return self._append(source, pair)
+
+    def _append(self, source: DataFrame, applied: tuple[str, int] | None) -> int | None:
         shape = event_shape(self.base, source, self._options)
         rescues = self._rescued is not None
         events = read_events(source, shape, table=self.changes.path_or_name, rescues=rescues)
@@ -274,6 +281,7 @@ class MergeOnReadTable:
         check_strategy(strategy, self.base)
         return rematerialized(self._sides, strategy, self._late_by)
 
+    @without_session_pair()
     def purge(self) -> int:
         """Delete the batches that were merged at least `keep_merged_for` ago, by the log alone.
 

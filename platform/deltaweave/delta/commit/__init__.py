@@ -43,9 +43,11 @@ from deltaweave.delta.commit.table_creation import (
 from deltaweave.delta.commit.table_write import Write, WriteResult, write_rows
 from deltaweave.delta.commit.transaction import Transaction
 from deltaweave.delta.commit.transaction_ids import (
+    OF_A_PART,
     Lease,
     is_applied,
     reset_session_pair,
+    run_command,
     session_pair,
     without_session_pair,
 )
@@ -56,6 +58,7 @@ from deltaweave.delta.commit.written_files import (
 )
 
 __all__ = [
+    "OF_A_PART",
     "AfterCommit",
     "ChangeFileOf",
     "Committed",
@@ -82,6 +85,7 @@ __all__ = [
     "reset_session_pair",
     "rewritable_partitions",
     "rewrite_files",
+    "run_command",
     "session_pair",
     "transaction_after",
     "transaction_on",

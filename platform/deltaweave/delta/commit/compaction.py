@@ -29,7 +29,8 @@ def leave_out_lenient_compaction(spark: SparkSession, transaction: JavaObject, t
     """Keep Delta from compacting if its reads would pass over files: their rows would be lost."""
     if not jvm_.reads_leniently(spark):
         return
-    if transaction.containsPostCommitHook(compaction(spark)):
+    conf = spark._jsparkSession.sessionState().conf()
+    if compaction(spark).getAutoCompactType(conf, transaction.metadata()).isDefined():
         logger.warning(
             "%s is not compacted: Spark passes over files that it cannot read (%s)",
             table,

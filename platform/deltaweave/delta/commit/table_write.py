@@ -8,7 +8,7 @@ Identifiers").
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import Column, DataFrame
 
@@ -16,7 +16,14 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.after_commit import AfterCommit
 from deltaweave.delta.commit.commit_call import Committed, committed
 from deltaweave.delta.commit.partition_times import check_partition_times, with_true_times
-from deltaweave.delta.commit.transaction_ids import is_applied, last_applied, transaction_id
+from deltaweave.delta.commit.transaction_ids import (
+    OF_A_PART,
+    is_applied,
+    last_applied,
+    reset_session_pair,
+    session_pair,
+    transaction_id,
+)
 from deltaweave.delta.commit.uncommitted_files import OwnFiles
 from deltaweave.delta.jvm import JavaObject, letting_go, translated
 from deltaweave.delta.log import TableSnapshot, at_version
@@ -59,14 +66,14 @@ class Write:
 
     table: str
     overwrite: bool
-    replace_where: str | None
-    with_schema_evolution: bool
-    applied: Mapping[str, int]
-    once: bool
-    applied_before: int | None
-    recorded: Mapping[str, int]
-    computed_from: int | None
-    reads_all: bool
+    replace_where: str | None = None
+    with_schema_evolution: bool = False
+    applied: Mapping[str, int] = field(default_factory=dict)
+    once: bool = False
+    applied_before: int | None = None
+    recorded: Mapping[str, int] = field(default_factory=dict)
+    computed_from: int | None = None
+    reads_all: bool = True
 
     @property
     def operation(self) -> str:
@@ -84,6 +91,7 @@ class Write:
         options = {
             "mergeSchema": str(self.with_schema_evolution),
             "partitionOverwriteMode": "static",
+            **OF_A_PART,
         }
         if self.replace_where is not None:
             options["replaceWhere"] = _condition(self.replace_where, self.table)
@@ -92,6 +100,18 @@ class Write:
 
 def write_rows(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
     """Write rows into an existing table; see `Table.write`."""
+    spark = rows.sparkSession
+    pair = None if write.applied else session_pair(spark, table=write.table)
+    if pair is None:
+        return _write(log, rows, write)
+    result = _write(log, rows, replace(write, applied=dict([pair]), once=True))
+    afterwards = AfterCommit(write.table, result.version, list(result.warnings))
+    with afterwards.step("resetting the session's idempotency pair"):
+        reset_session_pair(spark)
+    return replace(result, warnings=tuple(afterwards.warnings))
+
+
+def _write(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
     spark = rows.sparkSession
     options = write.options
     delta = jvm_.jvm(spark).org.apache.spark.sql.delta
@@ -179,6 +199,8 @@ def _written_and_committed(
         with own_files.named():
             data = writer.writeAndReturnCommitData(transaction, session, nothing, False)
             of_write = with_true_times(assigned, own_files, data.actions())
+        pair = jvm_.class_of_delta(spark, "org.apache.spark.sql.delta.actions.SetTransaction")
+        of_write = of_write.filterNot(jvm_.instances_of(spark, pair))
         actions = view.java.util.ArrayList()
         actions.addAll(jvm_.java_list(view, of_write))
         for name, version in {**write.recorded, **write.applied}.items():

@@ -26,6 +26,10 @@ VERSION = "spark.databricks.delta.write.txnVersion"
 AUTO_RESET = "spark.databricks.delta.write.txnVersion.autoReset.enabled"
 
 
+OF_A_PART = {"txnAppId": "deltaweave", "txnVersion": "0"}
+"""Options of a write of Delta that keep the session's pair from it: it takes this one, if it is
+the first of its table. A write that is committed here leaves the pair out."""
+
 _is_hidden: ContextVar[bool] = ContextVar("session_pair_is_hidden", default=False)
 
 
@@ -145,6 +149,17 @@ def without_session_pair() -> Iterator[None]:
         yield
     finally:
         _is_hidden.reset(token)
+
+
+def run_command(spark: SparkSession, command: str) -> None:
+    """Run a command of Delta, which takes the session's pair but `without_session_pair`."""
+    if not _is_hidden.get():
+        spark.sql(command)
+        return
+    alike = spark._jsparkSession.cloneSession()  # other threads may use the session's own settings
+    for key in (APPLICATION_ID, VERSION):
+        alike.conf().unset(key)
+    alike.sql(command)
 
 
 def reset_session_pair(spark: SparkSession) -> None:

@@ -21,12 +21,10 @@ computes them again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from deltaweave.delta import jvm as jvm_
@@ -35,6 +33,7 @@ from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import FILE_RELATION
 from deltaweave.delta.releases import reads_cached_rows
 from deltaweave.delta.scan.checkpoint import origin_of
+from deltaweave.delta.scan.directories import directory_of, show_files_of
 from deltaweave.delta.scan.known_nodes import (
     CLAUSE_NODES,
     LEAVES,
@@ -228,34 +227,31 @@ class _Search:
         if kind == "CatalogFileIndex":
             index = index.filterPartitions(jvm_.seq(jvm_.jvm(spark), []))
         to_path = jvm_.function(spark, "org.apache.hadoop.fs.FileStatus", "getPath")
-        uris = index.allFiles().map(to_path).map(to_uri).map(to_text)
+        to_parent = jvm_.function(spark, "org.apache.hadoop.fs.Path", "getParent")
+        parents = index.allFiles().map(to_path).map(to_parent).distinct()
+        uris = parents.map(to_uri).map(to_text)
         if self._is_linked(str(uris.mkString(" ")).split(" ")):
             return _unknown("the target's files by a link")
         return _NONE
 
     def _is_linked(self, uris: Iterable[str]) -> bool:
-        """Whether one of the files lies in the target, which a link or a mount may show elsewhere.
-
-        Directories are compared by their identity on the disk.
-        """
-        files = [unquote(urlsplit(uri).path) for uri in uris if uri.startswith("file:")]
+        """Whether a file of these directories lies in the target."""
+        read = [unquote(urlsplit(uri).path) for uri in uris if uri.startswith("file:")]
         target = local_directory(str(self.merge.target_log.dataPath().toString()))
-        if not files or target is None:
+        if not read or target is None:
             return False
         try:
-            directories = {Path(os.path.realpath(file)).parent for file in files}
-            above = {each for found in directories for each in (found, *found.parents)}
-            return any(os.path.samefile(each, target) for each in above)
+            return show_files_of(target, read)
         except OSError:
             return True  # some files are gone
 
     def _overlaps_target(self, uri: str) -> bool:
-        one, other = _directory(uri), self._target_directory
+        one, other = directory_of(uri), self._target_directory
         return one.startswith(other) or other.startswith(one)
 
     @cached_property
     def _target_directory(self) -> str:
-        return _directory(str(self.merge.target_log.dataPath().toUri().toString()))
+        return directory_of(str(self.merge.target_log.dataPath().toUri().toString()))
 
     def _of_rdd(self, leaf: JavaObject) -> Dependence:
         """Return the dependence of an RDD, which shows no plan; it is evaluated at most once."""
@@ -279,16 +275,3 @@ class _Search:
         streams = spark._jsparkSession.sharedState().activeStreamingQueries()
         running = streams.get(jvm_.jvm(spark).java.util.UUID.fromString(query_id))
         return None if running is None else running.lastExecution()
-
-
-def _directory(uri: str) -> str:
-    """Return the path of a URI, links resolved, and with a slash at its end.
-
-    One file system may have several names (`s3`, `s3a`; a name service and its nodes), so paths
-    alone are compared. In a URI, line breaks and the like are escaped, which a path may have.
-    """
-    split = urlsplit(uri)
-    plain = unquote(split.path)
-    if split.scheme in ("", "file"):
-        plain = os.path.realpath(plain)
-    return f"{plain.rstrip('/')}/"

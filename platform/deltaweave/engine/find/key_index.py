@@ -30,6 +30,7 @@ from pyspark.sql.types import (
     StringType,
 )
 
+from deltaweave.delta.commit import OF_A_PART, Write, without_session_pair, write_rows
 from deltaweave.delta.files import Reading, Use, capability, encryption_properties
 from deltaweave.delta.log import FileList, TableLog, TableSnapshot, decoded
 from deltaweave.delta.scan import file_metadata
@@ -139,7 +140,14 @@ class KeyIndex:
             filters, mode = kept.unionByName(filters).coalesce(limits.INDEX_FILES), "overwrite"
         rows = filters.select(*[F.lit(value).alias(name) for name, value in self._of.items()], "*")
         # An index of an earlier release has fewer columns.
-        rows.write.format("delta").mode(mode).option("mergeSchema", "true").save(self._path)
+        if stored is None:
+            rows.write.format("delta").options(**OF_A_PART).save(self._path)
+        else:
+            write = Write(
+                table=self._path, overwrite=mode == "overwrite", with_schema_evolution=True
+            )
+            with without_session_pair():
+                write_rows(stored.log, rows, write)
         return len(missing)
 
     @property

@@ -85,6 +85,22 @@ def test_a_view_counts_no_delete_that_is_remembered_while_it_is_planned(
 
 
 @pytest.mark.minutes
+def test_a_batch_takes_the_sessions_pair_and_leaves_the_base_without(
+    spark: SparkSession, table: MergeOnReadTable
+) -> None:
+    """A pair in the base would make the caller's own write to it seem done."""
+    pair = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
+    with configured(spark, dict(zip(pair, ("nightly", "1"), strict=True))):
+        append(table, 1)
+        append(table, 2)  # the same batch, by its pair
+        table.rematerialize("overwrite")
+        table.purge()
+    assert rows(table.read()) == {(1, 1, None)}
+    assert table.base.last_applied("nightly") is None
+    assert table.changes.last_applied("nightly") == 1
+
+
+@pytest.mark.minutes
 def test_a_view_reads_strictly_whatever_is_set_later(
     spark: SparkSession, table: MergeOnReadTable
 ) -> None:

@@ -57,6 +57,7 @@ def test_the_sessions_pair_is_reset_after_its_use_where_asked(table: Table) -> N
         assert table.spark.conf.get(VERSION, None) is None
 
 
+@pytest.mark.minutes
 def test_the_sessions_pair_is_of_the_callers_writes_alone(table: Table) -> None:
     """No commit that belongs to another write takes the pair, or is skipped for it."""
     rows = frame(table.spark, [(3, 30)], "k INT, v INT")

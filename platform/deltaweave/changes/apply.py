@@ -29,7 +29,7 @@ from deltaweave.changes.options import (
     wrong,
 )
 from deltaweave.changes.rescue import rescue, rescued_table
-from deltaweave.changes.stored_events import completed
+from deltaweave.changes.stored_events import check_are_of, completed
 from deltaweave.changes.table_columns import TableColumns
 from deltaweave.choices import choice_problem
 from deltaweave.engine.report import MergeResult
@@ -166,12 +166,11 @@ def apply_changes(
             table.create_if_missing(schema, properties=properties, for_a_write=True)
             check_columns(table, schema)
             rescue(events, table, beside, (table, pair))
-            whole = _completed(table, events, keeps_histories)
             delivery = Delivery.of(table, pair)
             if keeps_histories:
-                result = _to_histories(table, whole, tracked, late_by, delivery)
+                result = _to_histories(table, events, tracked, late_by, delivery)
             else:
-                result = _to_current_rows(table, whole, late_by, delivery)
+                result = _to_current_rows(table, events, late_by, delivery)
         return _with_findings(result, events)
     finally:
         events.let_go()
@@ -192,17 +191,8 @@ def _not_emptied(table: Table) -> StatementError:
     )
 
 
-def _completed(table: Table, events: Events, keeps_histories: bool) -> Events:
-    """The events as the table's columns are."""
-    shape = events.shape
-    columns = TableColumns.of(table.snapshot(), (START, END) if keeps_histories else OWN_COLUMNS)
-    if not keeps_histories and not shape.is_partial:
-        # Current rows keep their values in columns of the table that are not of the events.
-        columns = columns.only([*shape.keys, *shape.columns])
-    return completed(events, columns)
-
-
-# Applying a batch is idempotent, so all of it may be repeated.
+# Applying a batch is idempotent, so all of it may be repeated. Each attempt takes the columns that
+# the table has then, because another table may be in its place.
 @again_after_a_conflict
 def _to_histories(
     table: Table,
@@ -211,19 +201,26 @@ def _to_histories(
     late_by: timedelta,
     delivery: Delivery,
 ) -> MergeResult:
+    whole = completed(events, TableColumns.of(table.snapshot(), (START, END)))
     remembered = Remembered.of(table, late_by)
-    return Histories(table, events, tracked, remembered).apply(delivery)
+    return Histories(table, whole, tracked, remembered).apply(delivery)
 
 
 @again_after_a_conflict
 def _to_current_rows(
     table: Table, events: Events, late_by: timedelta, delivery: Delivery
 ) -> MergeResult:
-    tombstones = Tombstones.of(table, events.shape.keys)
+    shape, columns = events.shape, TableColumns.of(table.snapshot(), OWN_COLUMNS)
+    if not shape.is_partial:
+        # Current rows keep their values in columns of the table that are not of the events.
+        columns = columns.only([*shape.keys, *shape.columns])
+    whole = completed(events, columns)
+    tombstones = Tombstones.of(table, shape.keys)
     newest = tombstones.settle()
-    noted = tombstones.remember(events, late_by, delivery.noted)
+    check_are_of(newest, whole)
+    noted = tombstones.remember(whole, late_by, delivery.noted)
     pair, line = delivery.terms(newest, line_of(newest, noted))
-    return apply_to_current_rows(table, events, tombstones, pair, line)
+    return apply_to_current_rows(table, whole, tombstones, pair, line)
 
 
 def _columns(table: Table, shape: EventShape) -> tuple[str, ...]:

@@ -48,6 +48,11 @@ def by_case(fields: Iterable[StructField]) -> dict[str, StructField]:
     return {field.name.lower(): field for field in fields}
 
 
+def names_of(wanted: StructField) -> list[str]:
+    """The names that a wanted field may have among the fields that there are."""
+    return list((wanted.metadata or {}).get(FROM, [wanted.name]))
+
+
 def struct_of(
     values: Column, held: StructType, wanted: StructType, missing: Mapping[str, str] | None = None
 ) -> Column:
@@ -62,8 +67,7 @@ def struct_of(
     there = by_case(held)
     fields = []
     for field in wanted:
-        names: list[str] = (field.metadata or {}).get(FROM, [field.name])
-        found = [there[name.lower()] for name in names if name.lower() in there]
+        found = [there[name.lower()] for name in names_of(field) if name.lower() in there]
         each = [converted(values[f.name], f.dataType, field.dataType) for f in found]
         if not each:
             each = [F.expr((missing or {}).get(field.name, "NULL")).cast(plain(field.dataType))]
@@ -127,10 +131,7 @@ def has_fields_of(data_type: DataType, other: DataType) -> bool:
 
 def _renames(wanted: DataType) -> bool:
     if isinstance(wanted, StructType):
-        return any(
-            (f.metadata or {}).get(FROM, [f.name])[0] != f.name or _renames(f.dataType)
-            for f in wanted
-        )
+        return any(names_of(f)[0] != f.name or _renames(f.dataType) for f in wanted)
     if isinstance(wanted, ArrayType):
         return _renames(wanted.elementType)
     if isinstance(wanted, MapType):

@@ -161,6 +161,15 @@ def newest_in_line(snapshot: TableSnapshot, application_id: str) -> Applied:
     return applied_in_line(LogOf(snapshot), snapshot.version, application_id, held)
 
 
+def holds_pair(snapshot: TableSnapshot, pair: tuple[str, int]) -> bool:
+    """Whether the commits of a version hold an application id with this version or a later one.
+
+    False where the log does not tell: what comes again is then applied again.
+    """
+    held = newest_in_line(snapshot, pair[0]).version
+    return held is not None and held >= pair[1]
+
+
 def cloned_by(newest: TableSnapshot, since: int) -> Commit | None:
     """The commit by which a table has the rows of another one, after it was last looked at.
 

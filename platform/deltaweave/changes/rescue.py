@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from deltaweave import clauses
 from deltaweave.changes.events import Events
-from deltaweave.changes.lineage import newest_in_line
+from deltaweave.changes.lineage import holds_pair
 from deltaweave.changes.side_table import encryption_of
 from deltaweave.changes.unusable_events import WRONG
 from deltaweave.delta.commit import without_session_pair
@@ -67,10 +67,8 @@ def rescue(
     if into is None or events.unusable is None:
         return
     holder, pair = applied
-    if pair is not None and holder.exists():
-        before = newest_in_line(holder.snapshot(), pair[0]).version
-        if before is not None and before >= pair[1]:
-            return
+    if pair is not None and holder.exists() and holds_pair(holder.snapshot(), pair):
+        return
     _put(events.unusable, into, encryption_of(table, into))
 
 

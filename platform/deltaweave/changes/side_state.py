@@ -35,7 +35,7 @@ from deltaweave.changes.lineage import (
 )
 from deltaweave.changes.side_table import NOTED, create_side_table, newest_version, side_table
 from deltaweave.delta.jvm import translated
-from deltaweave.delta.log import Commit, TableSnapshot
+from deltaweave.delta.log import Commit, TableSnapshot, commit_of
 from deltaweave.errors import CommitConflictError, DeltaweaveError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
@@ -52,6 +52,7 @@ TAKEN_OVER = "deltaweave/taken_over"
 """The application id in a side table that holds what the source of a clone remembered."""
 
 _KEPT_LOOKS = 1_000
+_CLOCKS_DIFFER_MS = 60_000  # those of who made the source, and who cloned it
 
 _BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
 
@@ -195,9 +196,19 @@ def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame
     name, version = clone.parameters["source"], int(clone.parameters["sourceVersion"])
     try:
         source = _source(newest.spark, name)
-        kept_in = side_table(source, directory)
+        cloned = source.snapshot(version)
+        made = commit_of(cloned, version)
+        made_ms = cloned.created_at_ms or 0 if made is None else made.at_ms
+        if made_ms - clone.at_ms > _CLOCKS_DIFFER_MS:
+            logger.warning(
+                "%s was cloned from %s, which was made anew since: its events do not count",
+                newest.data_path,
+                name,
+            )
+            return None
+        # A table that replaced the source has another id, and a side table of its own.
+        kept_in = side_table(source, directory, cloned.id)
         if newest_version(kept_in) < 1:  # nothing was written yet, also if it is a clone itself
-            cloned = source.snapshot(version)
             earlier = cloned_by(cloned, -1)
             rows = None if earlier is None else _of_clone(cloned, earlier, directory)
         else:

@@ -42,14 +42,19 @@ _OWNER = "deltaweave.sideTableOf"
 """The table property of a side table with the id of its table."""
 
 
-def side_table(table: Table, directory: str) -> Table:
+def side_table(table: Table, directory: str, owner: str | None = None) -> Table:
     """The side table of a table; it may not exist yet.
 
     A new table in the same place has another id. What was remembered for the old table would undo
     its rows, so it gets its own side table. A side table without an owner is from an earlier
     release and belongs to the table.
+
+    Args:
+        table: The table.
+        directory: The directory of such side tables.
+        owner: The table's id; by default that of its newest version.
     """
-    owner = table.id()
+    owner = owner or table.id()
     found = Table(table.spark, f"{table.location()}/{directory}")
     if found.exists() and found.setting(_OWNER) not in (None, owner):
         return Table(table.spark, f"{found.path_or_name}_{owner}")

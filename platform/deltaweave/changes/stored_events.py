@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BooleanType, DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructField, StructType
 
 from deltaweave.changes.conversions import (
     FROM,
     by_case,
     converted,
     is_as,
+    names_of,
     plain,
     struct_of,
     widens,
@@ -27,7 +28,14 @@ from deltaweave.changes.events import (
     EventShape,
 )
 from deltaweave.changes.table_columns import TableColumns, defaults
+from deltaweave.delta.log import TableSnapshot
+from deltaweave.errors import CommitConflictError
 from deltaweave.identifiers import column
+
+ITEM = "item"
+"""In a path, the items of an array, or the keys or values of a map."""
+
+_IsThere = Callable[[Column], Column]
 
 
 def completed(events: Events, table: TableColumns) -> Events:
@@ -50,6 +58,22 @@ def completed(events: Events, table: TableColumns) -> Events:
     rows = rows.withColumn(SEQUENCE, _sequence(rows, table))
     names = tuple(field.name for field in wanted)
     return replace(events, rows=rows, shape=replace(shape, columns=names, table=table))
+
+
+def check_are_of(newest: TableSnapshot, events: Events) -> None:
+    """Fail unless `completed` gave the events the columns of this table.
+
+    Raises:
+        CommitConflictError: Another table is in its place. Complete the events again.
+    """
+    table = events.shape.table
+    if table is not None and table.of_table != newest.id:
+        raise CommitConflictError(
+            "another table is in its place since the batch began.",
+            table=newest.data_path,
+            version=newest.version,
+            hint="Apply the events again, to the table as it is now.",
+        )
 
 
 def with_values_of(rows: DataFrame, wanted: DataType) -> DataFrame:
@@ -108,12 +132,47 @@ def to_events(kept: DataFrame, shape: EventShape) -> DataFrame:
     return kept.select(*selected)
 
 
-def untaken(held: StructType, shape: EventShape) -> list[str]:
-    """Return the names of stored values that no column of the shape takes."""
-    table = shape.table
-    names = shape.columns if table is None else [n for c in shape.columns for n in table.names(c)]
-    taken = {NO_COLUMN, *[name.lower() for name in names]}
-    return [field.name for field in held if field.name.lower() not in taken]
+def untaken(held: StructType, shape: EventShape) -> dict[tuple[str, ...], Column]:
+    """Return the paths, at every depth, to stored values that no column of the shape takes.
+
+    Args:
+        held: The type of the stored values.
+        shape: The shape.
+
+    Returns:
+        By path, whether an event has a value there.
+    """
+    assert shape.table is not None
+    found = _untaken(held, _wanted(shape, shape.table))
+    return {path: is_there(F.col(VALUES)) for path, is_there in found if path != (NO_COLUMN,)}
+
+
+def _untaken(held: DataType, wanted: DataType) -> Iterator[tuple[tuple[str, ...], _IsThere]]:
+    """The paths to fields that a type does not take, and what tells whether a value has them."""
+    if isinstance(held, StructType) and isinstance(wanted, StructType):
+        into = {name.lower(): of.dataType for of in wanted for name in names_of(of)}
+        for field in held:
+            if field.name.lower() not in into:
+                yield (field.name,), _in_field(field.name, Column.isNotNull)
+                continue
+            for path, is_there in _untaken(field.dataType, into[field.name.lower()]):
+                yield (field.name, *path), _in_field(field.name, is_there)
+    if isinstance(held, ArrayType) and isinstance(wanted, ArrayType):
+        for path, is_there in _untaken(held.elementType, wanted.elementType):
+            yield (ITEM, *path), _in_items(lambda of: of, is_there)
+    if isinstance(held, MapType) and isinstance(wanted, MapType):
+        for path, is_there in _untaken(held.keyType, wanted.keyType):
+            yield (ITEM, *path), _in_items(F.map_keys, is_there)
+        for path, is_there in _untaken(held.valueType, wanted.valueType):
+            yield (ITEM, *path), _in_items(F.map_values, is_there)
+
+
+def _in_field(name: str, is_there: _IsThere) -> _IsThere:
+    return lambda value: is_there(value[name])
+
+
+def _in_items(items: Callable[[Column], Column], is_there: _IsThere) -> _IsThere:
+    return lambda value: F.exists(items(value), is_there)
 
 
 def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[str, Column]:
@@ -147,7 +206,13 @@ def _key(key: str, held: list[StructField], table: TableColumns) -> Column:
 def _values(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
     """Stored values as those of the table's columns, as the shape spells these."""
     held = _values_type(kept)
-    wanted = StructType(
+    wanted = _wanted(shape, table)
+    return F.col(VALUES) if is_as(held, wanted) else struct_of(F.col(VALUES), held, wanted)
+
+
+def _wanted(shape: EventShape, table: TableColumns) -> StructType:
+    """The type of values as the shape spells them, with the names that stored ones may have."""
+    return StructType(
         [
             StructField(
                 name, table.fields[name.lower()].dataType, metadata={FROM: table.names(name)}
@@ -156,7 +221,6 @@ def _values(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
         ]
         or [StructField(NO_COLUMN, BooleanType())]
     )
-    return F.col(VALUES) if is_as(held, wanted) else struct_of(F.col(VALUES), held, wanted)
 
 
 def _present(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:

@@ -88,32 +88,44 @@ MODES = {
     "strict": """{"_id": {"$oid": "a1"}, "l": {"$numberLong": "9007199254740993"}, "i": 7,
         "d": 0.5, "m": {"$numberDecimal": "12.50"}, "b": {"$binary": "AQI=", "$type": "00"},
         "t": {"$date": 1751371200001}, "o": {"$date": -1}, "list": [{"$numberLong": "1"}, 2],
-        "deep": {"x": {"$oid": "b2"}, "y": {"$numberDecimal": "1.25"}}}""",
+        "deep": {"x": {"$oid": "b2"}, "y": {"$numberDecimal": "1.25"},
+        "z": {"$date": 1751371200001}, "past": [{"$date": -1}]}}""",
     "extended": """{"_id": {"$oid": "a1"}, "l": {"$numberLong": "9007199254740993"},
         "i": {"$numberInt": "7"}, "d": {"$numberDouble": "0.5"},
         "m": {"$numberDecimal": "12.50"}, "b": {"$binary": {"base64": "AQI=", "subType": "00"}},
         "t": {"$date": {"$numberLong": "1751371200001"}}, "o": {"$date": {"$numberLong": "-1"}},
         "list": [{"$numberLong": "1"}, {"$numberInt": "2"}],
-        "deep": {"x": {"$oid": "b2"}, "y": {"$numberDecimal": "1.25"}}}""",
+        "deep": {"x": {"$oid": "b2"}, "y": {"$numberDecimal": "1.25"},
+        "z": {"$date": {"$numberLong": "1751371200001"}},
+        "past": [{"$date": {"$numberLong": "-1"}}]}}""",
     "relaxed": """{"_id": {"$oid": "a1"}, "l": 9007199254740993, "i": 7, "d": 0.5,
         "m": {"$numberDecimal": "12.50"}, "b": {"$binary": {"base64": "AQI=", "subType": "00"}},
         "t": {"$date": "2025-07-01T12:00:00.001Z"}, "o": {"$date": {"$numberLong": "-1"}},
-        "list": [1, 2], "deep": {"x": {"$oid": "b2"}, "y": {"$numberDecimal": "1.25"}}}""",
+        "list": [1, 2], "deep": {"x": {"$oid": "b2"}, "y": {"$numberDecimal": "1.25"},
+        "z": {"$date": "2025-07-01T12:00:00.001Z"},
+        "past": [{"$date": {"$numberLong": "-1"}}]}}""",
 }
 
 
 def test_values_are_the_same_in_every_mode(spark: SparkSession) -> None:
     schema = (
         "_id STRING, l BIGINT, i INT, d DOUBLE, m DECIMAL(9,2), b BINARY, t TIMESTAMP, "
-        "o TIMESTAMP, list ARRAY<INT>, deep STRUCT<x: STRING, y: DECIMAL(9,2)>"
+        "o TIMESTAMP, list ARRAY<INT>, "
+        "deep STRUCT<x: STRING, y: DECIMAL(9,2), z: TIMESTAMP, past: ARRAY<TIMESTAMP>>"
     )
     sent = [(None, envelope("c", n, after=text)) for n, text in enumerate(MODES.values())]
     rows = read(topic(spark, *sent), schema).selectExpr(
-        *["_id", "l", "i", "d", "m", "b", "unix_millis(t)", "unix_millis(o)", "list", "deep.*"]
+        *["_id", "l", "i", "d", "m", "b", "unix_millis(t)", "unix_millis(o)", "list"],
+        *["deep.x", "deep.y", "unix_millis(deep.z)", "unix_millis(deep.past[0])"],
     )
     expected = ("a1", 2**53 + 1, 7, 0.5, Decimal("12.50"), b"\1\2", 1_751_371_200_001, -1)
     found = [tuple(row) for row in rows.collect()]
-    assert found == [(*expected, [1, 2], "b2", Decimal("1.25"))] * 3
+    assert found == [(*expected, [1, 2], "b2", Decimal("1.25"), 1_751_371_200_001, -1)] * 3
+    text = '{"_id": 1, "s": "{\\"$date\\": 5}!", "d": [{"$date": 9999999999999999}]}'
+    message = topic(spark, (None, envelope("c", 0, after=text)))
+    assert read(message, "_id INT, s STRING").collect()[0].s == '{"$date": 5}!'
+    with pytest.raises(Exception, match="of column d is no ARRAY<TIMESTAMP>"):
+        read(message, "_id INT, d ARRAY<TIMESTAMP>").collect()
     doubles = '{"_id": 1, "x": {"$numberDouble": "NaN"}, "y": {"$numberDouble": "-Infinity"}}'
     [row] = read(
         topic(spark, (None, envelope("c", 0, after=doubles))), "_id INT, x DOUBLE, y DOUBLE"

@@ -171,6 +171,21 @@ def test_events_that_were_corrected_are_not_put_aside_again_by_a_batch_that_was_
         spark.sql(f"DELETE FROM delta.`{aside.path_or_name}`")
 
 
+def test_a_batch_that_a_restore_took_back_is_appended_and_put_aside_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = spark.createDataFrame([(1, 1), (None, 2)], "k INT, at INT")
+    base = str(tmp_path / "t")
+    table = MergeOnReadTable(spark, base, keys=["k"], sequence_by="at", rescued=True)
+    aside = Table(spark, f"{base}_rescued")
+    for number, waiting in ((1, 1), (None, 0), (2, 1)):
+        if number == 2:
+            spark.sql(f"RESTORE TABLE delta.`{base}_changes` TO VERSION AS OF 0")
+        assert table.append(source, applied=("batches", 1)) == number
+        assert (table.read().count(), aside.read().count()) == (1, waiting)
+        spark.sql(f"DELETE FROM delta.`{aside.path_or_name}`")
+
+
 def test_a_decoded_message_that_is_put_aside_has_its_nulls(spark: SparkSession) -> None:
     row = "STRUCT<id: INT, at: BIGINT, name: STRING>"
     frame = spark.createDataFrame(

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.tables import MergeOnReadLocations
-from deltaweave.changes import apply
+from deltaweave.changes import apply, side_state
 from deltaweave.changes.history import versions
 from deltaweave.changes.lineage import OfOneLine
 from deltaweave.errors import CommitConflictError
@@ -34,6 +34,7 @@ from tests.deltaweave.changes.test_restores import (
 from tests.deltaweave.engine.test_session_settings import APPLICATION, VERSION
 from tests.oracles import configured
 
+ANEW = "spark.databricks.delta.columnMapping.reuseColumnMetadataDuringOverwrite"
 EAST, WEST = "Asia/Tokyo", "America/Los_Angeles"
 
 
@@ -178,15 +179,35 @@ def test_a_table_that_is_replaced_during_a_batch_remembers_all_of_it(
     lake, line_of = Lake(spark, tmp_path, KINDS[kind]), apply.line_of
     module = versions if kind == "histories" else apply
     lake.apply(OTHERS)
+    # Each table's files have names of their own for its columns.
+    with configured(spark, {ANEW: "false"}):
+        lake.replace("name")
 
-    def replaced(*arguments: Any) -> OfOneLine:
-        monkeypatch.setattr(module, "line_of", line_of)
-        lake.replace()
-        return line_of(*arguments)
+        def replaced(*arguments: Any) -> OfOneLine:
+            monkeypatch.setattr(module, "line_of", line_of)
+            lake.replace("name")
+            return line_of(*arguments)
 
-    monkeypatch.setattr(module, "line_of", replaced)
-    lake.apply([*INSERTS, *DELETES])
+        monkeypatch.setattr(module, "line_of", replaced)
+        lake.apply([*INSERTS, *DELETES])
     assert lake.rows_after_late_events() == lake.expected(INSERTS, DELETES)
+
+
+@pytest.mark.minutes
+def test_what_a_restore_took_back_is_pending_also_where_the_log_forgets_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = on_read(Lake(spark, tmp_path, ON_READ))
+    for batch in (INSERTS, DELETES):
+        table.append(frame(spark, batch))
+        table.rematerialize()
+    spark.sql(f"RESTORE TABLE delta.`{tmp_path}/base` TO VERSION AS OF 1")
+    restored = table.base.version()
+    clean_up(spark, tmp_path / "base", restored - 1)
+    table.append(frame(spark, OTHERS))
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/base` SET TBLPROPERTIES ('a' = 'b')")
+    clean_up(spark, tmp_path / "base", restored)
+    assert rows_of(table) == current_rows([*INSERTS, *DELETES, *OTHERS])
 
 
 CLONED = (
@@ -210,6 +231,30 @@ def test_a_clone_remembers_whatever_its_source_is_called(
             assert lake.rows_after_late_events(name) == lake.expected(INSERTS, DELETES), name
         finally:
             spark.sql("DROP TABLE IF EXISTS default.`20260301`")
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("how", ["replaced", "removed"])
+def test_a_clone_remembers_nothing_of_a_table_that_took_its_sources_place(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(side_state, "_CLOCKS_DIFFER_MS", 0)
+    lake = Lake(spark, tmp_path, KINDS["current rows"])
+    lake.apply(INSERTS)
+    lake.clone("clone", lake.apply(DELETES))
+    remembered = DELETES
+    if how == "replaced":
+        lake.replace()
+    else:
+        (tmp_path / "table").rename(tmp_path / "before")
+        remembered = [event for event in DELETES if event.op != "delete"]
+        remembered += [delete(1, 5)]  # its row is gone, and what deleted it is forgotten
+    for number in range(4):
+        lake.apply([delete(2, 99), Event(50 + number, 1)])
+    if how == "removed":  # but for its data files, which the clone has
+        for file in (tmp_path / "before").glob("*.*"):
+            file.rename(tmp_path / "table" / file.name)
+    assert lake.rows_after_late_events("clone") == lake.expected(INSERTS, remembered)
 
 
 @pytest.mark.minutes

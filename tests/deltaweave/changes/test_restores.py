@@ -91,7 +91,8 @@ class Lake:
             f"VERSION AS OF {version}"
         )
 
-    def replace(self) -> None:
+    def replace(self, mapping: str = "none") -> None:
+        """Make the table anew in its place, with a mode of column mapping."""
         path, name = self.folder / "table", "replaced_changes"
         self.spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{path}'")
         try:
@@ -99,6 +100,7 @@ class Lake:
             columns.createOrReplaceTempView("columns_of_changes")
             self.spark.sql(
                 f"CREATE OR REPLACE TABLE {name} USING delta LOCATION '{path}' "
+                f"TBLPROPERTIES ('delta.columnMapping.mode' = '{mapping}') "
                 "AS SELECT * FROM columns_of_changes"
             )
         finally:
@@ -261,6 +263,7 @@ def clean_up(spark: SparkSession, table: Path, until: int) -> None:
     """Delete the commits of a table's log up to a version, as log cleanup does."""
     assert spark._jvm is not None
     logs = spark._jvm.org.apache.spark.sql.delta.DeltaLog
+    logs.clearCache()  # the checkpoint is of the newest version
     logs.forTable(spark._jsparkSession, str(table)).checkpoint()
     for version in range(until + 1):
         for path in (table / "_delta_log").glob(f"{version:020}.*"):

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, TimestampNTZType
 
 from deltaweave.changes.debezium.envelopes import (
     OPERATION,
@@ -29,10 +29,10 @@ from deltaweave.changes.debezium.envelopes import (
 )
 from deltaweave.changes.debezium.messages import Messages
 from deltaweave.changes.debezium.placeholders import Placeholder
-from deltaweave.changes.debezium.values import MILLIS, TimeUnit
+from deltaweave.changes.debezium.values import MILLIS, TimeUnit, of_micros
 from deltaweave.identifiers import column
 
-_ID = "_id"
+_ID, _FIELDS = "_id", "map<string,string>"
 _ENVELOPE = "_cdc_envelope"
 _DOCUMENT, _KEY = "_cdc_envelope_document", "_cdc_envelope_key"
 _SET, _REMOVED = "_cdc_envelope_set", "_cdc_envelope_removed"
@@ -56,6 +56,8 @@ _EXTENDED = (
     rf'\{{\s*"\$binary"\s*:\s*{_TEXT}\s*,\s*"\$type"\s*:\s*{_TEXT}\s*\}}',
     rf'\{{\s*"\$date"\s*:\s*{_TEXT}\s*\}}',
 )
+_NESTED_MILLIS = r'\{\s*"\$date"\s*:\s*(-?\d+)\s*\}'
+_DIGITS_OF_A_TIME = 15  # those of the year 9999
 _MILLIS = r'^\s*\{\s*"\$date"\s*:\s*(-?\d+)\s*\}\s*$'
 
 
@@ -202,6 +204,22 @@ def _description(value: Column, held: StructType) -> Column:
     )
 
 
+def _with_times(text: Column) -> Column:
+    """A text with times as `relaxed` sends those since 1970, instead of milliseconds."""
+    # What is beyond all years stays as it is, and is no time where it is read.
+    millis = F.array_distinct(F.regexp_extract_all(text, F.lit(_NESTED_MILLIS), 1))
+    possible = F.filter(millis, lambda n: F.length(n) <= _DIGITS_OF_A_TIME)
+    return F.aggregate(possible, text, _with_time)
+
+
+def _with_time(text: Column, millis: Column) -> Column:
+    at = of_micros(millis.cast("bigint") * 1000, TimestampNTZType()).cast("string")
+    form = F.concat(F.lit(r'\{\s*"\$date"\s*:\s*'), millis, F.lit(r"\s*\}"))
+    return F.regexp_replace(
+        text, form, F.concat(F.lit('"'), F.translate(at, " ", "T"), F.lit('Z"'))
+    )
+
+
 def _part(value: Column, held: StructType, name: str, data_type: str) -> Column:
     found = value[name] if name in held.names else F.lit(None)
     return found.cast(data_type).alias(name)
@@ -224,4 +242,9 @@ def _plain(text: Column) -> Column:
     """The fields of a document in extended JSON, as texts of plain JSON; null if it is none."""
     for form in _EXTENDED:
         text = F.regexp_replace(text, form, "$1")
-    return F.from_json(text, "map<string,string>")
+    fields, of_time = F.from_json(text, _FIELDS), F.from_json(_with_times(text), _FIELDS)
+    # A field that is a time itself has its number, whose meaning is known (`_MILLIS`).
+    nested = F.transform_values(
+        fields, lambda name, v: F.when(v.rlike(_MILLIS), v).otherwise(of_time[name])
+    )
+    return F.when(text.contains('"$date"'), nested).otherwise(fields)

@@ -177,7 +177,7 @@ class TextValue:
             .otherwise(self._too_far(given))
         )
         is_fine = fits & ~F.coalesce(is_other, F.lit(False))
-        value = F.when(is_fine, _of_micros(micros.cast("bigint"), data_type))
+        value = F.when(is_fine, of_micros(micros.cast("bigint"), data_type))
         return ReadValue(value, F.when(~is_fine, self._said(problem)))
 
     def _too_far(self, given: str) -> Column:
@@ -259,7 +259,8 @@ def _between(value: Column, bounds: tuple[str, str]) -> Column:
     return F.coalesce(value.between(low, high), F.lit(False))
 
 
-def _of_micros(micros: Column, data_type: DataType) -> Column:
+def of_micros(micros: Column, data_type: DataType) -> Column:
+    """Return the time or day so many microseconds since 1970."""
     if isinstance(data_type, TimestampType):
         return F.timestamp_micros(micros)
     if isinstance(data_type, DateType):

@@ -38,7 +38,7 @@ from deltaweave.changes.events import (
 from deltaweave.changes.hashes import comparable
 from deltaweave.changes.history.remembered_events import Remembered
 from deltaweave.changes.lineage import line_of
-from deltaweave.changes.stored_events import with_values_of
+from deltaweave.changes.stored_events import check_are_of, with_values_of
 from deltaweave.delta.jvm import translated
 from deltaweave.delta.scan import cached
 from deltaweave.engine.report import MergeResult
@@ -92,6 +92,7 @@ class Histories:
         result, others = None, self.events.rows
         while True:
             newest = self.remembered.settle()
+            check_are_of(newest, self.events)
             read, beside, noted = newest.version, self.remembered.version(), delivery.noted
             # Its lineage names both versions, so rows that executors lose are recomputed unchanged.
             query = self._known(self._versions(read), beside, others)

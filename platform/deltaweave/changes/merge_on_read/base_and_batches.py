@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import functions as F
 
-from deltaweave.changes.events import OPERATION, TRUNCATE, EventShape
+from deltaweave.changes.events import OPERATION, TRUNCATE, VALUES, EventShape
 from deltaweave.changes.lineage import newest_in_line
-from deltaweave.changes.merge_on_read.changeset import PURGED, Batches, Changeset
+from deltaweave.changes.merge_on_read.changeset import BATCH, PURGED, Batches, Changeset
+from deltaweave.changes.stored_events import ITEM
 from deltaweave.delta.jvm import letting_go
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import SourceError
-from deltaweave.identifiers import column
+from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
 
 MERGED = "deltaweave/merged_batch"
@@ -57,11 +58,18 @@ def merged_batch(base: Table, version: int | None = None) -> int:
     return _merged_in(then).batch if then.id == now.id else 0
 
 
-def settle_mark(base: Table) -> None:
-    """Make the mark of a restored base say which batch it holds.
+def settle_mark(
+    base: Table, changes: Table, shape_of: Callable[[TableSnapshot], EventShape]
+) -> None:
+    """Make the mark of a restored base say after which batch readers go on.
 
-    RESTORE leaves the mark, and log cleanup forgets RESTORE. As long as the log tells, a commit
-    says it.
+    RESTORE leaves the mark, and log cleanup forgets RESTORE. A commit says it as long as the log
+    has the RESTORE. Not if the base cannot be read, because it may lack purged batches.
+
+    Args:
+        base: The base.
+        changes: The table of the changeset.
+        shape_of: As in `at_one_moment`.
 
     Raises:
         CommitConflictError: Another writer changed the base meanwhile. Repeat it.
@@ -71,9 +79,15 @@ def settle_mark(base: Table) -> None:
     held = now.last_applied(mark)
     if held is None:
         return
-    found = newest_in_line(now, mark)
-    if found.unknown_since is None and (found.version or 0) != held:
-        applied = {mark: found.version or 0}
+    merged = _merged_in(now)
+    batch = merged.batch
+    if merged.restored_at_ms is not None and changes.exists():
+        batches = _after(Changeset(changes, shape_of(now)), merged)
+        if batches.purged > batches.after:
+            return
+        batch = batches.after
+    if batch != held:
+        applied = {mark: batch}
         base.write(now.read_whole().limit(0), "append", applied=applied, computed_from=now.version)
 
 
@@ -183,23 +197,42 @@ def _check_have_columns(
     lacks_key = F.lit(False)
     for key in changeset.shape.keys:
         lacks_key = lacks_key | column(key).isNull()
-    lost: list[str] = []
+    lost: list[tuple[str, ...]] = []
     if batches.rows.where((F.col(OPERATION) != TRUNCATE) & lacks_key).take(1):
-        lost = [f"columns {', '.join(changeset.shape.keys)}"]
+        lost = [(key,) for key in changeset.shape.keys]
     elif batches.are_of_another_base(snapshot.id):
-        lost = [f"column {name}" for name in changeset.untaken_values(batches)]
+        lost = changeset.untaken_values(batches)
     if lost:
+        named = ", ".join(".".join(path) for path in lost)
         raise SourceError(
             f"batches that are pending in {changeset.table.path_or_name} were appended for a table "
-            f"that was in its place before, whose files had other names for the "
-            f"{', '.join(lost)}.",
+            f"that was in its place before, whose files had other names for the column {named}.",
             table=base.path_or_name,
             operation="reading",
             version=snapshot.version,
             state="Nothing was read or written, and the batches are as they were.",
-            hint="Drop both tables and append all events again, or drop this one and restore the "
-            "one before.",
+            hint=_ways_on(changeset, batches, snapshot.id, lost),
         )
+
+
+def _ways_on(
+    changeset: Changeset, batches: Batches, base_id: str, lost: Sequence[tuple[str, ...]]
+) -> str:
+    """What can be done with batches of which values are lost."""
+    name = f"delta.{quoted(changeset.table.location())}"
+    first, last = batches.after + 1, batches.last_of_another_base(base_id)
+    hint = (
+        f"Delete them (DELETE FROM {name} WHERE {BATCH} BETWEEN {first} AND {last}) and append "
+        "their events again, as other batches: of a stream, with a new checkpoint."
+    )
+    of_keys = {(key,) for key in changeset.shape.keys}
+    if of_keys.isdisjoint(lost) and not any(ITEM in path for path in lost):
+        paths = [".".join(map(quoted, (VALUES, *path))) for path in lost]
+        left_out = "; ".join(
+            f"UPDATE {name} SET {path} = NULL WHERE {path} IS NOT NULL" for path in paths
+        )
+        hint += f" Or leave these values out, if the table is not to have them: {left_out}."
+    return hint
 
 
 def fit_into_a_broadcast(batches: Batches, limit_bytes: int) -> bool:

@@ -27,6 +27,7 @@ from deltaweave.changes.events import (
     EventShape,
     values_of,
 )
+from deltaweave.changes.lineage import holds_pair
 from deltaweave.changes.options import needed_properties
 from deltaweave.changes.sequence_types import nullable
 from deltaweave.changes.side_table import fitted
@@ -97,6 +98,11 @@ class Batches:
         first = self.table.last_applied(f"{FIRST}/{base_id}")
         return first is None or first > self.after + 1
 
+    def last_of_another_base(self, base_id: str) -> int:
+        """The last of them that may be of a base that was there before."""
+        first = self.table.last_applied(f"{FIRST}/{base_id}")
+        return self.newest if first is None else first - 1
+
     def are_of_another_base(self, base_id: str) -> bool:
         """Whether some are of a base that was there before, if `may_be_of_another_base`."""
         return not self.table.applied_versions(f"{FIRST}/").keys() <= {f"{FIRST}/{base_id}"}
@@ -139,6 +145,8 @@ class Changeset:
     ) -> int | None:
         """Append a batch; return its number, or None if its pair was appended before.
 
+        RESTORE takes batches back, so they are appended again when they come again.
+
         Args:
             events: The events.
             applied: Application id and version of the stream's batch, committed with it.
@@ -151,10 +159,8 @@ class Changeset:
         self.create_if_missing(events)
         stored = fitted(to_stored(events.rows, self.shape), self.table)
         read = self.table.snapshot()
-        if applied is not None:
-            before = read.last_applied(applied[0])
-            if before is not None and before >= applied[1]:
-                return None
+        if applied is not None and holds_pair(read, applied):
+            return None
         number = max(read.last_applied(NUMBERED) or 0, merged) + 1
         now = F.current_timestamp()
         rows = stored.withColumns({INGESTED: now, BATCH: F.lit(number)})
@@ -199,14 +205,14 @@ class Changeset:
             rows = rows.withColumn(VALUES, values_of(rows, ()))
         return to_events(rows.drop(BATCH, INGESTED), self.shape)
 
-    def untaken_values(self, batches: Batches) -> list[str]:
-        """The names, in the changeset, of values that some events have and no column takes."""
+    def untaken_values(self, batches: Batches) -> list[tuple[str, ...]]:
+        """The paths, in the changeset, to values that some events have and no column takes."""
         values = batches.table.schema[VALUES].dataType
         assert isinstance(values, StructType)
         found = untaken(values, self.shape)
-        has_some = [F.max(F.col(VALUES)[name].isNotNull()).alias(name) for name in found]
+        has_some = [F.max(is_there) for is_there in found.values()]
         row = batches.table.read_files(batches.files).agg(*has_some).first() if found else None
-        return [name for name in found if row is not None and row[name]]
+        return [] if row is None else [path for path, has in zip(found, row, strict=True) if has]
 
     def truncated(self, batches: Batches) -> Column | None:
         """The sequence (`at`) of the last event among them that empties the table, or None.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -468,22 +469,40 @@ def test_pending_batches_of_a_base_with_other_names_in_files_are_an_error(
     append(3)  # the base's files have other names now, because of the blank
     steps = (table.read, table.rematerialize, lambda: table.create_view("of_another_base"))
     for step in steps:
-        with pytest.raises(SourceError, match="were appended for a table that was in its place"):
+        with pytest.raises(SourceError, match="were appended for a table that was in its") as error:
             step()
-    shutil.rmtree(tmp_path / "t")
-    shutil.rmtree(tmp_path / "t_changes")
-    append(4)
-    assert table.read().count() == 1
+    for statement in statements(error.value, "DELETE"):
+        spark.sql(statement)
+    append(1)
+    assert {row[0] for row in table.read().collect()} == {1, 3}
+    table.rematerialize()
     # Or the names of a column that is no key: it was added when the table had column mapping.
-    other, with_v = f"{tmp_path}/other", spark.sql("SELECT 1 AS k, 1 AS at, 2 AS v")
+    other, nested = f"{tmp_path}/other", ("{0} AS s", "array({0}) AS l")
+    whole, with_v = "named_struct('a', 1, 'b', {0})", spark.sql("SELECT 1 AS k, 1 AS at, 2 AS v")
+    of_a = [each.format("named_struct('a', 1)") for each in nested]
     table = MergeOnReadTable(spark, other, keys=["k"], sequence_by="at")
-    table.append(with_v)
+    table.append(with_v.selectExpr("*", *of_a))
     spark.sql(
         f"ALTER TABLE delta.`{other}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
     )
-    spark.sql(f"ALTER TABLE delta.`{other}` ADD COLUMNS (w INT)")
-    table.append(with_v.selectExpr("*", "3 AS w"))
+    spark.sql(f"ALTER TABLE delta.`{other}` ADD COLUMNS (w INT, s.b INT, l.element.b INT)")
+    of_both = [each.format(whole.format("4")) for each in nested]
+    table.append(with_v.selectExpr("*", "3 AS w", *of_both))
     shutil.rmtree(other)
-    table.append(with_v.selectExpr("*", "INT(NULL) AS w"))
-    with pytest.raises(SourceError, match="other names for the column col-"):
+    of_neither = [each.format(whole.format("INT(NULL)")) for each in nested]
+    table.append(with_v.selectExpr("2 AS k", "at", "v", "INT(NULL) AS w", *of_neither))
+    with pytest.raises(SourceError, match=r"the column s.col-\S+, l.item.col-\S+, col-") as error:
         table.read()
+    assert not statements(error.value, "UPDATE")
+    spark.sql(f"UPDATE delta.`{other}_changes` SET _cdc_values.l = NULL WHERE _cdc_batch = 2")
+    with pytest.raises(SourceError, match=r"the column s.col-\S+, col-") as error:
+        table.read()
+    for statement in statements(error.value, "UPDATE"):
+        spark.sql(statement)
+    found = table.read().select("k", "v", "w", "s.*").orderBy("k").collect()
+    assert list(map(tuple, found)) == [(1, 2, None, 1, None), (2, 2, None, 1, None)]
+
+
+def statements(error: SourceError, word: str) -> list[str]:
+    """The statements in an error's hint that begin with a word."""
+    return re.findall(rf"{word} (?:FROM|delta).+?(?=[;)]|\.$)", str(error.hint))

@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations`: Dagster resolves the fields by their annotations.
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from dagster import (
@@ -79,6 +79,14 @@ class LandingSensorComponent(Component, Resolvable, Model):
     minimum_interval_seconds: Annotated[int, Field(description="Least time between ticks.")] = 30
     running: Annotated[bool, Field(description="Whether the sensor starts by itself.")] = False
     description: Annotated[str | None, Field(description="Description in the UI.")] = None
+    metadata: Annotated[Mapping[str, Any] | None, Field(description="Metadata of the sensor.")] = (
+        None
+    )
+    owners: Annotated[Sequence[str] | None, Field(description="Owners of the sensor.")] = None
+    tags: Annotated[Mapping[str, str] | None, Field(description="Tags of the sensor.")] = None
+    run_tags: Annotated[
+        Mapping[str, str] | None, Field(description="Tags of the runs that it requests.")
+    ] = None
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
         """The sensor, and the external asset if it has one."""
@@ -105,6 +113,10 @@ class LandingSensorComponent(Component, Resolvable, Model):
                 DefaultSensorStatus.RUNNING if self.running else DefaultSensorStatus.STOPPED
             ),
             description=self.description,
+            metadata=self.metadata,
+            owners=self.owners,
+            tags=self.tags,
+            run_tags=self.run_tags,
         )
         landing = []
         if self.landing_asset is not None:

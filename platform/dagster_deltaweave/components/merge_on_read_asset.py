@@ -4,10 +4,9 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar
 
 from dagster import (
-    AutomationCondition,
     ComponentLoadContext,
     DefaultSensorStatus,
     Definitions,
@@ -16,24 +15,18 @@ from dagster import (
     SensorDefinition,
     scaffold_with,
 )
-from dagster.components.resolved.model import Resolver
-from pydantic import Field, InstanceOf
+from pydantic import Field
 
 from dagster_deltaweave.assets import MergeOnReadAssets, merge_on_read_asset
 from dagster_deltaweave.components.cdc_asset import CdcAssetScaffolder, EventTableComponent
 from dagster_deltaweave.components.merge_sources import function_of_source
-from dagster_deltaweave.components.table_component import AttributesScaffolder, Duration
+from dagster_deltaweave.components.table_component import AttributesScaffolder, Automation, Duration
 from dagster_deltaweave.maintenance import RematerializationPolicy
 from dagster_deltaweave.sensors import build_rematerialization_sensor
 from dagster_deltaweave.tables import IdempotentBy
 from deltaweave.changes.merge_on_read import Strategy
 
 _POLICY = RematerializationPolicy()
-
-Automation: TypeAlias = Annotated[
-    InstanceOf[AutomationCondition[Any]] | None, Resolver.default(model_field_type=str | None)
-]
-"""A condition of Dagster's, as an expression: `"{{ automation_condition.eager() }}"`."""
 
 
 class Rematerialization(Model, Resolvable):

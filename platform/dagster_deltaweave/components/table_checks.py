@@ -2,26 +2,30 @@
 
 # No `from __future__ import annotations`: Dagster resolves the fields by their annotations.
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from dagster import (
     AssetChecksDefinition,
     AssetCheckSeverity,
+    AssetKey,
     AssetsDefinition,
     Component,
     ComponentLoadContext,
     Definitions,
     Model,
+    ResolutionContext,
     Resolvable,
-    ResolvedAssetKey,
+    Resolver,
+    RetryPolicy,
     scaffold_with,
 )
-from pydantic import Field, model_validator
+from pydantic import Field, InstanceOf, model_validator
 
 from dagster_deltaweave.checks import CHECKS_OF_MERGES, build_merge_checks, build_table_checks
 from dagster_deltaweave.components.table_component import (
     AttributesScaffolder,
+    Automation,
     Duration,
     declared_assets,
 )
@@ -39,12 +43,17 @@ class TableChecksScaffolder(AttributesScaffolder):
     }
 
 
+def _resolved_keys(context: ResolutionContext, keys: str | Sequence[str]) -> list[AssetKey]:
+    texts = [keys] if isinstance(keys, str) else keys
+    return [AssetKey.from_user_string(context.resolve_value(each, as_type=str)) for each in texts]
+
+
 @scaffold_with(TableChecksScaffolder)
 class TableChecksComponent(Component, Resolvable, Model):
     """Checks of the rows of a table, and of what its runs merged.
 
     The attributes are those of `build_table_checks` and `build_merge_checks`. A component declares
-    the asset.
+    the asset, or each of a list.
 
     ```yaml
     type: dagster_deltaweave.TableChecksComponent
@@ -71,7 +80,17 @@ class TableChecksComponent(Component, Resolvable, Model):
                 raise ValueError("Give lowest or highest: without both, the check never fails.")
             return self
 
-    asset: Annotated[ResolvedAssetKey, Field(description="Key of the table's asset.")]
+    class Retry(Model, Resolvable):
+        """How often, and how many seconds later, Dagster runs checks again that raised an error."""
+
+        max_retries: int = 1
+        delay: float | None = None
+
+    asset: Annotated[
+        InstanceOf[AssetKey] | Sequence[InstanceOf[AssetKey]],
+        Resolver(_resolved_keys, model_field_type=str | Sequence[str]),
+        Field(description="Key of the table's asset, or keys of several that are checked alike."),
+    ]
     unique_key: Annotated[
         Sequence[str], Field(description="Columns in which no two rows are equal.")
     ] = ()
@@ -108,6 +127,15 @@ class TableChecksComponent(Component, Resolvable, Model):
         Field(description="Resource key of the IO manager, by default the asset's."),
     ] = None
 
+    automation_condition: Annotated[
+        Automation, Field(description="When Dagster runs the checks by itself.")
+    ] = None
+    metadata: Annotated[Mapping[str, Any] | None, Field(description="Of each check.")] = None
+    pool: Annotated[str | None, Field(description="The concurrency pool.")] = None
+    retry_policy: Annotated[Retry | None, Field(description="Of checks that raise an error.")] = (
+        None
+    )
+
     @model_validator(mode="after")
     def _asks_for_a_check(self) -> "TableChecksComponent":
         if not self._of_rows() and not self._of_merges():
@@ -118,9 +146,10 @@ class TableChecksComponent(Component, Resolvable, Model):
         return self
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
-        """The checks, in one op for those of rows and one for those of merges."""
-        [asset] = declared_assets(context, [self.asset])
-        return Definitions(asset_checks=self.check_definitions(asset))
+        """The checks of each asset, in one op for those of rows and one for those of merges."""
+        keys = [self.asset] if isinstance(self.asset, AssetKey) else self.asset
+        of_each = map(self.check_definitions, declared_assets(context, keys))
+        return Definitions(asset_checks=[each for checks in of_each for each in checks])
 
     def check_definitions(self, asset: AssetsDefinition) -> list[AssetChecksDefinition]:
         """The checks that the attributes declare.
@@ -130,7 +159,13 @@ class TableChecksComponent(Component, Resolvable, Model):
         """
         severity = AssetCheckSeverity[self.severity.upper()]
         of_merges, of_rows = self._blocking()
-        within = self.changed_within
+        within, retry = self.changed_within, self.retry_policy
+        arguments: dict[str, Any] = {
+            "automation_condition": self.automation_condition,
+            "metadata": self.metadata,
+            "pool": self.pool,
+            "retry_policy": RetryPolicy(retry.max_retries, retry.delay) if retry else None,
+        }
         checks = []
         if self._of_rows():
             checks.append(
@@ -146,6 +181,7 @@ class TableChecksComponent(Component, Resolvable, Model):
                     blocking=of_rows,
                     severity=severity,
                     io_manager_key=self.io_manager_key,
+                    **arguments,
                 )
             )
         if self._of_merges():
@@ -158,6 +194,7 @@ class TableChecksComponent(Component, Resolvable, Model):
                     row_count_change=None if change is None else (change.lowest, change.highest),
                     blocking=of_merges,
                     severity=severity,
+                    **arguments,
                 )
             )
         return checks

@@ -5,11 +5,12 @@
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from dagster import (
     AssetKey,
     AssetsDefinition,
+    AutomationCondition,
     Component,
     ComponentLoadContext,
     Definitions,
@@ -18,12 +19,13 @@ from dagster import (
     PartitionsDefinition,
     Resolvable,
     ResolvedAssetSpec,
+    Resolver,
     Scaffolder,
     ScaffoldRequest,
 )
 from dagster.components.component_scaffolding import scaffold_component
 from dagster.components.resolved.core_models import OpSpec
-from pydantic import Field
+from pydantic import Field, InstanceOf
 
 from dagster_deltaweave.assets import KINDS, DagsterArguments
 from dagster_deltaweave.components.merge_sources import (
@@ -33,6 +35,11 @@ from dagster_deltaweave.components.merge_sources import (
     inputs_of_source,
     resources_of_source,
 )
+
+Automation: TypeAlias = Annotated[
+    InstanceOf[AutomationCondition[Any]] | None, Resolver.default(model_field_type=str | None)
+]
+"""A condition of Dagster's, as an expression: `"{{ automation_condition.eager() }}"`."""
 
 
 class Duration(Model, Resolvable):

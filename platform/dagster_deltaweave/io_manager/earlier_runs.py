@@ -25,6 +25,7 @@ from dagster_deltaweave.partitions import (
     ORDER_TAG,
     WAITED_TAG,
     Positions,
+    by_run,
     is_under_way,
     partitions_of_run,
     unmerged_attempts,
@@ -219,7 +220,9 @@ class _Waiting:
 
     def _failed(self, of: _Attempt, problem: str, hint: str) -> OutOfOrderError:
         # So a sensor does not take this run for one that failed by itself.
-        self._instance.add_run_tags(self._run.run_id, {WAITED_TAG: of.partition})
+        self._instance.add_run_tags(
+            self._run.run_id, {WAITED_TAG: by_run(self._run.run_id, of.partition)}
+        )
         return self._error(of, problem, hint)
 
     def _error(self, of: _Attempt, problem: str, hint: str) -> OutOfOrderError:

@@ -14,7 +14,7 @@ from dagster_deltaweave.logs import (
     records_id,
     records_of_merge,
 )
-from dagster_deltaweave.partitions import IDENTITY_TAG, RECORDED_TAG, output_partition_keys
+from dagster_deltaweave.partitions import IDENTITY_TAG, RECORDED_TAG, by_run, output_partition_keys
 from dagster_deltaweave.run_mark import mark_commits_with_run
 from deltaweave import Lease
 from deltaweave.changes.lineage import LogOf
@@ -85,7 +85,9 @@ def partition_records(
             if attempt == _ATTEMPTS - 1:
                 raise
     # Before the commit: of a run that fails, nobody takes it for a merge.
-    context.step_context.instance.add_run_tags(context.run_id, {RECORDED_TAG: "true"})
+    context.step_context.instance.add_run_tags(
+        context.run_id, {RECORDED_TAG: by_run(context.run_id)}
+    )
     directory = directory_of(tags) if delivery else ""
     names = [recorded_name(each, directory) for each in partitions]
     return {**{f"{records}#{each}": record for each in names}, records: version}

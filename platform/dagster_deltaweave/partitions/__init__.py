@@ -29,6 +29,7 @@ from dagster_deltaweave.partitions.run_partitions import (
     PARTITIONS,
     RECORDED_TAG,
     WAITED_TAG,
+    by_run,
     covers_all_partitions,
     is_full_refresh,
     is_refresh,
@@ -37,6 +38,7 @@ from dagster_deltaweave.partitions.run_partitions import (
     output_partition_keys,
     partition_keys,
     partition_tags,
+    wrote,
 )
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "RECORDED_TAG",
     "WAITED_TAG",
     "Positions",
+    "by_run",
     "covers_all_partitions",
     "is_full_refresh",
     "is_refresh",
@@ -65,4 +68,5 @@ __all__ = [
     "partitions_of_run",
     "planned_assets",
     "unmerged_attempts",
+    "wrote",
 ]

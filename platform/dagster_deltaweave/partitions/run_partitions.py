@@ -16,6 +16,7 @@ from dagster import (
     AssetExecutionContext,
     DagsterError,
     DagsterInstance,
+    DagsterRun,
     OpExecutionContext,
     OutputContext,
     PartitionsDefinition,
@@ -27,13 +28,13 @@ PARTITIONS = "deltaweave/partitions"
 """Run tag that lists partitions, adjacent or not: `a,c,f`, or a JSON list of strings."""
 
 WAITED_TAG = "deltaweave/waited_for"
-"""Run tag: the older partition because of which a run failed, written by the run itself."""
+"""Run tag: the older partition because of which a run failed; see `wrote`."""
 
 ATTEMPT_TAG = "deltaweave/attempt"
 """Run tag: the number of the run among those that the sensor requested for its delivery."""
 
 RECORDED_TAG = "deltaweave/recorded"
-"""Run tag: the tables record what this run merged of its partitions, so they alone say it."""
+"""Run tag: the tables record what this run merged of its partitions; see `wrote`."""
 
 FULL_REFRESH_TAG = "deltaweave/full_refresh"
 """Run tag: `true` makes the run rebuild its tables."""
@@ -56,6 +57,16 @@ def partition_tags(partitions: Iterable[str]) -> dict[str, str]:
     assets with the same partitions, because Dagster reads them from the run's own tags.
     """
     return {PARTITIONS: json.dumps(list(partitions))}
+
+
+def by_run(run_id: str, value: str = "") -> str:
+    """The value of a tag that a run writes of itself; Dagster copies tags to the run's retries."""
+    return f"{value} (run {run_id})".strip()
+
+
+def wrote(run: DagsterRun, tag: str) -> bool:
+    """Whether the run itself has written the tag."""
+    return run.tags.get(tag, "").endswith(by_run(run.run_id))
 
 
 def is_full_refresh(context: AssetExecutionContext | OpExecutionContext) -> bool:

@@ -26,6 +26,7 @@ from dagster_deltaweave.partitions import (
     IDENTITY_TAG,
     WAITED_TAG,
     is_under_way,
+    wrote,
 )
 from dagster_deltaweave.sensors.target_tables import TargetAsset
 from dagster_deltaweave.storage import local_path, without_query
@@ -110,7 +111,7 @@ def standing_of(
                     del left[key]
             if not left:
                 return Standing(run=run, is_done=True)
-        if is_for_it and left.keys() & merges and WAITED_TAG not in run.tags:
+        if is_for_it and left.keys() & merges and not wrote(run, WAITED_TAG):
             ended.append(record)
     return _after(delivery, runs, ended, policy, frozenset(left))
 

@@ -29,6 +29,7 @@ from dagster_deltaweave.partitions import (
     RECORDED_TAG,
     Positions,
     newest_first,
+    wrote,
 )
 from dagster_deltaweave.storage import file_system, redacted, without_query
 from dagster_deltaweave.tables import (
@@ -86,7 +87,9 @@ class TargetAsset:
         """
         if not self.is_read:
             return True
-        return RECORDED_TAG not in run.tags and (self.held is not None or ATTEMPT_TAG in run.tags)
+        if wrote(run, RECORDED_TAG):
+            return False
+        return self.held is not None or ATTEMPT_TAG in run.tags
 
     def newest_merged(self, positions: Positions, instance: DagsterInstance) -> str | None:
         """The newest merged partition, before which none is merged any more."""

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 from dagster import (
+    AssetChecksDefinition,
     AssetKey,
     AutomationCondition,
     DagsterInstance,
@@ -18,6 +19,7 @@ from dagster import (
     DefaultSensorStatus,
     Definitions,
     DynamicPartitionsDefinition,
+    RetryPolicy,
 )
 from dagster.components.core.component_tree import ComponentTreeException
 from dagster.components.core.package_entry import discover_entry_point_package_objects
@@ -80,12 +82,20 @@ attributes:
   marker: null
   minimum_interval_seconds: 5
   running: true
+  owners: [team:sales]
+  tags: {domain: sales}
+  metadata: {source: files}
+  run_tags: {priority: high}
 ---
 type: dagster_deltaweave.TableChecksComponent
 attributes:
-  asset: sales/customers
+  asset: [sales/customers, sales/orders_base]
   unique_key: [id]
   no_nulls: [id]
+  automation_condition: "{{ automation_condition.eager() }}"
+  metadata: {severity: high}
+  pool: checks
+  retry_policy: {max_retries: 2, delay: 5}
   changed_within: {days: 2}
   row_count_change: {lowest: -0.1}
   blocking: [unique_key, row_count_change]
@@ -180,6 +190,8 @@ def test_a_landing_sensor_takes_the_partitions_of_its_table(
         DefaultSensorStatus.RUNNING,
         5,
     )
+    assert (sensor.owners, sensor.tags) == (["team:sales"], {"domain": "sales"})
+    assert sensor.metadata["source"].value == "files"
     external = defs.resolve_asset_graph().get(AssetKey(["sales", "customers_landing"]))
     assert external.partitions_def == DynamicPartitionsDefinition(name="landed_customers")
 
@@ -190,6 +202,8 @@ def test_a_landing_sensor_takes_the_partitions_of_its_table(
     assert requested(first) == []
     second = tick(only, instance, first.cursor)
     assert requested(second) == ["p1"]
+    [request] = second.run_requests or []
+    assert request.tags["priority"] == "high"
     [added] = second.dynamic_partitions_requests or []
     assert added.partitions_def_name == "landed_customers"
 
@@ -205,6 +219,15 @@ def test_checks_look_at_the_table_and_at_its_merges(defs: Definitions) -> None:
         "changed_recently": False,
         "row_count_change": True,
     }
+    keys = graph.get_check_keys_for_assets({CUSTOMERS, AssetKey(["sales", "orders_base"])})
+    assert len(keys) == 2 * len(found)
+    for key in keys:
+        node = graph.get(key)
+        assert node.automation_condition == AutomationCondition.eager()
+        assert node.metadata["severity"] == "high"
+    for checks in defs.asset_checks or []:
+        op = cast("AssetChecksDefinition", checks).node_def
+        assert (op.pool, op.retry_policy) == ("checks", RetryPolicy(max_retries=2, delay=5))
 
 
 def test_maintenance_has_a_step_for_each_table_in_its_pool(defs: Definitions) -> None:

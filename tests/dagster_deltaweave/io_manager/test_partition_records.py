@@ -112,7 +112,7 @@ def test_a_delivery_is_recorded_by_its_landing_directory(table: RecordedTable) -
         landing = json.dumps({"directory": directory, "marker": "_SUCCESS", "identity": "5@7"})
         tags = {"deltaweave/landing": landing, "deltaweave/fingerprint": "5@7"}
         table.commit(table.records("a", tags))
-    assert table.tags_of_runs == [{"deltaweave/recorded": "true"}] * 2
+    assert table.tags_of_runs == [{"deltaweave/recorded": "(run run)"}] * 2
     found = merged_partitions(str(table.path), ORDERS)
     assert found is not None
     looked = [found.holds_delivery("a", each, "5@7", 9) for each in ("/one", "/other", "/third")]

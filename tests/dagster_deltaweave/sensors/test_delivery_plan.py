@@ -49,7 +49,7 @@ from dagster_deltaweave import (
     build_partition_sensor,
     merge_asset,
 )
-from dagster_deltaweave.landing import directory_of
+from dagster_deltaweave.landing import Delivery, directory_of
 from dagster_deltaweave.logs import (
     merged_partitions,
     record_of,
@@ -58,11 +58,17 @@ from dagster_deltaweave.logs import (
     records_of_merge,
 )
 from dagster_deltaweave.logs.merged_batch import LogAt
-from dagster_deltaweave.partitions import newest_first, partitions_of_run, unmerged_attempts
+from dagster_deltaweave.partitions import (
+    by_run,
+    newest_first,
+    partitions_of_run,
+    unmerged_attempts,
+)
+from dagster_deltaweave.storage import file_system
 from tests.dagster_deltaweave.ticks import requested, tick
 
 DAYS = ["day-1", "day-2", "day-3", "day-4"]
-ORDERS = AssetKey("orders")
+ORDERS, ORDER = AssetKey("orders"), "deltaweave/order/orders"
 START_AND_END = (("start", "day-1"), ("end", "day-2"))
 APPEND = {"metadata": {"deltaweave/write": "append"}}
 SUCCESS, FAILURE = DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE
@@ -160,19 +166,25 @@ class Shop:
         ]
         is_late = "deltaweave/order" not in tags and newest > day
         refused = "orders" in names and "order" not in self.declared and (older or is_late)
-        if refused and older:
-            tags["deltaweave/waited_for"] = older[0]
+        own = {"waited_for": older[0]} if refused and older else {}
         failed = [n for n in names if n in self.broken or (n == "orders" and day in self.bad)]
         done = [] if refused else [each for each in names if each not in failed]
         if any(self.has_log(each) and self.is_recorded(each) for each in done):
-            tags["deltaweave/recorded"] = "true"
-        self.create(day, tags, assets, FAILURE if refused or failed else SUCCESS)
+            own["recorded"] = ""
+        run_id = self.create(day, tags, assets, FAILURE if refused or failed else SUCCESS)
+        self.wrote(run_id, **own)
         for name in done:
             if self.has_log(name) and self.is_recorded(name):
                 self.merge(day, tags, name)
             event = AssetMaterialization(AssetKey(name), partition=day)
             self.instance.report_runless_asset_event(event)
         return not (refused or failed)
+
+    def wrote(self, run_id: str, **own: str) -> dict[str, str]:
+        """The tags that a run writes of itself."""
+        tags = {f"deltaweave/{name}": by_run(run_id, value) for name, value in own.items()}
+        self.instance.add_run_tags(run_id, tags)
+        return tags
 
     def create(
         self,
@@ -300,6 +312,68 @@ def test_what_is_in_the_table_is_requested_no_more_whoever_merged_it(shop: Shop)
     with instance_for_test() as other:
         shop.instance = other
         assert "4 merged" in shop.said()
+
+
+@pytest.mark.minutes
+def test_a_tick_reads_no_more_of_100_000_partitions_than_of_three(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    class Store:
+        """A store that says what is read of it."""
+
+        def __init__(self, store: Any) -> None:
+            self.store = store
+
+        def __getattr__(self, name: str) -> Any:
+            read.append(name)
+            return getattr(self.store, name)
+
+    def counted(place: str) -> tuple[Any, str]:
+        store, base = file_system(place)
+        return Store(store), base
+
+    for module in ("delta_log", "held_partitions", "merged_batch"):
+        monkeypatch.setattr(f"dagster_deltaweave.logs.{module}.file_system", counted)
+    records, reads = records_id("11111111", ORDERS), []
+    for number in (3, 100_000):
+        days = [f"day-{each:06}" for each in range(number)]
+        shop.days, read[:] = days, []
+        found = [Delivery(day, str(at), at, at) for at, day in enumerate(days, 1)]
+        held = {
+            f"{records}#{recorded_name(each.partition, '')}": record_of(str(each.identity), 1)
+            for each in found[:-1]
+        }
+        pairs = {**held, records: 1, f"{ORDER}#{days[-2]}": 1, ORDER: 1}
+        shop.commit(0, {"metaData": {"id": "11111111"}})
+        shop.commit(1, *({"txn": {"appId": n, "version": v}} for n, v in pairs.items()))
+        listed = patch("dagster_deltaweave.sensors.landing.list_deliveries", return_value=found)
+        records_of_runs = shop.instance.get_run_records
+        of_runs = patch.object(DagsterInstance, "get_run_records", side_effect=records_of_runs)
+        with listed, of_runs as runs:
+            assert requested(shop.tick()) == [days[-1]]
+        reads.append((read.copy(), runs.call_count))
+    assert reads[0] == reads[1]
+    assert len(read) < 10
+
+
+def test_a_retry_of_dagsters_is_judged_by_itself_and_not_by_the_tags_of_the_run_before(
+    shop: Shop,
+) -> None:
+    shop.arguments = {}
+    shop.land("day-1", "day-2")
+    first, second = shop.tick().run_requests or []
+    for request, status, own in (
+        (first, SUCCESS, {"recorded": ""}),  # of None, while there is no table
+        (second, FAILURE, {"waited_for": "day-1"}),
+    ):
+        day, (tags, _) = str(request.partition_key), shop.of_request(request)
+        copied = shop.wrote(shop.create(day, tags, status=FAILURE), **own)
+        shop.create(day, {**tags, **copied}, status=status)
+    said = shop.said()
+    assert "1 merged" in said
+    assert "attempt 1 of 3" in said
 
 
 def backfill_of(shop: Shop, kind: str, days: list[str]) -> PartitionBackfill:

@@ -127,12 +127,14 @@ def _with_new_keys_once(
         _refuse(table, inserted, why, _ONE_ROW)
         return rows
     _refuse(table, _lacked_by(table, inserted, keys), why, _ONE_ROW)
-    if not _only_inserts(declaration):
-        return rows
-    # The merge leaves them alone: it must not insert all of them either, where it runs again since
-    # others deleted the row of their key.
+    # The table has their keys. The merge leaves them alone, or deletes the key's row whichever of
+    # them matches: it must not insert all of them where it runs again since others deleted it.
     pairs = [column("s", key) == column("r", key) for key in keys]
-    return rows.alias("s").join(inserted.alias("r"), pairs, "left_anti")
+    once = rows.alias("s").join(inserted.alias("r"), pairs, "left_anti")
+    if _only_inserts(declaration) or inserted.isEmpty():
+        return once
+    inserts = inserted_rows(rows, declaration).alias("s").join(inserted.alias("r"), pairs, "semi")
+    return once.unionByName(inserts.dropDuplicates([*keys]))
 
 
 def _only_inserts(declaration: MergeDeclaration) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from dagster import (
     AssetExecutionContext,
     AssetsDefinition,
+    DagsterInstance,
     DailyPartitionsDefinition,
     MultiPartitionsDefinition,
     StaticPartitionsDefinition,
@@ -19,7 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import Changes, merge_asset, partition_keys, partition_tags
 from dagster_deltaweave.io_manager.rows_by_key import RunPartitions, one_row_for_each_key
-from dagster_deltaweave.tables import merge_declaration_in
+from dagster_deltaweave.partitions import partition_positions
+from dagster_deltaweave.tables import ChangesOfPartitions, merge_declaration_in
 from deltaweave import Table, clauses
 from deltaweave.errors import AmbiguousMatchError, SourceError, StatementError
 from tests.dagster_deltaweave.conftest import Run, rows
@@ -202,24 +204,44 @@ REFUSED: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
 
 
 def test_keys_that_come_twice_are_refused_where_nothing_tells_which_row_counts(
-    spark: SparkSession, run: Run, table: AssetTable
+    spark: SparkSession, run: Run, table: AssetTable, instance: DagsterInstance
 ) -> None:
     for why, (by_partition, declared, message) in REFUSED.items():
-        name = re.sub(r"\W", "_", why)
-        letters = letters_of(spark, by_partition, name=name, **declared)
-        tags = partition_tags(by_partition)
-
+        letters = letters_of(spark, by_partition, **declared)
+        as_mapping = bool(declared.get("as_mapping"))
         with pytest.raises(AmbiguousMatchError, match=f"(?s){message}") as refused:
-            run(letters, tags=tags)
+            reduced(spark, letters, by_partition, table("letters"), instance, as_mapping=as_mapping)
         assert refused.value.keys[0]["id"] == 1, why
-        if not declared:
-            with pytest.raises((AmbiguousMatchError, StatementError)):
-                run(letters, tags={**tags, **FULL})
-        assert not table(name).exists(), why
+
+    letters = letters_of(spark, BY_LETTER)
+    for tags in (ALL, {**ALL, **FULL}):
+        with pytest.raises((AmbiguousMatchError, StatementError)):
+            run(letters, tags=tags)
+    assert not table("letters").exists()
+
+
+def reduced(
+    spark: SparkSession,
+    asset: AssetsDefinition,
+    by_partition: Mapping[str, Rows],
+    table: Table,
+    instance: DagsterInstance,
+    *,
+    as_mapping: bool,
+) -> DataFrame:
+    """What a run of these partitions would merge."""
+    declaration = merge_declaration_in(asset.metadata_by_key[asset.key])
+    assert declaration is not None
+    rows = frame(spark, [row for each in by_partition.values() for row in each])
+    parts = {key: frame(spark, some) for key, some in by_partition.items() if some}
+    changes = ChangesOfPartitions(rows, parts=parts) if as_mapping else Changes(rows)
+    positions = partition_positions(asset.partitions_def, instance)
+    of_run = RunPartitions(asset.partitions_def, list(by_partition), positions)
+    return one_row_for_each_key(table, declaration, changes, of_run, is_rebuilt=False)
 
 
 def test_a_new_key_that_comes_twice_in_one_partition_is_an_error_as_an_old_one_is(
-    spark: SparkSession, run: Run, table: AssetTable
+    spark: SparkSession, run: Run, table: AssetTable, instance: DagsterInstance
 ) -> None:
     changes: list[Rows] = []
 
@@ -245,13 +267,11 @@ def test_a_new_key_that_comes_twice_in_one_partition_is_an_error_as_an_old_one_i
     assert rows(table("customers")) == [(1, "a", 1), (2, "b", 2), (3, "c", 1)]
 
     # Nor is one inserted several times if others delete its row before the merge commits.
-    declaration = merge_declaration_in(inserts.metadata_by_key[inserts.key])
-    assert declaration is not None
-    some = Changes(frame(spark, [(1, "c", 5), (1, "c", 6), (9, "c", 1)]))
-    merged = one_row_for_each_key(
-        table("customers"), declaration, some, RunPartitions(None, [], None), is_rebuilt=False
-    )
-    assert [row.id for row in merged.collect()] == [9]
+    toggles = customers(clauses=[clauses.when_matched_delete(), *ONLY_INSERTS])
+    some = {"": [(1, "c", 5), (1, "c", 6), (9, "c", 1), (None, "c", 1), (None, "c", 1)]}
+    for customer, left in ((inserts, [9, None, None]), (toggles, [1, 9, None, None])):
+        merged = reduced(spark, customer, some, table("customers"), instance, as_mapping=False)
+        assert sorted([row.id for row in merged.collect()], key=str) == left
 
     changes += [[(4, "d", 1), (4, "d", 1), (1, "d", 9)]]
     run(customers(unique_keys=False))  # MERGE's own semantics

@@ -113,7 +113,7 @@ def _needs_order(declaration: TableDeclaration, arguments: DagsterArguments) -> 
 def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, before which the run waits for those of older partitions.
 
-    Otherwise it would be called again after each wait, because only then its rows are stored.
+    Of others than plain functions and generators, the run waits when their rows are stored.
     """
     is_plain = inspect.isfunction(function) and not inspect.isasyncgenfunction(function)
     if not is_plain or inspect.iscoroutinefunction(function):
@@ -122,6 +122,12 @@ def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
     def waiting(*arguments: Any, **named: Any) -> Any:
         _wait_for_older()
         return function(*arguments, **named)
+
+    if inspect.isgeneratorfunction(function):  # Dagster takes it for one by its own kind
+
+        def waiting(*arguments: Any, **named: Any) -> Any:
+            _wait_for_older()
+            return (yield from function(*arguments, **named))
 
     # Dagster's links to code, and tracebacks, then show the function instead of this one.
     of_it = function.__code__

@@ -6,21 +6,24 @@ These include the newest merged partition if it is merged again, and others of t
 as another region's. If the run of such a partition failed, the waiting run fails too: once a newer
 partition is merged, an older one can only be merged out of order.
 
-A run waits as a step that Dagster tries again later: until then its slot in a pool is free, and
-other steps of the run go on.
+Before its asset's function, a run waits as a step that Dagster tries again later. Where another
+attempt would do more than wait, it waits in its step: after the function, which may have other
+outputs, and where attempts are not allowed or are those of the asset's own policy. Either way its
+slot in a pool is free meanwhile.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RetryRequested, RunsFilter
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
 
 from dagster_deltaweave.dagster_private import NOT_FINISHED_STATUSES, PRIORITY_TAG
-from dagster_deltaweave.io_manager.run_retry import waits_of_step
+from dagster_deltaweave.io_manager.run_retry import WaitsForOlder, waits_of_step
 from dagster_deltaweave.partitions import (
     ORDER_TAG,
     WAITED_TAG,
@@ -39,7 +42,8 @@ _QUEUED = (DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED)
 _FAILED = (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
 _QUEUED_SECONDS = 60
 _LET_GO_FIRST = 20
-_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 60.0
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 15.0  # in the step
+_SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 5.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -65,33 +69,50 @@ def wait_for_earlier_runs(
     table: str,
     partitions: Sequence[str],
     positions: Positions,
-    newest_merged: str | None,
+    newest_merged: Callable[[], str | None],
     wait_seconds: float,
     *,
     has_rows: bool,
 ) -> None:
-    """Return if Dagster knows no older partition that must still be merged.
+    """Return once Dagster knows no older partition that must still be merged.
 
     Args:
         context: The context of the asset's output.
         table: The name of its table in messages.
         partitions: The run's partitions.
         positions: Gives a partition's position.
-        newest_merged: The newest merged partition, None for none.
+        newest_merged: Looks up the newest merged partition, None for none.
         wait_seconds: How long to wait for one run, in s.
-        has_rows: Whether the run is known to have rows, and so fails if an older one failed.
+        has_rows: Whether the asset's function was called and gave rows: a run that has none may
+            pass one that failed.
 
     Raises:
-        RetryRequested: The run of an older partition is under way.
+        WaitsForOlder: The run of an older partition is under way, and Dagster may call the function
+            later.
         OutOfOrderError: It failed, or took too long.
     """
     waiting = _Waiting(context, table, partitions, positions, wait_seconds)
-    attempts = waiting.attempts(newest_merged)
-    ended = [each for each in attempts if not each.is_under_way]
-    if ended and has_rows:
-        raise waiting.refused(ended[0])
-    if attempts and not ended:
-        raise waiting.wait(attempts)
+    is_tried_again = not has_rows and _costs_no_attempt(context)
+    with ExitStack() as without_slot:
+        while attempts := waiting.attempts(newest_merged()):
+            ended = [each for each in attempts if not each.is_under_way]
+            if ended and has_rows:
+                raise waiting.refused(ended[0])
+            if ended:
+                return
+            waited = waiting.waited(attempts)
+            if is_tried_again:
+                pause = min(_LONGEST_RETRY_SECONDS, _SHORTEST_RETRY_SECONDS + waited / 4)
+                attempt = context.step_context.previous_attempt_count + 1
+                raise WaitsForOlder(attempt, pause, attempts[0].run.run_id)
+            without_slot.enter_context(_without_pool_slot(context))
+            time.sleep(min(_LONGEST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS + waited / 10))
+
+
+def _costs_no_attempt(context: OutputContext) -> bool:
+    """Whether the step may be tried again, and no policy of the asset counts how often it was."""
+    step = context.step_context
+    return not step.retry_mode.disabled and step.op_retry_policy is None
 
 
 class _Waiting:
@@ -113,6 +134,7 @@ class _Waiting:
         self._instance: DagsterInstance = context.step_context.instance
         self._run = context.step_context.dagster_run
         self._earliest = min(map(positions, partitions))
+        self._since: dict[str, float] = {}
 
     def attempts(self, newest: str | None) -> list[_Attempt]:
         """The runs of older partitions that must still be merged, oldest first."""
@@ -156,35 +178,35 @@ class _Waiting:
 
     def refused(self, failed: _Attempt) -> OutOfOrderError:
         """The error of this run because that of an older partition failed."""
-        return self._failed(
+        return self._error(
             failed,
             f"was not merged, because its run {failed.run.run_id} failed",
             f"Run {failed.partition} first, and then this partition. If it holds nothing to "
             f"be merged, run this partition with the tag {ORDER_TAG}: any.",
         )
 
-    def wait(self, attempts: Sequence[_Attempt]) -> RetryRequested:
-        """Ask for a later attempt, or raise an error if the run has waited long enough."""
+    def waited(self, attempts: Sequence[_Attempt]) -> float:
+        """How long the run has waited for the oldest of these, in s; an error if long enough."""
         oldest, awaited = attempts[0], attempts[0].run.run_id
-        since = [at for at, problem in waits_of_step(self._context) if awaited in problem]
-        waited = time.time() - min(since) if since else 0.0
+        if awaited not in self._since:
+            earlier = [at for at, whom in waits_of_step(self._context) if awaited in whom]
+            self._since[awaited] = min(earlier, default=time.time())
+            self._context.log.info(
+                f"This run waits for run {awaited} of partition {oldest.partition}, "
+                f"which is older and is to be merged before {self._own}."
+            )
+            if not earlier:
+                self._let_go_first(attempts)
+        waited = time.time() - self._since[awaited]
         gives_way = waited > _QUEUED_SECONDS and self._blocks(oldest)
-        status = "is still in the queue" if gives_way else "has not ended"
-        problem = f"is still to be merged, and its run {awaited} {status} after {waited:.0f} s"
         if gives_way or waited >= self._wait_seconds:
-            raise self._failed(oldest, problem, "Execute this run again once that one has ended.")
-        self._context.log.info(
-            f"This run waits for run {awaited} of partition {oldest.partition}, "
-            f"which is older and is to be merged before {self._own}."
-        )
-        if not since:
-            self._let_go_first(attempts)
-        pause = min(_LONGEST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS + waited / 4)
-        request = RetryRequested(self._context.step_context.previous_attempt_count + 1, pause)
-        request.__cause__ = self._error(
-            oldest, problem, "Nothing is to be done: it is tried again."
-        )
-        return request
+            status = "is still in the queue" if gives_way else "has not ended"
+            raise self._error(
+                oldest,
+                f"is still to be merged, and its run {awaited} {status} after {waited:.0f} s",
+                "Execute this run again once that one has ended.",
+            )
+        return waited
 
     def _blocks(self, oldest: _Attempt) -> bool:
         """Whether this run may keep the awaited run in the queue and must make room for it.
@@ -218,14 +240,11 @@ class _Waiting:
     def _own(self) -> str:
         return min(self._partitions, key=self._positions)
 
-    def _failed(self, of: _Attempt, problem: str, hint: str) -> OutOfOrderError:
+    def _error(self, of: _Attempt, problem: str, hint: str) -> OutOfOrderError:
         # So a sensor does not take this run for one that failed by itself.
         self._instance.add_run_tags(
             self._run.run_id, {WAITED_TAG: by_run(self._run.run_id, of.partition)}
         )
-        return self._error(of, problem, hint)
-
-    def _error(self, of: _Attempt, problem: str, hint: str) -> OutOfOrderError:
         return OutOfOrderError(
             f"partition {of.partition}, which is older than {self._own}, {problem}.",
             partition=self._own,
@@ -243,3 +262,22 @@ def _priority(run: DagsterRun) -> int:
 
 def _runs(instance: DagsterInstance, **wanted: Any) -> Sequence[DagsterRun]:
     return instance.get_runs(RunsFilter(**wanted))
+
+
+@contextmanager
+def _without_pool_slot(context: OutputContext) -> Iterator[None]:
+    """Free the step's slot in its pool for other runs, for which it may be waiting."""
+    step = context.step_context
+    storage, pool = step.instance.event_log_storage, step.step.pool
+    claim = (step.run_id, step.step.key)
+    if (
+        pool is None
+        or not storage.supports_global_concurrency_limits
+        or not storage.check_concurrency_claim(pool, *claim).is_claimed
+    ):
+        yield
+        return
+    storage.free_concurrency_slot_for_step(*claim)
+    yield
+    while not storage.claim_concurrency_slot(pool, *claim).is_claimed:
+        time.sleep(1)

@@ -124,6 +124,8 @@ def lease_of_run(
 ) -> Lease | None:
     """The lease of a run's merge; None if order does not matter.
 
+    The run waits here until the runs of older partitions have ended.
+
     Args:
         context: The context of the asset's output.
         table: The asset's table.
@@ -132,7 +134,6 @@ def lease_of_run(
         wait_seconds: How long to wait for a run of an older partition, in s.
 
     Raises:
-        RetryRequested: The run of an older partition is under way.
         OutOfOrderError: A newer partition was merged, or an older one was not and its run is not in
             progress.
     """
@@ -152,6 +153,10 @@ def wait_before_function(context: OutputContext, tables: TableLocator, options: 
     """Wait for older partitions already before the asset's function is called.
 
     A run out of order is not refused yet: its function may return None.
+
+    Raises:
+        WaitsForOlder: Dagster is to call it later.
+        OutOfOrderError: The run has waited long enough.
     """
     partitions, declaration = output_partition_keys(context), options.declaration
     if not partitions or output_is_full_refresh(context):
@@ -173,10 +178,14 @@ def _wait(
     positions = _positions(context, declaration, partitions)
     if positions is None or context.step_context.dagster_run.tags.get(ORDER_TAG) == _ANY:
         return
-    merged, name = MergedPartitions.of(context.asset_key, table, positions), table.path_or_name
-    if has_rows:
-        _refuse_older(merged, partitions, name)
-    newest = merged.newest or _newest_materialized(context, table, positions, partitions)
+    name = table.path_or_name
+
+    def newest() -> str | None:
+        merged = MergedPartitions.of(context.asset_key, table, positions)
+        if has_rows:
+            _refuse_older(merged, partitions, name)
+        return merged.newest or _newest_materialized(context, table, positions, partitions)
+
     wait_for_earlier_runs(
         context, name, partitions, positions, newest, wait_seconds, has_rows=has_rows
     )

@@ -12,12 +12,29 @@ from typing import TYPE_CHECKING
 
 from dagster import DagsterEventType, RetryRequested
 
-from deltaweave.errors import DeltaweaveError, OutOfOrderError, Transient
+from deltaweave.errors import DeltaweaveError, Transient
 
 if TYPE_CHECKING:
     from dagster import OutputContext
 
 _SECONDS_BEFORE_RETRY = 5
+
+
+class WaitsForOlder(RetryRequested):
+    """Asks for another attempt of a step, because the run of an older partition is under way.
+
+    Args:
+        max_retries: How often the step may be tried again, all attempts counted.
+        seconds_to_wait: After how many s it is tried again.
+        run_id: The run that it waits for.
+    """
+
+    def __init__(self, max_retries: int, seconds_to_wait: float, run_id: str) -> None:
+        super().__init__(max_retries, seconds_to_wait)
+        self.run_id = run_id
+
+    def __str__(self) -> str:
+        return f"it waits for run {self.run_id} of an older partition; nothing is to be done"
 
 
 @contextmanager
@@ -40,17 +57,15 @@ def retry_run_if_transient(retries: int, waits: int = 0) -> Iterator[None]:
 
 
 def waits_of_step(context: OutputContext) -> list[tuple[float, str]]:
-    """When attempts of the step gave way to the runs of older partitions, and the messages why."""
+    """When attempts of the step gave way to the runs of older partitions, and to which of them."""
     step = context.step_context
     if not step.previous_attempt_count:
         return []
     events = step.instance.all_logs(step.run_id, of_type=DagsterEventType.STEP_UP_FOR_RETRY)
-    found = []
-    for each in events:
-        event = each.get_dagster_event()
-        error = event.step_retry_data.error
-        cause = error.cause if error is not None else None
-        waited = cause is not None and cause.cls_name == OutOfOrderError.__name__
-        if cause is not None and waited and event.step_key == step.step.key:
-            found.append((each.timestamp, cause.message))
-    return found
+    of_step = [each for each in events if each.step_key == step.step.key]
+    errors = [(each.timestamp, each.get_dagster_event().step_retry_data.error) for each in of_step]
+    return [
+        (at, error.message)
+        for at, error in errors
+        if error is not None and error.cls_name == WaitsForOlder.__name__
+    ]

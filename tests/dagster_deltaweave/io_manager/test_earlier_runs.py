@@ -2,24 +2,31 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
 from dagster import (
     AssetMaterialization,
+    AssetsDefinition,
     DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
     InputContext,
     IOManager,
+    Output,
     OutputContext,
+    RetryPolicy,
     StaticPartitionsDefinition,
     asset,
     materialize,
 )
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
+from dagster._core.execution.context.system import StepExecutionContext
+from dagster._core.execution.retries import RetryMode
 from dagster._core.test_utils import create_run_for_test
 
+from dagster_deltaweave import merge_asset
 from dagster_deltaweave.dagster_private import PRIORITY_TAG, WILL_RETRY_TAG
 from dagster_deltaweave.io_manager import earlier_runs, run_retry
 from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient, waits_of_step
@@ -45,7 +52,7 @@ class Waits(IOManager):
             "letters",
             [context.partition_key],
             positions,
-            self.newest,
+            lambda: self.newest,
             self.wait_seconds,
             has_rows=True,
         )
@@ -204,31 +211,120 @@ def test_of_the_runs_that_wait_for_one_in_the_queue_the_newest_makes_room(
         run(instance, "b")
 
 
-def test_a_run_that_waits_is_a_step_that_dagster_tries_again_and_that_counts_as_no_failure(
+class WaitsTwice(IOManager):
+    """Waits before and after the function; of the third look, the older run has ended."""
+
+    def __init__(self) -> None:
+        self.looks, self.calls, self.is_overtaken = 0, list[str](), False
+
+    def look(self, context: OutputContext, *, has_rows: bool) -> None:
+        instance = context.step_context.instance
+
+        def newest() -> None:
+            self.looks += 1
+            if self.looks == 3:
+                event = AssetMaterialization(context.asset_key, partition="b")
+                instance.report_runless_asset_event(event)
+
+        positions = partition_positions(LETTERS, instance)
+        assert positions is not None
+        partitions = [context.partition_key]
+        earlier_runs.wait_for_earlier_runs(
+            context, "letters", partitions, positions, newest, 60, has_rows=has_rows
+        )
+
+    def wait_for_older(self, context: OutputContext) -> None:
+        self.look(context, has_rows=False)
+
+    def handle_output(self, context: OutputContext, obj: object) -> None:
+        self.look(context, has_rows=True)
+        with retry_run_if_transient(1, len(waits_of_step(context))):
+            if self.is_overtaken and self.calls.count("called") == 1:
+                raise CommitConflictError("lost", table="t", operation="merge", version=1)
+
+    def load_input(self, context: InputContext) -> None: ...
+
+
+def declared(shape: str, called: Callable[[], Any], policy: RetryPolicy | None) -> AssetsDefinition:
+    """An asset of this shape, of which each call of the function is told."""
+    merged = merge_asset(keys=["k"], name="letters", partitions_def=LETTERS, retry_policy=policy)
+
+    def function() -> int:
+        return int(called())
+
+    def generator() -> Iterator[Output[int]]:
+        yield Output(called())
+
+    def generator_of_any() -> Generator[Output[Any], None, None]:
+        yield Output(called())
+
+    async def asynchronous() -> int:
+        return int(called())
+
+    if shape == "asset":
+        return asset(name="letters", partitions_def=LETTERS, retry_policy=policy)(function)
+    return merged(locals()[shape])
+
+
+@pytest.mark.parametrize(
+    ("shape", "policy", "retries", "attempts"),
+    [
+        # Dagster tries the step again, before the function.
+        ("function", None, "enabled", 3),
+        ("generator", None, "enabled", 3),
+        ("generator_of_any", None, "enabled", 3),
+        # Another attempt would call the function again, count for the policy, or is not made.
+        ("asynchronous", None, "enabled", 1),
+        ("asset", None, "enabled", 1),
+        ("function", RetryPolicy(max_retries=1), "enabled", 1),
+        ("function", None, "disabled", 1),
+    ],
+)
+def test_a_run_waits_and_its_function_is_called_once(
+    instance: DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: str,
+    policy: RetryPolicy | None,
+    retries: str,
+    attempts: int,
+) -> None:
+    monkeypatch.setattr(earlier_runs, "_SHORTEST_RETRY_SECONDS", 0)
+    monkeypatch.setattr(earlier_runs, "_SHORTEST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(run_retry, "_SECONDS_BEFORE_RETRY", 0)
+    monkeypatch.setenv("DAGSTER_REDACT_USER_CODE_ERRORS", "1")  # hides causes of errors
+    # As a run's configuration says it, which runs in this process do not read.
+    monkeypatch.setattr(StepExecutionContext, "retry_mode", RetryMode(retries))
+    created(instance, "b", STARTED)
+    manager = WaitsTwice()
+
+    def called() -> int:
+        manager.calls.append("called")
+        return 1
+
+    letters, resources = declared(shape, called, policy), {"io_manager": manager}
+    result = materialize([letters], resources=resources, instance=instance, partition_key="c")
+    assert result.success
+    assert manager.calls == ["called"]
+    assert len([each for each in result.all_events if each.is_step_up_for_retry]) == attempts - 1
+
+
+def test_waits_are_no_failures_of_a_step(
     instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(earlier_runs, "_SHORTEST_PAUSE_SECONDS", 0)
-    created(instance, "b", STARTED)
-    calls: list[int] = []
-
-    class Conflicts(Waits):
-        def handle_output(self, context: OutputContext, obj: object) -> None:
-            calls.append(len(waits_of_step(context)))
-            if len(calls) == 3:
-                event = AssetMaterialization(letters.key, partition="b")
-                instance.report_runless_asset_event(event)
-            super().handle_output(context, obj)
-            with retry_run_if_transient(1, len(waits_of_step(context))):
-                if len(calls) == 3:
-                    raise CommitConflictError("lost", table="t", operation="merge", version=1)
-
+    monkeypatch.setattr(earlier_runs, "_SHORTEST_RETRY_SECONDS", 0)
     monkeypatch.setattr(run_retry, "_SECONDS_BEFORE_RETRY", 0)
-    resources: dict[str, Any] = {"io_manager": Conflicts(wait_seconds=60)}
-    result = materialize([letters], resources=resources, instance=instance, partition_key="c")
+    created(instance, "b", STARTED)
+    manager = WaitsTwice()
+    manager.is_overtaken = True
 
-    assert calls == [0, 1, 2, 2]
-    retries = [each for each in result.all_events if each.is_step_up_for_retry]
-    causes = [each.step_retry_data.error.cause for each in retries]
-    assert [each.cls_name for each in causes if each] == ["OutOfOrderError"] * 2 + [
-        "CommitConflictError"
-    ]
+    def called() -> int:
+        manager.calls.append("called")
+        return 1
+
+    letters = declared("function", called, None)
+    resources: dict[str, Any] = {"io_manager": manager}
+    result = materialize([letters], resources=resources, instance=instance, partition_key="c")
+    assert result.success
+    assert manager.calls == ["called"] * 2
+    errors = [each.step_retry_data.error for each in result.all_events if each.is_step_up_for_retry]
+    assert [each.cls_name for each in errors if each] == ["WaitsForOlder"] * 2 + ["RetryRequested"]

@@ -57,6 +57,7 @@ from dagster_deltaweave.tables import (
     open_merge_on_read,
     table_place,
 )
+from deltaweave.delta.commit import without_session_pair
 from deltaweave.errors import DeltaweaveError, StatementError
 from deltaweave.locations import refuse_credentials
 
@@ -206,6 +207,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         with (
             retry_run_if_transient(declaration.retries, len(waits_of_step(context))),
             mark_commits_with_run(table.spark, context.run_id),
+            without_session_pair(),  # which the function may have set for a write of its own
         ):
             if output_is_full_refresh(context):
                 stored = rebuild_with_output(context, table, declaration, changes, partitions)

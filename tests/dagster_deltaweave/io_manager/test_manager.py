@@ -14,8 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import Changes, build_merge_checks, merge_asset
 from deltaweave import Table, clauses
+from deltaweave.delta.commit.transaction_ids import APPLICATION_ID, VERSION
 from deltaweave.errors import AmbiguousMatchError, CommitConflictError, SourceError
 from tests.dagster_deltaweave.conftest import Run, failure_messages, rows
+from tests.oracles import configured
 
 AssetTable = Callable[[str], Table]
 TOUCHED = {"deltaweave/read": "touched"}
@@ -55,6 +57,23 @@ def test_the_first_run_creates_the_table_and_the_next_ones_merge(
     assert table("customers").read().schema["id"].nullable
     run(customers)
     assert rows(table("customers")) == [(1, "a"), (2, "B"), (3, "c")]
+
+
+def test_a_pair_that_a_function_leaves_in_the_session_skips_no_output(
+    spark: SparkSession, run: Run, table: AssetTable, batches: list[Any]
+) -> None:
+    @asset(name="prices")
+    def overwritten():  # type: ignore[no-untyped-def]
+        return batches.pop(0)
+
+    customers = customers_of(batches)
+    batches += [spark.createDataFrame([(1, name)], "id INT, name STRING") for name in "abcd"]
+    with configured(spark, {APPLICATION_ID: "of its own write", VERSION: "1"}):
+        for of_asset, name in ((overwritten, "prices"), (customers, "customers")):
+            run(of_asset)
+            run(of_asset)
+            [row] = rows(table(name))
+            assert row == (1, {"prices": "b", "customers": "d"}[name])
 
 
 @pytest.mark.minutes

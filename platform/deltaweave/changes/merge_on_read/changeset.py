@@ -93,19 +93,26 @@ class Batches:
 
     def may_be_of_another_base(self, base_id: str) -> bool:
         """Whether some may be of a base that was there before, or of an earlier release."""
-        if self.newest <= self.after:
-            return False
-        first = self.table.last_applied(f"{FIRST}/{base_id}")
-        return first is None or first > self.after + 1
+        return self.newest > self.after and self.last_of_another_base(base_id) > self.after
 
     def last_of_another_base(self, base_id: str) -> int:
-        """The last of them that may be of a base that was there before."""
-        first = self.table.last_applied(f"{FIRST}/{base_id}")
+        """The last of them that may be of a base that was there before; 0 if none may be."""
+        first = _first_of(self.table, base_id)
         return self.newest if first is None else first - 1
 
     def are_of_another_base(self, base_id: str) -> bool:
         """Whether some are of a base that was there before, if `may_be_of_another_base`."""
         return not self.table.applied_versions(f"{FIRST}/").keys() <= {f"{FIRST}/{base_id}"}
+
+
+def _first_of(changeset: TableSnapshot, base_id: str) -> int | None:
+    """The number of a base's first batch; None if the newest batches may be of another base.
+
+    A base may have its place back: RESTORE takes its id over, too.
+    """
+    firsts = changeset.applied_versions(f"{FIRST}/")
+    first = firsts.get(f"{FIRST}/{base_id}")
+    return first if first == max(firsts.values(), default=None) else None
 
 
 @dataclass(frozen=True)
@@ -169,9 +176,9 @@ class Changeset:
         pairs = {NUMBERED: number, **dict([applied] if applied else [])}
         if events.truncated is not None:
             pairs[EMPTIED] = number
-        of_base = f"{FIRST}/{self.shape.table.of_table}" if self.shape.table else None
-        if of_base is not None and read.last_applied(of_base) is None:
-            pairs[of_base] = number
+        base = self.shape.table
+        if base is not None and _first_of(read, base.of_table) is None:
+            pairs[f"{FIRST}/{base.of_table}"] = number
         self.table.write(rows, "append", applied=pairs, computed_from=read.version)
         return number
 

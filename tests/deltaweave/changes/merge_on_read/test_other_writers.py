@@ -465,8 +465,14 @@ def test_pending_batches_of_a_base_with_other_names_in_files_are_an_error(
     append(1)
     append(2)
     assert table.read().count() == 2
-    shutil.rmtree(tmp_path / "t")
+    shutil.move(tmp_path / "t", tmp_path / "earlier")
     append(3)  # the base's files have other names now, because of the blank
+    shutil.move(tmp_path / "t", tmp_path / "later")
+    shutil.move(tmp_path / "earlier", tmp_path / "t")
+    with pytest.raises(SourceError, match="were appended for a table that was in its"):
+        table.read()  # of batch 3
+    shutil.rmtree(tmp_path / "t")
+    shutil.move(tmp_path / "later", tmp_path / "t")
     steps = (table.read, table.rematerialize, lambda: table.create_view("of_another_base"))
     for step in steps:
         with pytest.raises(SourceError, match="were appended for a table that was in its") as error:

@@ -72,13 +72,13 @@ class SparkDeltaIOManager(ConfigurableIOManager):
 
     An output is a DataFrame of Spark, pandas or Polars, or Arrow's table or record batches; of a
     run of several partitions also `{partition key: such rows, or None}`. A subclass adds further
-    types by `type_handlers`. For a
-    `@merge_asset` it is merged, and for a `@cdc_asset` it is applied. For other assets the metadata
-    `deltaweave/write` says how it is written: `append`, `overwrite`, `replace_where` or `merge`;
-    without it, `mode` does. If the asset is partitioned, all but `append` write only the run's
-    partitions, by `partition_expr`. Without that expression they are refused; they never write the
-    whole table instead. Of an asset without that metadata, an output's own metadata `mode` says it
-    for one run. Outputs of ops that are no assets are kept as Dagster's default IO manager does.
+    types by `type_handlers`. For a `@merge_asset` it is merged, and for a `@cdc_asset` it is
+    applied. For other assets the metadata `deltaweave/write` says how it is written: `append`,
+    `overwrite`, `replace_where` or `merge`; without it, `mode` does. If the asset is partitioned,
+    all but `append` write only the run's partitions, by `partition_expr`. Without that expression
+    they are refused; they never write the whole table instead. Of an asset without that metadata,
+    an output's own metadata `mode` says it for one run. Outputs of ops that are no assets are kept
+    as Dagster's default IO manager does.
 
     A table that does not exist is created first. If the output is None, nothing is written, and the
     log and the metadata say so; in a full refresh, None is refused. On any error the table is as it
@@ -267,13 +267,12 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         context.log.info("The asset returned None: nothing is written.")
         if isinstance(declared, MergeOnReadDeclaration):
             record_data_version(context, open_merge_on_read(self.locator, declared).newest_batch())
-        else:
-            if (table := self._table_if_there(context)) is not None:
-                after = AfterCommit(context, [])
-                after.attempt("this run", lambda: record_nothing_merged(context, table))
-                if after.warnings:
-                    after.add_metadata({})
-                record_unchanged(context, table)
+        elif (table := self._table_if_there(context)) is not None:
+            after = AfterCommit(context, [])
+            after.attempt("this run", lambda: record_nothing_merged(context, table))
+            if after.warnings:
+                after.add_metadata({})
+            record_unchanged(context, table)
         if declared is not None:
             nothing = MetadataValue.text("nothing: the asset returned None")
             context.add_output_metadata({"write/mode": nothing})
@@ -296,7 +295,6 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         """The upstream asset's table, its partitions, or what changed, as the input asks."""
         if not context.has_asset_key:
             return self._of_ops.load(context)
-        within = self._of_ops.in_graph(context)
-        if within is not None:
+        if (within := self._of_ops.in_graph(context)) is not None:
             return within
         return load_input(context, self.locator, self.type_handlers())

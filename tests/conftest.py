@@ -144,4 +144,5 @@ def _delta_forgets_the_tables_of_a_test(request: pytest.FixtureRequest) -> Itera
     yield
     if "spark" in request.fixturenames:
         session: SparkSession = request.getfixturevalue("spark")
+        assert session.sparkContext._jsc is not None, "this test, or one before, stopped Spark"
         session.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()

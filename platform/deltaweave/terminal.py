@@ -62,12 +62,10 @@ def check_java() -> None:
 
 @contextmanager
 def session(directory: Path) -> Iterator[SparkSession]:
-    """The active session, or a new one with more memory, which ends with the context."""
-    from pyspark.sql import SparkSession
-
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        yield active
+    """The session of this process, or a new one with more memory, which ends with the context."""
+    running = _running()
+    if running is not None:
+        yield running
         return
     options = {
         "spark.driver.memory": "8g",
@@ -79,24 +77,35 @@ def session(directory: Path) -> Iterator[SparkSession]:
 
 @contextmanager
 def quiet_session(conf: Sequence[str], *, verbose: bool) -> Iterator[SparkSession]:
-    """The active session, or a new one that ends with the context and leaves no file.
+    """The session of this process, or a new one that ends with the context and leaves no file.
 
     Args:
         conf: Spark settings on top of those of `local_session`, each as `key=value`.
         verbose: Whether Spark's own lines are shown. They are in no file.
     """
-    from pyspark.sql import SparkSession
-
     given = dict(_setting(each) for each in conf)
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        yield active
+    running = _running()
+    if running is not None:
+        yield running
         return
     # On a disk that is full or closed, the warehouse is made where it is needed first.
     with tempfile.TemporaryDirectory(prefix="deltaweave-", ignore_cleanup_errors=True) as folder:
         options = {"spark.sql.warehouse.dir": str(Path(folder, "warehouse")), **given}
         with _started(options, None if verbose else Path(folder, "spark.log")) as spark:
             yield spark
+
+
+def _running() -> SparkSession | None:
+    """The session that this process has: whoever started it ends it.
+
+    It need not be the active one of this thread, as where a connection to the JVM was made anew.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is None:
+        return None
+    return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from deltaweave.bench.data import tpcds
@@ -230,7 +229,7 @@ def test_a_directory_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> 
 def test_without_java_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr("deltaweave.terminal._running", lambda: None)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
     result = bench("--directory", tmp_path / "kept")

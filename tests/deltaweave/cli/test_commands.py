@@ -215,7 +215,7 @@ def test_a_merge_of_which_nobody_knows_ends_with_a_code_of_its_own(
 
 
 def test_a_doctor_tells_of_a_spark_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    monkeypatch.setattr(terminal, "_running", lambda: None)
 
     def fails(**_: str) -> None:
         raise RuntimeError("gateway exited")
@@ -225,6 +225,13 @@ def test_a_doctor_tells_of_a_spark_that_does_not_start(monkeypatch: pytest.Monke
     assert result.exit_code == 1
     findings = {each["about"]: each["is_good"] for each in json.loads(result.stdout)}
     assert (findings["Java"], findings["Spark"]) == (True, False)
+
+
+def test_a_command_leaves_a_session_that_others_started(spark: SparkSession, path: str) -> None:
+    spark._jvm.org.apache.spark.sql.classic.SparkSession.clearActiveSession()
+    result = run("history", path)
+    assert result.exit_code == 0, result.output
+    assert not spark.sparkContext._jsc.sc().isStopped()
 
 
 def test_a_notebook_shows_a_result_as_a_table(spark: SparkSession, path: str) -> None:
@@ -317,7 +324,7 @@ def test_the_other_commands_leave_no_file_and_no_line_of_spark_either(
 def test_a_spark_that_does_not_start_is_told_with_the_end_of_its_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    monkeypatch.setattr(terminal, "_running", lambda: None)
 
     def fails(**_: str) -> None:
         subprocess.run(["sh", "-c", "echo no memory is left >&2"], check=True)

@@ -18,13 +18,14 @@ These names are imported because Dagster offers no public way:
 - `PARENT_RUN_ID_TAG`, `PARTITION_NAME_TAG`, `RUN_KEY_TAG`, `SENSOR_NAME_TAG`: the tags that tell
   where a run comes from; Dagster documents their texts, but exports no constants.
 - `StepOutputHandle`: names the output of a step, whose IO manager and context it gives.
-- `BulkActionsFilter`, `BulkActionStatus`: which backfills go on.
+- `BulkActionsFilter`, `BulkActionStatus`, `BULK_ACTION_TERMINAL_STATUSES`: which backfills go on,
+  and which have ended.
 - `RANGE_TAGS`: likewise, the tags for the first and the last partition of a run of several.
 - `InMemoryJob`, `execute_run`, `location_origins_from_yaml_paths`, `RemoteRepositoryOrigin`,
   `SINGLETON_REPOSITORY_NAME`: what executes a run in this process that belongs to a code location;
   `execute_in_process` makes runs without one, which the UI's timeline does not show.
-- `PRIORITY_TAG`, `WILL_RETRY_TAG`, `AUTO_RETRY_RUN_ID_TAG`: likewise, the tags for a run's place in
-  the queue and for a failed run that Dagster tries again.
+- `PRIORITY_TAG`, `BACKFILL_ID_TAG`: likewise, the tags for a run's place in the queue and for the
+  backfill that it belongs to.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValu
 from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.execution.api import execute_run
-from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
+from dagster._core.execution.backfill import (
+    BULK_ACTION_TERMINAL_STATUSES,
+    BulkActionsFilter,
+    BulkActionStatus,
+)
 from dagster._core.execution.plan.outputs import StepOutputHandle
 from dagster._core.remote_origin import RemoteRepositoryOrigin
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
@@ -46,20 +51,20 @@ from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
-    AUTO_RETRY_RUN_ID_TAG,
+    BACKFILL_ID_TAG,
     PARENT_RUN_ID_TAG,
     PARTITION_NAME_TAG,
     PRIORITY_TAG,
     RUN_KEY_TAG,
     SENSOR_NAME_TAG,
-    WILL_RETRY_TAG,
 )
 from dagster._core.workspace.load import location_origins_from_yaml_paths
 
 RANGE_TAGS = (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG)
 
 __all__ = [
-    "AUTO_RETRY_RUN_ID_TAG",
+    "BACKFILL_ID_TAG",
+    "BULK_ACTION_TERMINAL_STATUSES",
     "DATA_VERSION_TAG",
     "NOT_FINISHED_STATUSES",
     "PARENT_RUN_ID_TAG",
@@ -69,7 +74,6 @@ __all__ = [
     "RUN_KEY_TAG",
     "SENSOR_NAME_TAG",
     "SINGLETON_REPOSITORY_NAME",
-    "WILL_RETRY_TAG",
     "AssetCheckExecutionRecordStatus",
     "AssetGraph",
     "BulkActionStatus",

@@ -53,15 +53,12 @@ class _Attempt:
     Attributes:
         partition: The partition.
         run: The run.
+        is_under_way: Whether it is queued or runs, or Dagster will try it again.
     """
 
     partition: str
     run: DagsterRun
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether it is queued or runs, or Dagster will try it again."""
-        return is_under_way(self.run)
+    is_under_way: bool
 
 
 def wait_for_earlier_runs(
@@ -148,9 +145,15 @@ class _Waiting:
             and position < self._earliest
             and (after is None or position >= after)
         }
-        runs = _runs(self._instance, run_ids=list(known.values())) if known else []
-        by_id = {run.run_id: run for run in runs}
-        found = [_Attempt(key, by_id[run]) for key, run in known.items() if run in by_id]
+        if not known:
+            return []
+        records = self._instance.get_run_records(RunsFilter(run_ids=list(known.values())))
+        by_id = {each.dagster_run.run_id: each for each in records}
+        found = [
+            _Attempt(key, by_id[run].dagster_run, is_under_way(by_id[run], self._instance))
+            for key, run in known.items()
+            if run in by_id
+        ]
         others = self._others_under_way([each for each in found if not each.is_under_way])
         found = [others.get(each.partition, each) for each in found]
         found = [
@@ -169,7 +172,7 @@ class _Waiting:
         asset, definition = self._context.asset_key, self._context.asset_partitions_def
         partitions = {each.partition for each in ended}
         return {
-            partition: _Attempt(partition, run)
+            partition: _Attempt(partition, run, is_under_way=True)
             for run in _runs(self._instance, statuses=list(NOT_FINISHED_STATUSES))
             if run.asset_selection is None or asset in run.asset_selection
             for partition in partitions_of_run(run, definition, self._instance)

@@ -14,6 +14,7 @@ from dagster_deltaweave.partitions.partition_order import (
     partition_positions,
 )
 from dagster_deltaweave.partitions.partition_runs import (
+    ended_at,
     is_under_way,
     partitions_of_run,
     planned_assets,
@@ -54,6 +55,7 @@ __all__ = [
     "Positions",
     "by_run",
     "covers_all_partitions",
+    "ended_at",
     "is_full_refresh",
     "is_refresh",
     "is_under_way",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 
 from dagster import (
@@ -11,22 +12,39 @@ from dagster import (
     DagsterInstance,
     DagsterRun,
     PartitionsDefinition,
+    RunRecord,
 )
 
 from dagster_deltaweave.dagster_private import (
-    AUTO_RETRY_RUN_ID_TAG,
+    BACKFILL_ID_TAG,
+    BULK_ACTION_TERMINAL_STATUSES,
     NOT_FINISHED_STATUSES,
     PARTITION_NAME_TAG,
     RANGE_TAGS,
-    WILL_RETRY_TAG,
 )
 from dagster_deltaweave.partitions.run_partitions import PARTITIONS
 
+# Dagster launches the retry of a failed run within seconds. If its daemon is off, or the job gone,
+# the run keeps the tag that promises a retry.
+_SECONDS_UNTIL_RETRY = 600
 
-def is_under_way(run: DagsterRun) -> bool:
+
+def is_under_way(record: RunRecord, instance: DagsterInstance) -> bool:
     """Whether a run is queued or runs, or Dagster will try it again."""
-    will_retry = run.tags.get(WILL_RETRY_TAG) == "true" and AUTO_RETRY_RUN_ID_TAG not in run.tags
-    return will_retry or run.status in NOT_FINISHED_STATUSES
+    run = record.dagster_run
+    if not run.is_complete_and_waiting_to_retry:
+        return run.status in NOT_FINISHED_STATUSES
+    if BACKFILL_ID_TAG in run.tags:
+        backfill = instance.get_backfill(run.tags[BACKFILL_ID_TAG])
+        if backfill is None or backfill.status in BULK_ACTION_TERMINAL_STATUSES:
+            return False  # the daemon does not try it again either
+    return time.time() - ended_at(record) < _SECONDS_UNTIL_RETRY
+
+
+def ended_at(record: RunRecord) -> float:
+    """When a run that has ended did so, in s; without that, when it was last changed."""
+    # Neither a run that ended without an event nor a storage of Dagster of 2021 has the first.
+    return record.end_time or record.update_timestamp.timestamp()
 
 
 def planned_assets(instance: DagsterInstance, run: DagsterRun) -> frozenset[AssetKey]:

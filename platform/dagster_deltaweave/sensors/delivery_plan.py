@@ -20,7 +20,6 @@ from dagster import (
 from dagster_deltaweave.landing import Delivery, LandingCursor, directory_of, groups
 from dagster_deltaweave.partitions import (
     ORDER_TAG,
-    is_under_way,
     partition_positions,
     unmerged_attempts,
 )
@@ -196,7 +195,7 @@ class _Planner:
     ) -> None:
         partition = delivery.partition
         own = [each for each in runs if self._is_of_directory(each.dagster_run)]
-        standing = standing_of(delivery, own, self.policy, missing, self._runs.assets_of)
+        standing = standing_of(delivery, own, self.policy, missing, self._runs)
         late = {key for key in self._newest if self._is_merged_past(key, partition)}
         if standing.is_done:
             self.plan.merged += 1
@@ -264,14 +263,11 @@ class _Planner:
         return {
             partition: _FAILED
             for partition in oldest
-            if found[partition] in failed and not _is_any_under_way(others.get(partition, ()))
+            if found[partition] in failed
+            and not any(map(self._runs.is_under_way, others.get(partition, ())))
         }
 
 
 def _described(missing: Sequence[TargetAsset]) -> str:
     """What a tick found of the tables, so that what was done counts only as long as it is so."""
     return " ".join(f"{each.key.to_user_string()}:{each.held is None}" for each in missing)
-
-
-def _is_any_under_way(records: Sequence[RunRecord]) -> bool:
-    return any(is_under_way(record.dagster_run) for record in records)

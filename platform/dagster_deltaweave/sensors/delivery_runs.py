@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -25,9 +25,10 @@ from dagster_deltaweave.partitions import (
     DELIVERY_TAG,
     IDENTITY_TAG,
     WAITED_TAG,
-    is_under_way,
+    ended_at,
     wrote,
 )
+from dagster_deltaweave.sensors.target_runs import TargetRuns
 from dagster_deltaweave.sensors.target_tables import TargetAsset
 from dagster_deltaweave.storage import local_path, without_query
 
@@ -77,7 +78,7 @@ def standing_of(
     runs: Sequence[RunRecord],
     policy: RetryPolicy,
     missing: Iterable[TargetAsset],
-    assets_of: Callable[[DagsterRun], frozenset[AssetKey]],
+    of_target: TargetRuns,
 ) -> Standing:
     """Return whether a delivery is to be requested, by the runs of its partition.
 
@@ -86,7 +87,7 @@ def standing_of(
         runs: The runs of its partition, the newest first, less those of other landing directories.
         policy: When it is requested again.
         missing: The assets that lack it, by their tables.
-        assets_of: Which assets a run materializes.
+        of_target: Tells what a run materializes, and whether it is under way.
     """
     for record in runs:
         run = record.dagster_run
@@ -94,13 +95,14 @@ def standing_of(
         if run.status == DagsterRunStatus.NOT_STARTED and is_requested:
             # The daemon died before it launched the run: it does so if it is requested again.
             attempt = int(run.tags.get(ATTEMPT_TAG, "1"))
-            return Standing(attempt, run.tags[RUN_KEY_TAG], missing=assets_of(run))
-        if is_under_way(run):
+            return Standing(attempt, run.tags[RUN_KEY_TAG], missing=of_target.assets_of(run))
+        if of_target.is_under_way(record):
             return Standing(run=run)
     left = {each.key: each for each in missing}
     ended: list[RunRecord] = []
     for record in runs:
-        run, merges = record.dagster_run, left.keys() & assets_of(record.dagster_run)
+        run = record.dagster_run
+        merges = left.keys() & of_target.assets_of(run)
         is_for_it, is_by_hand = _is_for(record, delivery), IDENTITY_TAG not in run.tags
         if not is_for_it and not is_by_hand:
             break  # what was before another delivery does not count for this one
@@ -160,7 +162,7 @@ def _problem(ended: Sequence[RunRecord], policy: RetryPolicy) -> str:
             f"{name} {how}, attempt {len(ended)} of {policy.attempts}: deliver it again, or run it "
             "yourself"
         )
-    at = max(each.end_time or each.update_timestamp.timestamp() for each in ended)
+    at = max(map(ended_at, ended))
     pause = min(_LONGEST_PAUSE_SECONDS, policy.retry_after_seconds * 2 ** (len(ended) - 1))
     left = at + pause - time.time()
     if left <= 0:

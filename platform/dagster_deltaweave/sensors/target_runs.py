@@ -22,7 +22,7 @@ from dagster_deltaweave.dagster_private import (
     BulkActionStatus,
     CheckError,
 )
-from dagster_deltaweave.partitions import partitions_of_run, planned_assets
+from dagster_deltaweave.partitions import is_under_way, partitions_of_run, planned_assets
 from dagster_deltaweave.sensors.target_tables import SensorTarget
 
 _LOOKED_AT = 1_000
@@ -93,6 +93,10 @@ class TargetRuns:
         if not planned and run.job_name == self._target.job_name:
             return self._target.partitioned  # a job of ops
         return self._target.partitioned & planned
+
+    def is_under_way(self, record: RunRecord) -> bool:
+        """Whether a run is queued or runs, or Dagster will try it again."""
+        return is_under_way(record, self._instance)
 
     def of_several(self) -> frozenset[str]:
         """Return the partitions that a run of several is to merge, or a backfill that goes on."""

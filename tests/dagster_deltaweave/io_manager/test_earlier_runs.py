@@ -27,7 +27,7 @@ from dagster._core.execution.retries import RetryMode
 from dagster._core.test_utils import create_run_for_test
 
 from dagster_deltaweave import merge_asset
-from dagster_deltaweave.dagster_private import PRIORITY_TAG, WILL_RETRY_TAG
+from dagster_deltaweave.dagster_private import PRIORITY_TAG
 from dagster_deltaweave.io_manager import earlier_runs, run_retry
 from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient, waits_of_step
 from dagster_deltaweave.partitions import partition_positions
@@ -181,10 +181,15 @@ def test_of_several_runs_of_a_partition_the_one_under_way_counts(
     assert under_way.run_id in str(raised.value)
 
 
-def test_a_failed_run_that_dagster_tries_again_is_waited_for(instance: DagsterInstance) -> None:
+def test_a_failed_run_is_waited_for_while_dagster_will_try_it_again(
+    instance: DagsterInstance,
+) -> None:
     failed = created(instance, "b", FAILURE)
-    instance.add_run_tags(failed.run_id, {WILL_RETRY_TAG: "true"})
+    instance.add_run_tags(failed.run_id, {"dagster/will_retry": "true"})
     with pytest.raises(OutOfOrderError, match="has not ended"):
+        run(instance)
+    instance.add_run_tags(failed.run_id, {"dagster/backfill": "deleted"})
+    with pytest.raises(OutOfOrderError, match="was not merged, because its run"):
         run(instance)
 
 

@@ -614,6 +614,16 @@ def test_a_run_under_way_counts_under_whatever_name(shop: Shop) -> None:
     assert "1 under way (day-1)" in shop.said()
 
 
+def test_a_failed_run_is_under_way_only_while_dagster_will_try_it_again(shop: Shop) -> None:
+    shop.land("day-1")
+    tags = {"dagster/will_retry": "true", "dagster/backfill": "deleted"}
+    shop.create("day-1", {"dagster/will_retry": "true"}, status=FAILURE)
+    assert "1 under way (day-1)" in shop.said()
+    shop.create("day-1", tags, status=FAILURE)
+    shop.instance.delete_run(shop.instance.get_runs()[1].run_id)
+    assert requested(shop.tick()) == ["day-1"]
+
+
 def test_what_earlier_releases_merged_counts_by_dagsters_runs(
     instance: DagsterInstance, tmp_path: Path
 ) -> None:

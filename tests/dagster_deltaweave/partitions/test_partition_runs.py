@@ -1,0 +1,56 @@
+"""Whether a run is under way, as a sensor and the runs of newer partitions ask."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+
+from dagster_deltaweave.partitions import is_under_way
+
+STARTED, FAILURE = DagsterRunStatus.STARTED, DagsterRunStatus.FAILURE
+WILL_RETRY, OF_BACKFILL = {"dagster/will_retry": "true"}, {"dagster/backfill": "nightly"}
+LAUNCHED = {"dagster/auto_retry_run_id": "another"}
+NOW, LONG_AGO = timedelta(seconds=5), timedelta(minutes=11)
+GOES_ON, ENDED = BulkActionStatus.REQUESTED, BulkActionStatus.COMPLETED_FAILED
+
+
+def record(
+    status: DagsterRunStatus, tags: dict[str, str], ago: timedelta, *, has_end: bool
+) -> RunRecord:
+    run = DagsterRun("write", "one", status=status, tags=tags)
+    at = datetime.now(timezone.utc) - ago
+    changed = datetime.now(timezone.utc) if has_end else at
+    return RunRecord(1, run, at, changed, end_time=at.timestamp() if has_end else None)
+
+
+@pytest.mark.parametrize(
+    ("status", "tags", "ago", "backfill", "expected"),
+    [
+        (STARTED, {}, LONG_AGO, None, True),
+        (STARTED, OF_BACKFILL, LONG_AGO, ENDED, True),  # it runs, whatever became of the backfill
+        (FAILURE, {}, NOW, None, False),
+        (FAILURE, WILL_RETRY, NOW, None, True),
+        (FAILURE, WILL_RETRY | LAUNCHED, NOW, None, False),  # now the retry is under way
+        (FAILURE, WILL_RETRY, LONG_AGO, None, False),  # no daemon, or no such job any more
+        (FAILURE, WILL_RETRY | OF_BACKFILL, NOW, GOES_ON, True),
+        (FAILURE, WILL_RETRY | OF_BACKFILL, LONG_AGO, GOES_ON, False),
+        (FAILURE, WILL_RETRY | OF_BACKFILL, NOW, BulkActionStatus.CANCELED, False),
+        (FAILURE, WILL_RETRY | OF_BACKFILL, NOW, ENDED, False),
+        (FAILURE, WILL_RETRY | OF_BACKFILL, NOW, None, False),  # it was deleted
+    ],
+)
+def test_a_failed_run_is_under_way_as_long_as_dagster_may_launch_its_retry(
+    status: DagsterRunStatus,
+    tags: dict[str, str],
+    ago: timedelta,
+    backfill: BulkActionStatus | None,
+    expected: bool,
+) -> None:
+    with DagsterInstance.ephemeral() as instance:
+        if backfill is not None:
+            instance.add_backfill(PartitionBackfill("nightly", backfill, False, {}, 0.0))
+        for has_end in (True, False):
+            assert is_under_way(record(status, tags, ago, has_end=has_end), instance) is expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from deltaweave.errors import StatementError
@@ -65,6 +66,19 @@ def column(*path: str) -> Column:
     from pyspark.sql import functions as F  # definitions that only spell names load without it
 
     return F.col(".".join(map(back_quoted, path)))
+
+
+def spelled_as(columns: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Names of columns as these columns spell them; a name of none of them stays as it is.
+
+    Names that differ in case alone are the same, as everywhere in SQL.
+
+    >>> spelled_as(["ID", "Name"], ["id", "Name", "other"])
+    ['ID', 'Name', 'other']
+    """
+    exact = dict.fromkeys(columns)  # only with spark.sql.caseSensitive, two may differ in case
+    known = {name.lower(): name for name in exact}
+    return [name if name in exact else known.get(name.lower(), name) for name in names]
 
 
 def literal(text: str) -> str:

@@ -437,11 +437,11 @@ class Table:
         column = column or self.indexed_column() or ""
         index = wanted_index(self.snapshot(), column, self.path_or_name)
         with translated(self.path_or_name, operation="indexing keys", commits=True):
-            if index.table.setting(KEY_INDEX_PROPERTY) != column:
+            if index.table.setting(KEY_INDEX_PROPERTY) != index.column:
                 with self._alone("indexing keys"):
                     self.spark.sql(
                         f"ALTER TABLE {self._name} "
-                        f"SET TBLPROPERTIES ('{KEY_INDEX_PROPERTY}' = {literal(column)})"
+                        f"SET TBLPROPERTIES ('{KEY_INDEX_PROPERTY}' = {literal(index.column)})"
                     )
             return replace(index, table=self.snapshot()).catch_up()
 

@@ -48,3 +48,37 @@ def test_a_run_a_full_refresh_and_checks(
     run(numbers, tags={"deltaweave/full_refresh": "true"})
     found = table("numbers").read().select(*map(column, NAMES)).collect()
     assert [tuple(row) for row in found] == [(3, 3, 3)]
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("upper", ["declaration", "rows", "table"])
+def test_names_may_differ_in_case(
+    spark: SparkSession, run: Run, table: Callable[[str], Table], upper: str
+) -> None:
+    def named(part: str) -> tuple[str, str, str]:
+        return ("K", "AT", "V") if part == upper else ("k", "at", "v")
+
+    def schema(part: str) -> str:
+        return ", ".join(f"{name} INT" for name in named(part))
+
+    key, at, value = named("declaration")
+    delivered: list[Any] = [[(1, 1, 1), (2, 2, 2)], [(1, 2, 10), (1, 3, 11), (2, 1, 0)]]
+
+    @merge_asset(keys=[key], sequence_by=at, schema=schema("table"))
+    def numbers():  # type: ignore[no-untyped-def]
+        return spark.createDataFrame(delivered[0], schema("rows"))
+
+    checks = build_table_checks(numbers, unique_key=[key], no_nulls=[value])
+    orphans = build_orphan_changes_check(
+        numbers,
+        changes=lambda spark, _: spark.createDataFrame(delivered[0], schema("rows")),
+        keys=[key],
+    )
+    run(numbers)
+    del delivered[0]
+    result = run(numbers, checks, orphans)
+    passed = {each.check_name: each.passed for each in result.get_asset_check_evaluations()}
+    assert passed == {"unique_key": True, "no_nulls": True, "no_orphan_changes": True}
+    merged = table("numbers").read()
+    assert merged.columns == list(named("table"))
+    assert {tuple(row) for row in merged.collect()} == {(1, 3, 11), (2, 2, 2)}

@@ -34,6 +34,7 @@ from deltaweave.changes.table_columns import TableColumns
 from deltaweave.choices import choice_problem
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import StatementError
+from deltaweave.identifiers import spelled_as
 from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
 
@@ -215,7 +216,7 @@ def _to_current_rows(
         # Current rows keep their values in columns of the table that are not of the events.
         columns = columns.only([*shape.keys, *shape.columns])
     whole = completed(events, columns)
-    tombstones = Tombstones.of(table, shape.keys)
+    tombstones = Tombstones.of(table)
     newest = tombstones.settle()
     check_are_of(newest, whole)
     noted = tombstones.remember(whole, late_by, delivery.noted)
@@ -248,11 +249,8 @@ def _tracked(
             "track_history_column_list and track_history_except_column_list exclude each other, "
             "and go with stored_as_scd_type 2.",
         )
-    unknown = sorted({*(only or ()), *(all_but or ())} - set(columns))
+    named = spelled_as(columns, only if only is not None else all_but or ())
+    unknown = sorted(set(named) - set(columns))
     if unknown:
         raise wrong(table, f"history cannot be tracked on {', '.join(unknown)}: no such column.")
-    return tuple(
-        name
-        for name in columns
-        if (name in only if only is not None else name not in all_but)  # type: ignore[operator]
-    )
+    return tuple(name for name in columns if (name in named) == (only is not None))

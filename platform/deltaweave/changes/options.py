@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
@@ -15,7 +15,7 @@ from deltaweave.changes.events import PREFIX, VALUES, Events, EventShape
 from deltaweave.changes.table_columns import first_columns
 from deltaweave.delta.jvm import check_is_data_frame, translated
 from deltaweave.errors import SourceError, StatementError
-from deltaweave.identifiers import RESERVED_PREFIX, quoted
+from deltaweave.identifiers import RESERVED_PREFIX, quoted, spelled_as
 from deltaweave.table import Table
 
 if TYPE_CHECKING:
@@ -53,6 +53,24 @@ class ChangeOptions:
     except_column_list: Sequence[str] | None = None
     message_column: str | None = None
 
+    def spelled_as(self, columns: Sequence[str]) -> ChangeOptions:
+        """The same options, with the names of columns as these columns spell them."""
+
+        def one(name: str | None) -> str | None:
+            return None if name is None else spelled_as(columns, [name])[0]
+
+        def all_of(names: Sequence[str] | None) -> Sequence[str] | None:
+            return None if names is None else spelled_as(columns, names)
+
+        return replace(
+            self,
+            keys=list(dict.fromkeys(spelled_as(columns, self.keys))),
+            present_columns=one(self.present_columns),
+            column_list=all_of(self.column_list),
+            except_column_list=all_of(self.except_column_list),
+            message_column=one(self.message_column),
+        )
+
 
 def event_shape(table: Table, rows: DataFrame, options: ChangeOptions) -> EventShape:
     """How the rows are read as events.
@@ -63,6 +81,9 @@ def event_shape(table: Table, rows: DataFrame, options: ChangeOptions) -> EventS
         UnsupportedSessionError: The rows belong to a Spark Connect session.
     """
     check_is_data_frame(rows, "the source", table=table.path_or_name, operation="applying changes")
+    if isinstance(options.keys, str) or not options.keys:
+        raise wrong(table, "keys is a list of one or more columns.")
+    options = options.spelled_as(rows.columns)
     sequence, of_type = _sequence(table, rows, _expression(options.sequence_by))
     return EventShape(
         keys=tuple(options.keys),
@@ -137,8 +158,6 @@ def _condition(given: str | Column | None) -> Column | None:
 def _columns(table: Table, rows: DataFrame, options: ChangeOptions) -> tuple[str, ...]:
     """The columns of the table that are not keys."""
     keys, column_list = options.keys, options.column_list
-    if isinstance(keys, str) or not keys:
-        raise wrong(table, "keys is a list of one or more columns.")
     if column_list is not None and options.except_column_list is not None:
         raise wrong(table, "column_list and except_column_list exclude each other.")
     of_events = filter(None, [options.present_columns, options.message_column])

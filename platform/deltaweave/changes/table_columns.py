@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from deltaweave.changes.conversions import FROM, has_fields_of, plain
+from deltaweave.changes.conversions import FROM, has_fields_of, names_of, plain
 from deltaweave.delta.log import TableSnapshot
 
 _SEQUENCE = "_cdc_sequence"
@@ -91,7 +91,7 @@ class TableColumns:
     def names(self, of: str) -> list[str]:
         """All names by which the tables beside may hold a column."""
         field = self.fields.get(of.lower())
-        return [of] if field is None else list((field.metadata or {}).get(FROM, [of]))
+        return [of] if field is None else names_of(field)
 
     def lacking(self, known: Sequence[str]) -> list[StructField]:
         """The columns of other names, which the table does not compute itself."""

@@ -14,7 +14,6 @@ counts. From time to time old deletes are removed and the files are compacted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -70,17 +69,15 @@ class Tombstones:
     Attributes:
         table: The table.
         kept_in: The table that holds them, created with the first one.
-        keys: The key columns.
     """
 
     table: Table
     kept_in: Table
-    keys: tuple[str, ...]
 
     @classmethod
-    def of(cls, table: Table, keys: Sequence[str]) -> Tombstones:
+    def of(cls, table: Table) -> Tombstones:
         """The tombstones of a table."""
-        return cls(table, side_table(table, TOMBSTONES), tuple(keys))
+        return cls(table, side_table(table, TOMBSTONES))
 
     def version(self) -> int:
         """Their newest version; -1 if there are none."""
@@ -106,11 +103,11 @@ class Tombstones:
             return None
         of_all = F.col(OPERATION) == TRUNCATE
         # The key of a truncate, if it has one, means nothing.
-        keys = [F.when(~of_all, column(key)).alias(key) for key in self.keys]
+        keys = [F.when(~of_all, column(key)).alias(key) for key in events.shape.keys]
         newest = (
             events.rows.where(F.col(OPERATION).isin(DELETE, TRUNCATE))
             .select(*keys, of_all.alias(_OF_ALL), SEQUENCE)
-            .groupBy(*map(quoted, self.keys), _OF_ALL)
+            .groupBy(*map(quoted, events.shape.keys), _OF_ALL)
             .agg(F.max(SEQUENCE).alias(SEQUENCE))
         )
         self.create_if_missing(events)
@@ -139,7 +136,7 @@ class Tombstones:
 
     def create_if_missing(self, events: Events) -> None:
         """Create their table, with the types of the events' keys and sequences."""
-        create_side_table(self.kept_in, self.table, self._schema(events))
+        create_side_table(self.kept_in, self.table, _schema(events))
 
     def with_deletes_of_now(self, changes: DataFrame, events: Events) -> DataFrame:
         """As `with_deletes`, but evaluated when the result is used, and without truncates.
@@ -148,7 +145,7 @@ class Tombstones:
         not read. Spark takes the time first, then Delta the newest versions of the tables.
         """
         rows = self.kept_in.read().where(F.col(NOTED) <= F.current_timestamp())
-        joined = changes.join(self._of_keys(rows, events), list(self.keys), "left")
+        joined = changes.join(_of_keys(rows, events), list(events.shape.keys), "left")
         return joined.withColumn(DELETED, F.greatest(DELETED, _REMEMBERED)).drop(_REMEMBERED)
 
     def with_deletes(
@@ -178,34 +175,37 @@ class Tombstones:
             rows = kept.read_whole() if found is None else found.rows
             takes_over = kept.last_applied(TAKEN_OVER) or (found is not None and found.takes_over)
             if takes_over or kept.last_applied(EMPTIED):
-                emptied = self._last_emptied(rows, events)
+                emptied = _last_emptied(rows, events)
                 known += [] if emptied is None else [last_at(emptied)]
-            changes = changes.join(self._of_keys(rows, events), list(self.keys), "left")
+            changes = changes.join(_of_keys(rows, events), list(events.shape.keys), "left")
             known.append(F.col(_REMEMBERED))
         latest = F.greatest(*known) if len(known) > 1 else known[0]
         return changes.withColumn(DELETED, latest).drop(_REMEMBERED)
 
-    def _last_emptied(self, rows: DataFrame, events: Events) -> Column | None:
-        """The sequence (`at`) of the last event among the rows that emptied the table."""
-        at_type = events.sequence_type["at"].dataType
-        last = F.max(F.col(SEQUENCE)["at"].cast(at_type))
-        found = rows.where(F.col(_OF_ALL)).agg(collectable(last, at_type)).first()
-        return None if found is None else constant(found[0], at_type)
 
-    def _of_keys(self, rows: DataFrame, events: Events) -> DataFrame:
-        """The newest delete of each key, among the table's rows."""
-        rows = to_events(rows, replace(events.shape, present=None))
-        keys = [quoted(key) for key in self.keys]
-        newest = F.max(SEQUENCE).alias(_REMEMBERED)
-        return rows.where(~F.col(_OF_ALL)).groupBy(*keys).agg(newest)
+def _last_emptied(rows: DataFrame, events: Events) -> Column | None:
+    """The sequence (`at`) of the last event among the rows that emptied the table."""
+    at_type = events.sequence_type["at"].dataType
+    last = F.max(F.col(SEQUENCE)["at"].cast(at_type))
+    found = rows.where(F.col(_OF_ALL)).agg(collectable(last, at_type)).first()
+    return None if found is None else constant(found[0], at_type)
 
-    def _schema(self, events: Events) -> StructType:
-        shape, rows = events.shape, events.rows.schema
-        return StructType(
-            [
-                *[StructField(shape.stored(key), rows[key].dataType) for key in self.keys],
-                StructField(_OF_ALL, BooleanType()),
-                StructField(SEQUENCE, events.sequence_type),
-                StructField(NOTED, TimestampType()),
-            ]
-        )
+
+def _of_keys(rows: DataFrame, events: Events) -> DataFrame:
+    """The newest delete of each key, among the remembered ones."""
+    rows = to_events(rows, replace(events.shape, present=None))
+    keys = [quoted(key) for key in events.shape.keys]
+    newest = F.max(SEQUENCE).alias(_REMEMBERED)
+    return rows.where(~F.col(_OF_ALL)).groupBy(*keys).agg(newest)
+
+
+def _schema(events: Events) -> StructType:
+    shape, rows = events.shape, events.rows.schema
+    return StructType(
+        [
+            *[StructField(shape.stored(key), rows[key].dataType) for key in shape.keys],
+            StructField(_OF_ALL, BooleanType()),
+            StructField(SEQUENCE, events.sequence_type),
+            StructField(NOTED, TimestampType()),
+        ]
+    )

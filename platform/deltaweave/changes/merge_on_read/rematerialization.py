@@ -206,7 +206,7 @@ def rematerialized(sides: Sides, strategy: Strategy, late_by: timedelta) -> Rema
     chosen = best_strategy(base, events.count) if strategy == "auto" else strategy
     if chosen == "replace_where" and events.truncated is not None:
         chosen = "overwrite"  # all partitions change
-    tombstones = Tombstones.of(base, sides.keys)
+    tombstones = Tombstones.of(base)
     tombstones.settle()
     line = line_of(snapshot, tombstones.remember(events, late_by, noted_now()))
     if chosen == "merge":

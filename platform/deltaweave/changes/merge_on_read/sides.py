@@ -44,9 +44,9 @@ class KnownDeletes:
     version: int
 
     @classmethod
-    def of_now(cls, base: Table, keys: tuple[str, ...]) -> KnownDeletes:
+    def of_now(cls, base: Table) -> KnownDeletes:
         """What the base remembers now."""
-        tombstones = Tombstones.of(base, keys)
+        tombstones = Tombstones.of(base)
         return cls(tombstones, tombstones.version())
 
     def are(self, other: KnownDeletes) -> bool:
@@ -62,14 +62,12 @@ class Sides:
     Attributes:
         base: The base.
         changes: The table of the changeset.
-        keys: The key columns.
         options: How the caller describes the events.
         broadcast_limit_bytes: Changes up to this measured size are broadcast.
     """
 
     base: Table
     changes: Table
-    keys: tuple[str, ...]
     options: ChangeOptions
     broadcast_limit_bytes: int
 
@@ -78,7 +76,7 @@ class Sides:
         return TableColumns.of(base or self.base.snapshot(), OWN_COLUMNS)
 
     def shape(self, base: TableSnapshot | None = None) -> EventShape:
-        """How the changeset's rows are read: they have the base's columns.
+        """How the changeset's rows are read: they have the base's columns, as it spells them.
 
         Args:
             base: The version of the base; by default the newest.
@@ -86,11 +84,12 @@ class Sides:
         base = base or self.base.snapshot()
         schema = base.schema
         sequence = schema[SEQUENCE].dataType if SEQUENCE in schema.names else None
+        keys = self.options.spelled_as(schema.names).keys
         columns = [
-            name for name in schema.names if name not in self.keys and not name.startswith(PREFIX)
+            name for name in schema.names if name not in keys and not name.startswith(PREFIX)
         ]
         return EventShape(
-            keys=self.keys,
+            keys=tuple(keys),
             sequence_by=F.col(SEQUENCE),
             deletes=None,
             truncates=None,
@@ -107,7 +106,7 @@ class Sides:
     def settle(self) -> None:
         """Keep what a RESTORE of the base left of batches and deletes, while the log tells it."""
         settle_mark(self.base, self.changes, self.shape)
-        Tombstones.of(self.base, self.keys).settle()
+        Tombstones.of(self.base).settle()
 
     def view_of_now(
         self, where: str | Column | None, *, asks_order: bool
@@ -121,14 +120,14 @@ class Sides:
         while True:
             # If the remembered deletes are the same before and after the batches were listed, all
             # are as they were when these were listed. Later deletes are those of later batches.
-            deletes = KnownDeletes.of_now(self.base, self.keys)
+            deletes = KnownDeletes.of_now(self.base)
             snapshot, changeset, batches = at_one_moment(self.base, self.changes, self.shape)
-            if KnownDeletes.of_now(self.base, self.keys).are(deletes):
+            if KnownDeletes.of_now(self.base).are(deletes):
                 break
         base, shape = snapshot.read_whole(), changeset.shape
         rows, truncated = batches.rows, changeset.truncated(batches)
         if where is not None:
-            condition = condition_of_keys(where, rows, self.keys, self.base)
+            condition = condition_of_keys(where, rows, shape.keys, self.base)
             base, rows = base.where(condition), rows.where(condition)
         count = batches.files.num_records
         if count is not None and count <= _ROWS_OF_A_TASK:
@@ -140,7 +139,7 @@ class Sides:
     def rows_when_read(self) -> DataFrame:
         """The rows that both sides have whenever they are read, strictly whatever is set then."""
         _, changeset, _ = at_one_moment(self.base, self.changes, self.shape)
-        tombstones, shape = Tombstones.of(self.base, self.keys), changeset.shape
+        tombstones, shape = Tombstones.of(self.base), changeset.shape
         events = Events(changeset.events(), shape)
         tombstones.create_if_missing(events)
         newest = tombstones.with_deletes_of_now(newest_of_keys(events), events)

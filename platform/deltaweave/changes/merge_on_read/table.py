@@ -99,9 +99,8 @@ class MergeOnReadTable:
         self.spark, self.warnings = spark, tuple[str, ...]()
         self.base = Table(spark, base)
         self.changes = Table(spark, changes) if changes else self.base.named_with("_changes")
-        self._keys = tuple(keys)
         self._options = ChangeOptions(
-            keys=self._keys,
+            keys=tuple(keys),
             sequence_by=sequence_by,
             apply_as_deletes=apply_as_deletes,
             apply_as_truncates=apply_as_truncates,
@@ -116,9 +115,7 @@ class MergeOnReadTable:
         self._partition_by = tuple(partition_by)
         self._late_by = late_by
         self._keep_merged_for = keep_merged_for
-        self._sides = Sides(
-            self.base, self.changes, self._keys, self._options, broadcast_limit_bytes
-        )
+        self._sides = Sides(self.base, self.changes, self._options, broadcast_limit_bytes)
 
     def append(self, source: DataFrame, *, applied: tuple[str, int] | None = None) -> int | None:
         """Append a batch of events; missing tables are created.

@@ -39,7 +39,7 @@ from deltaweave.engine.executor_python import found_without_pyarrow, lacks_pyarr
 from deltaweave.engine.source import KeyValues, SourceKeys
 from deltaweave.engine.tasks import FILTERS_SCHEMA, HOLDERS_SCHEMA, filters_of, holders_of
 from deltaweave.errors import StatementError
-from deltaweave.identifiers import column
+from deltaweave.identifiers import column, spelled_as
 
 if TYPE_CHECKING:
     import numpy
@@ -217,6 +217,7 @@ def stored_index(table: TableSnapshot) -> KeyIndex | None:
 
 def index_of(table: TableSnapshot, column: str) -> KeyIndex | None:
     """The index of this column, or None if it does not exist or cannot be indexed."""
+    [column] = spelled_as(table.schema.names, [column])
     if column not in table.schema.names:
         return None
     field = table.schema[column]

@@ -72,7 +72,7 @@ def test_a_view_counts_no_delete_that_is_remembered_while_it_is_planned(
 ) -> None:
     append(table, 1)
     table.create_view("readers_planned")
-    kept_in = Tombstones.of(table.base, ["k"]).kept_in
+    kept_in = Tombstones.of(table.base).kept_in
     noted = F.current_timestamp() + F.expr("INTERVAL 1 HOUR")  # after its query has begun
     deleted = spark.range(1).select(
         F.lit(1).alias("k"),

@@ -121,9 +121,17 @@ def test_values_are_the_same_in_every_mode(spark: SparkSession) -> None:
     expected = ("a1", 2**53 + 1, 7, 0.5, Decimal("12.50"), b"\1\2", 1_751_371_200_001, -1)
     found = [tuple(row) for row in rows.collect()]
     assert found == [(*expected, [1, 2], "b2", Decimal("1.25"), 1_751_371_200_001, -1)] * 3
-    text = '{"_id": 1, "s": "{\\"$date\\": 5}!", "d": [{"$date": 9999999999999999}]}'
+    text = (
+        r'{"_id": 1, "s": "{\"$date\": 5}", "d": [{"$date": 9999999999999999}], "t": {"$date": 5}}'
+    )
     message = topic(spark, (None, envelope("c", 0, after=text)))
-    assert read(message, "_id INT, s STRING").collect()[0].s == '{"$date": 5}!'
+    strings = topic(
+        spark,
+        (None, envelope("c", 0, after=text)),
+        (None, envelope("c", 1, after=r'{"_id": 2, "s": "{\"$date\": 5}", "t": "5"}')),
+    )
+    texts = read(strings, "_id INT, s STRING, t STRING").select("s", "t").collect()
+    assert texts == [('{"$date": 5}', "5")] * 2
     with pytest.raises(Exception, match="of column d is no ARRAY<TIMESTAMP>"):
         read(message, "_id INT, d ARRAY<TIMESTAMP>").collect()
     doubles = '{"_id": 1, "x": {"$numberDouble": "NaN"}, "y": {"$numberDouble": "-Infinity"}}'

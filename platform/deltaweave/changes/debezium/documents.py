@@ -32,7 +32,8 @@ from deltaweave.changes.debezium.placeholders import Placeholder
 from deltaweave.changes.debezium.values import MILLIS, TimeUnit, of_micros
 from deltaweave.identifiers import column
 
-_ID, _FIELDS = "_id", "map<string,string>"
+_ID = "_id"
+_TEXTS, _FIELDS = "map<string,string>", "map<string,struct<text: string, is_time: boolean>>"
 _ENVELOPE = "_cdc_envelope"
 _DOCUMENT, _KEY = "_cdc_envelope_document", "_cdc_envelope_key"
 _SET, _REMOVED = "_cdc_envelope_set", "_cdc_envelope_removed"
@@ -56,9 +57,8 @@ _EXTENDED = (
     rf'\{{\s*"\$binary"\s*:\s*{_TEXT}\s*,\s*"\$type"\s*:\s*{_TEXT}\s*\}}',
     rf'\{{\s*"\$date"\s*:\s*{_TEXT}\s*\}}',
 )
-_NESTED_MILLIS = r'\{\s*"\$date"\s*:\s*(-?\d+)\s*\}'
+_MILLIS = r'\{\s*"\$date"\s*:\s*(-?\d+)\s*\}'
 _DIGITS_OF_A_TIME = 15  # those of the year 9999
-_MILLIS = r'^\s*\{\s*"\$date"\s*:\s*(-?\d+)\s*\}\s*$'
 
 
 def rows_of_documents(
@@ -91,8 +91,8 @@ def rows_of_documents(
     )
     rows = rows.withColumn(ROW, row).withColumns(
         {
-            TYPES: F.transform_values(ROW, lambda _, v: F.when(v.rlike(_MILLIS), of_time)),
-            ROW: F.transform_values(ROW, lambda _, v: F.regexp_replace(v, _MILLIS, "$1")),
+            TYPES: F.transform_values(ROW, lambda _, v: F.when(v["is_time"], of_time)),
+            ROW: F.transform_values(ROW, lambda _, v: v["text"]),
         }
     )
     return rows_of_texts(messages, rows, wanted, placeholder, units, F.col(_UNREAD))
@@ -122,7 +122,7 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
     rows = rows.withColumns(
         {
             _DOCUMENT: named_as(wanted, _plain(document)),
-            _SET: F.coalesce(changed, F.expr("CAST(map() AS map<string, string>)")),
+            _SET: F.coalesce(changed, F.expr(f"CAST(map() AS {_FIELDS})")),
             _REMOVED: removed.cast("array<string>"),
             _KEY: _key(messages),
         }
@@ -207,7 +207,7 @@ def _description(value: Column, held: StructType) -> Column:
 def _with_times(text: Column) -> Column:
     """A text with times as `relaxed` sends those since 1970, instead of milliseconds."""
     # What is beyond all years stays as it is, and is no time where it is read.
-    millis = F.array_distinct(F.regexp_extract_all(text, F.lit(_NESTED_MILLIS), 1))
+    millis = F.array_distinct(F.regexp_extract_all(text, F.lit(_MILLIS), 1))
     possible = F.filter(millis, lambda n: F.length(n) <= _DIGITS_OF_A_TIME)
     return F.aggregate(possible, text, _with_time)
 
@@ -228,7 +228,7 @@ def _part(value: Column, held: StructType, name: str, data_type: str) -> Column:
 def _key(messages: Messages) -> Column:
     """The document of the key alone, by Kafka's key; null without one."""
     if messages.key is None:
-        return F.lit(None).cast("map<string,string>")
+        return F.lit(None).cast(_FIELDS)
     key = column(messages.key)
     if isinstance(messages.frame.schema[messages.key].dataType, StructType):
         of_id = key["id"]
@@ -239,12 +239,21 @@ def _key(messages: Messages) -> Column:
 
 
 def _plain(text: Column) -> Column:
-    """The fields of a document in extended JSON, as texts of plain JSON; null if it is none."""
+    """The fields of a document in extended JSON, as `_FIELDS`; null if it is none.
+
+    Their texts are those of plain JSON. A field that is a time itself has its milliseconds.
+    """
     for form in _EXTENDED:
         text = F.regexp_replace(text, form, "$1")
-    fields, of_time = F.from_json(text, _FIELDS), F.from_json(_with_times(text), _FIELDS)
-    # A field that is a time itself has its number, whose meaning is known (`_MILLIS`).
-    nested = F.transform_values(
-        fields, lambda name, v: F.when(v.rlike(_MILLIS), v).otherwise(of_time[name])
-    )
-    return F.when(text.contains('"$date"'), nested).otherwise(fields)
+    in_millis = F.from_json(F.regexp_replace(text, _MILLIS, "$1"), _TEXTS)
+    in_times = F.from_json(_with_times(text), _TEXTS)
+
+    def field(millis: Column, other: Column) -> Column:
+        # A string that reads like a time is the same in both.
+        is_time = millis.rlike(r"^-?\d+$") & (millis != other)
+        value = F.when(is_time, millis).otherwise(other)
+        return F.struct(value.alias("text"), is_time.alias("is_time"))
+
+    of_both = F.map_zip_with(in_millis, in_times, lambda _, millis, other: field(millis, other))
+    of_one = F.transform_values(in_millis, lambda _, millis: field(millis, millis))
+    return F.when(text.contains('"$date"'), of_both).otherwise(of_one)

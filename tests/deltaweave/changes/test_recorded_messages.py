@@ -27,6 +27,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "isostring": {"unavailable": "unsent"},
 }
 
+# Modes in which all columns of a table are read: one beside its Connect schema, one without it.
+IN_FULL = ("microseconds", "strings")
+# The types that each mode writes in its own way.
+WRITTEN_BY_MODE = ("DECIMAL", "DATE", "TIMESTAMP", "BINARY", "MAP")
+
 
 @dataclass(frozen=True)
 class Recorded:
@@ -52,7 +57,15 @@ class Recorded:
     def read_in(self, mode: str) -> dict[str, str]:
         """Return the columns that are read of a recording."""
         unread = self.unread.get("*", set()) | self.unread.get(mode, set())
-        return {name: of for name, of in self.columns.items() if name not in unread}
+        read = {name: of for name, of in self.columns.items() if name not in unread}
+        if self.table != "everything" or mode in IN_FULL:
+            return read
+        return {name: of for name, of in read.items() if name in self.keys or of_mode(of)}
+
+
+def of_mode(of: str) -> bool:
+    """Return whether each mode writes values of a type in its own way."""
+    return any(kind in of for kind in WRITTEN_BY_MODE)
 
 
 def ddl(columns: dict[str, str]) -> str:
@@ -247,11 +260,14 @@ def test_recorded_changes_make_the_rows_of_the_database(
 ) -> None:
     modes = [each.split("-", 1)[1] for each in recordings(recorded.database)]
     modes = [mode for mode in modes if mode not in NO_ENVELOPES]
-    assert modes
+    if not any(map(of_mode, recorded.columns.values())):
+        modes = [mode for mode in modes if mode in IN_FULL]
+    assert set(IN_FULL) <= set(modes)
     # Recordings have the same changes at the same positions, so one table can hold all of them.
     events = reduce(
         lambda some, more: some.unionByName(more, allowMissingColumns=True),
-        [changes_of(spark, recorded, mode) for mode in modes],
+        # Kept: the plan that reads a wide table is long, and each query that has it plans it anew.
+        [changes_of(spark, recorded, mode).localCheckpoint() for mode in modes],
     )
     path = str(tmp_path / "t")
     deltaweave.apply_changes(spark, path, events, keys=["mode", *recorded.keys], **FROM_DEBEZIUM)

@@ -54,7 +54,7 @@ REFUSED = [case for case in CASES if case.error not in (None, AMBIGUOUS)]
 WITH_AN_OUTCOME = [case for case in CASES if case.error in (None, AMBIGUOUS)]
 COPIED_ALONE = [c for c in WITH_AN_OUTCOME if VECTORS_AND_FEED.refused_by(c)]
 COPIED = WITH_AN_OUTCOME[0::32]
-IN_PLACE = WITH_AN_OUTCOME[16::32]
+IN_PLACE = WITH_AN_OUTCOME[16::64]
 # In the last one, a file that no clause touches has a match.
 ON_EXECUTORS = [*WITH_AN_OUTCOME[1::32], CASES_BY_NAME["mirror_of_the_source"]]
 # Cases that are certainly done on the driver; what others test may keep them from it.
@@ -80,10 +80,6 @@ MATRIX = [
 ]
 
 Run = Callable[[MergeCase, Layout], tuple[Stage, Outcome]]
-
-
-def case_id(case: MergeCase) -> str:
-    return case.name
 
 
 def runs(
@@ -212,14 +208,16 @@ def test_merges_on_the_driver_give_what_built_in_merge_gives(
             assert ours.changes == theirs.changes
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        pytest.param(False, id="strings", marks=pytest.mark.minutes),
-        pytest.param(True, id="columns"),
-    ],
-)
-@pytest.mark.parametrize("case", [CASES_BY_NAME[name] for name in BY_BUILDER], ids=case_id)
+def runs_by_builder() -> Iterator[Any]:
+    """Each case in both ways; in `make test` in one of them by turns."""
+    for place, name in enumerate(BY_BUILDER):
+        for columns in (False, True):
+            marks = [] if place % 2 == columns else [pytest.mark.full_matrix]
+            way = "columns" if columns else "strings"
+            yield pytest.param(CASES_BY_NAME[name], columns, id=f"{name}-{way}", marks=marks)
+
+
+@pytest.mark.parametrize(("case", "columns"), list(runs_by_builder()))
 def test_the_builder_gives_what_built_in_merge_gives(
     case: MergeCase, columns: bool, run_with_oracle: Run
 ) -> None:

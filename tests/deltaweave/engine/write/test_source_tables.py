@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -203,9 +205,30 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def target_of(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """A target with these columns, which is written once and copied."""
+
+    @functools.cache
+    def written(schema: str) -> Path:
+        path = tmp_path_factory.mktemp("written") / "target"
+        rows = [(1, 10), (2, 20), (3, 30)] if schema == SCHEMA else []
+        write_table(spark, str(path), rows, schema)
+        return path
+
+    return written
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_which_tables_are_read_and_that_the_merge_is_that_of_built_in(
-    spark: SparkSession, tmp_path: Path, read: list[Any], on_driver: list[Any], name: str
+    spark: SparkSession,
+    tmp_path: Path,
+    target_of: Callable[[str], Path],
+    read: list[Any],
+    on_driver: list[Any],
+    name: str,
 ) -> None:
     case, other = CASES[name], str(tmp_path / "other")
     write_table(
@@ -220,10 +243,7 @@ def test_which_tables_are_read_and_that_the_merge_is_that_of_built_in(
     )
     paths = [str(tmp_path / each) for each in ("ours", "theirs")]
     for path in paths:
-        frame(spark, [], case.target).write.format("delta").save(path)
-        values = "(1, 10), (2, 20), (3, 30)"
-        if case.target == SCHEMA:
-            spark.sql(f"INSERT INTO delta.`{path}` VALUES {values}")
+        shutil.copytree(target_of(case.target), path)
     query = case.source.format(other=f"delta.`{other}`")
     ours, theirs = (
         f"MERGE INTO delta.`{path}` t USING ({query}) s ON {case.on} {case.clauses}"
@@ -246,7 +266,7 @@ def test_which_tables_are_read_and_that_the_merge_is_that_of_built_in(
         ("MAX_BYTES_ON_DRIVER", 20),  # of one file 16
     ],
 )
-@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("statistics", [True, pytest.param(False, marks=pytest.mark.full_matrix)])
 def test_a_table_that_is_too_big_is_not_read(
     spark: SparkSession,
     tmp_path: Path,
@@ -396,14 +416,26 @@ OF_VIEWS = {
 }
 
 
+@pytest.fixture(scope="module")
+def target_and_other(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """A target, which is copied, and another table, which is read alone."""
+    folder = tmp_path_factory.mktemp("of_views")
+    target, other = folder / "target", folder / "other"
+    write_table(spark, str(target), [(1, 10), (2, 20)], SCHEMA, files=2)
+    write_table(spark, str(other), [(2, 21), (3, 31)], SCHEMA)
+    return target, other
+
+
 @pytest.mark.parametrize("query", OF_VIEWS)
 def test_a_view_is_materialized_unless_its_files_are_known(
-    spark: SparkSession, tmp_path: Path, query: str
+    spark: SparkSession, tmp_path: Path, target_and_other: tuple[Path, Path], query: str
 ) -> None:
-    paths, other = [str(tmp_path / name) for name in ("ours", "theirs")], str(tmp_path / "other")
+    paths = [str(tmp_path / name) for name in ("ours", "theirs")]
+    target, other = target_and_other
     for path in paths:
-        write_table(spark, path, [(1, 10), (2, 20)], SCHEMA, files=2)
-    write_table(spark, other, [(2, 21), (3, 31)], SCHEMA)
+        shutil.copytree(target, path)
     spark.sql(f"CREATE OR REPLACE TEMP VIEW of_others AS SELECT * FROM delta.`{other}`")
     results = []
     for path in paths:

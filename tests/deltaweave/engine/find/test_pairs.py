@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -146,13 +147,17 @@ def test_merges_are_those_of_built_in_merge_wherever_pairs_are(
 ) -> None:
     source = str(tmp_path / "source")
     write_table(spark, source, rows, SCHEMA)
+    kept = {"with vectors": VECTORS, "without": dict[str, str]()}
+    for name, properties in kept.items():
+        target = [(k, k) for k in (0, 1, 2, 3, 7, 7, 8, 9)]
+        path = str(tmp_path / name)
+        write_table(spark, path, target, SCHEMA, files=2, properties=properties)
 
     def merged(
-        name: str, properties: dict[str, str], merge: Callable[[str], object]
+        name: str, kind: str, merge: Callable[[str], object]
     ) -> tuple[list[tuple[int, int]], object]:
         path = str(tmp_path / name)
-        target = [(k, k) for k in (0, 1, 2, 3, 7, 7, 8, 9)]
-        write_table(spark, path, target, SCHEMA, files=2, properties=properties)
+        shutil.copytree(tmp_path / kind, path)
         counts = merge(
             f"MERGE INTO delta.`{path}` t USING delta.`{source}` s ON t.k = s.k {clauses}"
         )
@@ -171,11 +176,11 @@ def test_merges_are_those_of_built_in_merge_wherever_pairs_are(
             counts.num_target_rows_inserted,
         )
 
-    expected = merged("built in", VECTORS, built_in)
-    assert merged("on the driver", VECTORS, ours) == expected
+    expected = merged("built in", "with vectors", built_in)
+    assert merged("on the driver", "with vectors", ours) == expected
     with monkeypatch.context() as patch:
         keep_pairs_on_executors(patch)
-        assert merged("on the executors", VECTORS, ours) == expected
+        assert merged("on the executors", "with vectors", ours) == expected
 
     # Seen after the job alone: the source is small, and its pairs are not.
     def too_many(*arguments: Any, **options: Any) -> Pairs | None:
@@ -184,7 +189,7 @@ def test_merges_are_those_of_built_in_merge_wherever_pairs_are(
             return brought_to_driver(*arguments, **options)
 
     monkeypatch.setattr(scan, "brought_to_driver", too_many)
-    assert merged("too many", {}, ours) == expected
+    assert merged("too many", "without", ours) == expected
 
 
 def test_vectors_written_by_the_driver_add_to_those_that_are_there(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import pairwise
@@ -233,9 +233,15 @@ def case_of(name: str, layout: str) -> MergeCase:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "layout"), [(name, layout) for name in CASES for layout in CASES[name].layouts]
-)
+def runs() -> Iterator[Any]:
+    """Each case in each of its layouts; in `make test` in one of them by turns."""
+    for place, (name, each) in enumerate(CASES.items()):
+        for number, layout in enumerate(each.layouts):
+            marks = [] if place % len(each.layouts) == number else [pytest.mark.full_matrix]
+            yield pytest.param(name, layout, id=f"{name}-{layout}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "layout"), list(runs()))
 def test_partitions_hold_what_built_in_merge_gives(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], name: str, layout: str
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,21 @@ pytestmark = pytest.mark.usefixtures("switched_on")
 SCHEMA = "k INT, v INT, w STRING"
 VECTORS = {"delta.enableDeletionVectors": "true"}
 LAYOUTS = pytest.mark.parametrize("properties", [{}, VECTORS], ids=["copy_on_write", "vectors"])
+# What does not depend on the layout is tested in one of them in `make test`.
+IN_COPIES = pytest.mark.parametrize(
+    "properties",
+    [
+        pytest.param({}, id="copy_on_write"),
+        pytest.param(VECTORS, id="vectors", marks=pytest.mark.full_matrix),
+    ],
+)
+IN_VECTORS = pytest.mark.parametrize(
+    "properties",
+    [
+        pytest.param({}, id="copy_on_write", marks=pytest.mark.full_matrix),
+        pytest.param(VECTORS, id="vectors"),
+    ],
+)
 INSERT = "WHEN NOT MATCHED THEN INSERT *"
 
 
@@ -102,7 +117,7 @@ def test_old_values_of_every_type_at_their_extremes_reach_clauses_as_they_are(
     ]
 
 
-@LAYOUTS
+@IN_VECTORS
 def test_nulls_match_nulls_alone_where_they_are_equal(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
 ) -> None:
@@ -139,7 +154,7 @@ def test_one_of_two_keys_may_compare_nulls(
     assert rows_of(table) == sorted([(None, 1, "a"), (1, 20, None), (1, 30, "a")], key=repr)
 
 
-@LAYOUTS
+@IN_COPIES
 def test_a_column_that_a_file_lacks_is_null_to_clauses(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
 ) -> None:
@@ -287,7 +302,7 @@ def test_constraints_hold_for_values_that_come_from_the_target(
     assert len(on_driver) == 1
 
 
-@LAYOUTS
+@IN_VECTORS
 def test_nested_values_of_the_source_do_not_pass_through_the_query_of_the_pairs(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
 ) -> None:
@@ -428,8 +443,17 @@ RIVALS: dict[str, tuple[str, str, int | str, Rows]] = {
 }
 
 
-@pytest.mark.parametrize("name", RIVALS)
-@LAYOUTS
+def rivals_and_layouts() -> Iterator[Any]:
+    """Each rival in both layouts; in `make test` in one by turns, and in both where they differ."""
+    for place, (name, (_, _, runs, _)) in enumerate(RIVALS.items()):
+        for number, properties in enumerate(({}, VECTORS)):
+            is_told = place % 2 == number or runs == UNITES
+            marks = [] if is_told else [pytest.mark.full_matrix]
+            layout = "vectors" if properties else "copy_on_write"
+            yield pytest.param(name, properties, id=f"{name}-{layout}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "properties"), list(rivals_and_layouts()))
 def test_an_old_value_that_another_commit_changed_is_read_again(
     spark: SparkSession,
     tmp_path: Path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,15 +93,19 @@ def merged(
     spark: SparkSession, folder: Path, case: Moving, *, by_delta: bool
 ) -> tuple[str, dict[str, Any]]:
     """The table's path, and what can be compared."""
-    path = str(folder / ("theirs" if by_delta else "ours"))
-    write_table(
-        spark, path, [], SCHEMA, ddl=SCHEMA, partition_by=["p"], properties=dict(case.properties)
-    )
-    for p in ("a", "b", None):
-        of_file = frame(spark, [row for row in ROWS if row[2] == p], SCHEMA).coalesce(1)
-        of_file.write.format("delta").mode("append").save(path)
-    for statement in case.setup:
-        spark.sql(statement.format(target=f"delta.`{path}`"))
+    path, original = str(folder / ("theirs" if by_delta else "ours")), str(folder / "original")
+    if not Path(original).exists():
+        write_table(
+            spark,
+            original,
+            ROWS,
+            SCHEMA,
+            ddl=SCHEMA,
+            partition_by=["p"],
+            properties=dict(case.properties),
+            setup=case.setup,
+        )
+    shutil.copytree(original, path)
     frame(spark, case.source, SCHEMA).createOrReplaceTempView("s")
     text = f"MERGE INTO delta.`{path}` t USING s ON t.k = s.k {case.clauses}"
     if by_delta:

@@ -57,11 +57,22 @@ VALUES = {
 # At 2, key 1 becomes 20 and key 2 goes; at 3, key 1 becomes 30 in the other shape.
 BATCHES = [["(1, 10, 1, '')", "(2, 10, 1, '')"], ["(1, 20, 2, '')", "(2, 0, 2, 'd')"]]
 LAST = ["(1, 30, 3, '')", "(3, 30, 3, '')"]
-FURTHER = pytest.mark.minutes
-ORDERS = [
-    (False, True),
-    *[pytest.param(*each, marks=FURTHER) for each in ((True, False), (False, False))],
-]
+FURTHER, FULL = pytest.mark.minutes, pytest.mark.full_matrix
+
+
+def orders(first: pytest.MarkDecorator, both: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """Whether values may be null in the first and third batch, and then.
+
+    Args:
+        first: When it is tested that they may be null in the first batch alone.
+        both: When, that they may be null in none.
+    """
+    cases = [(False, True), pytest.param(True, False, marks=first)]
+    return pytest.mark.parametrize(
+        ("first", "then"), [*cases, pytest.param(False, False, marks=both)]
+    )
+
+
 # Delta has no structs with required fields in arrays and maps.
 REQUIRED = ("map", "array", "struct")
 
@@ -87,7 +98,7 @@ def as_numbers(rows: DataFrame, *names: str) -> set[tuple[Any, ...]]:
     return {tuple(row) for row in shown.collect()}
 
 
-@pytest.mark.parametrize(("first", "then"), ORDERS)
+@orders(FURTHER, FULL)
 def test_current_rows(spark: SparkSession, tmp_path: Path, first: bool, then: bool) -> None:
     path = str(tmp_path / "t")
     for batch, may_be_null in zip([*BATCHES, LAST], [first, then, first], strict=True):
@@ -96,9 +107,16 @@ def test_current_rows(spark: SparkSession, tmp_path: Path, first: bool, then: bo
 
 
 @pytest.mark.parametrize(
-    "tracked", [None, pytest.param(["map", "struct"], marks=FURTHER)], ids=["all", "tracked"]
+    ("first", "then", "tracked"),
+    [
+        (False, True, None),
+        pytest.param(True, False, ["map", "struct"], marks=FURTHER),
+        pytest.param(True, False, None, marks=FULL),
+        pytest.param(False, True, ["map", "struct"], marks=FULL),
+        pytest.param(False, False, None, marks=FULL),
+        pytest.param(False, False, ["map", "struct"], marks=FULL),
+    ],
 )
-@pytest.mark.parametrize(("first", "then"), ORDERS)
 def test_histories(
     spark: SparkSession, tmp_path: Path, first: bool, then: bool, tracked: list[str] | None
 ) -> None:
@@ -121,7 +139,7 @@ def test_histories(
     }
 
 
-@pytest.mark.parametrize(("first", "then"), ORDERS)
+@orders(FULL, FURTHER)
 def test_merge_on_read(spark: SparkSession, tmp_path: Path, first: bool, then: bool) -> None:
     orders = MergeOnReadTable(spark, str(tmp_path / "base"), **ARGUMENTS)
     for batch, may_be_null in zip(BATCHES, [first, then], strict=True):
@@ -210,11 +228,12 @@ SAYS = {
         (1, "whole"),
         (2, "whole"),
         ("merge on read", "whole"),
-        *[
-            pytest.param(kind, says, marks=FURTHER)
-            for kind in (1, 2, "merge on read")
-            for says in ("no nulls", "named")
-        ],
+        pytest.param(1, "no nulls", marks=FULL),
+        pytest.param(1, "named", marks=FURTHER),
+        pytest.param(2, "no nulls", marks=FURTHER),
+        pytest.param(2, "named", marks=FULL),
+        pytest.param("merge on read", "no nulls", marks=FULL),
+        pytest.param("merge on read", "named", marks=FURTHER),
     ],
 )
 def test_fields_are_told_by_name_and_null_where_an_event_lacks_them(

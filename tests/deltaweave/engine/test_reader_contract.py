@@ -141,6 +141,12 @@ MORE = [
     for partition_by in ("", "p")
     if not (by is TASKS and properties is VECTORS)
 ] + [Layout(SPARK, VECTORS)]
+# Each writer with each property, by turns with partitions; the others are for `make test-all`.
+TELLING = [
+    layout
+    for layout in MORE
+    if bool(layout.partition_by) == (layout.properties in (VECTORS, MAPPED)) or layout.by is SPARK
+]
 
 
 def nested_columns(layout: Layout, kinds: Sequence[str]) -> dict[str, str]:
@@ -255,7 +261,13 @@ def test_rows_and_changes_are_the_same_with_large_types_of_arrow(
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("layout", MORE, ids=str)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(each, id=str(each), marks=() if each in TELLING else pytest.mark.full_matrix)
+        for each in MORE
+    ],
+)
 def test_filters_of_all_types_find_in_all_layouts_what_scans_find(
     spark: SparkSession, tmp_path: Path, layout: Layout
 ) -> None:
@@ -402,8 +414,13 @@ def test_delta_rs_takes_from_the_log_what_it_takes_from_spark(
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("by", [DRIVER, TASKS], ids=["driver", "tasks"])
-@pytest.mark.parametrize("kind", OF_VARIANTS)
+@pytest.mark.parametrize(
+    ("kind", "by"),
+    [
+        *[("INT", by) for by in (DRIVER, TASKS)],
+        *zip(list(OF_VARIANTS)[1:], [DRIVER, TASKS] * 2, strict=True),
+    ],
+)
 def test_files_with_variants_are_left_to_spark(
     spark: SparkSession, tmp_path: Path, kind: str, by: Mapping[str, str]
 ) -> None:

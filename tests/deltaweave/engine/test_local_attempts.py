@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -410,21 +409,25 @@ WAYS = {
     "spark": {ON_DRIVER: "false", REWRITE_IN_PLACE: "false"},
 }
 EVERY_DAY = [("far", "partition", "driver"), ("no UTF-8", "partition", "driver")]
-MERGES = [
-    pytest.param(*each, marks=() if each in EVERY_DAY else pytest.mark.minutes, id=" ".join(each))
-    for each in product(BEYOND_PYTHON, ("partition", "key", "value"), WAYS)
-    # Spark names partitions and writes files itself; tasks in place look no keys up.
-    if each[1:]
-    in {
-        ("partition", "driver"),
-        ("partition", "in place"),
-        ("key", "driver"),
-        ("value", "in place"),
-    }
+# Spark names partitions and writes files itself; tasks in place look no keys up.
+PLACES = [
+    ("partition", "driver"),
+    ("value", "in place"),
+    ("partition", "in place"),
+    ("key", "driver"),
 ]
 
 
-@pytest.mark.parametrize(("name", "where", "way"), MERGES)
+def merges() -> Iterator[Any]:
+    """Each value in each place; in `make test-slow` in two of the places by turns."""
+    for number, name in enumerate(BEYOND_PYTHON):
+        for place, (where, way) in enumerate(PLACES):
+            mark = pytest.mark.minutes if place // 2 == number % 2 else pytest.mark.full_matrix
+            each = (name, where, way)
+            yield pytest.param(*each, marks=[] if each in EVERY_DAY else [mark], id=" ".join(each))
+
+
+@pytest.mark.parametrize(("name", "where", "way"), list(merges()))
 def test_values_that_python_lacks_are_merged(
     spark: SparkSession, path: str, name: str, where: str, way: str
 ) -> None:
@@ -478,14 +481,15 @@ ODD_STATISTICS = {
 }
 
 
-@pytest.mark.parametrize("way", ["driver", pytest.param("spark", marks=pytest.mark.minutes)])
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(each, marks=() if "rows than 64" in each else pytest.mark.minutes)
-        for each in ODD_STATISTICS
-    ],
-)
+def odd_statistics() -> Iterator[Any]:
+    """Each of them on the driver and by Spark; in `make test-slow` in one way by turns."""
+    for number, name in enumerate(ODD_STATISTICS):
+        for place, way in enumerate(("driver", "spark")):
+            mark = pytest.mark.minutes if number % 2 == place else pytest.mark.full_matrix
+            yield pytest.param(name, way, marks=[mark] if number or place else [])
+
+
+@pytest.mark.parametrize(("name", "way"), list(odd_statistics()))
 def test_statistics_that_are_no_numbers_hide_no_row(
     spark: SparkSession, path: str, name: str, way: str
 ) -> None:
@@ -509,8 +513,14 @@ def test_statistics_that_are_no_numbers_hide_no_row(
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("zone", ["UTC+5", "GMT+08:00", "+18:00", "-01:02:03", "EST5EDT", "CST"])
-@pytest.mark.parametrize("way", ["driver", "in place"])
+@pytest.mark.parametrize(
+    ("zone", "way"),
+    zip(
+        ["UTC+5", "GMT+08:00", "+18:00", "-01:02:03", "EST5EDT", "CST"],
+        ["driver", "in place"] * 3,
+        strict=True,
+    ),
+)
 def test_time_zones_that_python_lacks_change_no_time(
     spark: SparkSession, path: str, zone: str, way: str
 ) -> None:

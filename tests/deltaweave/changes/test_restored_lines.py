@@ -127,7 +127,9 @@ def test_a_batch_that_a_restore_took_back_is_applied_again_as_a_whole(
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("kind", ["current rows", "histories"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("current rows", marks=pytest.mark.full_matrix), "histories"]
+)
 def test_a_restore_between_a_batchs_look_and_its_commit_makes_it_begin_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -172,7 +174,9 @@ def test_what_a_lost_attempt_noted_is_of_the_commit_of_the_next_one(
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("kind", ["current rows", "histories"])
+@pytest.mark.parametrize(
+    "kind", ["current rows", pytest.param("histories", marks=pytest.mark.full_matrix)]
+)
 def test_a_table_that_is_replaced_during_a_batch_remembers_all_of_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def _sources_and_layouts() -> Iterator[Any]:
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize(("query", "vectors"), _sources_and_layouts())
+@pytest.mark.parametrize(("query", "vectors"), list(_sources_and_layouts()))
 def test_tables_as_sources_are_merged_as_built_in_merge_does(
     spark: SparkSession, tmp_path: Path, query: str, vectors: bool
 ) -> None:
@@ -106,11 +107,10 @@ def test_tables_as_sources_are_merged_as_built_in_merge_does(
         properties=properties,
         setup=["DELETE FROM {target} WHERE k = 5"],
     )
-    paths = []
-    for name in ("ours", "theirs"):
-        paths.append(str(tmp_path / name))
-        target = [(k, k * 10) for k in range(5)]
-        write_table(spark, paths[-1], target, SCHEMA, files=2, properties=properties)
+    paths = [str(tmp_path / name) for name in ("ours", "theirs")]
+    target = [(k, k * 10) for k in range(5)]
+    write_table(spark, paths[0], target, SCHEMA, files=2, properties=properties)
+    shutil.copytree(paths[0], paths[1])
     statements = [
         f"MERGE INTO delta.`{path}` t "
         f"USING ({query.format(other=f'delta.`{other}`', target=f'delta.`{path}`')}) s "

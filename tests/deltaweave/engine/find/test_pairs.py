@@ -137,7 +137,7 @@ def _statements_and_sources() -> Iterator[Any]:
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize(("clauses", "rows"), _statements_and_sources())
+@pytest.mark.parametrize(("clauses", "rows"), list(_statements_and_sources()))
 def test_merges_are_those_of_built_in_merge_wherever_pairs_are(
     spark: SparkSession,
     tmp_path: Path,

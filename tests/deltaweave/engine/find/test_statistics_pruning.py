@@ -147,10 +147,8 @@ def test_keys_compared_in_another_type_prune_too(
     spark: SparkSession, tmp_path: Path, case: str
 ) -> None:
     data_type, source_type, held, wanted, files = COMPARED_AS_DOUBLES[case]
-    path = str(tmp_path / "table")
-    for key in held:
-        rows = frame(spark, [(key, 0)], f"k {data_type}, v INT")
-        rows.write.format("delta").mode("append").save(path)
+    path, rows = str(tmp_path / "table"), [(key, 0) for key in held]
+    write_table(spark, path, rows, f"k {data_type}, v INT", files=len(held))
     table = Table(spark, path)
     source = frame(spark, [(key,) for key in wanted], f"k {source_type}")
     expected = rows_as_text(table.read().join(source, "k", "left_anti").select("k", "v").collect())
@@ -165,10 +163,8 @@ def test_only_files_that_may_hold_a_key_are_read(
     spark: SparkSession, tmp_path: Path, case: str
 ) -> None:
     data_type, held, wanted, files = TYPES[case]
-    path = str(tmp_path / "table")
-    for key in held:
-        rows = frame(spark, [(key, 0)], f"k {data_type}, v INT")
-        rows.write.format("delta").mode("append").save(path)
+    path, rows = str(tmp_path / "table"), [(key, 0) for key in held]
+    write_table(spark, path, rows, f"k {data_type}, v INT", files=len(held))
     table = Table(spark, path)
     source = frame(spark, [(key,) for key in wanted], f"k {data_type}")
     expected = rows_as_text(table.read().join(source, "k", "left_anti").collect())
@@ -358,7 +354,7 @@ def test_keys_that_are_too_many_are_known_by_ranges(
 
 
 @pytest.mark.minutes
-@settings(max_examples=14, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     drawn=keys,
     files=st.integers(2, 4),

@@ -375,11 +375,9 @@ CASES = {
 # The other cases are much like one of these.
 TELLING = {
     "other_files_copied_in_place",
-    "other_files_of_an_insert",
     "other_files_with_a_source_that_may_differ",
     "other_files_that_a_subquery_reads",
     "other_files_that_a_subquery_of_the_source_reads",
-    "a_key_that_moved_to_ours",
     "an_inserted_key_that_left",
     "keys_around_ours",
     "our_key_among_others",
@@ -683,7 +681,7 @@ def test_a_merge_that_has_to_be_done_again_does_not_keep_the_lock(
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize(("attempts", "times"), [(None, limits.DEFAULT_RUNS), ("3", 3)])
+@pytest.mark.parametrize(("attempts", "times"), [(None, 4), ("3", 3)])
 def test_a_merge_that_loses_each_time_is_done_so_often(
     spark: SparkSession,
     tmp_path: Path,
@@ -696,7 +694,8 @@ def test_a_merge_that_loses_each_time_is_done_so_often(
     path = str(tmp_path / "table")
     write_table(spark, path, FIRST, SCHEMA)
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)
-    overtaken(*[lambda: spark.sql(f"UPDATE delta.`{path}` SET v = v + 1 WHERE k = 1")] * 12)
+    monkeypatch.setattr(limits, "DEFAULT_RUNS", 4)
+    overtaken(*[lambda: spark.sql(f"UPDATE delta.`{path}` SET v = v + 1 WHERE k = 1")] * 6)
     setting = {} if attempts is None else {MAX_COMMIT_ATTEMPTS: attempts}
     with configured(spark, setting), pytest.raises(errors.CommitConflictError):
         upsert(Table(spark, path), NEW)

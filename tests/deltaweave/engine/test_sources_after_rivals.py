@@ -288,15 +288,11 @@ SLOW = {
     "rows of a list in an RDD",
     "a big Arrow table",
     "the target's files by a link with a line break",
-    "functions of a query",
-    "a cache alone",
     "a cache of the target alone",
     "our checkpoint",
     "a Python function",
-    "a view of a Delta table",
     "an RDD of a join with the target",
     "an RDD of a Python function",
-    "the target by another path",
     "the target's change feed",
     "a data source in Python",
 }
@@ -393,8 +389,19 @@ STREAMS: dict[str, tuple[Source, int | None]] = {
 }
 
 
+# The others are much like the first, whose batch may be read again, and the last.
 @pytest.mark.minutes
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a Delta table",
+        "a table joined with the target",
+        *[
+            pytest.param(name, marks=pytest.mark.full_matrix)
+            for name in ("files", "no table", "the target")
+        ],
+    ],
+)
 def test_a_stream_s_batch_is_merged_again_unless_it_may_read_the_target(
     place: Place, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

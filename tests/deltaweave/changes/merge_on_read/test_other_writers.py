@@ -150,7 +150,17 @@ AFTER = {
 
 @pytest.mark.parametrize(
     ("strategy", "other"),
-    [*[("overwrite", each) for each in OTHERS], ("replace_where", "a merge")],
+    [
+        ("overwrite", "a delete"),
+        ("overwrite", "an append"),
+        ("overwrite", "a rewrite of files"),
+        ("replace_where", "a merge"),
+        # Much like a delete: rows of files that are gone.
+        *[
+            pytest.param("overwrite", each, marks=pytest.mark.full_matrix)
+            for each in ("an update", "a merge")
+        ],
+    ],
 )
 def test_a_rematerialization_undoes_no_write_to_the_base_meanwhile(
     spark: SparkSession,

@@ -61,6 +61,12 @@ def test_the_first_batch_that_remembers_anything_commits_one_version(
     assert [row.operation for row in history] == ["MERGE", "CREATE TABLE"]
 
 
+# Where both kinds do the same, one of them tells it; both are for `make test-all`.
+FULL = pytest.mark.full_matrix
+OF_ROWS = pytest.mark.parametrize("kind", [1, pytest.param(2, marks=FULL)])
+OF_HISTORIES = pytest.mark.parametrize("kind", [pytest.param(1, marks=FULL), 2])
+
+
 class DeathError(Exception):
     """The process ends here."""
 
@@ -113,7 +119,7 @@ def test_a_batch_that_fails_says_so_and_leaves_nothing_cached(
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("kind", [1, 2])
+@OF_ROWS
 def test_a_delete_that_another_remembers_meanwhile_is_done_and_the_result_tells_of_both(
     apply: Apply, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
 ) -> None:
@@ -130,7 +136,7 @@ def test_a_delete_that_another_remembers_meanwhile_is_done_and_the_result_tells_
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("kind", [1, 2])
+@OF_HISTORIES
 def test_what_another_remembers_meanwhile_that_changes_nothing_hides_no_result(
     apply: Apply, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
 ) -> None:
@@ -143,7 +149,9 @@ def test_what_another_remembers_meanwhile_that_changes_nothing_hides_no_result(
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize(("kind", "end"), [(1, "dies"), (2, "dies"), (1, "conflicts")])
+@pytest.mark.parametrize(
+    ("kind", "end"), [pytest.param(1, "dies", marks=FULL), (2, "dies"), (1, "conflicts")]
+)
 def test_a_batch_that_ends_between_its_merges_is_done_to_its_end_when_it_comes_again(
     apply: Apply,
     spark: SparkSession,
@@ -180,7 +188,7 @@ def test_a_batch_that_ends_between_its_merges_is_done_to_its_end_when_it_comes_a
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("kind", [1, 2])
+@OF_HISTORIES
 def test_a_batch_that_was_applied_long_ago_brings_nothing_back_when_it_comes_again(
     apply: Apply, spark: SparkSession, tmp_path: Path, kind: int
 ) -> None:
@@ -198,7 +206,7 @@ def test_a_batch_that_was_applied_long_ago_brings_nothing_back_when_it_comes_aga
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("kind", [1, 2])
+@OF_HISTORIES
 def test_a_table_made_anew_in_the_same_place_forgets_what_the_one_before_remembered(
     apply: Apply, spark: SparkSession, tmp_path: Path, kind: int
 ) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -84,16 +86,17 @@ def path(spark: SparkSession, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("name", "way"),
-    [
-        pytest.param(
-            name, way, marks=() if way == "driver" and name == "copied" else pytest.mark.minutes
-        )
-        for name in MERGES
-        for way in WAYS
-    ],
-)
+def merges() -> Iterator[Any]:
+    """Each merge in each way; in `make test-slow` in one of them by turns, `copied` in all."""
+    for number, name in enumerate(MERGES):
+        for place, way in enumerate(WAYS):
+            is_told = name == "copied" or place == number % len(WAYS)
+            mark = pytest.mark.minutes if is_told else pytest.mark.full_matrix
+            is_quick = (name, way) == ("copied", "driver")
+            yield pytest.param(name, way, marks=[] if is_quick else [mark])
+
+
+@pytest.mark.parametrize(("name", "way"), list(merges()))
 def test_rows_of_files_that_lack_a_column_have_its_default(
     spark: SparkSession, path: Path, name: str, way: str
 ) -> None:

@@ -85,8 +85,8 @@ def merged_on_read(
 
 @pytest.mark.parametrize(
     ("way", "kind", "beside"),
-    [(apply, 1, True), (apply, 1, "named"), (apply, 2, True), (merged_on_read, None, True)],
-    ids=["current", "current_named", "histories", "merge_on_read"],
+    [(apply, 1, "named"), (apply, 2, True), (merged_on_read, None, True)],
+    ids=["current_named", "histories", "merge_on_read"],
 )
 def test_messages_that_cannot_be_applied_are_kept_aside_once(
     spark: SparkSession, tmp_path: Path, way: Callable[..., DataFrame], kind: Any, beside: Any
@@ -267,7 +267,9 @@ def test_messages_that_cannot_be_read_stop_the_batch_that_rescues_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "t")
-    for offset, said in WRONG.items():
+    # A value, a key, a sequence and an envelope, each read in its own way.
+    for offset in (1, 5, 7, 8):
+        said = WRONG[offset]
         rows = changes(spark, [MESSAGES[offset]])
         place = r'\(topic t, partition 3, offset 0, key \{"id":0\}\)'
         with pytest.raises(SourceError, match=rf"1 of 1 events .+{place} has .*{said}"):

@@ -73,7 +73,13 @@ COMMITS = {
 }
 
 
-@pytest.mark.parametrize("properties", [{}, VECTORS], ids=["copy", "vectors"])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        pytest.param({}, id="copy", marks=pytest.mark.full_matrix),
+        pytest.param(VECTORS, id="vectors"),
+    ],
+)
 def test_what_is_known_after_each_commit_is_what_delta_says(
     spark: SparkSession, tmp_path: Path, properties: dict[str, str]
 ) -> None:
@@ -300,7 +306,7 @@ def test_threads_that_ask_for_several_versions_get_each_what_it_is(
         assert by_path(new.file_list().adds or []) == wanted[place]
 
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(asked, range(48)))
+        list(threads.map(asked, range(24)))
 
 
 @pytest.mark.parametrize("with_pair", [True, False])

@@ -43,7 +43,7 @@ from tests.readers import assert_reads_alike_through_filters, drawn_filters
 
 pytestmark = pytest.mark.minutes
 
-EXAMPLES = int(os.environ.get("DELTAWEAVE_FUZZ_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("DELTAWEAVE_FUZZ_EXAMPLES", "15"))
 SHRINKS = os.environ.get("DELTAWEAVE_FUZZ_SHRINK", "1") != "0"
 FIRST_SEED = int(os.environ.get("DELTAWEAVE_FUZZ_SEED", "0"))
 BEYOND_ARROW = ("would lose data", "is not a valid decimal128 number")

@@ -39,33 +39,21 @@ def entries(spark: SparkSession, case: MergeCase, folder: Path) -> tuple[Row, Ro
     return newest(spark, stage.by_sql()), newest(spark, stage.by_oracle())
 
 
-@pytest.fixture(scope="module", params=CASES)
-def both(
-    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Row, Row]:
-    return entries(spark, CASES_BY_NAME[request.param], tmp_path_factory.mktemp("history"))
-
-
 def without_ids(parameters: dict[str, str]) -> dict[str, Any]:
     """The parameters without expression ids: `k#12 = k#34L` is `k# = k#`."""
     return {name: re.sub(r"#\d+L?", "#", value) for name, value in parameters.items()}
 
 
-def test_the_operation_is_a_merge_with_the_same_predicates(both: tuple[Row, Row]) -> None:
-    ours, theirs = both
+@pytest.mark.parametrize("name", CASES)
+def test_the_entry_is_that_of_built_in_merge(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    ours, theirs = entries(spark, CASES_BY_NAME[name], tmp_path)
     assert ours.operation == "MERGE"
     assert without_ids(ours.operationParameters) == without_ids(theirs.operationParameters)
-
-
-def test_the_same_metrics_are_named(both: tuple[Row, Row]) -> None:
-    ours, theirs = both
     assert set(ours.operationMetrics) == set(theirs.operationMetrics)
-
-
-@pytest.mark.parametrize("fact", ["version", "readVersion", "isBlindAppend", "isolationLevel"])
-def test_the_commit_is_of_the_same_kind(both: tuple[Row, Row], fact: str) -> None:
-    ours, theirs = both
-    assert ours[fact] == theirs[fact]
+    for fact in ("version", "readVersion", "isBlindAppend", "isolationLevel"):
+        assert ours[fact] == theirs[fact], fact
 
 
 def test_the_builder_writes_the_same_parameters_as_sql(spark: SparkSession, tmp_path: Path) -> None:

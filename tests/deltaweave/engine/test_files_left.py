@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -31,8 +33,15 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("case", [CASES_BY_NAME[n] for n in NAMES], ids=lambda case: case.name)
+def by_turns() -> Iterator[Any]:
+    """Each case in both layouts; in `make test-slow` in one of them."""
+    for place, name in enumerate(NAMES):
+        for number, layout in enumerate(LAYOUTS):
+            marks = [] if place % 2 == number else [pytest.mark.full_matrix]
+            yield pytest.param(CASES_BY_NAME[name], layout, id=f"{name}-{layout}", marks=marks)
+
+
+@pytest.mark.parametrize(("case", "layout"), list(by_turns()))
 def test_rewritten_files_hold_what_built_in_merge_leaves(
     spark: SparkSession, tmp_path: Path, case: MergeCase, layout: Layout
 ) -> None:

@@ -30,11 +30,15 @@ def _settings_are_as_before(spark: SparkSession) -> Iterator[None]:
 
 # The ways in which a source is measured: when it is materialized, with its keys, by a job.
 @pytest.mark.parametrize(
-    ("materialize", "on"),
-    [("all", "t.k = s.k"), ("auto", "t.k = s.k"), ("auto", "t.k + 0 = s.k")],
-    ids=["materialized", "with_keys", "without_keys"],
+    ("materialize", "on", "max_bytes", "broadcasts"),
+    [
+        ("all", "t.k = s.k", 4_000_000, True),
+        ("all", "t.k = s.k", 500_000, False),
+        ("auto", "t.k = s.k", 500_000, False),
+        ("auto", "t.k + 0 = s.k", 500_000, False),
+    ],
+    ids=["fits", "materialized", "with_keys", "without_keys"],
 )
-@pytest.mark.parametrize(("max_bytes", "broadcasts"), [(4_000_000, True), (500_000, False)])
 def test_repeated_text_is_broadcast_by_its_decoded_bytes(
     spark: SparkSession,
     tmp_path: Path,

@@ -137,6 +137,13 @@ SCENARIOS: dict[str, Callable[[Table], MergeResult]] = {
     "source_lost_always": lambda table: with_an_executor_lost(table, 99),
 }
 STRATEGIES = {"copy-on-write": {}, "deletion-vectors": {"delta.enableDeletionVectors": "true"}}
+LEFT_OUT = {
+    # Tasks that fail and tasks that run twice leave the same behind: by one strategy each.
+    ("tasks_fail_once", "copy-on-write"),
+    ("tasks_run_twice", "deletion-vectors"),
+    # Nothing is written yet when the source is lost: once is enough.
+    ("source_lost_always", "deletion-vectors"),
+}
 
 
 def main(folder: Path) -> None:
@@ -145,8 +152,8 @@ def main(folder: Path) -> None:
     outcomes = {}
     for name, merge in SCENARIOS.items():
         for strategy, properties in STRATEGIES.items():
-            if (name, strategy) == ("source_lost_always", "deletion-vectors"):
-                continue  # nothing is written yet when the source is lost: once is enough
+            if (name, strategy) in LEFT_OUT:
+                continue
             started = time.monotonic()
             path = str(folder / f"{name}-{strategy}")
             write_table(spark, path, TARGET, SCHEMA, files=2, properties=properties)

@@ -46,14 +46,12 @@ BY_BUILDER = [
 
 
 # What a statement is refused for does not depend on how its table is kept. Every other case meets
-# built-in MERGE on a table with vectors and a feed, or by copy on write if it cannot, in `make
-# test`. In `make test-slow`, some of them run by copy on write as well, by turns as a plain
-# statement and rewriting in place; some of the others with their pairs on executors. `make
-# test-all` runs each case in each of these ways, and in the matrix below.
+# built-in MERGE in `make test`: by turns by copy on write and on a table with vectors and a feed,
+# unless it can be kept in one of these ways alone. In `make test-slow`, some of them rewrite files
+# in place, some of the others have their pairs on executors. `make test-all` runs each case in each
+# of these ways, and in the matrix below.
 REFUSED = [case for case in CASES if case.error not in (None, AMBIGUOUS)]
 WITH_AN_OUTCOME = [case for case in CASES if case.error in (None, AMBIGUOUS)]
-COPIED_ALONE = [c for c in WITH_AN_OUTCOME if VECTORS_AND_FEED.refused_by(c)]
-COPIED = WITH_AN_OUTCOME[0::32]
 IN_PLACE = WITH_AN_OUTCOME[16::64]
 # In the last one, a file that no clause touches has a match.
 ON_EXECUTORS = [*WITH_AN_OUTCOME[1::32], CASES_BY_NAME["mirror_of_the_source"]]
@@ -104,6 +102,16 @@ def runs(
     ]
 
 
+def runs_by_turns(cases: Sequence[MergeCase], layouts: Sequence[Layout]) -> Iterator[Any]:
+    """The same; in `make test` each case on one of its layouts, by turns."""
+    for place, case in enumerate(cases):
+        possible = [layout for layout in layouts if not layout.refused_by(case)]
+        for layout in possible:
+            is_its_turn = layout == possible[place % len(possible)]
+            marks = [] if is_its_turn else [pytest.mark.full_matrix]
+            yield pytest.param(case, layout, id=f"{case.name}-{layout}", marks=marks)
+
+
 def _beside(case: MergeCase, further: Sequence[MergeCase] | None) -> Sequence[pytest.MarkDecorator]:
     if further is None:
         return ()
@@ -128,10 +136,10 @@ def run_with_oracle(spark: SparkSession, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize(
     ("case", "layout"),
-    runs(REFUSED, [COPY_ON_WRITE])
-    + runs(COPIED_ALONE, [COPY_ON_WRITE])
-    + runs([c for c in WITH_AN_OUTCOME if c not in COPIED_ALONE], [COPY_ON_WRITE], further=COPIED)
-    + runs(WITH_AN_OUTCOME, [VECTORS_AND_FEED]),
+    [
+        *runs(REFUSED, [COPY_ON_WRITE]),
+        *runs_by_turns(WITH_AN_OUTCOME, [COPY_ON_WRITE, VECTORS_AND_FEED]),
+    ],
 )
 def test_sql_text_gives_what_built_in_merge_gives(
     case: MergeCase, layout: Layout, run_with_oracle: Run

@@ -103,7 +103,11 @@ def test_a_decimal_key_finds_the_file_that_was_rewritten_in_place(
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("data_type", ["TIMESTAMP", "TIMESTAMP_NTZ", "DATE"])
+@pytest.mark.parametrize(
+    ("data_type", "bounds_are_read"),
+    [("TIMESTAMP", "in_text"), ("TIMESTAMP_NTZ", "by_query"), ("DATE", "in_text")],
+    indirect=["bounds_are_read"],
+)
 def test_a_last_moment_in_one_file_leaves_the_bounds_of_others_known(
     spark: SparkSession, tmp_path: Path, data_type: str, bounds_are_read: None
 ) -> None:
@@ -173,7 +177,11 @@ def test_keys_find_files_that_were_written_before_their_type_was_widened(
 ODD_NAMES = ["k.1", "it's", "a?*", "$", "[0]", ".x", 'say"', "\u00fc-"]
 
 
-@pytest.mark.parametrize("mapping", ["none", "name"])
+@pytest.mark.parametrize(
+    ("mapping", "bounds_are_read"),
+    [("none", "by_query"), ("name", "in_text"), ("name", "by_query")],
+    indirect=["bounds_are_read"],
+)
 def test_keys_of_any_name_find_their_files(
     spark: SparkSession, tmp_path: Path, mapping: str, bounds_are_read: None
 ) -> None:

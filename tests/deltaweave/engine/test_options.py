@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,8 +181,15 @@ QUIET = {
 }
 
 
-@pytest.mark.parametrize("vectors", ["true", "false"])
-@pytest.mark.parametrize("case", QUIET)
+def quiet_and_layouts() -> Iterator[Any]:
+    """Each case with vectors and without; in `make test` in one way by turns."""
+    for place, case in enumerate(QUIET):
+        for number, vectors in enumerate(("true", "false")):
+            marks = [] if place % 2 == number else [pytest.mark.full_matrix]
+            yield pytest.param(case, vectors, id=f"{case}-{vectors}", marks=marks)
+
+
+@pytest.mark.parametrize(("case", "vectors"), list(quiet_and_layouts()))
 def test_updates_that_change_nothing_are_skipped_where_asked(
     spark: SparkSession, tmp_path: Path, case: str, vectors: str
 ) -> None:

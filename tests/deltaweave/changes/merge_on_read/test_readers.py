@@ -47,11 +47,11 @@ def write(table: MergeOnReadTable, batches: range) -> None:
             table.changes.compact()
 
 
-# After 12 batches, `write` has done each of its steps beside each other one.
-@pytest.mark.parametrize("batches", [3, pytest.param(12, marks=pytest.mark.minutes)])
+@pytest.mark.minutes
 def test_readers_see_whole_batches_beside_writers(
-    spark: SparkSession, table: MergeOnReadTable, batches: int
+    spark: SparkSession, table: MergeOnReadTable
 ) -> None:
+    batches = 12  # after which `write` has done each of its steps beside each other one
     append(table, 0)
     table.create_view("readers_now")
     seen = [0]

@@ -6,8 +6,10 @@ Once a test here fails because built-in MERGE does right, Delta has mended it.
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -290,11 +292,15 @@ def test_built_in_merge_gets_it_wrong_and_the_engine_right(
         assert theirs.rows == rows_as_text(of.built_in)
 
 
-@pytest.mark.minutes
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize(
-    "of", [CASES[place] for place in (1, 3, 6, 7)], ids=lambda of: of.case.name
-)
+def by_turns() -> Iterator[Any]:
+    """Some cases in each layout; in `make test-slow` in two of them."""
+    for place, of in enumerate(CASES[number] for number in (1, 3, 6, 7)):
+        for number, layout in enumerate(LAYOUTS):
+            mark = pytest.mark.minutes if place % 2 == number % 2 else pytest.mark.full_matrix
+            yield pytest.param(of, layout, id=f"{of.case.name}-{layout}", marks=mark)
+
+
+@pytest.mark.parametrize(("of", "layout"), list(by_turns()))
 def test_the_engine_gets_it_right_however_it_writes(
     spark: SparkSession, tmp_path: Path, of: DefectCase, layout: Layout
 ) -> None:

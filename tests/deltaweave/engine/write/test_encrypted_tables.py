@@ -59,15 +59,15 @@ VECTORS = {"delta.enableDeletionVectors": "true"}
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 
-@pytest.mark.parametrize("on_driver", ["true", "false"])
 @pytest.mark.parametrize(
-    ("strategy", "properties", "clauses"),
+    ("strategy", "properties", "clauses", "on_driver"),
     [
-        ("insert-only", {}, "WHEN NOT MATCHED THEN INSERT *"),
-        ("deletion-vectors", VECTORS, UPSERT),
-        ("deletion-vectors", {**VECTORS, **FEED}, UPSERT),
-        ("copy-on-write", {}, UPSERT),
-        ("copy-on-write", FEED, UPSERT),
+        ("insert-only", {}, "WHEN NOT MATCHED THEN INSERT *", "true"),
+        ("insert-only", {}, "WHEN NOT MATCHED THEN INSERT *", "false"),
+        ("deletion-vectors", VECTORS, UPSERT, "true"),
+        ("deletion-vectors", {**VECTORS, **FEED}, UPSERT, "false"),
+        ("copy-on-write", {}, UPSERT, "false"),
+        ("copy-on-write", FEED, UPSERT, "true"),
     ],
 )
 def test_no_strategy_leaves_a_secret_that_is_read_without_a_key(

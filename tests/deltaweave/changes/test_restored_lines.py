@@ -36,6 +36,18 @@ from tests.oracles import configured
 
 ANEW = "spark.databricks.delta.columnMapping.reuseColumnMetadataDuringOverwrite"
 EAST, WEST = "Asia/Tokyo", "America/Los_Angeles"
+# What both kinds do alike is tested of one of them in `make test-slow`.
+SLOW, FULL = pytest.mark.minutes, pytest.mark.full_matrix
+OF_ROWS, OF_HISTORIES = (
+    pytest.mark.parametrize(
+        "kind",
+        [
+            pytest.param(kind, marks=SLOW if kind == told else FULL)
+            for kind in ("current rows", "histories")
+        ],
+    )
+    for told in ("current rows", "histories")
+)
 
 
 @contextmanager
@@ -104,8 +116,7 @@ def test_a_restored_base_has_its_batches_whatever_the_zone_and_what_is_left_of_t
         assert rows_of(table) == expected
 
 
-@pytest.mark.minutes
-@pytest.mark.parametrize("kind", ["current rows", "histories"])
+@OF_HISTORIES
 def test_a_batch_that_a_restore_took_back_is_applied_again_as_a_whole(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
@@ -126,10 +137,7 @@ def test_a_batch_that_a_restore_took_back_is_applied_again_as_a_whole(
     assert lake.rows_after_late_events() == lake.expected(INSERTS, batch, OTHERS)
 
 
-@pytest.mark.minutes
-@pytest.mark.parametrize(
-    "kind", [pytest.param("current rows", marks=pytest.mark.full_matrix), "histories"]
-)
+@OF_HISTORIES
 def test_a_restore_between_a_batchs_look_and_its_commit_makes_it_begin_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -149,8 +157,7 @@ def test_a_restore_between_a_batchs_look_and_its_commit_makes_it_begin_again(
     assert lake.rows() == lake.kind.rows([*INSERTS, late])
 
 
-@pytest.mark.minutes
-@pytest.mark.parametrize("kind", ["current rows", "histories"])
+@OF_ROWS
 def test_what_a_lost_attempt_noted_is_of_the_commit_of_the_next_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -173,10 +180,7 @@ def test_what_a_lost_attempt_noted_is_of_the_commit_of_the_next_one(
     assert lake.rows() == lake.kind.rows([*INSERTS, rival, *late])
 
 
-@pytest.mark.minutes
-@pytest.mark.parametrize(
-    "kind", ["current rows", pytest.param("histories", marks=pytest.mark.full_matrix)]
-)
+@OF_ROWS
 def test_a_table_that_is_replaced_during_a_batch_remembers_all_of_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -76,11 +76,12 @@ def materialized(result: ExecuteInProcessResult, name: str) -> Any:
         ),
         # Neither changes a row, so that nothing would be undone.
         ("overwrite", "OPTIMIZE {t}", [0], [(1, "A"), (2, "B")]),
-        (
+        pytest.param(
             "full refresh",
             "ALTER TABLE {t} SET TBLPROPERTIES ('x.y' = '1')",
             [0],
             [(1, "A"), (2, "B")],
+            marks=pytest.mark.full_matrix,
         ),
     ],
     ids=["delete", "delete-overwrite", "merge", "optimize", "property"],

@@ -376,7 +376,6 @@ CASES = {
 TELLING = {
     "other_files_copied_in_place",
     "other_files_with_a_source_that_may_differ",
-    "other_files_that_a_subquery_reads",
     "other_files_that_a_subquery_of_the_source_reads",
     "an_inserted_key_that_left",
     "keys_around_ours",

@@ -152,7 +152,9 @@ def test_files_that_do_not_hold_the_column_are_refused(
 
 @needs_the_column
 @pytest.mark.minutes
-@pytest.mark.parametrize("work", ["compact", "optimize", "purge"])
+@pytest.mark.parametrize(
+    "work", ["compact", pytest.param("optimize", marks=pytest.mark.full_matrix), "purge"]
+)
 def test_upkeep_leaves_the_second_hour_alone(
     berlin: SparkSession, tmp_path: Path, work: str
 ) -> None:

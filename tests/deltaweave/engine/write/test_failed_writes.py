@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,15 @@ def rewrite_in_place(spark: SparkSession, table: Table) -> object:
         return merge.execute()
 
 
-@pytest.mark.minutes
-@pytest.mark.parametrize("write", [insert_only, rewrite_in_place, append, overwrite])
+def writes() -> Iterator[Any]:
+    """Each write into each layout; in `make test-slow` into two of them by turns."""
+    for place, write in enumerate((insert_only, rewrite_in_place, append, overwrite)):
+        for number, layout in enumerate(LAYOUTS):
+            mark = pytest.mark.minutes if place % 2 == number % 2 else pytest.mark.full_matrix
+            yield pytest.param(layout, write, id=f"{layout}-{write.__name__}", marks=mark)
+
+
+@pytest.mark.parametrize(("path", "write"), list(writes()), indirect=["path"])
 def test_a_write_that_fails_leaves_no_file(
     spark: SparkSession, path: Path, write: Callable[[SparkSession, Table], object]
 ) -> None:
@@ -108,7 +115,16 @@ def overtaken(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Callable[
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("in_place", ["true", "false"])
+@pytest.mark.parametrize(
+    ("path", "in_place"),
+    [
+        ("plain", "true"),
+        ("partitioned", "false"),
+        ("column_mapping", "false"),
+        ("change_feed", "true"),
+    ],
+    indirect=["path"],
+)
 def test_a_merge_that_lost_to_another_commit_leaves_no_file(
     spark: SparkSession, path: Path, overtaken: Callable[[Path], None], in_place: str
 ) -> None:

@@ -497,7 +497,7 @@ CHECKS = (
 
 @pytest.mark.parametrize(
     "partition_by",
-    [(), pytest.param(("p",), marks=pytest.mark.minutes)],
+    [(), pytest.param(("p",), marks=pytest.mark.full_matrix)],
     ids=["plain", "partitioned"],
 )
 def test_constraints_are_checked_of_new_rows(

@@ -58,7 +58,9 @@ class Recorded:
         """Return the columns that are read of a recording."""
         unread = self.unread.get("*", set()) | self.unread.get(mode, set())
         read = {name: of for name, of in self.columns.items() if name not in unread}
-        if self.table != "everything" or mode in IN_FULL:
+        # A mode with another placeholder has it in columns of all types.
+        in_full = (*IN_FULL, *(ARGUMENTS if self.table == "toasted" else ()))
+        if self.table not in ("everything", "toasted") or mode in in_full:
             return read
         return {name: of for name, of in read.items() if name in self.keys or of_mode(of)}
 

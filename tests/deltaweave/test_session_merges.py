@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -246,7 +247,8 @@ def table(spark: SparkSession, path: Path) -> str:
 def test_existing_code_gets_what_it_gets_from_built_in_merge(
     way: Way, enabled: SparkSession, plain: SparkSession, on_engine: list[str], tmp_path: Path
 ) -> None:
-    theirs, ours = table(plain, tmp_path / "theirs"), table(plain, tmp_path / "ours")
+    theirs, ours = table(plain, tmp_path / "theirs"), str(tmp_path / "ours")
+    shutil.copytree(theirs, ours)
     by_built_in = way.merge(plain, theirs)
     assert not on_engine
     by_engine = way.merge(enabled, ours)

@@ -54,7 +54,7 @@ REFUSED = [case for case in CASES if case.error not in (None, AMBIGUOUS)]
 WITH_AN_OUTCOME = [case for case in CASES if case.error in (None, AMBIGUOUS)]
 IN_PLACE = WITH_AN_OUTCOME[16::64]
 # In the last one, a file that no clause touches has a match.
-ON_EXECUTORS = [*WITH_AN_OUTCOME[1::32], CASES_BY_NAME["mirror_of_the_source"]]
+ON_EXECUTORS = [*WITH_AN_OUTCOME[1::64], CASES_BY_NAME["mirror_of_the_source"]]
 # Cases that are certainly done on the driver; what others test may keep them from it.
 ON_DRIVER = [
     "upsert",

@@ -50,10 +50,10 @@ LAYOUTS = [Layout(vectors=True), Layout(feed=True)]  # test_merge_cases has the 
 
 
 def by_turns() -> Iterator[Any]:
-    """Each case on each layout; in `make test-slow` every second one on one of them."""
+    """Each case on each layout; in `make test-slow` every fourth one on one of them."""
     for i, name in enumerate(NAMES):
         for j, layout in enumerate(LAYOUTS):
-            mark = pytest.mark.minutes if i % 4 == 2 * j else pytest.mark.full_matrix
+            mark = pytest.mark.minutes if i % 8 == 4 * j else pytest.mark.full_matrix
             yield pytest.param(CASES_BY_NAME[name], layout, id=f"{name}-{layout}", marks=mark)
 
 

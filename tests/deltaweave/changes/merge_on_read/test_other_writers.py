@@ -226,7 +226,9 @@ def test_a_delete_that_is_remembered_while_the_base_is_written_anew_is_not_forgo
     assert rows(table.read_optimized()) == {(1, 10, None)}
 
 
-@pytest.mark.parametrize("strategy", ["merge", "overwrite"])
+@pytest.mark.parametrize(
+    "strategy", ["merge", pytest.param("overwrite", marks=pytest.mark.full_matrix)]
+)
 def test_batches_that_are_appended_while_others_are_merged_are_merged_the_next_time(
     table: MergeOnReadTable, before: Callable[..., None], strategy: Any
 ) -> None:
@@ -271,7 +273,9 @@ def test_a_reader_counts_no_delete_of_a_batch_that_came_after_its_own(
     assert rows(table.read()) in ({(1, 10, None)}, {(2, 20, None)})
 
 
-@pytest.mark.parametrize("how", ["removed", "replaced"])
+@pytest.mark.parametrize(
+    "how", ["removed", pytest.param("replaced", marks=pytest.mark.full_matrix)]
+)
 def test_a_base_made_anew_does_not_pass_for_one_with_the_purged_batches(
     spark: SparkSession, tmp_path: Path, how: str
 ) -> None:

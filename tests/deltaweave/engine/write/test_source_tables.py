@@ -374,8 +374,9 @@ def test_names_for_files_that_a_table_does_not_use_are_not_used(
     assert bool(on_driver) == (which == "other")
 
 
-@pytest.mark.parametrize("materialized", ["true", "false"])
-@pytest.mark.parametrize("is_cached", [False, True])
+@pytest.mark.parametrize(
+    ("is_cached", "materialized"), [(False, "true"), (True, "true"), (True, "false")]
+)
 def test_a_view_of_a_table_is_read_from_its_files_unless_it_is_cached(
     spark: SparkSession, tmp_path: Path, read: list[Any], is_cached: bool, materialized: str
 ) -> None:

@@ -545,6 +545,7 @@ def test_each_of_several_threads_enables_and_merges(
     assert [newest_version(path) for path in paths] == [1] * 6
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("way", ["text", "builder"])
 def test_a_stream_merges_its_batches(
     enabled: SparkSession, on_engine: list[str], tmp_path: Path, way: str

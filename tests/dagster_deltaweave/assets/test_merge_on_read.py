@@ -77,6 +77,7 @@ def seen_by(downstream: list[list[tuple[Any, ...]]]) -> AssetsDefinition:
     return report
 
 
+@pytest.mark.minutes
 def test_a_stream_is_appended_once_and_read_with_its_base_before_and_after_it_is_merged(
     spark: SparkSession, run: Run, tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_stream_that_is_kept_running_tells_of_each_batch_and_is_stopped_with_i
     assert table.pending().rows == 3
 
 
+@pytest.mark.minutes
 def test_a_job_keeps_a_stream_running_for_its_time_and_observes_it(
     spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance, tmp_path: Path
 ) -> None:
@@ -174,6 +176,7 @@ def test_a_job_keeps_a_stream_running_for_its_time_and_observes_it(
     assert observed["stream/processed_rows_per_second"] > 0
 
 
+@pytest.mark.minutes
 def test_what_depends_on_a_stream_runs_while_the_stream_runs_without_end(
     spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance, tmp_path: Path
 ) -> None:
@@ -229,6 +232,7 @@ def test_what_depends_on_a_stream_runs_while_the_stream_runs_without_end(
     assert running.result().success
 
 
+@pytest.mark.minutes
 def test_a_run_that_is_tried_again_appends_nothing_twice_and_a_new_run_appends(
     spark: SparkSession,
     run: Run,

@@ -46,6 +46,7 @@ def merge_on_read(function: Callable[[], DataFrame], **more: Any) -> list[Assets
     return list(merge_on_read_asset(name="orders", **EVENTS, **more)(function))
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("declare", "of_table"),
     [(cdc, "orders_rescued"), (merge_on_read, "orders_base_rescued")],
@@ -90,6 +91,7 @@ def test_events_that_cannot_be_applied_are_counted_and_checked(
     assert run() == (0, True)
 
 
+@pytest.mark.minutes
 def test_a_stream_that_runs_without_end_counts_events_of_batches_that_append_nothing(
     spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance, tmp_path: Path
 ) -> None:

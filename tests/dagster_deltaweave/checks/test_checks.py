@@ -99,6 +99,7 @@ def values(evaluation: Any) -> dict[str, Any]:
     return {key: entry.value for key, entry in evaluation.metadata.items()}
 
 
+@pytest.mark.minutes
 def test_a_failing_blocking_check_keeps_downstream_assets_from_running(
     spark: SparkSession, customers: Customers, table: Callable[[str], Table]
 ) -> None:
@@ -239,6 +240,7 @@ def test_nulls_are_not_looked_for_in_a_column_that_is_no_longer_there(
     assert [each.passed for each in customers.check(otherwise).values()] == [False]
 
 
+@pytest.mark.minutes
 def test_a_lost_change_is_found_at_the_version_of_the_run(
     spark: SparkSession, customers: Customers, table: Callable[[str], Table]
 ) -> None:

@@ -34,6 +34,7 @@ from deltaweave.errors import StatementError
 CHECKS = {"unique_key", "source_rows_accounted_for", "no_orphan_changes"}
 
 
+@pytest.mark.minutes
 def test_checks_and_upkeep_look_where_the_asset_is_stored(
     spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance, tmp_path: Path
 ) -> None:
@@ -77,6 +78,7 @@ def test_checks_and_upkeep_look_where_the_asset_is_stored(
         check_is_an_asset(context, orders.key)
 
 
+@pytest.mark.minutes
 def test_merge_on_read_assets_under_two_prefixes_are_two_tables(
     spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance, tmp_path: Path
 ) -> None:

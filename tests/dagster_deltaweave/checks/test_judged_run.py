@@ -177,6 +177,7 @@ def test_a_check_that_runs_alone_says_which_run_it_judges(deployment: Deployment
     assert found(alone)["source_rows_accounted_for"][1]["check/source_rows"] == 1
 
 
+@pytest.mark.minutes
 def test_a_run_executed_again_judges_what_the_run_before_it_materialized(
     deployment: Deployment,
 ) -> None:
@@ -219,6 +220,7 @@ def test_all_partitions_of_a_run_are_judged(deployment: Deployment) -> None:
     assert ranged["source_rows_accounted_for"][1]["check/source_rows"] == 7
 
 
+@pytest.mark.minutes
 def test_the_row_count_of_a_table_made_anew_is_compared_with_none_of_the_old_one(
     spark: SparkSession, deployment: Deployment, table: Callable[[str], Table]
 ) -> None:

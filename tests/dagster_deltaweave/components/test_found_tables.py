@@ -58,6 +58,7 @@ def keys(sandbox: DefsFolderSandbox) -> set[str]:
         return {key.to_user_string() for key in graph.external_asset_keys}
 
 
+@pytest.mark.minutes
 def test_tables_are_assets_with_their_columns_and_inputs_of_others(
     spark: SparkSession,
     sandbox: DefsFolderSandbox,

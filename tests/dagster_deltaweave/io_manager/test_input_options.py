@@ -69,6 +69,7 @@ def test_an_input_has_the_columns_and_the_version_that_its_metadata_names(
     assert "TableNotFoundError" in failure_messages(unknown)
 
 
+@pytest.mark.minutes
 def test_rows_merged_on_read_have_columns_and_no_version(spark: SparkSession, run: Run) -> None:
     @merge_on_read_asset(keys=["id"], sequence_by="n")
     def prices() -> DataFrame:

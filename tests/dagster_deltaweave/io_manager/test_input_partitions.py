@@ -63,6 +63,7 @@ def upstream_of(**declared: Any) -> AssetsDefinition:
     return upstream
 
 
+@pytest.mark.minutes
 def test_an_asset_without_partitions_reads_those_that_its_mapping_gives(
     spark: SparkSession, run: Run, tmp_path: Any
 ) -> None:
@@ -80,6 +81,7 @@ def test_an_asset_without_partitions_reads_those_that_its_mapping_gives(
         assert "".join(read) == expected, mapping
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("schema", ["day STRING, n INT", None])
 def test_an_asset_reads_its_own_partition_of_before_from_its_first_run_on(
     spark: SparkSession, run: Run, schema: str | None

@@ -129,6 +129,7 @@ def test_a_declared_schema_partitioning_and_properties_make_the_table(
     assert detail.properties["delta.logRetentionDuration"] == "interval 9 days"
 
 
+@pytest.mark.minutes
 def test_columns_that_only_clauses_use_do_not_reach_the_table(
     spark: SparkSession, run: Run, table: AssetTable, batches: list[Any]
 ) -> None:
@@ -154,6 +155,7 @@ def test_columns_that_only_clauses_use_do_not_reach_the_table(
     assert rows(table("customers")) == [(2, "B")]
 
 
+@pytest.mark.minutes
 def test_merge_text_runs_over_a_view_that_is_dropped_afterwards(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -217,6 +219,7 @@ def test_an_output_that_is_no_dataframe_fails_and_says_what_it_was(
     assert not table("customers").exists()
 
 
+@pytest.mark.minutes
 def test_a_failed_merge_leaves_the_table_and_the_session_as_they_were(
     spark: SparkSession, run: Run, table: AssetTable, batches: list[Any]
 ) -> None:
@@ -236,6 +239,7 @@ def test_a_failed_merge_leaves_the_table_and_the_session_as_they_were(
     assert views(spark) == views_before
 
 
+@pytest.mark.minutes
 def test_partitions_are_those_of_the_changes_not_of_the_table(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:

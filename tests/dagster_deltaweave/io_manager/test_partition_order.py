@@ -71,6 +71,7 @@ def log_of(instance: DagsterInstance, partition: str) -> str:
     return "\n".join(each.message for run in runs for each in instance.all_logs(run.run_id))
 
 
+@pytest.mark.minutes
 def test_an_older_partition_is_refused_after_a_newer_one(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:

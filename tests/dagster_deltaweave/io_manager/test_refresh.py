@@ -68,6 +68,7 @@ def orders_of(spark: SparkSession, asked: list[Any], **arguments: Any) -> Assets
     return orders
 
 
+@pytest.mark.minutes
 def test_partitions_merge_and_a_full_refresh_of_all_rebuilds_the_table_in_one_commit(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_full_refresh_of_some_partitions_replaces_their_rows_alone(
     assert materialization.metadata["write/replaced_where"].value == "(letter) IN ('b')"
 
 
+@pytest.mark.minutes
 def test_one_run_merges_partitions_that_are_not_adjacent(
     spark: SparkSession, run: Run, table: AssetTable, instance: DagsterInstance
 ) -> None:
@@ -336,6 +338,7 @@ def test_a_refresh_of_touched_rows_begins_at_the_beginning(
     assert rows(table("counts")) == [("a", 1), ("b", 1)]
 
 
+@pytest.mark.minutes
 def test_a_full_refresh_is_refused_where_it_cannot_be_told(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:

@@ -94,6 +94,7 @@ TELL: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.minutes
 def test_the_newest_row_of_several_partitions_counts(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -109,6 +110,7 @@ def test_the_newest_row_of_several_partitions_counts(
     assert rows(table("by_function")) == ONE_BY_ONE
 
 
+@pytest.mark.minutes
 def test_clauses_leave_what_they_leave_of_one_partition_after_another(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -203,6 +205,7 @@ REFUSED: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.minutes
 def test_keys_that_come_twice_are_refused_where_nothing_tells_which_row_counts(
     spark: SparkSession, run: Run, table: AssetTable, instance: DagsterInstance
 ) -> None:
@@ -240,6 +243,7 @@ def reduced(
     return one_row_for_each_key(table, declaration, changes, of_run, is_rebuilt=False)
 
 
+@pytest.mark.minutes
 def test_a_new_key_that_comes_twice_in_one_partition_is_an_error_as_an_old_one_is(
     spark: SparkSession, run: Run, table: AssetTable, instance: DagsterInstance
 ) -> None:
@@ -305,6 +309,7 @@ def test_windows_of_time_tell_which_row_is_newer(
     assert [row.s for row in at] == [23 * 3600 + 1800]
 
 
+@pytest.mark.minutes
 def test_rows_by_partition_are_of_the_runs_partitions_and_alike(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:

@@ -83,6 +83,7 @@ def limit() -> int:
     return 2  # kept in a file, as Dagster's default IO manager does
 
 
+@pytest.mark.minutes
 def test_ops_of_a_graph_take_each_others_outputs_and_not_the_tables_of_these(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -216,6 +217,7 @@ def test_assets_of_each_shape_are_stored_loaded_checked_observed_and_kept_up(
     assert {each.asset_observation.asset_key.to_user_string() for each in seen} == set(keys)
 
 
+@pytest.mark.minutes
 def test_rows_of_several_dimensions_are_stored_and_loaded(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
@@ -244,6 +246,7 @@ def test_rows_of_several_dimensions_are_stored_and_loaded(
     assert loaded == [[("a", "1"), ("a", "2")]]
 
 
+@pytest.mark.minutes
 def test_a_plain_asset_is_written_as_its_io_manager_or_output_says(
     spark: SparkSession,
     run: Run,
@@ -354,6 +357,7 @@ def test_a_subclass_stores_and_loads_further_types(
     assert (type(loaded[0]), sorted(loaded[0])) == (Ids, [1, 2])
 
 
+@pytest.mark.minutes
 def test_ops_of_a_graph_asset_read_whole_tables(spark: SparkSession, run: Run) -> None:
     """They cannot record which touched rows they have applied."""
 

@@ -112,6 +112,7 @@ def test_rows_of_an_upstream_table_made_anew_are_neither_skipped_nor_added_to_th
     assert rows(table("counts")) == [("a", 1), ("c", 2)]
 
 
+@pytest.mark.minutes
 def test_what_was_applied_is_asked_of_the_assets_own_io_manager(
     spark: SparkSession, run: Run, resources: dict[str, Any], table: AssetTable, tmp_path: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_what_was_applied_is_asked_of_the_assets_own_io_manager(
     assert rows(counts) == [("a", 2), ("b", 1)]
 
 
+@pytest.mark.minutes
 def test_rows_since_a_version_do_not_begin_a_table_that_went_away_meanwhile(
     spark: SparkSession, upstream: Upstream, table: AssetTable
 ) -> None:

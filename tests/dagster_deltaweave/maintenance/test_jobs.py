@@ -67,6 +67,7 @@ def table(spark: SparkSession, tmp_path: Path) -> Table:
     return table
 
 
+@pytest.mark.minutes
 def test_small_files_are_compacted_deleted_rows_purged_and_kept_versions_stay_readable(
     table: Table, resources: dict[str, Any], instance: DagsterInstance
 ) -> None:
@@ -109,6 +110,7 @@ def test_small_files_are_compacted_deleted_rows_purged_and_kept_versions_stay_re
     assert by_operation["DELETE"] is None
 
 
+@pytest.mark.minutes
 def test_rows_marked_deleted_are_purged_by_themselves(
     table: Table, resources: dict[str, Any], instance: DagsterInstance
 ) -> None:
@@ -189,6 +191,7 @@ def test_statistics_computed_anew_are_those_that_the_writer_makes(
     assert table.version() == 2
 
 
+@pytest.mark.minutes
 def test_vacuum_is_refused_where_removed_files_are_kept_too_shortly(
     table: Table, resources: dict[str, Any], instance: DagsterInstance
 ) -> None:

@@ -64,6 +64,7 @@ def log_file(table: Table, version: int) -> Path:
     return Path(table.path_or_name) / "_delta_log" / f"{version:020}.json"
 
 
+@pytest.mark.minutes
 def test_what_another_writer_commits_before_the_run_records_is_not_the_runs(
     spark: SparkSession,
     run: Run,
@@ -97,6 +98,7 @@ def test_a_row_count_takes_no_job_where_the_checksum_lists_the_files(
     assert snapshot.num_records() == 2
 
 
+@pytest.mark.minutes
 def test_a_row_count_that_the_log_does_not_tell_is_left_out(
     spark: SparkSession, run: Run, table: Callable[[str], Table]
 ) -> None:
@@ -116,6 +118,7 @@ def test_a_row_count_that_the_log_does_not_tell_is_left_out(
     assert values["table/version"] == 3
 
 
+@pytest.mark.minutes
 def test_no_number_of_upkeep_commits_hides_the_last_change(
     spark: SparkSession,
     run: Run,
@@ -142,6 +145,7 @@ def test_no_number_of_upkeep_commits_hides_the_last_change(
     assert str(evaluation.description).startswith("Version 1 changed rows last, 2 days")
 
 
+@pytest.mark.minutes
 def test_a_change_that_the_log_no_longer_holds_is_neither_fresh_nor_a_new_data_version(
     spark: SparkSession, run: Run, table: Callable[[str], Table]
 ) -> None:
@@ -165,6 +169,7 @@ def test_a_change_that_the_log_no_longer_holds_is_neither_fresh_nor_a_new_data_v
     assert "No version changed rows since 3, the oldest in the log" in str(evaluation.description)
 
 
+@pytest.mark.minutes
 def test_a_merge_that_only_keeps_its_mark_leaves_the_data_version(
     spark: SparkSession, run: Run, table: Callable[[str], Table]
 ) -> None:
@@ -204,6 +209,7 @@ def test_the_time_of_a_change_is_exact_in_the_hour_that_comes_twice(
         time.tzset()
 
 
+@pytest.mark.minutes
 def test_a_dropped_column_that_is_added_again_is_looked_at_in_all_files(
     spark: SparkSession, run: Run, table: Callable[[str], Table]
 ) -> None:

@@ -122,6 +122,7 @@ def test_commits_of_others_are_observed_and_reach_downstream_and_those_of_runs_a
     assert json.loads(history.userMetadata)["dagster/run_id"] in instance.get_run_ids()
 
 
+@pytest.mark.minutes
 def test_commits_of_a_runs_own_code_are_those_of_the_assets_that_it_materialized(
     spark: SparkSession,
     run: Run,

@@ -159,6 +159,7 @@ def tick(
         return repository.get_sensor_def("due").evaluate_tick(context)
 
 
+@pytest.mark.minutes
 def test_the_sensor_requests_once_and_again_when_more_is_pending(
     orders: MergeOnReadTable, instance: DagsterInstance, resources: dict[str, Any]
 ) -> None:

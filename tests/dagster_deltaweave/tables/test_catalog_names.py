@@ -206,6 +206,7 @@ def test_assets_whose_keys_give_one_name_are_refused(
     assert run(*shared, of={}).success  # on purpose
 
 
+@pytest.mark.minutes
 def test_a_table_in_a_schema_belongs_to_the_asset_that_created_it(
     spark: SparkSession, run: Materialize, schemas: list[str]
 ) -> None:
@@ -225,6 +226,7 @@ def test_a_table_in_a_schema_belongs_to_the_asset_that_created_it(
     assert run(one_row(spark, "raw", "returns"), of=of).success
 
 
+@pytest.mark.minutes
 def test_assets_of_two_io_managers_whose_metadata_give_one_name_are_refused(
     spark: SparkSession, run: Materialize, schemas: list[str], resources: dict[str, Any]
 ) -> None:
@@ -292,6 +294,7 @@ def test_a_table_in_a_schema_is_not_created_inside_of_another_table(
         spark.sql(f"DROP SCHEMA {schema} CASCADE")
 
 
+@pytest.mark.minutes
 def test_a_table_at_a_path_is_not_created_inside_of_one_in_a_schema(
     spark: SparkSession, run: Materialize, schemas: list[str]
 ) -> None:
@@ -352,6 +355,7 @@ def test_what_cannot_be_read_is_not_taken_for_no_table(
     assert tables_in(spark, schemas[0]) == []
 
 
+@pytest.mark.minutes
 def test_an_asset_that_declares_no_table_has_none_of_another_assets(
     spark: SparkSession, run: Materialize, schemas: list[str]
 ) -> None:
@@ -418,6 +422,7 @@ def test_a_table_of_another_catalog_is_merged_into_and_none_is_made_there(
         spark.conf.unset("spark.sql.catalog.other")
 
 
+@pytest.mark.minutes
 def test_a_table_that_is_no_delta_table_any_more_is_left_as_it_is(
     spark: SparkSession, run: Materialize, schemas: list[str]
 ) -> None:
@@ -481,6 +486,7 @@ def test_the_tables_of_a_merge_on_read_asset_stay_under_the_root(
     assert tables_in(spark, schemas[0]) == []
 
 
+@pytest.mark.minutes
 def test_a_table_that_others_write_is_an_input_by_its_metadata(
     spark: SparkSession, run: Materialize, schemas: list[str], tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_table_is_not_made_in_another_assets_or_around_it(
         run(inner)  # of another code location, say, where nothing is known of the outer one
 
 
+@pytest.mark.minutes
 def test_an_asset_that_declares_nothing_writes_no_other_assets_table(
     spark: SparkSession, run: Run, table: AssetTable, tmp_path: Path
 ) -> None:
@@ -101,6 +102,7 @@ def test_an_asset_that_declares_nothing_writes_no_other_assets_table(
         run(outer, inner)
 
 
+@pytest.mark.minutes
 def test_tables_that_lie_in_one_another_already_are_written_with_a_warning(
     spark: SparkSession, run: Run, table: AssetTable, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,7 @@ def test_envelopes_of_every_operation_make_the_table(spark: SparkSession, tmp_pa
     assert [row.id for row in Table(spark, path).read().collect()] == [9]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("form", ["json", "bytes", "rows"])
 def test_values_that_were_not_sent_stay_and_nulls_do_not(
     spark: SparkSession, tmp_path: Path, form: str

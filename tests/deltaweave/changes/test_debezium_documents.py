@@ -47,6 +47,7 @@ def read(kafka: DataFrame, schema: str = SCHEMA, **arguments: Any) -> DataFrame:
     return debezium_changes(kafka, schema=schema, connector="mongodb", key="key", **arguments)
 
 
+@pytest.mark.minutes
 def test_documents_are_inserted_updated_and_deleted(spark: SparkSession, tmp_path: Path) -> None:
     other, third = '{"$oid": "596e275826f08b2730779e20"}', "1004"
 
@@ -107,6 +108,7 @@ MODES = {
 }
 
 
+@pytest.mark.minutes
 def test_values_are_the_same_in_every_mode(spark: SparkSession) -> None:
     schema = (
         "_id STRING, l BIGINT, i INT, d DOUBLE, m DECIMAL(9,2), b BINARY, t TIMESTAMP, "
@@ -213,6 +215,7 @@ def test_a_delete_without_its_key_stops_the_batch(spark: SparkSession, tmp_path:
         deltaweave.apply_changes(spark, str(tmp_path / "t"), rows, keys=["_id"], **FROM_DEBEZIUM)
 
 
+@pytest.mark.minutes
 def test_documents_that_cannot_be_read_are_put_aside_with_their_reason(
     spark: SparkSession, tmp_path: Path
 ) -> None:

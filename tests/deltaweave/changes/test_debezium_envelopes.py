@@ -52,6 +52,7 @@ def test_decoded_columns_are_found_in_any_case_and_missing_ones_are_named(
         debezium_changes(frame, schema="id INT, nmae STRING", **ORACLE)
 
 
+@pytest.mark.minutes
 def test_columns_that_no_message_of_a_batch_has_are_named_in_a_warning(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_messages_about_other_things_are_still_skipped(spark: SparkSession) -> N
     assert [row.id for row in rows.collect()] == [1]
 
 
+@pytest.mark.minutes
 def test_histories_take_the_rows_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     arguments: dict[str, Any] = {"keys": ["id"], "stored_as_scd_type": 2, **FROM_DEBEZIUM}

@@ -134,6 +134,7 @@ def messages(spark: SparkSession, encoding: str, placeholder: str, key: int) -> 
     )
 
 
+@pytest.mark.minutes
 def test_a_placeholder_in_any_form_leaves_the_value_as_it_is(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -193,6 +194,7 @@ NAMED = (
 )
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("encoding", ["json", "rows"])
 def test_a_placeholder_in_an_unknown_form_is_refused_and_named(
     spark: SparkSession, tmp_path: Path, encoding: str

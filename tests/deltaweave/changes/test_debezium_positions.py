@@ -34,6 +34,7 @@ def changes(spark: SparkSession, *texts: str, start: int = 0, **arguments: Any) 
     )
 
 
+@pytest.mark.minutes
 def test_versions_are_valid_by_time_and_position(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     batches = [

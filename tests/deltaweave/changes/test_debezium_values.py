@@ -101,6 +101,7 @@ def shown(rows: DataFrame, columns: dict[str, str]) -> list[Any]:
     return list(row)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("zone", "has_schema"), [("America/New_York", True), ("Europe/Berlin", False)]
 )
@@ -174,6 +175,7 @@ DECIMALS = ["0", "1.5", "-1.5", "-0.01", "1.27", "1.28", "-1.28", "-1.29", "9" *
 DECIMALS += [f"-{'9' * 36}.99", "123456789012345678901234567890.12", "-655.36"]
 
 
+@pytest.mark.minutes
 def test_precise_decimals_are_read_by_their_schema(spark: SparkSession) -> None:
     after: dict[str, Any] = {}
     semantics: dict[str, tuple[str, dict[str, str] | None]] = {}
@@ -233,6 +235,7 @@ REFUSED: list[tuple[str, Any, str | None, str, str]] = [
 ]
 
 
+@pytest.mark.minutes
 def test_values_that_cannot_be_meant_are_refused_with_column_and_message(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -180,6 +180,7 @@ def test_a_table_of_which_the_user_requires_nested_values(
     }
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("kind", [1, 2, "merge on read"])
 def test_a_field_that_the_table_lacks_is_an_error_at_every_depth(
     spark: SparkSession, tmp_path: Path, kind: Any

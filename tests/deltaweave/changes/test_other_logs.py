@@ -67,7 +67,7 @@ class Target:
         return sorted(tuple(row) for row in newest.select("id", "name").collect())
 
 
-KINDS = ["current rows", pytest.param("histories", marks=pytest.mark.minutes), "merge on read"]
+KINDS = ["current rows", "histories", "merge on read"]
 HELD: list[Envelope] = [
     ("r", 1, 5, {"id": 5, "name": "snapshot"}),
     ("c", 100, 0, {"id": 1, "name": "a"}),
@@ -82,6 +82,7 @@ OF_OTHER_LOG: dict[str, Envelope] = {
 }
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("kind", KINDS)
 def test_changes_of_another_log_are_an_error_until_they_have_an_epoch(
     spark: SparkSession, tmp_path: Path, kind: str
@@ -126,6 +127,7 @@ def test_changes_of_another_log_are_an_error_until_they_have_an_epoch(
     assert target.rows() == [(2, "x"), (3, "x"), (5, "again")]
 
 
+@pytest.mark.minutes
 def test_one_batch_with_changes_of_two_logs_is_an_error(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -181,6 +183,7 @@ def test_pending_changes_of_another_log_are_an_error_in_every_view_until_they_ha
     assert found == [(1, "a"), (3, "x"), (5, "snapshot")]
 
 
+@pytest.mark.minutes
 def test_statements_of_one_server_may_take_hours(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
 
@@ -197,6 +200,7 @@ def test_statements_of_one_server_may_take_hours(spark: SparkSession, tmp_path: 
             apply(later)  # type: ignore[arg-type]
 
 
+@pytest.mark.minutes
 def test_the_recorded_log_after_reset_master_is_an_error_without_its_epoch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -224,6 +228,7 @@ def test_the_recorded_log_after_reset_master_is_an_error_without_its_epoch(
     ]
 
 
+@pytest.mark.minutes
 def test_tables_of_earlier_releases_refuse_epochs(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     arguments: dict[str, Any] = {"keys": ["id"], **FROM_DEBEZIUM}

@@ -243,20 +243,8 @@ TABLES = [
 ]
 
 
-MARKS = {
-    "mariadb.emptied": [pytest.mark.minutes],
-    "mariadb.without_key": [pytest.mark.minutes],
-    "mariadb.everything": [pytest.mark.minutes],
-    "postgresql.everything": [pytest.mark.minutes],
-    "postgresql.emptied": [pytest.mark.minutes],
-    "postgresql.without_key": [pytest.mark.minutes],
-}
-
-
-@pytest.mark.parametrize(
-    "recorded",
-    [pytest.param(each, marks=MARKS.get(str(each), []), id=str(each)) for each in TABLES],
-)
+@pytest.mark.minutes
+@pytest.mark.parametrize("recorded", TABLES, ids=str)
 def test_recorded_changes_make_the_rows_of_the_database(
     spark: SparkSession, tmp_path: Path, recorded: Recorded
 ) -> None:
@@ -335,6 +323,7 @@ OUT_OF_RANGE: dict[str, tuple[str, dict[int, set[Any]]]] = {
 }
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("database", CONNECTORS)
 def test_recorded_times_that_spark_lacks_are_put_aside_or_arrive_as_null(
     spark: SparkSession, database: str

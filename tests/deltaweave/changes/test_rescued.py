@@ -149,6 +149,7 @@ def test_what_is_wrong_with_a_message_is_overlooked_by_no_other_way_to_apply_it(
         )
 
 
+@pytest.mark.minutes
 def test_events_that_were_corrected_are_not_put_aside_again_by_a_batch_that_was_applied(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -204,6 +205,7 @@ def test_a_decoded_message_that_is_put_aside_has_its_nulls(spark: SparkSession) 
     assert json.loads(found.event)["after"] == {"id": 1, "at": INFINITY, "name": None}
 
 
+@pytest.mark.minutes
 def test_decoded_values_that_do_not_fit_their_column_are_put_aside(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -253,6 +255,7 @@ def test_events_are_not_put_aside_into_the_table_itself(
     assert not Table(spark, path).exists()
 
 
+@pytest.mark.minutes
 def test_a_batch_of_which_nothing_can_be_applied_changes_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -263,6 +266,7 @@ def test_a_batch_of_which_nothing_can_be_applied_changes_nothing(
     assert table.append(changes(spark, only_wrong)) is None
 
 
+@pytest.mark.minutes
 def test_messages_that_cannot_be_read_stop_the_batch_that_rescues_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:

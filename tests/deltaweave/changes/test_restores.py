@@ -126,6 +126,7 @@ def another_process() -> None:
     side_state._looked_at.clear()
 
 
+@pytest.mark.minutes
 def test_late_events_find_restored_rows_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, KINDS["current rows of partial events"])
     inserted, _ = lake.apply(INSERTS), lake.apply(DELETES)
@@ -218,9 +219,8 @@ def on_read(lake: Lake, name: str = "base") -> MergeOnReadTable:
 ON_READ = Kind(WHOLE, ("k", "v", "w"), current_rows)
 
 
-@pytest.mark.parametrize(
-    "strategy", [pytest.param("merge", marks=pytest.mark.minutes), "overwrite"]
-)
+@pytest.mark.minutes
+@pytest.mark.parametrize("strategy", ["merge", "overwrite"])
 def test_a_restored_base_is_read_with_the_batches_that_it_lost(
     spark: SparkSession, tmp_path: Path, strategy: Any
 ) -> None:
@@ -329,6 +329,7 @@ def rows_of(table: MergeOnReadTable) -> set[Row]:
     return set(found)
 
 
+@pytest.mark.minutes
 def test_a_clone_knows_the_event_that_emptied_its_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:

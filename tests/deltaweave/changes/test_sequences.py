@@ -93,6 +93,7 @@ def test_an_emptied_table_loses_what_is_older_also_in_the_hour_that_comes_twice(
         assert {row.k for row in orders.read().collect()} == left
 
 
+@pytest.mark.minutes
 def test_runs_in_several_zones_agree_on_the_order(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     # By the clock on the wall they would be in the order of k.

@@ -176,6 +176,7 @@ def in_orders(events: list[tuple[Any, ...]]) -> list[list[list[tuple[Any, ...]]]
     return [[[BEFORE], events[:1], events[1:]], [events[::-1], [BEFORE], events]]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("ignores", [False, pytest.param(True, marks=pytest.mark.minutes)])
 def test_tied_events_that_set_other_columns_all_count_in_rows_and_histories_in_any_order(
     spark: SparkSession, tmp_path: Path, ignores: bool
@@ -247,6 +248,7 @@ def test_a_view_takes_the_columns_that_events_set_in_the_spelling_of_the_base(
         table.rematerialize()
 
 
+@pytest.mark.minutes
 def test_remembered_events_are_read_by_the_names_of_their_columns(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_plan_is_json_for_programs(path: str) -> None:
     assert newest_version(path) == 0
 
 
+@pytest.mark.minutes
 def test_the_history_lists_merges_alone_the_newest_first(spark: SparkSession, path: str) -> None:
     for _ in range(2):
         deltaweave.merge(spark, MERGE.format(path=path))

@@ -71,6 +71,7 @@ def test_change_events_that_cannot_be_applied_are_told(
     assert "Traceback" not in result.output
 
 
+@pytest.mark.minutes
 def test_events_of_a_table_at_a_path_are_its_rows_and_not_all_of_its_files(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -101,6 +102,7 @@ def small_files(spark: SparkSession, tmp_path: Path) -> str:
     return path
 
 
+@pytest.mark.minutes
 def test_a_table_is_maintained_where_its_log_says_so(spark: SparkSession, small_files: str) -> None:
     only = ["--only", "optimize", "--only", "statistics"]
     done = printed(run("maintain", small_files, *only, "--json"))
@@ -113,6 +115,7 @@ def test_a_table_is_maintained_where_its_log_says_so(spark: SparkSession, small_
     assert Table(spark, small_files).read().count() == 9
 
 
+@pytest.mark.minutes
 def test_files_with_floating_bounds_are_counted_and_rewritten(
     spark: SparkSession, tmp_path: Path
 ) -> None:

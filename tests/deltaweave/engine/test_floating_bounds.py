@@ -23,6 +23,7 @@ from tests.oracles import actions, configured, newest_version
 from tests.readers import give_floating_bounds
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("writer", "properties"),
     [

@@ -584,6 +584,7 @@ def path(spark: SparkSession, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.minutes
 def test_on_a_local_disk_no_other_merge_comes_between_a_look_at_the_winner_and_the_next_commit(
     spark: SparkSession,
     path: Path,

@@ -87,8 +87,9 @@ ASKED = {
 }
 
 
-# Besides all that is asked of vectors: each way with what it is asked for by turns.
-LATER = [
+# Vectors are asked for all, each other way by turns.
+TELLING = [
+    *[("vectors", what) for what in ASKED],
     ("insert_only", "the source"),
     ("copies", "conditions"),
     ("in_place", "a literal"),
@@ -100,9 +101,8 @@ LATER = [
 def ways_and_asked() -> Iterator[Any]:
     for name, way in WAYS.items():
         for what, asked in ASKED.items():
-            mark = pytest.mark.minutes if (name, what) in LATER else pytest.mark.full_matrix
-            marks = [] if name == "vectors" else [mark]
-            yield pytest.param(way, asked, id=f"{name}-{what}", marks=marks)
+            mark = pytest.mark.minutes if (name, what) in TELLING else pytest.mark.full_matrix
+            yield pytest.param(way, asked, id=f"{name}-{what}", marks=mark)
 
 
 @pytest.mark.parametrize(("way", "asked"), list(ways_and_asked()))

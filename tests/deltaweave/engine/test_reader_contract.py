@@ -234,6 +234,7 @@ def files_of_ours(path: str, *, of_feed: bool = False) -> list[str]:
     return [file for file in written if ("_change_data" in file) == of_feed]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("layout", SMALL, ids=str)
 def test_filters_find_in_files_of_the_engine_what_scans_find(
     spark: SparkSession, tmp_path: Path, layout: Layout

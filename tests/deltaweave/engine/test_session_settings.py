@@ -125,6 +125,7 @@ def test_a_setting_that_is_no_number_is_an_error_that_names_it(
     assert newest_version(path) == 0
 
 
+@pytest.mark.minutes
 def test_rows_that_cannot_be_read_are_never_taken_as_not_there(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def test_readers_see_whole_batches_beside_writers(
     assert rows(table.read()) == rows(spark.table("readers_now")) == {(batches, batches, None)}
 
 
+@pytest.mark.minutes
 def test_a_view_counts_no_delete_that_is_remembered_while_it_is_planned(
     spark: SparkSession, table: MergeOnReadTable
 ) -> None:

@@ -157,6 +157,7 @@ def test_a_limit_that_is_no_number_is_refused(spark: SparkSession, tmp_path: Pat
         Table(spark, str(path)).delete("k = 1")
 
 
+@pytest.mark.minutes
 def test_all_that_reads_or_tidies_a_table_ignores_its_lock_file(
     spark: SparkSession, tmp_path: Path
 ) -> None:

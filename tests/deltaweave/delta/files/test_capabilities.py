@@ -251,6 +251,7 @@ def use(column: StructField, reading: Reading) -> None:
 """
 
 
+@pytest.mark.minutes
 def test_a_column_that_was_not_checked_for_its_use_does_not_type_check(tmp_path: Path) -> None:
     (tmp_path / "unchecked.py").write_text(UNCHECKED)
     said, problems, _ = api.run(

@@ -73,6 +73,7 @@ COMMITS = {
 }
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     "properties",
     [
@@ -91,6 +92,7 @@ def test_what_is_known_after_each_commit_is_what_delta_says(
         assert is_known(table.snapshot()) == (name != "restore"), name
 
 
+@pytest.mark.minutes
 def test_several_commits_are_read_at_once(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     table = followed(spark, path, partition_by=["v"])
@@ -111,6 +113,7 @@ def test_a_version_before_the_known_one_is_asked_of_delta(
     assert is_known(table.snapshot())  # by the commit that came since
 
 
+@pytest.mark.minutes
 def test_a_table_that_was_made_anew_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
     path, kept = tmp_path / "table", tmp_path / "kept"
     table = followed(spark, str(path))
@@ -149,6 +152,7 @@ def test_a_backup_of_an_earlier_version_that_went_another_way_is_told_apart(
     assert not is_known(Table(spark, str(path)).snapshot())
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("commits_since", [0, 1])
 def test_a_commit_that_another_one_replaced_is_not_believed_by_its_checksum(
     spark: SparkSession, tmp_path: Path, commits_since: int
@@ -288,6 +292,7 @@ def test_reads_leave_files_out_by_statistics(spark: SparkSession, tmp_path: Path
     assert scanned.metrics().apply("numFiles").value() == 1
 
 
+@pytest.mark.minutes
 def test_threads_that_ask_for_several_versions_get_each_what_it_is(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -333,6 +338,7 @@ def test_a_merge_into_a_followed_table_runs_no_job_over_its_log(
         assert table.last_applied("loads") == 3
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("is_followed", [True, False])
 def test_partitions_are_chosen_among_known_files(
     spark: SparkSession, tmp_path: Path, is_followed: bool

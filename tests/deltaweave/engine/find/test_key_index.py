@@ -92,6 +92,7 @@ def test_only_files_that_may_hold_a_key_are_read_also_after_merges(
     assert upserted(table, [7], -5).metrics["numTargetFilesAfterSkipping"] <= most
 
 
+@pytest.mark.minutes
 def test_a_table_made_anew_is_not_judged_by_the_index_of_files_that_had_the_same_names(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -263,6 +264,7 @@ def test_filters_of_files_that_left_go_in_time(
     assert values(table)[key(0)] == -3
 
 
+@pytest.mark.minutes
 def test_explain_says_that_the_index_was_asked(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "table"
     table = table_of_random_keys(spark, path)

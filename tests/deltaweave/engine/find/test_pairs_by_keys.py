@@ -360,6 +360,7 @@ def test_what_is_left_of_files_is_copied(
     assert [found is not None for found in pairs] == [True]
 
 
+@pytest.mark.minutes
 def test_executors_with_cores_of_their_own_find_the_pairs(
     spark: SparkSession, tmp_path: Path, pairs: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

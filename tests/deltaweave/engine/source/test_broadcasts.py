@@ -69,6 +69,7 @@ def test_repeated_text_is_broadcast_by_its_decoded_bytes(
     assert rows.where(f"length(v) = {TEXT}").count() == ROWS
 
 
+@pytest.mark.minutes
 def test_a_value_that_fails_in_a_row_that_matches_nothing_is_no_error(
     spark: SparkSession, tmp_path: Path
 ) -> None:

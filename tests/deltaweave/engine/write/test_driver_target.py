@@ -269,6 +269,7 @@ def test_clauses_that_read_the_target_need_a_job_more_than_those_that_keep_colum
     assert len(on_driver) == 3
 
 
+@pytest.mark.minutes
 def test_a_value_that_fails_fails_the_merge_as_in_spark_and_only_for_rows_that_match(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:
@@ -283,6 +284,7 @@ def test_a_value_that_fails_fails_the_merge_as_in_spark_and_only_for_rows_that_m
     assert rows_of(table) == [(1, 20, "t"), (2, 0, "t")]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("value", ["t.v + s.v", "s.v"], ids=["computed", "beside_a_kept_column"])
 def test_constraints_hold_for_values_that_come_from_the_target(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], value: str

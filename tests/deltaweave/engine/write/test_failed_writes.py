@@ -150,6 +150,7 @@ def test_a_merge_that_commits_keeps_its_files(spark: SparkSession, path: Path) -
     assert Table(spark, str(path)).read().count() == 3
 
 
+@pytest.mark.minutes
 def test_a_table_made_for_a_write_that_failed_can_be_made_otherwise(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def added_statistics(path: str) -> list[dict[str, object]]:
     return [json.loads(add["stats"]) for add in added_files(path)]
 
 
+@pytest.mark.minutes
 def test_one_source_column_may_give_two_columns(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     write_table(spark, path, [(1, 0, 0), (2, 0, 0)], "k INT, a INT, b INT")
@@ -140,6 +141,7 @@ def test_changed_rows_that_are_too_many_are_not_held(monkeypatch: pytest.MonkeyP
     assert read[4:] == list(range(10))  # Spark sends them all
 
 
+@pytest.mark.minutes
 def test_arrays_that_are_declared_without_nulls_take_arrays_of_the_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -202,6 +204,7 @@ def test_a_file_without_rows_left_is_not_written(spark: SparkSession, tmp_path: 
     assert len(list(Path(path).glob("*.parquet"))) == 1  # the old file, for older versions
 
 
+@pytest.mark.minutes
 def test_every_type_reads_back_and_has_the_statistics_that_delta_gives(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -322,6 +325,7 @@ def test_a_column_that_old_files_lack_is_null_in_their_rows(
     assert found == [(1, 0, None), (2, 5, "new")]
 
 
+@pytest.mark.minutes
 def test_columns_whose_names_are_paths_into_others_are_told_apart(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -497,7 +501,10 @@ CHECKS = (
 
 @pytest.mark.parametrize(
     "partition_by",
-    [(), pytest.param(("p",), marks=pytest.mark.full_matrix)],
+    [
+        pytest.param((), marks=pytest.mark.minutes),
+        pytest.param(("p",), marks=pytest.mark.full_matrix),
+    ],
     ids=["plain", "partitioned"],
 )
 def test_constraints_are_checked_of_new_rows(
@@ -614,6 +621,7 @@ def test_constraints_that_only_delta_checks_leave_the_files_to_spark(
     assert deltaweave.merge(spark, statement).strategy == "copy-on-write"
 
 
+@pytest.mark.minutes
 def test_a_file_of_the_old_calendar_is_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     with configured(spark, {"spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY"}):

@@ -292,6 +292,7 @@ VALUES_ALONE = {
 }
 
 
+@pytest.mark.minutes
 @ONE_LAYOUT
 def test_keys_and_values_of_every_type_at_their_extremes(
     spark: SparkSession, tmp_path: Path, properties: dict[str, str], on_driver: list[Any]
@@ -631,6 +632,7 @@ def test_the_source_is_evaluated_by_one_job_and_no_other_runs(
 MOST_CALLS = 304
 
 
+@pytest.mark.minutes
 @ONE_LAYOUT
 def test_a_merge_makes_few_calls_of_the_jvm(
     spark: SparkSession,

@@ -210,6 +210,7 @@ def test_a_row_that_breaks_a_constraint_of_its_new_partition_ends_the_merge(
     assert len(list(path.rglob("*.parquet"))) == 3  # what was written is deleted
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("rival", "is_redone"),
     [

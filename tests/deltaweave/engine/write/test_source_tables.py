@@ -309,6 +309,7 @@ def test_spark_reads_what_arrow_fails_for(
 NOT_CHECKED = {"spark.databricks.delta.checkLatestSchemaOnRead": "false"}
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("renamed", [True, False])
 def test_columns_are_those_that_the_statement_knows(
     spark: SparkSession, tmp_path: Path, read: list[Any], renamed: bool
@@ -374,6 +375,7 @@ def test_names_for_files_that_a_table_does_not_use_are_not_used(
     assert bool(on_driver) == (which == "other")
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     ("is_cached", "materialized"), [(False, "true"), (True, "true"), (True, "false")]
 )

@@ -129,35 +129,36 @@ SOURCES = {
 
 
 def _statements_and_sources() -> Iterator[Any]:
-    """Each statement with each source; in `make test`, with one of them by turns."""
+    """Each statement with each source and place; in `make test-slow`, with one of each by turns."""
     for number, (statement, clauses) in enumerate(STATEMENTS.items()):
         for place, (source, rows) in enumerate(SOURCES.items()):
-            marks = [] if number % len(SOURCES) == place else [pytest.mark.full_matrix]
-            yield pytest.param(clauses, rows, id=f"{statement}-{source}", marks=marks)
+            for on_executors in (False, True):
+                is_told = number % len(SOURCES) == place and number % 2 == on_executors
+                marks = [] if is_told else [pytest.mark.full_matrix]
+                where = "on_executors" if on_executors else "too_many"
+                name = f"{statement}-{source}-{where}"
+                yield pytest.param(clauses, rows, on_executors, id=name, marks=marks)
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize(("clauses", "rows"), list(_statements_and_sources()))
+@pytest.mark.parametrize(("clauses", "rows", "on_executors"), list(_statements_and_sources()))
 def test_merges_are_those_of_built_in_merge_wherever_pairs_are(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     clauses: str,
     rows: list[tuple[int, int]],
+    on_executors: bool,
 ) -> None:
     source = str(tmp_path / "source")
     write_table(spark, source, rows, SCHEMA)
-    kept = {"with vectors": VECTORS, "without": dict[str, str]()}
-    for name, properties in kept.items():
-        target = [(k, k) for k in (0, 1, 2, 3, 7, 7, 8, 9)]
-        path = str(tmp_path / name)
-        write_table(spark, path, target, SCHEMA, files=2, properties=properties)
+    original, target = str(tmp_path / "original"), [(k, k) for k in (0, 1, 2, 3, 7, 7, 8, 9)]
+    properties = VECTORS if on_executors else {}
+    write_table(spark, original, target, SCHEMA, files=2, properties=properties)
 
-    def merged(
-        name: str, kind: str, merge: Callable[[str], object]
-    ) -> tuple[list[tuple[int, int]], object]:
+    def merged(name: str, merge: Callable[[str], object]) -> tuple[list[tuple[int, int]], object]:
         path = str(tmp_path / name)
-        shutil.copytree(tmp_path / kind, path)
+        shutil.copytree(original, path)
         counts = merge(
             f"MERGE INTO delta.`{path}` t USING delta.`{source}` s ON t.k = s.k {clauses}"
         )
@@ -176,11 +177,12 @@ def test_merges_are_those_of_built_in_merge_wherever_pairs_are(
             counts.num_target_rows_inserted,
         )
 
-    expected = merged("built in", "with vectors", built_in)
-    assert merged("on the driver", "with vectors", ours) == expected
-    with monkeypatch.context() as patch:
-        keep_pairs_on_executors(patch)
-        assert merged("on the executors", "with vectors", ours) == expected
+    expected = merged("built in", built_in)
+    assert merged("on the driver", ours) == expected
+    if on_executors:
+        keep_pairs_on_executors(monkeypatch)
+        assert merged("on the executors", ours) == expected
+        return
 
     # Seen after the job alone: the source is small, and its pairs are not.
     def too_many(*arguments: Any, **options: Any) -> Pairs | None:
@@ -189,7 +191,7 @@ def test_merges_are_those_of_built_in_merge_wherever_pairs_are(
             return brought_to_driver(*arguments, **options)
 
     monkeypatch.setattr(scan, "brought_to_driver", too_many)
-    assert merged("too many", "without", ours) == expected
+    assert merged("too many", ours) == expected
 
 
 def test_vectors_written_by_the_driver_add_to_those_that_are_there(

@@ -63,8 +63,7 @@ def made(spark: SparkSession, path: str, layout: str) -> Table:
     table, (properties, partition_by) = Table(spark, path), LAYOUTS[layout]
     table.create_if_missing(SCHEMA, properties=dict(properties), partition_by=list(partition_by))
     old = [(k, "old", "a") for k in range(10)]
-    for part in (old[:5], old[5:]):
-        table.write(frame(spark, part, SCHEMA).coalesce(1), "append")
+    table.write(frame(spark, old, SCHEMA, files=2), "append")
     return table
 
 

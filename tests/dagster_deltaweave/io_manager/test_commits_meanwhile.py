@@ -217,14 +217,20 @@ def test_none_rebuilds_nothing_and_is_recorded_for_the_partitions_that_a_run_lis
     assert rows(target) == [(1, "a")]
 
 
+# Of a write, of a merge, and of both.
 @pytest.mark.parametrize(
     "broken",
     [
-        "dagster_deltaweave.io_manager.after_commit.table_metadata",
         "dagster_deltaweave.metadata.metadata_entries.write_metadata",
         "dagster_deltaweave.metadata.metadata_entries.merge_metadata",
-        "dagster_deltaweave.metadata.materialization.merge_observation",
         "dagster_deltaweave.metadata.materialization.record_data_version",
+        *[
+            pytest.param(each, marks=pytest.mark.full_matrix)
+            for each in (
+                "dagster_deltaweave.io_manager.after_commit.table_metadata",
+                "dagster_deltaweave.metadata.materialization.merge_observation",
+            )
+        ],
     ],
 )
 def test_nothing_that_fails_after_the_commit_fails_the_run(

@@ -51,7 +51,6 @@ def crashed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 # Between the two commits of each; the other points take CI beyond its time.
 TELLING = [
     "appended, and the stream does not know",
-    "deletes remembered",
     "merged",
     "overwritten",
 ]

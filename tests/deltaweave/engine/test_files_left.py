@@ -68,7 +68,7 @@ def upserted(spark: SparkSession, path: str, keys: list[int], limit: float | Non
         return merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
-@pytest.fixture(params=["on the driver", "on the executors"])
+@pytest.fixture
 def pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the pairs are."""
     if request.param == "on the executors":
@@ -77,13 +77,16 @@ def pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("pairs")
 @pytest.mark.parametrize(
-    ("limit", "removed", "copied", "vectors"),
+    ("pairs", "limit", "removed", "copied", "vectors"),
     [
-        (None, 2, 1, 1),  # the file of which 1 row of 6 is left, and the one without any
-        (0.9, 1, 0, 2),  # 5 of 6 are not more than 0.9
-        (1, 1, 0, 2),  # a file without rows left goes all the same
-        (0.1, 3, 6, 0),  # the file of which 5 of 6 are left, too
+        # The file of which 1 row of 6 is left, and the one without any.
+        ("on the driver", None, 2, 1, 1),
+        ("on the executors", None, 2, 1, 1),
+        ("on the executors", 0.9, 1, 0, 2),  # 5 of 6 are not more than 0.9
+        ("on the driver", 1, 1, 0, 2),  # a file without rows left goes all the same
+        ("on the driver", 0.1, 3, 6, 0),  # the file of which 5 of 6 are left, too
     ],
+    indirect=["pairs"],
 )
 def test_files_are_rewritten_by_the_fraction_of_their_rows_that_change(
     spark: SparkSession,
@@ -117,11 +120,13 @@ def test_files_are_rewritten_by_the_fraction_of_their_rows_that_change(
 
 @pytest.mark.usefixtures("pairs")
 @pytest.mark.parametrize(
-    ("earlier", "later"),
+    ("pairs", "earlier", "later"),
     [
-        ([0, 1, 2], [3, 4]),  # fewer rows change than there are, with those marked before
-        ([2], [0, 1, 3, 5]),  # more do
+        # Fewer rows change than there are, with those marked before.
+        ("on the driver", [0, 1, 2], [3, 4]),
+        ("on the executors", [2], [0, 1, 3, 5]),  # more do
     ],
+    indirect=["pairs"],
 )
 def test_rows_marked_by_earlier_merges_count(
     spark: SparkSession, tmp_path: Path, earlier: list[int], later: list[int]

@@ -275,7 +275,7 @@ def test_filters_of_all_types_find_in_all_layouts_what_scans_find(
     seed = MORE.index(layout)
     kinds = {*Random(seed).sample(list(VALUES), 6), "DOUBLE"}
     ours, theirs = merged_both_ways(spark, tmp_path, layout, sorted(kinds), seed)
-    assert_read_alike(spark, ours, theirs, layout, of_files=24, of_table=2)
+    assert_read_alike(spark, ours, theirs, layout, of_files=16, of_table=2)
 
 
 def assert_read_alike(

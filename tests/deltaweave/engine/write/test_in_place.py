@@ -259,16 +259,18 @@ def test_files_that_are_not_proven_safe_are_left_to_spark(
 
 @pytest.mark.minutes
 @pytest.mark.parametrize(
-    ("changed", "strategy"),
+    ("changed", "by", "strategy"),
     [
-        (range(2), "copy-in-place"),  # a fifth of the first file
-        (range(6), "copy-on-write"),  # more than a quarter of the first file, none of the second
-        ((*range(10), *range(10, 16)), "copy-on-write"),  # all of one, more than half of the other
-        (range(20), "copy-on-write"),  # no row is left
+        (range(2), "the source", "copy-in-place"),  # a fifth of the first file
+        (range(2), "its own values", "copy-in-place"),
+        # More than a quarter of the first file, none of the second.
+        (range(6), "the source", "copy-on-write"),
+        # All of one, more than half of the other.
+        ((*range(10), *range(10, 16)), "its own values", "copy-on-write"),
+        (range(20), "the source", "copy-on-write"),  # no row is left
     ],
-    ids=["few", "many", "most", "all"],
+    ids=["few", "few_by_own_values", "many", "most", "all"],
 )
-@pytest.mark.parametrize("by", ["the source", "its own values"])
 def test_files_of_which_many_rows_change_are_left_to_spark(
     spark: SparkSession,
     tmp_path: Path,

@@ -37,7 +37,7 @@ def writable(directory: Path) -> Path:
 def check_outputs(json: Path | None, plot: Path | None = None) -> None:
     """End the command if its output file cannot be written."""
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        fail("--plot needs matplotlib: pip install 'deltaweave[bench]'.", MISUSED)
+        fail("--plot needs matplotlib: pip install matplotlib.", MISUSED)
     if plot is not None:
         _check_format(plot)
     for file in (json, plot):

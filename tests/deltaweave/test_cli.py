@@ -191,7 +191,7 @@ def test_without_deltalake_one_line_says_what_to_install(
     result = bench_peers("--directory", tmp_path / "kept")
 
     assert result.exit_code == 2
-    assert "pip install 'deltaweave[bench]'" in only_line(result)
+    assert "pip install deltalake" in only_line(result)
     assert not (tmp_path / "kept").exists()
 
 

@@ -31,7 +31,7 @@ try:
     from deltaweave.cli.tables import history, inspect
     from deltaweave.cli.upkeep import maintain
 except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries
-    sys.exit(f"The command line needs {error.name}: pip install 'deltaweave[cli]'.")
+    sys.exit(f"The command line needs {error.name}: pip install {error.name}.")
 
 __all__ = ["app"]
 

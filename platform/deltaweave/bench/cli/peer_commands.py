@@ -207,6 +207,6 @@ def _check_delta_rs(peers: set[PeerName]) -> None:
 
     if PeerName.delta_rs in peers and not has_delta_rs():
         fail(
-            "delta-rs needs deltalake: pip install 'deltaweave[bench]', or --peer iceberg alone.",
+            "delta-rs needs deltalake: pip install deltalake, or --peer iceberg alone.",
             MISUSED,
         )

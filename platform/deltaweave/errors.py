@@ -40,6 +40,7 @@ from typing import Any
 
 NOTHING_WRITTEN = "Nothing was committed: the table is as it was."
 STATE_UNKNOWN = "It is not known whether anything was committed: look at the table's history."
+CORRECT_STATEMENT = "Correct the statement and run it again."
 
 LOG_WITHOUT_VERSIONS = "DELTA_LOG_FILE_NOT_FOUND"
 """Delta's error class for a log that holds something, but no version; another writer may be about
@@ -89,6 +90,11 @@ class DeltaweaveError(Exception):
         self.error_class = error_class
         self.sql_state = sql_state
         super().__init__(self._message())
+
+    def restate(self, *, state: str | None = None, hint: str | None = None) -> None:
+        """Say the state of the data, or what to do next, as only the caller's caller knows it."""
+        self.state, self.hint = state or self.state, hint or self.hint
+        self.args = (self._message(),)
 
     def _message(self) -> str:
         subject = self.operation

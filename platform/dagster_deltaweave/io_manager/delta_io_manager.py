@@ -37,6 +37,7 @@ from dagster_deltaweave.io_manager.run_options import (
     with_tags,
 )
 from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient, waits_of_step
+from dagster_deltaweave.io_manager.schema_policy import stating_empty_table
 from dagster_deltaweave.io_manager.stored_output import add_output, rebuild_with_output
 from dagster_deltaweave.io_manager.table_location import check_location
 from dagster_deltaweave.io_manager.type_handlers import TypeHandler, handler_of_value
@@ -75,15 +76,14 @@ class SparkDeltaIOManager(ConfigurableIOManager):
     types by `type_handlers`. For a `@merge_asset` it is merged, and for a `@cdc_asset` it is
     applied. For other assets the metadata `deltaweave/write` says how it is written: `append`,
     `overwrite`, `replace_where` or `merge`; without it, `mode` does. If the asset is partitioned,
-    all but `append` write only the run's partitions, by `partition_expr`. Without that expression
-    they are refused; they never write the whole table instead. Of an asset without that metadata,
-    an output's own metadata `mode` says it for one run. Outputs of ops that are no assets are kept
-    as Dagster's default IO manager does.
+    all but `append` write only the run's partitions, by `partition_expr`, and are refused without
+    it. Of an asset without that metadata, an output's own metadata `mode` says it for one run.
+    Outputs of ops that are no assets are kept as Dagster's default IO manager does.
 
     A table that does not exist is created first. If the output is None, nothing is written, and the
-    log and the metadata say so; in a full refresh, None is refused. On any error the table is as it
-    was. Once the rows are committed, nothing fails the run: what could not be recorded is a warning
-    in its log and in the metadata `deltaweave/warnings`.
+    log and the metadata say so; in a full refresh, None is refused. On any error no row is written;
+    a table that was created stays, empty. Once the rows are committed, nothing fails the run: what
+    could not be recorded is a warning in its log and in the metadata `deltaweave/warnings`.
 
     If another commit changed rows since the asset's function began, a write that replaces these
     rows fails with a conflict, and the run tries again.
@@ -207,6 +207,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         with (
             retry_run_if_transient(declaration.retries, len(waits_of_step(context))),
             mark_commits_with_run(table.spark, context.run_id),
+            stating_empty_table(table),
             without_session_pair(),  # which the function may have set for a write of its own
         ):
             if output_is_full_refresh(context):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructField, StructType
@@ -13,9 +14,9 @@ from dagster_deltaweave.tables import (
     TableDeclaration,
     check_owner,
 )
-from deltaweave.delta.commit import alone_on_local_disk
+from deltaweave.delta.commit import alone_on_local_disk, is_unwritten
 from deltaweave.delta.jvm import translated
-from deltaweave.errors import StatementError
+from deltaweave.errors import NOTHING_WRITTEN, DeltaweaveError, StatementError
 from deltaweave.identifiers import table_name, unquoted
 
 if TYPE_CHECKING:
@@ -32,6 +33,70 @@ def rows_of_table(declaration: TableDeclaration, changes: DataFrame) -> DataFram
     if isinstance(declaration, MergeDeclaration):
         return changes.drop(*declaration.except_column_list)
     return changes
+
+
+def is_written(table: Table) -> bool:
+    """Whether the table is there, and not empty for a first write that failed."""
+    return table.exists() and not is_unwritten(table.snapshot())
+
+
+@contextmanager
+def stating_empty_table(table: Table) -> Iterator[None]:
+    """Say in errors of the block that the table was created, if it was, and is empty."""
+    try:
+        yield
+    except DeltaweaveError as error:
+        try:
+            is_empty = error.state == NOTHING_WRITTEN and is_unwritten(table.snapshot())
+        except Exception:  # there is no table, or it cannot be read: the error stays as it is
+            is_empty = False
+        if is_empty:
+            error.restate(state="No row was committed. The table was created, and is empty.")
+        raise
+
+
+def refuse_missing_columns(table: Table, declaration: TableDeclaration, changes: DataFrame) -> None:
+    """Refuse keys and a sequence that the changes or the table lack, before a table is created.
+
+    Raises:
+        StatementError: It names the argument, the column, and the columns that there are.
+    """
+    if not isinstance(declaration, MergeDeclaration):
+        return
+    sequence = () if declaration.sequence_by is None else (unquoted(declaration.sequence_by),)
+    named = {"keys": declaration.keys, "sequence_by": sequence}
+    if not any(named.values()):
+        return
+    columns = {
+        "the changes": changes.columns,
+        "the table": _table_columns(table, declaration, changes),
+    }
+    is_exact = table.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+    for where, there in columns.items():
+        verb = "has" if where == "the table" else "have"
+        known = {name if is_exact else name.lower() for name in there}
+        for argument, names in named.items():
+            lacking = [name for name in names if (name if is_exact else name.lower()) not in known]
+            if lacking:
+                raise StatementError(
+                    f"{argument}= names {', '.join(lacking)}: no such column is in {where}, which "
+                    f"{verb} {', '.join(there)}.",
+                    table=table.path_or_name,
+                    hint=f"Correct {argument}= of the asset, or the columns of {where}.",
+                )
+
+
+def _table_columns(
+    table: Table, declaration: MergeDeclaration, changes: DataFrame
+) -> Sequence[str]:
+    """The columns of the table, or of the one that would be created."""
+    if table.exists() and not is_unwritten(there := table.snapshot()):
+        return there.schema.names
+    if declaration.schema is None:
+        return rows_of_table(declaration, changes).columns
+    if isinstance(declaration.schema, str):
+        return table.spark.createDataFrame([], declaration.schema).columns
+    return declaration.schema.names
 
 
 def prepare_table(

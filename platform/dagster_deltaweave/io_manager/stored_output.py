@@ -13,7 +13,12 @@ from dagster_deltaweave.io_manager.applied_again import is_known
 from dagster_deltaweave.io_manager.merge_order import lease_of_run, marks_of_refreshed
 from dagster_deltaweave.io_manager.partition_records import partition_records
 from dagster_deltaweave.io_manager.rows_by_key import RunPartitions, one_row_for_each_key
-from dagster_deltaweave.io_manager.schema_policy import prepare_table, rows_of_table
+from dagster_deltaweave.io_manager.schema_policy import (
+    is_written,
+    prepare_table,
+    refuse_missing_columns,
+    rows_of_table,
+)
 from dagster_deltaweave.io_manager.start_version import start_of_write
 from dagster_deltaweave.io_manager.transaction_ids import Marks, marks_of_refresh, marks_of_run
 from dagster_deltaweave.landing import rows_of_delivery
@@ -36,7 +41,6 @@ from dagster_deltaweave.tables import (
     WriteDeclaration,
     touched_upstreams,
 )
-from deltaweave.delta.commit import is_unwritten
 from deltaweave.engine.phases import telling
 
 if TYPE_CHECKING:
@@ -98,6 +102,7 @@ def add_output(
     rows = changes.rows
     if declaration.idempotent_by == "delivery" and len(partitions) == 1:
         rows = rows_of_delivery(rows, partitions[0], run.tags, table=table.path_or_name)
+    refuse_missing_columns(table, declaration, rows)
     if isinstance(declaration, MergeDeclaration):
         lease = None
         if not marks.are_in(table):
@@ -146,6 +151,7 @@ def rebuild_with_output(
 ) -> Stored:
     """Rebuild the table, or only the rows of the run's partitions."""
     table_write.check_can_be_rebuilt(table, declaration)
+    refuse_missing_columns(table, declaration, changes.rows)
     is_of_all = covers_all_partitions(context, partitions)
     marks = marks_of_refresh(
         context.asset_key,
@@ -279,9 +285,5 @@ def _predicate(
         declaration.partition_expr,
         table=table.path_or_name,
         # A table that does not exist yet has no columns, so take those of the changes.
-        rows=table.read() if _is_written(table) else rows_of_table(declaration, changes.rows),
+        rows=table.read() if is_written(table) else rows_of_table(declaration, changes.rows),
     )
-
-
-def _is_written(table: Table) -> bool:
-    return table.exists() and not is_unwritten(table.snapshot())

@@ -23,7 +23,7 @@ from dagster_deltaweave.tables import (
 )
 from deltaweave import Lease
 from deltaweave.delta.jvm import translated
-from deltaweave.errors import StatementError
+from deltaweave.errors import CORRECT_STATEMENT, StatementError
 from deltaweave.identifiers import column, table_name, unquoted
 
 if TYPE_CHECKING:
@@ -54,10 +54,11 @@ def merge(
 ) -> MergeResult:
     """Run the declared statement over a temporary view of the changes."""
     lease = lease or Lease(None, -1)
-    with _view(changes) as view:
+    statement = statement_over(table, declaration, changes)
+    with _hinting_at_declaration(declaration, statement), _view(changes) as view:
         return deltaweave.merge(
             changes.sparkSession,
-            statement_over(table, declaration, changes)(view),
+            statement(view),
             idempotency=marks.pair,
             applied_before=marks.before,
             lease=replace(lease, marks={**lease.marks, **recorded}),
@@ -80,9 +81,25 @@ def apply(
 
 def explain(table: Table, declaration: MergeDeclaration, changes: DataFrame) -> MergePlan:
     """What the declared statement is expected to do."""
-    with _view(changes) as view:
-        statement = statement_over(table, declaration, changes)(view)
-        return deltaweave.explain(changes.sparkSession, statement)
+    statement = statement_over(table, declaration, changes)
+    with _hinting_at_declaration(declaration, statement), _view(changes) as view:
+        return deltaweave.explain(changes.sparkSession, statement(view))
+
+
+@contextmanager
+def _hinting_at_declaration(
+    declaration: MergeDeclaration, statement: Callable[[str], str]
+) -> Iterator[None]:
+    """Name in errors of a generated statement the arguments that its author wrote."""
+    try:
+        yield
+    except StatementError as error:
+        if declaration.merge_text is None and error.hint == CORRECT_STATEMENT:
+            error.restate(
+                hint="Correct on=, clauses= or the other arguments of the asset. They give this "
+                f"statement:\n{statement('changes')}"
+            )
+        raise
 
 
 @contextmanager

@@ -267,3 +267,35 @@ def test_a_table_made_for_a_write_that_failed_hinders_no_corrected_asset(
     # That the table is made anew, after the function began, is no change that it did not see.
     run(sales, partition="2026-01-01")
     assert [(str(day), n) for day, n in rows(table("sales"))] == [("2026-01-01", 1)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "is_created"),
+    [
+        ({"keys": ["idd"]}, "keys= names idd: no such column is in the changes, which have", False),
+        ({"keys": ["idd"], "unique_keys": False}, "keys= names idd", False),
+        ({"keys": ["id"], "sequence_by": "sq"}, "sequence_by= names sq", False),
+        ({"keys": ["id"], "schema": "n INT"}, "id: no such column is in the table", False),
+        ({"on": "t.idd = s.id"}, "Correct on=, clauses= or", True),
+    ],
+    ids=["key", "keys-that-repeat", "sequence", "key-of-schema", "condition"],
+)
+def test_a_misspelled_column_is_told_in_the_words_of_the_declaration(
+    spark: SparkSession,
+    run: Run,
+    table: AssetTable,
+    arguments: dict[str, Any],
+    said: str,
+    is_created: bool,
+) -> None:
+    @merge_asset(**arguments)
+    def orders():  # type: ignore[no-untyped-def]
+        return spark.createDataFrame([(1, 2)], "id INT, n INT")
+
+    with pytest.raises(StatementError) as error:
+        run(orders)
+    assert said in str(error.value)
+    assert "Correct the statement" not in str(error.value)
+    assert table("orders").exists() == is_created
+    state = "The table was created, and is empty" if is_created else "the table is as it was"
+    assert state in error.value.state

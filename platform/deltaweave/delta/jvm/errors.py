@@ -31,7 +31,7 @@ _QUOTING = ("CAST_", "DELTA_", "USER_RAISED_EXCEPTION")
 _HINTS: dict[type[errors.DeltaweaveError], str] = {
     errors.TableNotFoundError: "Check the name or path, or create the table first.",
     errors.NotADeltaTableError: "Convert the table with CONVERT TO DELTA, or name a Delta table.",
-    errors.StatementError: "Correct the statement and run it again.",
+    errors.StatementError: errors.CORRECT_STATEMENT,
     errors.SchemaChangedError: "Run the statement again: it is resolved against the new schema.",
     errors.CommitConflictError: "Run the merge again: it will read the winning commit.",
     errors.ConstraintViolationError: "Correct the source rows, or the constraint.",

@@ -19,6 +19,7 @@ DeltaweaveError
 │   └── TableReplacedError       Transient  the table was deleted, and perhaps created again
 ├── TableLockedError             Transient  another commit held the table's lock for too long
 ├── LockFileError                Terminal   the table's lock file cannot be used
+├── AccessDeniedError            Terminal   the storage does not let this user write there
 ├── OutOfOrderError              Terminal   partitions would be merged in the wrong order
 ├── CommitStateUnknownError      Terminal   the commit failed, and may have landed all the same
 ├── LimitExceededError           Terminal   more than a limit of Spark or the machine allows
@@ -301,6 +302,10 @@ class LockFileError(DeltaweaveError, Terminal):
             f"reading and writing. While nothing writes to the table, delete {lock_file}: the next "
             "commit creates it with the right permissions.",
         )
+
+
+class AccessDeniedError(DeltaweaveError, Terminal):
+    """The storage does not let the user who runs Spark write, or read, at a place."""
 
 
 class OutOfOrderError(DeltaweaveError, Terminal):

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
@@ -23,6 +24,7 @@ from deltaweave.delta.commit.local_disk import TableLock, alone_on_local_disk, l
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import TableSnapshot, place_of_new_table
 from deltaweave.delta.releases import replace_operation
+from deltaweave.errors import AccessDeniedError, StatementError
 from deltaweave.identifiers import quoted
 
 if TYPE_CHECKING:
@@ -114,6 +116,8 @@ def _alone_in(spark: SparkSession, place: JavaObject, table: str) -> Iterator[No
     files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     location = str(files.makeQualified(place).toString())
     directory = local_directory(location)
+    if directory is not None:
+        _refuse_closed(directory, table)
     ours = [] if directory is None else [directory, *directory.parents]
     ours = [each for each in ours if not os.path.exists(each)]
     try:
@@ -126,6 +130,29 @@ def _alone_in(spark: SparkSession, place: JavaObject, table: str) -> Iterator[No
             with suppress(OSError):  # another writer has put something there
                 each.rmdir()
         raise
+
+
+def _refuse_closed(directory: Path, table: str) -> None:
+    """Refuse a place on a disk where this user can make no table, before anything is made there.
+
+    Raises:
+        AccessDeniedError: A directory on the way may not be written.
+        StatementError: It is a file.
+    """
+    there = next(each for each in (directory, *directory.parents) if os.path.exists(each))
+    about: dict[str, Any] = {"table": table, "operation": "creation"}
+    about["state"] = "Nothing was written."
+    if not there.is_dir():
+        raise StatementError(
+            f"{there} is a file, and not a directory.", hint="Name another place.", **about
+        )
+    if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+        raise AccessDeniedError(
+            f"the directory {there} may not be written by the user who runs Spark "
+            f"(uid {os.geteuid()}).",
+            hint="Give that user the right to write there, or name another place.",
+            **about,
+        )
 
 
 def is_unwritten(table: TableSnapshot) -> bool:

@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 # Messages of these quote values, which may hold any words; so do those of the aborted job.
 _QUOTING = ("CAST_", "DELTA_", "USER_RAISED_EXCEPTION")
 _HINTS: dict[type[errors.DeltaweaveError], str] = {
-    errors.TableNotFoundError: "Check the name or path, or create the table first.",
+    errors.TableNotFoundError: "Check the name or path, or create the table first. A path has a "
+    "slash: ./orders.",
     errors.NotADeltaTableError: "Convert the table with CONVERT TO DELTA, or name a Delta table.",
     errors.StatementError: errors.CORRECT_STATEMENT,
     errors.SchemaChangedError: "Run the statement again: it is resolved against the new schema.",
@@ -38,7 +39,16 @@ _HINTS: dict[type[errors.DeltaweaveError], str] = {
     errors.SourceLostError: "Run the merge again once the cluster keeps its executors.",
     errors.SourceError: "Check that the source's files are readable and its query runs by itself.",
     errors.SessionEndedError: "Start a new session, and run it again there.",
+    errors.AccessDeniedError: "Give the user who runs Spark the right to write there, or name "
+    "another place; of an object store, look at the policy of its keys.",
 }
+# What Java and Hadoop raise where the storage refuses: by the exception's class, or by its words.
+_DENIES = re.compile(
+    r"java\.nio\.file\.AccessDeniedException|org\.apache\.hadoop\.security\.AccessControlException"
+    r"|java\.io\.\w+: .*(\(Permission denied\)|Read-only file system|Mkdirs failed to create)"
+)
+# Delta's message is for any statement that names a table, also for DROP.
+_ADVICE_ON_DROP = re.compile(r"\s*To tolerate the error on drop,? use [^.]*\.")
 _TRACEBACK = "Traceback (most recent call last):"
 _SESSION_ENDED = re.compile(r"SparkContext (was|has been) shut ?down|stopped SparkContext")
 # Delta raises these before it writes a version.
@@ -174,6 +184,10 @@ def _kind_and_arguments(
         kind = _kind(cause)
         if kind is not None:
             return kind, _arguments(cause)
+    denied = next((cause for cause in chain if _DENIES.match(str(cause.toString()))), None)
+    if denied is not None and otherwise is errors.MergeFailedError:
+        refused = f"the storage refuses access ({_first_line({'problem': denied.toString()})})."
+        return errors.AccessDeniedError, {"problem": refused}
     # The outermost exceptions only report an aborted job. An exception without an error class may
     # not name the file or value.
     told = next((cause for cause in reversed(chain) if _error_class(cause)), chain[-1])
@@ -187,7 +201,9 @@ def _quotes(java_error: JavaObject) -> bool:
 
 def _arguments(java_error: JavaObject) -> dict[str, Any]:
     arguments = {
-        "problem": _without_traceback(java_error.getMessage() or java_error.toString()),
+        "problem": _without_traceback(
+            _ADVICE_ON_DROP.sub("", java_error.getMessage() or java_error.toString())
+        ),
         "error_class": _error_class(java_error),
         "sql_state": _call(java_error, "getSqlState"),
     }

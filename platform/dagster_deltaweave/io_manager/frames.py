@@ -57,7 +57,14 @@ def _polars_to_arrow(rows: Any) -> Any:
     import polars as pl
 
     if isinstance(rows, pl.LazyFrame):
-        rows = rows.collect()
+        try:
+            rows = rows.collect()
+        except pl.exceptions.PolarsError as error:
+            raise SourceError(
+                f"the asset's LazyFrame cannot be computed: {error}",
+                operation="storing",
+                hint="Call collect() on it in the asset's function to see which step fails.",
+            ) from error
     # Spark reads neither Polars' string views nor its dictionaries, but it reads the oldest layout.
     return (
         rows.to_arrow(compat_level=pl.CompatLevel.oldest())

@@ -38,6 +38,7 @@ from dagster_deltaweave.tables import (
     load_merge_on_read,
     table_place,
 )
+from deltaweave.delta.jvm import translated
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
@@ -69,9 +70,11 @@ def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[T
     if rows is not None:
         typing_type = context.dagster_type.typing_type
         rows, handler = asked.select(rows), handler_of_type(handlers, typing_type)
-        if handler is not None:
-            return handler.load_input(context, rows)
-        return frames.as_annotated(rows, typing_type, what=name)
+        # Only here are rows of another type than Spark's computed.
+        with translated(table.path_or_name, operation="READ", otherwise=SourceError):
+            if handler is not None:
+                return handler.load_input(context, rows)
+            return frames.as_annotated(rows, typing_type, what=name)
     asked.refuse_if_given(f"{READ_METADATA_KEY} reads what changed since the last run")
     if read not in (READ_TOUCHED, READ_CHANGED):
         raise SourceError(

@@ -10,6 +10,7 @@ from pyspark.sql.types import NullType
 
 from dagster_deltaweave.io_manager import frames
 from dagster_deltaweave.tables import Changes, ChangesOfPartitions
+from deltaweave.delta.jvm import translated
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def changes_of_output(
 
 
 def _rows(to_rows: ToRows, output: Any, asset: str) -> DataFrame:
-    rows = to_rows(output)
+    with translated(asset, operation="storing", otherwise=SourceError):
+        rows = to_rows(output)
     if rows is None:
         raise SourceError(
             f"the asset function returned {type(output).__name__}, which is not a table.",

@@ -3,6 +3,7 @@
 # No `from __future__ import annotations`: Dagster takes annotations as classes.
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -20,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dagster_deltaweave import merge_asset
 from deltaweave import Table, clauses
-from deltaweave.errors import SourceError, StatementError
+from deltaweave.errors import DeltaweaveError, SourceError, StatementError
 from tests.dagster_deltaweave.conftest import Run, rows
 
 AssetTable = Callable[[str], Table]
@@ -299,3 +300,35 @@ def test_a_misspelled_column_is_told_in_the_words_of_the_declaration(
     assert table("orders").exists() == is_created
     state = "The table was created, and is empty" if is_created else "the table is as it was"
     assert state in error.value.state
+
+
+def test_a_lazy_frame_that_fails_is_told_without_a_trace_of_java(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    @merge_asset(on="t.id = s.id")
+    def lazy_of_spark():  # type: ignore[no-untyped-def]
+        failing = "CAST(raise_error(CONCAT('no such rate ', id)) AS BIGINT) AS id"
+        return spark.range(1).selectExpr(failing, "1 AS n")
+
+    @merge_asset(keys=["id"])
+    def lazy_of_polars():  # type: ignore[no-untyped-def]
+        return pl.LazyFrame({"id": [1]}).select("idd")
+
+    @asset(metadata=OVERWRITE)
+    def upstream() -> DataFrame:
+        return spark.range(3).toDF("id")
+
+    @asset
+    def of_pandas(upstream: pd.DataFrame) -> None: ...
+
+    for lazy, said in ((lazy_of_spark, "no such rate"), (lazy_of_polars, "idd")):
+        with pytest.raises(DeltaweaveError) as raised:
+            run(lazy)
+        assert said in raised.value.problem
+        assert "\tat org.apache" not in str(raised.value)
+    run(upstream)
+    for file in Path(table("upstream").path_or_name).glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(SourceError, match="upstream failed") as raised:
+        run(upstream, of_pandas, selection=[of_pandas])
+    assert "\tat org.apache" not in str(raised.value)

@@ -13,6 +13,7 @@ from deltaweave.cli.options import (
     Json,
     TableName,
     Verbose,
+    as_path_if_there,
     print_result,
     working,
 )
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 def apply_changes(
     table: TableName,
     source: Annotated[
-        str, typer.Argument(help="The events: a path (with a slash) of files, or a table's name.")
+        str,
+        typer.Argument(
+            help="The events: files by their path (with a slash, or here), or a table by its name.",
+            callback=as_path_if_there,
+        ),
     ],
     key: Annotated[list[str], typer.Option(help="A column that identifies a row; repeatable.")],
     sequence_by: Annotated[str, typer.Option(help="SQL that orders the events of a key.")],
@@ -124,7 +129,7 @@ def _check_place(spark: SparkSession, table: str) -> None:
             table=table,
             operation="applying changes",
             state="Nothing was written.",
-            hint="Give a path (with a slash), or create the table first.",
+            hint=f"Give a path (with a slash, as ./{table}), or create the table first.",
         )
 
 

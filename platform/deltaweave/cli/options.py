@@ -29,7 +29,25 @@ Catalog = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show Spark's own lines, too.")]
-TableName = Annotated[str, typer.Argument(help="A table's path (with a slash) or name.")]
+
+
+def as_path_if_there(given: str) -> str:
+    """What a path, a table's name, or the name of a directory or file here means.
+
+    >>> as_path_if_there("sales.orders"), as_path_if_there("/lake/orders")
+    ('sales.orders', '/lake/orders')
+    """
+    is_plain = "/" not in given and "`" not in given
+    return str(Path(given).absolute()) if is_plain and given and Path(given).exists() else given
+
+
+TableName = Annotated[
+    str,
+    typer.Argument(
+        help="A table's path (with a slash, or of a directory here) or name.",
+        callback=as_path_if_there,
+    ),
+]
 Plot = Annotated[
     Path | None,
     typer.Option(help="Draw a chart into this file (.png, .svg, .pdf).", show_default=False),

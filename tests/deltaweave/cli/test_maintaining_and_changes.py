@@ -73,12 +73,19 @@ def test_change_events_that_cannot_be_applied_are_told(
 
 @pytest.mark.minutes
 def test_events_of_a_table_at_a_path_are_its_rows_and_not_all_of_its_files(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events, path = str(tmp_path / "events"), tmp_path / "orders"
     write_table(spark, events, [(1, "wrong", 2), (1, "open", 1)], "id INT, state STRING, n INT")
     spark.sql(f"DELETE FROM delta.`{events}` WHERE state = 'wrong'")
-    printed(run("apply-changes", path, events, "--key", "id", "--sequence-by", "n", "--json"))
+    of_events = ["--key", "id", "--sequence-by", "n", "--json"]
+    # What is here is a path, also without a slash; what is not is a name, and no place for a table.
+    monkeypatch.chdir(tmp_path)
+    unknown = run("apply-changes", "orders", "events", *of_events)
+    assert unknown.exit_code == 1
+    assert "as ./orders" in unknown.stderr
+    printed(run("apply-changes", path, "events", *of_events))
+    assert printed(run("history", "orders", "--json"))
     assert [row.state for row in Table(spark, str(path)).read().collect()] == ["open"]
 
 

@@ -16,7 +16,12 @@ from pyspark.sql import SparkSession
 
 import deltaweave
 from dagster_deltaweave import DeltaTablesComponent, MergeAssetComponent, SparkResource
-from dagster_deltaweave.tables import MergeDeclaration, merge_declaration_in
+from dagster_deltaweave.tables import (
+    ChangesDeclaration,
+    MergeDeclaration,
+    merge_declaration_in,
+    table_place,
+)
 from deltaweave import Table
 from deltaweave.session import delta_conf
 
@@ -53,6 +58,41 @@ def test_a_table_of_another_library_is_where_it_was() -> None:
 def test_an_asset_without_deletion_vectors_declares_so() -> None:
     orders = names_of("readers-without-deletion-vectors.md", "python asset")["orders"]
     assert declared(orders).created_properties == {"delta.enableDeletionVectors": "false"}
+
+
+@pytest.mark.parametrize("environment", ["dev", "prod"])
+def test_each_environment_has_its_own_tables(environment: str) -> None:
+    defs = names_of("environments.md", "python resources")["definitions"](environment)
+    assert defs.resources["io_manager"].root.endswith(f"lake/{environment}")
+
+
+def test_what_other_systems_declare_is_declared_as_the_pages_say() -> None:
+    orders = names_of("from-dbt.md", "python asset")["orders"]
+    assert (declared(orders).table, declared(orders).keys) == ("shop.orders", ("id",))
+    customers = names_of("from-apply-changes.md", "python asset")["customers"]
+    changes = table_place(customers.metadata_by_key[customers.key], asset="customers")
+    assert isinstance(changes, ChangesDeclaration)
+    assert changes.arguments["except_column_list"] == ["op", "lsn"]
+
+
+@pytest.mark.minutes
+def test_rows_taken_along_are_older_than_every_event(spark: SparkSession, tmp_path: Path) -> None:
+    old = spark.createDataFrame([(1, "old"), (2, "old")], "id INT, name STRING")
+    old.write.format("delta").save(str(tmp_path / "old_customers"))
+    code = example("from-apply-changes.md", "python rows").replace("/lake", str(tmp_path))
+    exec(code, {"spark": spark, "deltaweave": deltaweave})
+    exec(code, {"spark": spark, "deltaweave": deltaweave})  # once more changes nothing
+    events = spark.createDataFrame([(1, "new", 7)], "id INT, name STRING, lsn BIGINT")
+    deltaweave.apply_changes(
+        spark,
+        str(tmp_path / "customers"),
+        events,
+        keys=["id"],
+        sequence_by="lsn",
+        except_column_list=["lsn"],
+    )
+    table = Table(spark, str(tmp_path / "customers"))
+    assert sorted((row.id, row.name) for row in table.read().collect()) == [(1, "new"), (2, "old")]
 
 
 @pytest.mark.parametrize("page", ["clusters.md", "object-stores.md"])

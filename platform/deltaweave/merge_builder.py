@@ -11,9 +11,10 @@ from deltaweave.clauses import Clause
 from deltaweave.delta.commit import Lease
 from deltaweave.delta.jvm import active
 from deltaweave.delta.statement import ParsedMerge, merge_plan
+from deltaweave.engine.explain import MergePlan
 from deltaweave.engine.report import MergeResult
 from deltaweave.errors import StatementError
-from deltaweave.statements import Fallback, run
+from deltaweave.statements import Fallback, planned, run
 
 
 class MergeBuilder:
@@ -88,6 +89,18 @@ class MergeBuilder:
         """Delete target rows that no source row matches."""
         return self.add(when.when_not_matched_by_source_delete(condition))
 
+    def explain(self) -> MergePlan:
+        """Say what the merge would do to the table as it is now; see `deltaweave.explain`.
+
+        Nothing is written, and clauses may still be added afterwards.
+
+        Raises:
+            DeltaweaveError: As `execute` would.
+        """
+        spark = self._source_df.sparkSession
+        with active(spark):
+            return planned(self._parsed(spark))
+
     def execute(
         self,
         *,
@@ -110,11 +123,6 @@ class MergeBuilder:
             CommitStateUnknownError: The commit failed, and it cannot be told whether it landed.
             DeltaweaveError: Another subclass that says what happened; nothing was committed.
         """
-        table = self._table
-        if not self._clauses:
-            raise StatementError(
-                "it has no WHEN clause.", table=table, hint="Add a clause before execute()."
-            )
         spark = self._source_df.sparkSession
         with active(spark):
             parsed = self._parsed(spark)
@@ -129,6 +137,10 @@ class MergeBuilder:
             )
 
     def _parsed(self, spark: SparkSession) -> ParsedMerge:
+        if not self._clauses:
+            raise StatementError(
+                "it has no WHEN clause.", table=self._table, hint="Add a clause first."
+            )
         return merge_plan(
             spark,
             table=self._table,

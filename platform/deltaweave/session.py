@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -169,19 +170,25 @@ def _start_jvm(conf: Mapping[str, str]) -> None:
 
 def java_problem() -> str | None:
     """Why there is no JVM that Spark runs on, in one sentence; None if there is one."""
+    _, release = java_found()
+    # "1.8.0_392" is Java 8: releases before 9 were numbered 1.x.
+    major = re.match(r"(?:1\.)?(\d+)", release or "")
+    if major is not None and major[1] in ("17", "21"):
+        return None
+    found = f"Java {major[1]}" if major is not None else "none"
+    return f"deltaweave needs Java 17 or 21 and found {found}: install one or set JAVA_HOME."
+
+
+def java_found() -> tuple[str, str | None]:
+    """Return the `java` that Spark would start, and its release, or None if it does not run."""
     home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else "java"
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java") or "java"
     try:
         ran = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     except OSError:
-        found = None
-    else:
-        # "1.8.0_392" is Java 8: releases before 9 were numbered 1.x.
-        found = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
-    if found is not None and found[1] in ("17", "21"):
-        return None
-    release = f"Java {found[1]}" if found is not None else "none"
-    return f"deltaweave needs Java 17 or 21 and found {release}: install one or set JAVA_HOME."
+        return java, None
+    release = re.search(r'version "([^"]*)"', ran.stderr + ran.stdout)
+    return java, release[1] if release is not None else None
 
 
 def _property(key: str, value: str) -> str:

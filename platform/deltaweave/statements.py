@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from deltaweave.choices import check_choice
@@ -100,7 +101,12 @@ def explain(spark: SparkSession, statement: str) -> MergePlan:
         DeltaweaveError: As `merge` would.
     """
     with active(spark):
-        return explaining.explain(resolve(parse_statement(spark, statement)))
+        return planned(parse_statement(spark, statement))
+
+
+def planned(parsed: ParsedMerge) -> MergePlan:
+    """Explain a parsed MERGE; the session is the active one."""
+    return explaining.explain(resolve(parsed))
 
 
 def run(
@@ -125,7 +131,8 @@ def run(
     resolved = resolve(parsed, skip_unchanged_updates=skip_unchanged_updates)
     try:
         with translated(table):
-            return engine_run.run(resolved, idempotency, applied_before, computed_from, lease)
+            done = engine_run.run(resolved, idempotency, applied_before, computed_from, lease)
+        return replace(done, table=table)
     except UnsupportedFeatureError as refused:
         not_in_builtin = {
             "idempotency": idempotency is not None,
@@ -136,10 +143,14 @@ def run(
         }
         given = [name for name, is_given in not_in_builtin.items() if is_given]
         _check_fallback(refused, parsed, fallback, given)
-    done = run_builtin_merge(parsed, resolved.location)
-    metrics, warnings = MergeMetrics(done.metrics), done.warnings
+    by_delta = run_builtin_merge(parsed, resolved.location)
     return MergeResult(
-        done.version, metrics, TouchedFiles(), Strategy.BUILTIN.value, warnings=warnings
+        by_delta.version,
+        MergeMetrics(by_delta.metrics),
+        TouchedFiles(),
+        Strategy.BUILTIN.value,
+        warnings=by_delta.warnings,
+        table=table,
     )
 
 

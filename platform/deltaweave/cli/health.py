@@ -18,7 +18,7 @@ from rich.table import Table as Shown
 from deltaweave.cli.options import Conf, Json, Verbose, print_json
 from deltaweave.cli.steps import Steps
 from deltaweave.errors import DeltaweaveError
-from deltaweave.session import java_problem
+from deltaweave.session import java_found, java_problem
 from deltaweave.terminal import FAILED, quiet_session
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _findings(conf: list[str], steps: Steps, *, verbose: bool) -> Iterator[Findi
     for package in ("pyspark", "delta-spark", "pyarrow"):
         yield _package(package)
     problem = java_problem()
-    yield Finding("Java", problem is None, problem or "17 or 21, as Spark needs it")
+    yield Finding("Java", problem is None, problem or "{1} ({0})".format(*java_found()))
     if problem is not None:
         return
     steps.begin("Starting Spark")

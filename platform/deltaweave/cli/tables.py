@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +13,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from deltaweave.cli.charts import plot_files, plot_merges
+from deltaweave.cli.commits import Commit, commits_on_disk
 from deltaweave.cli.options import (
     Catalog,
     Conf,
@@ -21,7 +24,7 @@ from deltaweave.cli.options import (
     print_json,
     working,
 )
-from deltaweave.terminal import check_outputs
+from deltaweave.terminal import FAILED, check_outputs, fail
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -36,8 +39,8 @@ _COLUMNS = {
     "numTargetRowsCopied": "copied",
     "numTargetFilesRemoved": "files -",
     "numTargetFilesAdded": "files +",
-    "executionTimeMs": "ms",
 }
+_TIME = "executionTimeMs"
 _MEBIBYTE = 1 << 20
 # With more, the ranges of the columns that `--key` names are compared alone.
 _FILES_OF_ALL_COLUMNS = 10_000
@@ -52,25 +55,44 @@ def history(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """List the merges of a table with their metrics, the newest first."""
-    from deltaweave import Table
+    """List the merges of a table with their metrics, the newest first.
 
+    Of a table on a disk, the log is read without Spark.
+    """
     check_outputs(None, plot)
-    with working("Reading the log", conf, catalog, verbose=verbose) as spark:
-        merges = Table(spark, table).history().where("operation = 'MERGE'").limit(limit).collect()
+    merges: Sequence[Commit | Row] | None = _merges_on_disk(table, limit)
+    if merges is None:
+        from deltaweave import Table
+
+        with working("Reading the log", conf, catalog, verbose=verbose) as spark:
+            of_merges = Table(spark, table).history().where("operation = 'MERGE'")
+            merges = of_merges.limit(limit).collect()
     if plot is not None:
         plot_merges([_as_json(merge) for merge in merges], table, plot)
     if json:
         print_json([_as_json(merge) for merge in merges])
         return
-    shown = Shown("version", "time", box=SIMPLE_HEAD, padding=0)
-    for name in _COLUMNS.values():
+    shown = Shown("version", box=SIMPLE_HEAD, padding=0)
+    shown.add_column("time", no_wrap=True)
+    for name in (*_COLUMNS.values(), "s"):
         shown.add_column(name, justify="right")
     for merge in merges:
         metrics = merge.operationMetrics or {}
         counts = [f"{int(metrics.get(name, 0)):,}" for name in _COLUMNS]
-        shown.add_row(str(merge.version), f"{merge.timestamp:%Y-%m-%d %H:%M}", *counts)
+        seconds = f"{int(metrics.get(_TIME, 0)) / 1000:,.2f}"
+        shown.add_row(str(merge.version), f"{merge.timestamp:%Y-%m-%d %H:%M}", *counts, seconds)
     Console(highlight=False).print(shown)
+
+
+def _merges_on_disk(table: str, limit: int) -> list[Commit] | None:
+    """The newest merges of a table, if its log can be read without Spark."""
+    try:
+        found = commits_on_disk(table)
+        if found is None:
+            return None
+        return list(islice((each for each in found if each.operation == "MERGE"), limit))
+    except OSError as error:
+        fail(f"The log of {table} cannot be read: {error.strerror}.", FAILED)
 
 
 def inspect(
@@ -164,7 +186,7 @@ def _files_by_size(snapshot: TableSnapshot) -> dict[int, int]:
     return {row.power: row.files for row in counted.collect()}
 
 
-def _as_json(merge: Row) -> dict[str, Any]:
+def _as_json(merge: Commit | Row) -> dict[str, Any]:
     metrics = {name: int(value) for name, value in (merge.operationMetrics or {}).items()}
     return {"version": merge.version, "timestamp": merge.timestamp.isoformat(), "metrics": metrics}
 

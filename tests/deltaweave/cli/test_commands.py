@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -19,6 +20,7 @@ from typer.testing import CliRunner, Result
 import deltaweave
 from deltaweave import errors, terminal
 from deltaweave.cli import app, health
+from deltaweave.cli.commits import commits_on_disk
 from tests.builders import write_table
 from tests.oracles import newest_version
 
@@ -93,6 +95,27 @@ def test_the_history_lists_merges_alone_the_newest_first(spark: SparkSession, pa
     assert "updated" in shown
 
 
+def test_the_history_of_a_table_on_a_disk_is_that_of_delta_and_takes_no_spark(
+    spark: SparkSession, path: str
+) -> None:
+    deltaweave.merge(spark, MERGE.format(path=path))
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE k = 1")
+    of_delta = deltaweave.Table(spark, path).history().collect()
+    for table in (path, f"file:{path}", f"delta.`{path}`"):
+        found = list(commits_on_disk(table) or ())
+        assert [
+            (each.version, each.timestamp, each.operation, each.operationMetrics) for each in found
+        ] == [(row.version, row.timestamp, row.operation, row.operationMetrics) for row in of_delta]
+    assert commits_on_disk("sales.orders") is commits_on_disk("s3a://lake/orders") is None
+    code = (
+        "import sys; from deltaweave.cli import app; app(standalone_mode=False);"
+        " sys.exit('pyspark' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, "history", path, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [merge["version"] for merge in json.loads(done.stdout)] == [1]
+
+
 def test_an_inspection_tells_files_rows_and_what_is_small(path: str) -> None:
     facts = printed(run("inspect", path, "--json"))
     expected = {"version": 0, "files": 1, "rows": 2, "deleted_rows": 0, "small_files": 0}
@@ -116,6 +139,7 @@ def test_a_doctor_finds_this_machine_well(spark: SparkSession) -> None:
     assert "delta-spark_" in found["Delta's jars"]
     assert "delta-storage" in found["Delta's jars"]
     assert found["ports"].startswith("the driver is at ")
+    assert re.fullmatch(r"(17|21)\S* \(.*java\)", found["Java"])
 
 
 def test_a_doctor_finds_jars_that_hide_each_other_and_a_driver_that_is_not_reached(
@@ -230,13 +254,19 @@ def test_a_doctor_tells_of_a_spark_that_does_not_start(monkeypatch: pytest.Monke
 
 def test_a_command_leaves_a_session_that_others_started(spark: SparkSession, path: str) -> None:
     spark._jvm.org.apache.spark.sql.classic.SparkSession.clearActiveSession()
-    result = run("history", path)
+    result = run("inspect", path)
     assert result.exit_code == 0, result.output
     assert not spark.sparkContext._jsc.sc().isStopped()
 
 
-def test_a_notebook_shows_a_result_as_a_table(spark: SparkSession, path: str) -> None:
-    html = deltaweave.merge(spark, MERGE.format(path=path))._repr_html_()
+def test_a_result_is_three_lines_and_in_a_notebook_a_table(spark: SparkSession, path: str) -> None:
+    result = deltaweave.merge(spark, MERGE.format(path=path))
+    first, rows, files = repr(result).splitlines()
+    assert re.fullmatch(r"delta\.`.*/table`: committed version 1 \([a-z-]+, [\d.]+ s\)", first)
+    assert rows.startswith("  rows: 1 updated, 1 inserted")
+    assert files.startswith("  files: 1 before skipping")
+    html = result._repr_html_()
+    assert f"<caption>delta.`{path}`</caption>" in html
     assert "<tr><td>strategy</td><td>" in html
     assert html.count("<tr>") == len(html.split("</tr>")) - 1
 

@@ -45,6 +45,9 @@ def test_the_plan_tells_files_before_and_after_each_step(
     assert (plan.source_rows, plan.touched_files, plan.version) == (4, 2, 0)
     assert plan.write_amplification == 2.5  # ten rows in two files, for four source rows
     assert plan.join.startswith("broadcast")
+    changes = spark.table("explained")
+    builder = Table(spark, path).merge(changes, "t.k = s.k AND t.k < 20")
+    assert builder.when_matched_update({"v": "s.v"}).explain().after_source_keys == files[-1]
     assert Table(spark, path).version() == 0  # nothing was written
     metrics = deltaweave.merge(spark, statement).metrics
     assert metrics["numTargetFilesAfterSkipping"] == 2

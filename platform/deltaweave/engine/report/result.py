@@ -111,7 +111,7 @@ class TouchedFiles:
     removed_bytes: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MergeResult:
     """The outcome of one merge.
 
@@ -143,6 +143,7 @@ class MergeResult:
             again after it lost to another commit.
         num_events_rescued: Events of the batch that `apply_changes` put into the table of those
             that cannot be applied; 0 for a merge.
+        table: The table, as the caller named it.
     """
 
     version: int | None
@@ -157,6 +158,18 @@ class MergeResult:
     commit_attempts: int = 0
     files_redone: int = 0
     num_events_rescued: int = 0
+    table: str = ""
+
+    def __repr__(self) -> str:
+        """Say on three lines what was done to which table; `str` has more."""
+        lines = str(self).splitlines()
+        return f"{self.table or 'MERGE'}: {lines[0]} ({self.strategy}, {self._time})\n" + "\n".join(
+            f"  {line}" for line in lines[2:4]
+        )
+
+    @property
+    def _time(self) -> str:
+        return f"{(self.metrics['executionTimeMs'] + self.commit_time_ms) / 1000:,.2f} s"
 
     def __str__(self) -> str:
         """What was done, on a few lines."""
@@ -181,7 +194,7 @@ class MergeResult:
                     if self.num_events_rescued
                     else []
                 ),
-                f"time: {counts['executionTimeMs'] + self.commit_time_ms:,} ms",
+                f"time: {self._time}",
                 *(f"warning: {each}" for each in self.warnings),
             ]
         )
@@ -190,7 +203,7 @@ class MergeResult:
         """A table for notebooks."""
         lines = [line.partition(": ") for line in str(self).splitlines()]
         rows = "".join(f"<tr><td>{a}</td><td>{escape(c)}</td></tr>" for a, _, c in lines)
-        return f"<table>{rows}</table>"
+        return f"<table><caption>{escape(self.table)}</caption>{rows}</table>"
 
     @property
     def was_applied_before(self) -> bool:

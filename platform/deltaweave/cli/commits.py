@@ -1,0 +1,70 @@
+"""The commits of a table on a disk, read from the files of its log: no Spark has to start."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+_VERSION = re.compile(r"\d{20}\.json")
+# Files of commits that a catalog keeps, which has the last word on them.
+_OF_A_CATALOG = "_staged_commits"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit, with the names that `DESCRIBE HISTORY` has.
+
+    Attributes:
+        version: The version it made.
+        timestamp: When, in this machine's time zone.
+        operation: What was done, e.g. `MERGE`; empty if its writer does not say.
+        operationMetrics: Its metrics under Delta's names, as text.
+    """
+
+    version: int
+    timestamp: datetime
+    operation: str
+    operationMetrics: Mapping[str, str]  # noqa: N815  # as the column is called
+
+
+def commits_on_disk(table: str) -> Iterator[Commit] | None:
+    """Return the commits of a table, the newest first; None if it takes Spark to read them.
+
+    Args:
+        table: Its path, `file:` URI or name.
+
+    Raises:
+        OSError: The log cannot be read.
+    """
+    path = table.removeprefix("delta.`").rstrip("`") if table.startswith("delta.`") else table
+    path = re.sub(r"^file:(//)?(?=/)", "", path)
+    log = Path(path, "_delta_log")
+    if "/" not in path or "`" in path or not log.is_dir() or (log / _OF_A_CATALOG).exists():
+        return None
+    files = [each for each in log.iterdir() if _VERSION.fullmatch(each.name)]
+    return map(_commit, sorted(files, reverse=True)) if files else None
+
+
+def _commit(file: Path) -> Commit:
+    about = _commit_info(file)
+    committed_ms = about.get("inCommitTimestamp") or file.stat().st_mtime_ns // 1_000_000
+    return Commit(
+        int(file.stem),
+        datetime.fromtimestamp(committed_ms / 1000),
+        str(about.get("operation") or ""),
+        about.get("operationMetrics") or {},
+    )
+
+
+def _commit_info(file: Path) -> dict[str, Any]:
+    """The action that describes the commit; Delta's writers put it first."""
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith('{"commitInfo"'):
+                return dict(json.loads(line)["commitInfo"])
+    return {}

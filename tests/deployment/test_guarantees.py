@@ -26,13 +26,19 @@ def sections(page: str) -> dict[str, str]:
     return {title: text for title, text in found if title not in WITHOUT_TESTS}
 
 
-# A row of a table: what is promised or threatens, perhaps the answer, and the tests that hold it.
+# A promise, with the tests that hold it in a list that opens; or a row of a table: what threatens,
+# the answer, and its tests.
+PROMISE = re.compile(
+    r"^- (.+?) <details><summary>\d+ tests?</summary>(.+)</details>$", re.MULTILINE
+)
+THREAT = re.compile(r"^\| (.+?) \| (.+) \|$", re.MULTILINE)
 PROMISES = [
     (promise, tests)
     for page in PAGES
     for text in sections(page).values()
-    for promise, tests in re.findall(r"^\| (.+?) \| (.+) \|$", text, re.MULTILINE)
-    if promise not in ("promise", "threat", "---")
+    for form in (PROMISE, THREAT)
+    for promise, tests in form.findall(text)
+    if promise not in ("threat", "---")
 ]
 
 
@@ -44,7 +50,7 @@ def names_of_tests(module: str) -> set[str]:
 
 @pytest.mark.parametrize(("promise", "tests"), PROMISES)
 def test_a_promise_names_tests_that_exist(promise: str, tests: str) -> None:
-    named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", tests)
+    named = re.findall(r"(?:`|<code>)([\w/]+\.py)::(test_\w+)(?:`|</code>)", tests)
     assert named, promise
     for module, test in named:
         assert test in names_of_tests(module), f"{module}::{test}"
@@ -54,4 +60,11 @@ def test_a_promise_names_tests_that_exist(promise: str, tests: str) -> None:
 def test_the_page_promises_something_in_every_section(page: str) -> None:
     assert sections(page)
     for title, text in sections(page).items():
-        assert re.search(r"\| `", text), title
+        assert PROMISE.search(text) or re.search(r"\| `", text), title
+
+
+def test_every_list_of_tests_follows_a_promise_and_says_how_many_they_are() -> None:
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    assert len(PROMISE.findall(page)) == page.count("<details>") > 100
+    for number, tests in re.findall(r"<summary>(\d+) tests?</summary>(.*)</details>", page):
+        assert int(number) == tests.count("<code>"), tests

@@ -349,7 +349,7 @@ def test_what_is_scaffolded_loads_as_it_is(sandbox: DefsFolderSandbox) -> None:
 
 
 def test_the_yaml_of_the_guide_loads(sandbox: DefsFolderSandbox) -> None:
-    guide = (Path(__file__).parents[3] / "docs" / "assets.md").read_text()
+    guide = (Path(__file__).parents[3] / "docs" / "how-to" / "components.md").read_text()
     [example] = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
     (sandbox.defs_folder_path / "orders").mkdir()
     (sandbox.defs_folder_path / "orders" / "defs.yaml").write_text(example)

@@ -141,6 +141,9 @@ def merge_asset(
         problem = (
             _problem(keys, on, clauses, merge_text, schema_policy)
             or _order_problem(order, sequence_by, clauses, merge_text, except_column_list)
+            or _column_problem(
+                keys, sequence_by, partition_by, cluster_by, except_column_list, schema
+            )
             or _table_problem(partition_by, cluster_by, idempotent_by, arguments)
             or (None if table else problem_of_table_key(asset_key(key_prefix, asset_name)))
         )
@@ -229,6 +232,37 @@ def _order_problem(
         written = {unquoted(each).lower() for each in clause.assignments or ()}
         if clause.assignments is not None and name not in written:
             return f"each clause that names columns must set {sequence_by} to that of the changes."
+    return None
+
+
+def _column_problem(
+    keys: Sequence[str],
+    sequence_by: str | None,
+    partition_by: Sequence[str],
+    cluster_by: Sequence[str],
+    except_column_list: Sequence[str],
+    schema: StructType | str | None,
+) -> str | None:
+    """What is wrong with columns that arguments name, as far as definitions tell; None if nothing.
+
+    DDL is parsed where Spark runs, and a run then checks it.
+    """
+    named = {
+        "keys": keys,
+        "sequence_by": [unquoted(sequence_by)] if sequence_by else [],
+        "partition_by": partition_by,
+        "cluster_by": cluster_by,
+    }
+    excepted = {each.lower() for each in except_column_list}
+    columns = None if schema is None or isinstance(schema, str) else schema.names
+    known = {each.lower() for each in columns or ()}
+    for argument, names in named.items():
+        for name in names:
+            if name.lower() in excepted:
+                return f"{argument} names {name}, which except_column_list leaves out of the table."
+            is_plain = not {".", "`"} & set(name)  # a table may be clustered by a field
+            if columns is not None and is_plain and name.lower() not in known:
+                return f"{argument} names {name}; the columns of schema are {', '.join(columns)}."
     return None
 
 

@@ -12,6 +12,7 @@ from dagster import (
     FreshnessPolicy,
     StaticPartitionsDefinition,
 )
+from pyspark.sql.types import LongType, StructField, StructType
 
 from dagster_deltaweave import MergeDeclaration, merge_asset
 from dagster_deltaweave.tables.metadata_declarations import merge_declaration_in
@@ -19,6 +20,7 @@ from deltaweave import clauses
 
 FRESHNESS = FreshnessPolicy.time_window(fail_window=timedelta(hours=6))
 TOUCHED = {"deltaweave/read": "touched"}
+SCHEMA = StructType([StructField("id", LongType()), StructField("n", LongType())])
 
 
 def declared(definition: AssetsDefinition) -> MergeDeclaration:
@@ -91,6 +93,10 @@ def test_merge_text_is_filled_and_its_other_braces_are_kept() -> None:
         ({"merge_text": "{target} {source}", "schema_policy": "add"}, "no schema_policy"),
         ({"keys": ["k"], "schema_policy": "loose"}, "known are strict, add, widen"),
         ({"keys": ["k"], "partition_by": ["a"], "cluster_by": ["b"]}, "not both"),
+        ({"keys": ["op"], "except_column_list": ["OP"]}, "keys names op, which except_column_list"),
+        ({"keys": ["idd"], "schema": SCHEMA}, "keys names idd; the columns of schema are id, n"),
+        ({"keys": ["ID"], "sequence_by": "m", "schema": SCHEMA}, "sequence_by names m"),
+        ({"on": "t.id = s.id", "cluster_by": ["m"], "schema": SCHEMA}, "cluster_by names m"),
         ({"keys": ["k"], "idempotent_by": "run"}, "known are partition, delivery"),
         ({"keys": ["k"], "idempotent_by": "partition"}, "needs a partitions_def"),
         (

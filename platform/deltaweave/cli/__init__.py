@@ -6,6 +6,7 @@
 - `upkeep`: `maintain`, which compacts and vacuums a table where it needs it.
 - `tables`: `history`, the merges of a table, and `inspect`, how its rows are laid out.
 - `health`: `doctor`, whether this machine can run merges, and what is missing.
+- `warm`: `warm stop`, which ends Spark drivers that stay between runs.
 - `charts`: what `--plot` draws.
 - `options`: what several commands take.
 - `steps`: what a terminal shows while a command works.
@@ -30,6 +31,7 @@ try:
     from deltaweave.cli.statements import explain_merge, run_merge
     from deltaweave.cli.tables import history, inspect
     from deltaweave.cli.upkeep import maintain
+    from deltaweave.cli.warm import warm
 except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries
     sys.exit(f"The command line needs {error.name}: pip install {error.name}.")
 
@@ -48,6 +50,7 @@ app.command("maintain")(maintain)
 app.command("history")(history)
 app.command("inspect")(inspect)
 app.command("doctor")(doctor)
+app.add_typer(warm, name="warm")
 app.add_typer(bench, name="bench")
 bench.add_typer(of_peers)
 bench.add_typer(of_changes)

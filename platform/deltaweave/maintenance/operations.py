@@ -85,7 +85,7 @@ def floating_bounds(table: Table, policy: UpkeepPolicy) -> Done:
             {"files_removed": 0},
         )
     return Done(
-        f"Rewritten: {rewritten} files with bounds by which readers may miss rows with NaN"
+        f"Rewrote {_files(rewritten)} with bounds by which readers may miss rows with NaN"
         if rewritten
         else "No file with bounds of floating values",
         {"files_removed": rewritten},
@@ -96,7 +96,9 @@ def statistics(table: Table, policy: UpkeepPolicy) -> Done:
     """Compute the statistics of files that have none."""
     computed = table.compute_missing_statistics()
     return Done(
-        f"Statistics: {computed} files had none" if computed else "No file without statistics",
+        f"Computed the statistics of {_files(computed)} without any"
+        if computed
+        else "No file without statistics",
         {"files_without_statistics": computed},
     )
 
@@ -107,7 +109,10 @@ def index_keys(table: Table, policy: UpkeepPolicy) -> Done:
     if column is None:
         return Done("No key index is asked for", {})
     indexed = table.index_keys()
-    return Done(f"Key index of {column}: {indexed} new files", {"files_indexed": indexed})
+    described = (
+        f"Indexed {column} in {_files(indexed)}" if indexed else f"{column} is indexed in all files"
+    )
+    return Done(described, {"files_indexed": indexed})
 
 
 @with_side_tables
@@ -137,7 +142,8 @@ def vacuum(table: Table, policy: UpkeepPolicy) -> Done:
         table.spark.sql(f"VACUUM {table_name(table.path_or_name)}").collect()
     ended, deleted = _last_vacuum(table)
     recorded = {} if ended == last else {"files_deleted": deleted}
-    return Done(f"VACUUM: {reason}", {**retention, **recorded})
+    what = f"VACUUM deleted {_files(deleted)}" if recorded else "VACUUM ran"
+    return Done(f"{what}: {reason}", {**retention, **recorded})
 
 
 OPERATIONS: Mapping[str, Operation] = {
@@ -175,7 +181,13 @@ def _rewrite_where(reason: str | None, table: Table, layout: FileLayout, command
         "bytes_added": metrics.filesAdded.totalSize,
         "rows_purged": vectors.numDeletionVectorRowsRemoved if vectors else 0,
     }
-    return Done(f"{operation}: {reason}", {**before, **rewritten})
+    verb = "PURGE rewrote" if operation == "PURGE" else "OPTIMIZE compacted"
+    into = f"{_files(metrics.numFilesRemoved)} into {metrics.numFilesAdded:,}"
+    return Done(f"{verb} {into}: {reason}", {**before, **rewritten})
+
+
+def _files(number: int) -> str:
+    return "1 file" if number == 1 else f"{number:,} files"
 
 
 def _last_vacuum(table: Table) -> tuple[datetime | None, int]:

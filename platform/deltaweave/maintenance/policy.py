@@ -41,17 +41,17 @@ class UpkeepPolicy:
         """Why the table needs OPTIMIZE, or None if it does not."""
         small = fraction(layout.small_files, layout.files)
         if layout.small_files >= self.small_files and small >= self.small_file_fraction:
-            return f"{layout.small_files} of {layout.files} files are small"
+            return f"{layout.small_files} of {layout.files} files were small"
         unclustered = fraction(layout.unclustered_files, layout.files)
         if is_clustered and layout.files > 1 and unclustered >= self.unclustered_file_fraction:
-            return f"{layout.unclustered_files} of {layout.files} files are not clustered"
+            return f"{layout.unclustered_files} of {layout.files} files were not clustered"
         return None
 
     def purging(self, layout: FileLayout) -> str | None:
         """Why the table needs a purge of rows marked deleted, or None if it does not."""
         deleted = fraction(layout.deleted_rows, layout.rows)
         if layout.deleted_rows and deleted >= self.deleted_row_fraction:
-            return f"{layout.deleted_rows} of {layout.rows} rows are marked deleted"
+            return f"{layout.deleted_rows} of {layout.rows} rows were marked deleted"
         return None
 
     def of_side_tables(self) -> UpkeepPolicy:
@@ -66,7 +66,7 @@ class UpkeepPolicy:
             now: The time now.
         """
         if last is None:
-            return "the table's history knows of none"
+            return "the table's history has no VACUUM"
         since = timedelta(seconds=int((now - last).total_seconds()))
         return f"the last was {since} ago" if since >= self.time_between_vacuums else None
 

@@ -60,6 +60,15 @@ class Address:
         return os.fdopen(_opened(self.log, os.O_TRUNC), "w")
 
 
+def sockets() -> list[Path]:
+    """The sockets of all drivers of this user on this machine, also of some that were killed.
+
+    Raises:
+        WarmDriverError: Other users could open their directory.
+    """
+    return sorted(_private_directory().glob("*.sock"))
+
+
 def address(spark_conf: Mapping[str, str]) -> Address:
     """The address of the driver with this configuration, for this user on this machine.
 

@@ -67,6 +67,7 @@ class Keeper:
     clients: int = 0
     owners: set[int] = field(default_factory=set)
     idle_since: float = field(default_factory=time.monotonic)
+    _is_to_stop: bool = False
     _count: int = 0
     _lock: Lock = field(default_factory=Lock)
 
@@ -87,6 +88,8 @@ class Keeper:
         if not self._is_running():
             return "the JVM or its Spark context has ended"
         with self._lock:
+            if self._is_to_stop:
+                return "it was asked to stop"
             if self.clients:
                 return None
             idle = time.monotonic() - self.idle_since
@@ -110,6 +113,9 @@ class Keeper:
             with connection, connection.makefile("rw", encoding="utf-8") as stream:
                 check_peer(connection)
                 hello = json.loads(stream.readline())
+                if "stop" in hello:
+                    _answer(stream, self._stop(is_forced=hello["stop"] == "also in use"))
+                    return
                 with self._lock:
                     self._count += 1
                     self.owners.add(hello["owner"])
@@ -122,6 +128,13 @@ class Keeper:
             with self._lock:
                 self.clients -= 1
                 self.idle_since = time.monotonic()
+
+    def _stop(self, *, is_forced: bool) -> dict[str, Any]:
+        """Stop soon, unless the driver is in use; the answer to who asked for it."""
+        with self._lock:
+            others = self.clients - 1  # who asks is one of them
+            self._is_to_stop = is_forced or not others
+            return {"pid": os.getpid(), "clients": others, "stops": self._is_to_stop}
 
     def _serve_client(self, name: str, stream: TextIO) -> None:
         context: Any = self.spark.sparkContext

@@ -81,7 +81,7 @@ def test_small_files_are_compacted_deleted_rows_purged_and_kept_versions_stay_re
     compacted, unpurged, unbounded, with_statistics, unindexed, vacuumed, *second = observed(
         instance
     )
-    assert compacted[0] == "OPTIMIZE: 3 of 3 files are small"
+    assert compacted[0] == "OPTIMIZE compacted 3 files into 1: 3 of 3 files were small"
     expected = {
         "upkeep/files": 3,
         "upkeep/small_files": 3,
@@ -98,7 +98,7 @@ def test_small_files_are_compacted_deleted_rows_purged_and_kept_versions_stay_re
     assert with_statistics[0] == "No file without statistics"
     assert unindexed[0] == "No key index is asked for"
     # Within the retention VACUUM deletes nothing: the newest version and those before are there.
-    assert vacuumed[0] == "VACUUM: the table's history knows of none"
+    assert vacuumed[0].endswith(": the table's history has no VACUUM")
     assert vacuumed[1].get("upkeep/files_deleted", 0) == 0
     assert vacuumed[1]["upkeep/retention_hours"] == 168
     assert [each[0] for each in second] == ["Nothing to optimize"]
@@ -120,7 +120,7 @@ def test_rows_marked_deleted_are_purged_by_themselves(
     assert defs.resolve_job_def("purge").execute_in_process(instance=instance).success
 
     [(description, numbers)] = observed(instance)
-    assert description == "PURGE: 1 of 4 rows are marked deleted"
+    assert description == "PURGE rewrote 1 file into 1: 1 of 4 rows were marked deleted"
     assert (numbers["upkeep/files_removed"], numbers["upkeep/rows_purged"]) == (1, 1)
     assert table.layout(0).deleted_rows == 0
     assert rows(table) == [(0,), (1,), (2,)]
@@ -158,8 +158,8 @@ def test_files_of_other_writers_get_statistics_and_their_keys_are_indexed(
 
     assert before.files_without_statistics == 1
     assert [each[0] for each in observed(instance)] == [
-        "Statistics: 1 files had none",
-        "Key index of id: 1 new files",
+        "Computed the statistics of 1 file without any",
+        "Indexed id in 1 file",
     ]
     assert table.layout(0).files_without_statistics == 0
     [text] = [r.stats for r in table.files().collect() if '"minValues":{"id":10}' in r.stats]

@@ -114,7 +114,9 @@ def test_a_table_is_maintained_where_its_log_says_so(spark: SparkSession, small_
     only = ["--only", "optimize", "--only", "statistics"]
     done = printed(run("maintain", small_files, *only, "--json"))
     assert list(done) == ["optimize", "statistics"]
-    assert done["optimize"]["description"] == "OPTIMIZE: 9 of 9 files are small"
+    assert done["optimize"]["description"] == (
+        "OPTIMIZE compacted 9 files into 1: 9 of 9 files were small"
+    )
     assert (done["optimize"]["files_removed"], done["optimize"]["files_added"]) == (9, 1)
     again = run("maintain", small_files, *only)
     assert again.exit_code == 0, again.output

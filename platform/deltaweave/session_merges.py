@@ -27,6 +27,7 @@ from deltaweave.delta.jvm import (
     python_error,
     refuse_lenient_reads,
     rows_of_numbers,
+    running_releases,
 )
 from deltaweave.delta.statement import (
     ParsedMerge,
@@ -88,6 +89,8 @@ def enable(spark: SparkSession) -> None:
     raised, an `UnsupportedFeatureError` or, after columns changed their types or order, a
     `SchemaChangedError`.
 
+    The first time, the logger `deltaweave` says so, at INFO.
+
     Args:
         spark: A classic session with Delta. Only its setting `spark.deltaweave.enabled` changes.
 
@@ -98,6 +101,12 @@ def enable(spark: SparkSession) -> None:
     check_is_classic(spark)
     jvm(spark)  # checks the versions
     install()
+    if not is_enabled(spark):
+        logger.info(
+            "The MERGE statements of this session (Spark %s, Delta %s) run on deltaweave from now "
+            "on, by spark.sql and by DeltaTable.merge(…).execute(). disable(spark) ends it.",
+            *running_releases(spark),
+        )
     spark.conf.set(ENABLED, "true")
 
 

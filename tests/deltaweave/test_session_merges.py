@@ -587,3 +587,15 @@ def test_the_example_of_the_guide_runs(enabled: SparkSession, tmp_path: Path) ->
     rows = enabled.read.format("delta").load(str(tmp_path / "orders")).collect()
     assert sorted(rows) == [(1, "open"), (3, "new")]
     assert not session_merges.is_enabled(enabled)
+
+
+def test_a_session_that_is_enabled_says_so_once(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = spark.newSession()
+    with caplog.at_level(logging.INFO, logger="deltaweave"):
+        deltaweave.enable(session)
+        deltaweave.enable(session)
+    told = [each.message for each in caplog.records if "run on deltaweave" in each.message]
+    assert len(told) == 1
+    assert f"Spark {spark.version}" in told[0]

@@ -58,11 +58,12 @@ class Case:
 
     Attributes:
         name: The name on the command line and in the JSON report.
-        label: The name in tables and plots.
+        label: The name in tables.
         prepare: Writes the tables that the case needs, unless they exist.
         is_deltas: Whether it is a case of Delta's benchmark; the geometric mean covers only these.
         with_builtin: Whether Delta's own MERGE runs too.
         with_rewrite: Whether a plain copy of the files that the engine touched is timed too.
+        title: The name in plots; empty for the label.
     """
 
     name: str
@@ -71,3 +72,4 @@ class Case:
     is_deltas: bool = False
     with_builtin: bool = True
     with_rewrite: bool = False
+    title: str = ""

@@ -153,7 +153,20 @@ def _of_delta(kind: str, label: str, fractions: Fractions, *clauses: str) -> Cas
         f"{label} {fractions}",
         partial(_web_returns, fractions=fractions, clauses=clauses),
         is_deltas=True,
+        title=_in_words(label, fractions),
     )
+
+
+def _in_words(label: str, fractions: Fractions) -> str:
+    """What a case does, for a chart: `upsert: 1% of rows in 50% of files, 0.1% new`."""
+    matched, new = (
+        f"{share * 100:g}%" for share in (fractions.rows_matched, fractions.rows_not_matched)
+    )
+    files = f"{fractions.files_matched:.0%} of files"
+    if not fractions.rows_matched:
+        return f"{label}: {new} new rows for {files}"
+    also_new = f", {new} new" if fractions.rows_not_matched else ""
+    return f"{label}: {matched} of rows in {files}{also_new}"
 
 
 def _web_returns(workspace: Workspace, *, fractions: Fractions, clauses: tuple[str, ...]) -> Merges:

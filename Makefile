@@ -90,7 +90,7 @@ fuzz: java $(INSTALLED) ## run N=500 drawn merges and compare each with built-in
 	@DELTAWEAVE_FUZZ_EXAMPLES=$(N) DELTAWEAVE_FUZZ_SEED=$(SEED) $(PYTEST) \
 		--exitfirst --numprocesses $(WORKERS) tests/properties
 
-screenshots: java $(INSTALLED) ## make the README's pictures of the UI anew (needs Chromium)
+screenshots: java $(INSTALLED) ## make the pictures of the UI in docs/demo.md anew (needs Chromium)
 	@DELTAWEAVE_SCREENSHOTS=docs/images $(PYTEST) tests/end_to_end/test_browser.py
 
 check: $(INSTALLED) ## format, lint, types, import contracts, advisories of installed packages

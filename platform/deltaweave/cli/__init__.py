@@ -8,6 +8,7 @@
 - `health`: `doctor`, whether this machine can run merges, and what is missing.
 - `warm`: `warm stop`, which ends Spark drivers that stay between runs.
 - `charts`: what `--plot` draws.
+- `commits`: the commits of a table on a disk, read without Spark.
 - `options`: what several commands take.
 - `steps`: what a terminal shows while a command works.
 

@@ -236,8 +236,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
 
     def _rows_of(self, context: OutputContext, value: object) -> "DataFrame | None":
         """The rows of a value; None if its type is unknown."""
-        handler = handler_of_value(self.type_handlers(), value)
-        if handler is not None:
+        if (handler := handler_of_value(self.type_handlers(), value)) is not None:
             return handler.handle_output(context, value, self.spark.session)
         return frames.to_spark(self.spark.session, value)
 

@@ -8,8 +8,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 
 def run_on_own_screen(
@@ -52,7 +56,18 @@ def _own_screen(log: Path) -> Iterator[Console]:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
         try:
-            yield Console(file=screen, highlight=False)
+            yield _Screen(file=screen, highlight=False)
         finally:
             os.dup2(screen.fileno(), 1)
             os.dup2(errors.fileno(), 2)
+
+
+class _Screen(Console):
+    """A console whose bars and spinners leave stdout and stderr alone, so that both go to the log.
+
+    By default, rich prints what Python writes there above the bar: each line that Dagster logs.
+    """
+
+    def set_live(self, live: Live) -> bool:
+        live._redirect_stdout = live._redirect_stderr = False
+        return super().set_live(live)

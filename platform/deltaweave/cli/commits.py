@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _VERSION = re.compile(r"\d{20}\.json")
-# Files of commits that a catalog keeps, which has the last word on them.
+# Files of commits that a catalog keeps, which has the last word on them. Delta makes it anywhere.
 _OF_A_CATALOG = "_staged_commits"
 
 
@@ -44,7 +44,7 @@ def commits_on_disk(table: str) -> Iterator[Commit] | None:
     path = table.removeprefix("delta.`").rstrip("`") if table.startswith("delta.`") else table
     path = re.sub(r"^file:(//)?(?=/)", "", path)
     log = Path(path, "_delta_log")
-    if "/" not in path or "`" in path or not log.is_dir() or (log / _OF_A_CATALOG).exists():
+    if "/" not in path or "`" in path or not log.is_dir() or any(log.glob(f"{_OF_A_CATALOG}/*")):
         return None
     files = [each for each in log.iterdir() if _VERSION.fullmatch(each.name)]
     return map(_commit, sorted(files, reverse=True)) if files else None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 from dagster import DagsterInstance, Definitions, build_sensor_context
+from dagster._core.workspace.load_target import get_origins_from_toml
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
@@ -69,6 +72,24 @@ def test_what_is_written_names_the_package_and_the_release(project: Path) -> Non
     assert 'DAGSTER_HOME="$PWD/dagster_home" dagster dev' in (project / "README.md").read_text()
 
 
+def test_the_location_has_one_name_whatever_starts_it(project: Path) -> None:
+    # With another name in `[tool.dg.project]` than that of the origin, Dagster warns at each load.
+    [origin] = get_origins_from_toml(str(project / "pyproject.toml"))
+    assert origin.location_name == "my_shop"
+    assert 'code_location_name = "my_shop"' in (project / "pyproject.toml").read_text()
+
+
+def test_the_tables_have_groups_owners_and_comments(project: Path) -> None:
+    specs = {spec.key.to_user_string(): spec for spec in definitions().resolve_all_asset_specs()}
+    for name in ("orders_landing", "orders", "orders_by_state"):
+        assert specs[name].group_name == "orders"
+        assert specs[name].owners == ["team:shop"]
+    for name in ("orders", "orders_by_state"):
+        columns = specs[name].metadata["dagster/column_schema"].columns
+        assert len(columns) == 3
+        assert all(column.description for column in columns)
+
+
 def test_the_next_steps_are_those_of_the_readme(tmp_path: Path) -> None:
     made = init(tmp_path / "shop")
     steps = [line.strip() for line in made.stdout.splitlines() if line.startswith("  ")]
@@ -76,6 +97,20 @@ def test_the_next_steps_are_those_of_the_readme(tmp_path: Path) -> None:
     readme = (tmp_path / "shop" / "README.md").read_text()
     block = readme.split("```")[1].strip().splitlines()
     assert steps[1:] == [line.split("#")[0].strip() for line in block]
+
+
+def test_each_name_in_the_readme_is_there(project: Path) -> None:
+    readme = (project / "README.md").read_text()
+    names = set(re.findall(r"`([^`\n]+)`", readme.replace("```", "")))
+    files = {name for name in names if name.startswith(("src/", "dagster_home/", ".github/"))}
+    assert len(files) == 8
+    assert [name for name in files if not (project / name).is_file()] == []
+    repository = definitions().get_repository_def()
+    assert repository.has_sensor_def("orders_landed")
+    orders = (project / "src" / "my_shop" / "defs" / "orders.py").read_text()
+    for argument in ("SCHEMA = ", "keys=", "clauses="):
+        assert argument in orders
+    run_path(str(project / "tests" / "test_definitions.py"))["test_the_definitions_load"]()
 
 
 def test_an_empty_directory_and_a_name_of_its_own_are_taken(tmp_path: Path) -> None:

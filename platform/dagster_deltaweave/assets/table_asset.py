@@ -23,13 +23,16 @@ from dagster import (
     asset,
 )
 
-from dagster_deltaweave.dagster_private import StepOutputHandle
+from dagster_deltaweave.dagster_private import StepOutputHandle, TableMetadataSet
+from dagster_deltaweave.metadata import statement_metadata
 from dagster_deltaweave.tables import (
     MergeDeclaration,
     TableDeclaration,
     declaration_metadata,
+    declared_column_schema,
     table_declaration,
 )
+from deltaweave.identifiers import table_name
 
 KINDS: Set[str] = frozenset({"spark", "deltalake", "python"})
 
@@ -92,7 +95,8 @@ def table_asset(
         StatementError: The metadata names another place than the declaration.
     """
     key = asset_key(key_prefix, name)
-    metadata = {**(metadata or {}), **declaration_metadata(declaration)}
+    shown = _shown_before_a_run(declaration, key)
+    metadata = {**shown, **(metadata or {}), **declaration_metadata(declaration)}
     table_declaration(metadata, asset=key.to_user_string())  # refuses what makes no sense
     definition: AssetsDefinition = asset(
         name=name,
@@ -103,6 +107,20 @@ def table_asset(
         **arguments,
     )(_in_order(function) if _needs_order(declaration, arguments) else function)
     return definition
+
+
+def _shown_before_a_run(declaration: TableDeclaration, key: AssetKey) -> dict[str, Any]:
+    """Return what is known of the table and its merge without a run, under the keys of a run."""
+    shown: dict[str, Any] = dict(
+        TableMetadataSet(
+            column_schema=declared_column_schema(declaration.schema),
+            table_name=table_name(declaration.table) if declaration.table else None,
+        )
+    )
+    if isinstance(declaration, MergeDeclaration):
+        target = shown.get("dagster/table_name") or ".".join(key.path)
+        shown |= statement_metadata(declaration.statement(target, "changes"))
+    return shown
 
 
 def _needs_order(declaration: TableDeclaration, arguments: DagsterArguments) -> bool:

@@ -21,6 +21,7 @@ from dagster_deltaweave.metadata.metadata_entries import (
     TABLE_ID,
     TABLE_VERSION,
     in_order,
+    statement_metadata,
     table_metadata,
     warnings_metadata,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "record_merge",
     "record_unchanged",
     "record_write",
+    "statement_metadata",
     "table_metadata",
     "warnings_metadata",
 ]

@@ -11,15 +11,14 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dagster import MetadataValue, TableColumn, TableColumnConstraints, TableSchema
+from dagster import MetadataValue
 
 from dagster_deltaweave.dagster_private import TableMetadataSet, UriMetadataSet
 from dagster_deltaweave.metadata.merge_summary import summary
+from dagster_deltaweave.tables import column_schema
 from deltaweave.identifiers import table_name
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
     from deltaweave import ChangedRows, MergePlan, MergeResult, Table, TouchedRows, WriteResult
 
 MERGE_COUNTS: Mapping[str, str] = MappingProxyType(
@@ -258,7 +257,7 @@ def table_metadata(table: Table, version: int | None = None) -> dict[str, object
     return {
         **TableMetadataSet(
             row_count=snapshot.num_records(),
-            column_schema=table_schema(snapshot.schema),
+            column_schema=column_schema(snapshot.schema),
             table_name=table_name(table.path_or_name),
             storage_kind="deltalake",
         ),
@@ -281,18 +280,3 @@ def statement_metadata(statement: str) -> dict[str, MetadataValue]:
 def plan_metadata(plan: MergePlan) -> dict[str, MetadataValue]:
     """What the merge was expected to do, before it ran."""
     return {"merge/plan": MetadataValue.md(f"```\n{plan}\n```")}
-
-
-def table_schema(schema: StructType) -> TableSchema:
-    """A Spark schema as Dagster's type."""
-    return TableSchema(
-        columns=[
-            TableColumn(
-                field.name,
-                type=field.dataType.simpleString(),
-                description=field.metadata.get("comment"),
-                constraints=TableColumnConstraints(nullable=field.nullable),
-            )
-            for field in schema
-        ]
-    )

@@ -2,6 +2,7 @@
 
 - `declaration`: what decorators or metadata declare about a table.
 - `metadata_declarations`: reads and writes declarations in the metadata of assets.
+- `table_columns`: the columns of tables and declarations, in Dagster's type.
 - `catalog_names`: names of tables by catalog and schema.
 - `owner`: which asset created a table of a schema.
 - `merge_text`: the SQL text of a declared merge.
@@ -62,6 +63,7 @@ from dagster_deltaweave.tables.paths import (
     path_under,
     problem_of_table_key,
 )
+from dagster_deltaweave.tables.table_columns import column_schema, declared_column_schema
 
 __all__ = [
     "PARTITION_EXPR",
@@ -91,7 +93,9 @@ __all__ = [
     "check_owner",
     "check_parents",
     "check_places",
+    "column_schema",
     "declaration_metadata",
+    "declared_column_schema",
     "equal_keys_condition",
     "full_names",
     "io_manager_of",

@@ -29,7 +29,7 @@ from dagster import (
     RetryPolicy,
 )
 
-from dagster_deltaweave.tables import AssetOrKey, NamedAsset, run_locator
+from dagster_deltaweave.tables import AssetOrKey, NamedAsset, one_or_more, run_locator
 
 if TYPE_CHECKING:
     from deltaweave import Table
@@ -70,9 +70,9 @@ def for_each_asset(
 
     @wraps(build)
     def built(asset: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(asset, get_args(AssetOrKey)):  # before lists: a key is a tuple, too
+        if isinstance(asset, get_args(AssetOrKey)):
             return build(asset, *args, **kwargs)
-        return [build(each, *args, **kwargs) for each in asset]
+        return [build(each, *args, **kwargs) for each in one_or_more(asset, build.__name__)]
 
     return built
 

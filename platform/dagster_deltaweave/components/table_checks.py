@@ -87,7 +87,7 @@ class TableChecksComponent(Component, Resolvable, Model):
         delay: float | None = None
 
     asset: Annotated[
-        InstanceOf[AssetKey] | Sequence[InstanceOf[AssetKey]],
+        InstanceOf[AssetKey] | Annotated[Sequence[InstanceOf[AssetKey]], Field(min_length=1)],
         Resolver(_resolved_keys, model_field_type=str | Sequence[str]),
         Field(description="Key of the table's asset, or keys of several that are checked alike."),
     ]

@@ -33,6 +33,7 @@ from dagster_deltaweave.tables import (
     MergeOnReadDeclaration,
     NamedAsset,
     TablePlace,
+    one_or_more,
     run_locator,
     table_place,
 )
@@ -48,7 +49,7 @@ _RETRIES, _SECONDS_BEFORE_RETRY = 3, 5
 def build_upkeep_schedule(
     *,
     name: str,
-    tables: Sequence[AssetOrKey],
+    tables: AssetOrKey | Sequence[AssetOrKey],
     cron_schedule: str,
     operations: Sequence[str] = tuple(OPERATIONS),
     policy: UpkeepPolicy | None = None,
@@ -68,6 +69,7 @@ def build_upkeep_schedule(
         io_manager_key: As in `build_upkeep_job`.
         default_status: Whether the schedule starts by itself.
     """
+    tables = one_or_more(tables, f"upkeep schedule {name}")
     return ScheduleDefinition(
         name=name,
         job=build_upkeep_job(
@@ -87,7 +89,7 @@ def build_upkeep_schedule(
 def build_upkeep_job(
     *,
     name: str,
-    tables: Sequence[AssetOrKey],
+    tables: AssetOrKey | Sequence[AssetOrKey],
     operations: Sequence[str] = tuple(OPERATIONS),
     policy: UpkeepPolicy | None = None,
     io_manager_key: str | None = None,
@@ -116,8 +118,10 @@ def build_upkeep_job(
             that of each asset, or `io_manager` if only its key is given.
 
     Raises:
-        DagsterInvalidDefinitionError: An operation is not known.
+        DagsterInvalidDefinitionError: There is no table or operation, or it is not known.
     """
+    if not operations:
+        raise DagsterInvalidDefinitionError(f"upkeep job {name}: its list of operations is empty.")
     for operation in operations:
         if operation not in OPERATIONS:
             raise DagsterInvalidDefinitionError(
@@ -128,7 +132,7 @@ def build_upkeep_job(
             _upkeep_op(NamedAsset.of(table, io_manager_key), operation, policy or UpkeepPolicy())
             for operation in operations
         ]
-        for table in tables
+        for table in one_or_more(tables, f"upkeep job {name}")
     ]
     graph = GraphDefinition(
         name=name,

@@ -30,7 +30,7 @@ from dagster_deltaweave.sensors.recorded_commits import (
 )
 from dagster_deltaweave.sensors.sensor_arguments import SensorArguments
 from dagster_deltaweave.storage import redacted
-from dagster_deltaweave.tables import AssetOrKey, NamedAsset, table_place
+from dagster_deltaweave.tables import AssetOrKey, NamedAsset, one_or_more, table_place
 from deltaweave.errors import DeltaweaveError, StatementError
 from deltaweave.identifiers import is_path
 
@@ -47,7 +47,7 @@ AssetEvent = AssetMaterialization | AssetObservation
 def build_commit_observer(
     *,
     name: str,
-    tables: Sequence[AssetOrKey],
+    tables: AssetOrKey | Sequence[AssetOrKey],
     materializes: bool = True,
     max_commits_per_tick: int = 100,
     minimum_interval_seconds: int = 60,
@@ -87,7 +87,7 @@ def build_commit_observer(
         description: The sensor's description in the UI.
         arguments: `metadata`, `owners` and `tags` of the sensor, as in Dagster's own `sensor`.
     """
-    named = [NamedAsset.of(each) for each in tables]
+    named = [NamedAsset.of(each) for each in one_or_more(tables, f"commit observer {name}")]
 
     @sensor(
         name=name,

@@ -32,16 +32,21 @@ from dagster import (
 from dagster_deltaweave.dagster_private import NOT_FINISHED_STATUSES, RUN_KEY_TAG
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.maintenance import RematerializationPolicy
+from dagster_deltaweave.partitions import ended_at
 from dagster_deltaweave.sensors.run_requests import first_without_a_run
 from dagster_deltaweave.sensors.sensor_arguments import SensorArguments
-from dagster_deltaweave.tables import io_manager_of, merge_on_read_locations, run_locator
+from dagster_deltaweave.tables import (
+    io_manager_of,
+    merge_on_read_locations,
+    one_or_more,
+    run_locator,
+)
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from dagster_deltaweave.assets import MergeOnReadAssets
-    from dagster_deltaweave.tables import TableLocator
 
 REMATERIALIZES = "deltaweave/rematerializes"
 """Run tag with the key of the base that the run was requested for."""
@@ -121,7 +126,7 @@ def build_rematerialization_sensor(
         run_tags: Tags of the runs that it requests.
         arguments: `metadata`, `owners` and `tags` of the sensor, as in Dagster's own `sensor`.
     """
-    allowed = policy or RematerializationPolicy()
+    tables = one_or_more(tables, f"rematerialization sensor {name}")
     managers = [io_manager_key or io_manager_of(each.changes) for each in tables]
 
     @sensor(
@@ -134,7 +139,7 @@ def build_rematerialization_sensor(
         **arguments,
     )
     def rematerialization_sensor(context: SensorEvaluationContext) -> SensorResult:
-        due, notes = _due(context.instance, _located(context, tables, managers), allowed)
+        due, notes = _due(context, tables, managers, policy or RematerializationPolicy())
         due, waiting = _again(context.instance, due, retry_after_seconds)
         notes += waiting
         now, before = first_without_a_run(
@@ -174,7 +179,7 @@ def build_rematerialization_schedule(
             that of each asset.
         run_tags: Tags of the runs that it requests.
     """
-    allowed = policy or RematerializationPolicy(batches=1)
+    tables = one_or_more(tables, f"rematerialization schedule {name}")
     managers = [io_manager_key or io_manager_of(each.changes) for each in tables]
 
     @schedule(
@@ -189,7 +194,7 @@ def build_rematerialization_schedule(
     def rematerialization_schedule(
         context: ScheduleEvaluationContext,
     ) -> list[RunRequest] | SkipReason:
-        due, notes = _due(context.instance, _located(context, tables, managers), allowed)
+        due, notes = _due(context, tables, managers, policy or RematerializationPolicy(batches=1))
         if not due:
             return SkipReason(f"Nothing to rematerialize: {'; '.join(notes)}")
         return [each.request(run_tags or {}) for each in due]
@@ -197,27 +202,16 @@ def build_rematerialization_schedule(
     return rematerialization_schedule
 
 
-def _located(
+def _due(
     context: SensorEvaluationContext | ScheduleEvaluationContext,
     tables: Sequence[MergeOnReadAssets],
     managers: Sequence[str],
-) -> list[tuple[MergeOnReadAssets, TableLocator]]:
-    """The assets of each table, with the locator of their IO manager."""
-    return [
-        (each, run_locator(context.resources, manager))
-        for each, manager in zip(tables, managers, strict=True)
-    ]
-
-
-def _due(
-    instance: DagsterInstance,
-    tables: Sequence[tuple[MergeOnReadAssets, TableLocator]],
     policy: RematerializationPolicy,
 ) -> tuple[list[Due], list[str]]:
     """The bases that are due, and a note on each of the others."""
     due, notes = [], []
-    for each, locator in tables:
-        base = _base(each)
+    for each, manager in zip(tables, managers, strict=True):
+        base, locator = _base(each), run_locator(context.resources, manager)
         try:
             pending = pending_changes(merge_on_read_locations(locator, each.declaration))
         except SourceError as error:
@@ -228,7 +222,7 @@ def _due(
             notes.append(f"nothing was ever appended for {base}.")
             continue
         reason = policy.reason(pending)
-        under_way = instance.get_run_records(
+        under_way = context.instance.get_run_records(
             RunsFilter(tags={REMATERIALIZES: base}, statuses=NOT_FINISHED_STATUSES), limit=1
         )
         if reason is None:
@@ -263,7 +257,7 @@ def _again(
             continue
         last = max(_attempt(_run_key(record)) for record in failed)
         pause = min(_LONGEST_PAUSE_SECONDS, retry_after_seconds * 2 ** (len(failed) - 1))
-        ended = max(record.end_time or record.update_timestamp.timestamp() for record in failed)
+        ended = max(map(ended_at, failed))
         remaining = ended + pause - time.time()
         if remaining <= 0:
             now.append(replace(each, attempt=last + 1))

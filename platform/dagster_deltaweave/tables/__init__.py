@@ -55,7 +55,7 @@ from dagster_deltaweave.tables.metadata_declarations import (
     table_declaration,
     table_place,
 )
-from dagster_deltaweave.tables.named_asset import AssetOrKey, NamedAsset
+from dagster_deltaweave.tables.named_asset import AssetOrKey, NamedAsset, one_or_more
 from dagster_deltaweave.tables.owner import check_owner, with_owner
 from dagster_deltaweave.tables.paths import (
     check_parents,
@@ -102,6 +102,7 @@ __all__ = [
     "load_merge_on_read",
     "merge_declaration_in",
     "merge_on_read_locations",
+    "one_or_more",
     "open_merge_on_read",
     "partition_expr_in",
     "path_under",

@@ -2,11 +2,18 @@
 
 # No `from __future__ import annotations`: the functions of checks are annotated with these types.
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
-from dagster import AssetKey, AssetsDefinition, AssetSpec, OpDefinition, OpExecutionContext
+from dagster import (
+    AssetKey,
+    AssetsDefinition,
+    AssetSpec,
+    DagsterInvalidDefinitionError,
+    OpDefinition,
+    OpExecutionContext,
+)
 
 from dagster_deltaweave.dagster_private import AssetGraph, CheckError
 from dagster_deltaweave.tables.declaration import TablePlace
@@ -15,6 +22,26 @@ from dagster_deltaweave.tables.metadata_declarations import table_place
 
 AssetOrKey: TypeAlias = AssetsDefinition | AssetSpec | AssetKey | str
 """The asset of a table, also an external one: its definition or spec, or its key."""
+
+
+def one_or_more(assets: Any, of: str) -> Sequence[Any]:
+    """The assets that a builder got, as a list also if it got one alone.
+
+    Args:
+        assets: One, or several.
+        of: What is built for them, to name it.
+
+    Raises:
+        DagsterInvalidDefinitionError: There is none.
+    """
+    # Before lists: a key is a tuple, and a name is a sequence of letters.
+    listed = [assets] if isinstance(assets, get_args(AssetOrKey)) else list(assets)
+    if not listed:
+        raise DagsterInvalidDefinitionError(
+            f"{of}: its list of assets is empty, so it would do nothing. Name at least one asset, "
+            "or leave it out."
+        )
+    return listed
 
 
 @dataclass(frozen=True)

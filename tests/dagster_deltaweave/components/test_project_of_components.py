@@ -273,6 +273,7 @@ EVENT_TABLE = {**TABLE, "sequence_by": "n"}
             "orders has no partitions",
         ),
         (LandingSensorComponent, {"name": "landed", "directory": "/x", "assets": []}, "at least 1"),
+        (TableChecksComponent, {"asset": [], "unique_key": ["id"]}, "at least 1"),
         (TableChecksComponent, {"asset": "orders"}, "Give unique_key, no_nulls"),
         (
             TableChecksComponent,
@@ -298,6 +299,16 @@ EVENT_TABLE = {**TABLE, "sequence_by": "n"}
             MaintenanceComponent,
             {"name": "n", "assets": ["orders"], "cron_schedule": "0 3 * * *", "operations": ["x"]},
             "'x' is none of optimize",
+        ),
+        (
+            MaintenanceComponent,
+            {"name": "n", "assets": ["orders"], "cron_schedule": "0 3 * * *", "operations": []},
+            "list of operations is empty",
+        ),
+        (
+            MaintenanceComponent,
+            {"name": "n", "assets": [], "cron_schedule": "0 3 * * *"},
+            "at least 1",
         ),
     ],
 )

@@ -36,7 +36,7 @@ from dagster_deltaweave.io_manager.run_options import (
     with_mode_of_output,
     with_tags,
 )
-from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient, waits_of_step
+from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
 from dagster_deltaweave.io_manager.schema_policy import stating_empty_table
 from dagster_deltaweave.io_manager.stored_output import add_output, rebuild_with_output
 from dagster_deltaweave.io_manager.table_location import check_location
@@ -205,7 +205,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         table = self.locator.table(context.asset_key, declaration)
         declaration = check_location(context, self.locator, table, declaration)
         with (
-            retry_run_if_transient(declaration.retries, len(waits_of_step(context))),
+            retry_run_if_transient(declaration.retries, context),
             mark_commits_with_run(table.spark, context.run_id),
             stating_empty_table(table),
             without_session_pair(),  # which the function may have set for a write of its own

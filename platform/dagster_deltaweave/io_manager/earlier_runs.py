@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
@@ -61,90 +61,88 @@ class _Attempt:
     is_under_way: bool
 
 
-def wait_for_earlier_runs(
-    context: OutputContext,
-    table: str,
-    partitions: Sequence[str],
-    positions: Positions,
-    newest_merged: Callable[[], str | None],
-    wait_seconds: float,
-    *,
-    has_rows: bool,
-) -> None:
-    """Return once Dagster knows no older partition that must still be merged.
+@dataclass(frozen=True)
+class EarlierRuns:
+    """The runs of older partitions that a run waits for.
 
-    Args:
+    Attributes:
         context: The context of the asset's output.
         table: The name of its table in messages.
         partitions: The run's partitions.
         positions: Gives a partition's position.
-        newest_merged: Looks up the newest merged partition, None for none.
         wait_seconds: How long to wait for one run, in s.
-        has_rows: Whether the asset's function was called and gave rows: a run that has none may
-            pass one that failed.
-
-    Raises:
-        WaitsForOlder: The run of an older partition is under way, and Dagster may call the function
-            later.
-        OutOfOrderError: It failed, or took too long.
-    """
-    waiting = _Waiting(context, table, partitions, positions, wait_seconds)
-    is_tried_again = not has_rows and _costs_no_attempt(context)
-    with ExitStack() as without_slot:
-        while attempts := waiting.attempts(newest_merged()):
-            ended = [each for each in attempts if not each.is_under_way]
-            if ended and has_rows:
-                raise waiting.refused(ended[0])
-            if ended:
-                return
-            waited = waiting.waited(attempts)
-            if is_tried_again:
-                pause = min(_LONGEST_RETRY_SECONDS, _SHORTEST_RETRY_SECONDS + waited / 4)
-                attempt = context.step_context.previous_attempt_count + 1
-                raise WaitsForOlder(attempt, pause, attempts[0].run.run_id)
-            without_slot.enter_context(_without_pool_slot(context))
-            time.sleep(min(_LONGEST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS + waited / 10))
-
-
-def _costs_no_attempt(context: OutputContext) -> bool:
-    """Whether the step may be tried again, and no policy of the asset counts how often it was."""
-    step = context.step_context
-    return not step.retry_mode.disabled and step.op_retry_policy is None
-
-
-class _Waiting:
-    """A run that waits for others.
-
-    Its arguments are those of `wait_for_earlier_runs`.
     """
 
-    def __init__(
-        self,
-        context: OutputContext,
-        table: str,
-        partitions: Sequence[str],
-        positions: Positions,
-        wait_seconds: float,
-    ) -> None:
-        self._context, self._table, self._partitions = context, table, partitions
-        self._positions, self._wait_seconds = positions, wait_seconds
-        self._instance: DagsterInstance = context.step_context.instance
-        self._run = context.step_context.dagster_run
-        self._earliest = min(map(positions, partitions))
-        self._since: dict[str, float] = {}
+    context: OutputContext
+    table: str
+    partitions: Sequence[str]
+    positions: Positions
+    wait_seconds: float
+    _since: dict[str, float] = field(default_factory=dict, init=False)
 
-    def attempts(self, newest: str | None) -> list[_Attempt]:
+    def wait(self, newest_merged: Callable[[], str | None], *, has_rows: bool) -> None:
+        """Return once Dagster knows no older partition that must still be merged.
+
+        Args:
+            newest_merged: Looks up the newest merged partition, None for none; it is asked after
+                Dagster, and only if an older partition is not materialized.
+            has_rows: Whether the asset's function was called and gave rows: a run that has none
+                may pass one that failed.
+
+        Raises:
+            WaitsForOlder: The run of an older partition is under way, and Dagster may call the
+                function later.
+            OutOfOrderError: It failed, or took too long.
+        """
+        step = self.context.step_context
+        # No policy of the asset counts how often it was tried.
+        is_tried_again = not (has_rows or step.retry_mode.disabled or step.op_retry_policy)
+        with ExitStack() as without_slot:
+            while attempts := self._attempts(newest_merged):
+                ended = [each for each in attempts if not each.is_under_way]
+                if ended and has_rows:
+                    raise self._refused(ended[0])
+                if ended:
+                    return
+                waited = self._waited(attempts)
+                if is_tried_again:
+                    pause = min(_LONGEST_RETRY_SECONDS, _SHORTEST_RETRY_SECONDS + waited / 4)
+                    number = step.previous_attempt_count + 1
+                    raise WaitsForOlder(number, pause, attempts[0].run.run_id)
+                without_slot.enter_context(_without_pool_slot(self.context))
+                time.sleep(min(_LONGEST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS + waited / 10))
+
+    @property
+    def _instance(self) -> DagsterInstance:
+        return self.context.step_context.instance
+
+    @property
+    def _run(self) -> DagsterRun:
+        return self.context.step_context.dagster_run
+
+    @property
+    def _own(self) -> str:
+        return min(self.partitions, key=self.positions)
+
+    def _others(self) -> list[tuple[Any, str, str]]:
+        """Position, key and last run of the partitions that were not materialized since it."""
+        return [
+            (position, partition, run_id)
+            for partition, run_id in unmerged_attempts(self._instance, self.context.asset_key)
+            if partition not in self.partitions
+            and run_id != self._run.run_id
+            and (position := self.positions(partition)) is not None
+        ]
+
+    def _attempts(self, newest_merged: Callable[[], str | None]) -> list[_Attempt]:
         """The runs of older partitions that must still be merged, oldest first."""
-        after = None if newest is None else self._positions(newest)
-        known = {
-            partition: run_id
-            for partition, run_id in unmerged_attempts(self._instance, self._context.asset_key)
-            if run_id != self._run.run_id
-            and partition not in self._partitions
-            and (position := self._positions(partition)) is not None
-            and position < self._earliest
-            and (after is None or position >= after)
-        }
+        own = self.positions(self._own)
+        older = [each for each in self._others() if each[0] < own]
+        if not older:
+            return []
+        newest = newest_merged()
+        after = None if newest is None else self.positions(newest)
+        known = {key: run for at, key, run in older if after is None or at >= after}
         if not known:
             return []
         records = self._instance.get_run_records(RunsFilter(run_ids=list(known.values())))
@@ -163,13 +161,13 @@ class _Waiting:
             # A run that was killed after its commit has merged its partition.
             or (each.run.status in _FAILED and each.partition != newest)
         ]
-        return sorted(found, key=lambda each: self._positions(each.partition))
+        return sorted(found, key=lambda each: self.positions(each.partition))
 
     def _others_under_way(self, ended: Sequence[_Attempt]) -> dict[str, _Attempt]:
         """Runs in progress of partitions whose newest run has ended."""
         if not ended:
             return {}
-        asset, definition = self._context.asset_key, self._context.asset_partitions_def
+        asset, definition = self.context.asset_key, self.context.asset_partitions_def
         partitions = {each.partition for each in ended}
         return {
             partition: _Attempt(partition, run, is_under_way=True)
@@ -179,7 +177,7 @@ class _Waiting:
             if partition in partitions
         }
 
-    def refused(self, failed: _Attempt) -> OutOfOrderError:
+    def _refused(self, failed: _Attempt) -> OutOfOrderError:
         """The error of this run because that of an older partition failed."""
         return self._error(
             failed,
@@ -188,13 +186,13 @@ class _Waiting:
             f"be merged, run this partition with the tag {ORDER_TAG}: any.",
         )
 
-    def waited(self, attempts: Sequence[_Attempt]) -> float:
+    def _waited(self, attempts: Sequence[_Attempt]) -> float:
         """How long the run has waited for the oldest of these, in s; an error if long enough."""
         oldest, awaited = attempts[0], attempts[0].run.run_id
         if awaited not in self._since:
-            earlier = [at for at, whom in waits_of_step(self._context) if awaited in whom]
+            earlier = [at for at, whom in waits_of_step(self.context) if awaited in whom]
             self._since[awaited] = min(earlier, default=time.time())
-            self._context.log.info(
+            self.context.log.info(
                 f"This run waits for run {awaited} of partition {oldest.partition}, "
                 f"which is older and is to be merged before {self._own}."
             )
@@ -202,7 +200,7 @@ class _Waiting:
                 self._let_go_first(attempts)
         waited = time.time() - self._since[awaited]
         gives_way = waited > _QUEUED_SECONDS and self._blocks(oldest)
-        if gives_way or waited >= self._wait_seconds:
+        if gives_way or waited >= self.wait_seconds:
             status = "is still in the queue" if gives_way else "has not ended"
             raise self._error(
                 oldest,
@@ -218,14 +216,8 @@ class _Waiting:
         """
         if oldest.run.status not in _QUEUED:
             return False
-        newer = [
-            run_id
-            for partition, run_id in unmerged_attempts(self._instance, self._context.asset_key)
-            if partition not in self._partitions
-            and (position := self._positions(partition)) is not None
-            and position > self._earliest
-        ]
-        started = [DagsterRunStatus.STARTED]
+        own, started = self.positions(self._own), [DagsterRunStatus.STARTED]
+        newer = [run_id for position, _, run_id in self._others() if position > own]
         return not (newer and _runs(self._instance, run_ids=newer, statuses=started))
 
     def _let_go_first(self, attempts: Sequence[_Attempt]) -> None:
@@ -239,10 +231,6 @@ class _Waiting:
             priority += 1
             self._instance.add_run_tags(run.run_id, {PRIORITY_TAG: str(priority)})
 
-    @property
-    def _own(self) -> str:
-        return min(self._partitions, key=self._positions)
-
     def _error(self, of: _Attempt, problem: str, hint: str) -> OutOfOrderError:
         # So a sensor does not take this run for one that failed by itself.
         self._instance.add_run_tags(
@@ -252,7 +240,7 @@ class _Waiting:
             f"partition {of.partition}, which is older than {self._own}, {problem}.",
             partition=self._own,
             others=[of.partition],
-            table=self._table,
+            table=self.table,
             version=None,
             hint=hint,
         )

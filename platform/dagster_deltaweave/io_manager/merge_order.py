@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from dagster_deltaweave.io_manager.earlier_runs import wait_for_earlier_runs
-from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient, waits_of_step
+from dagster_deltaweave.io_manager.earlier_runs import EarlierRuns
+from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
 from dagster_deltaweave.logs import NOTHING, order_id, records_id, taken_back
 from dagster_deltaweave.partitions import (
     ORDER_TAG,
@@ -94,11 +95,8 @@ class MergedPartitions:
     def newer_than(self, partitions: Collection[str]) -> list[str]:
         """Other merged partitions that are newer than the oldest of these, newest first."""
         earliest = min(map(self.positions, partitions))
-        newer = []
-        for key in newest_first(self.merged, self.positions):
-            if self.positions(key) <= earliest:
-                break
-            newer.append(key)
+        in_order = newest_first(self.merged, self.positions)
+        newer = takewhile(lambda key: self.positions(key) > earliest, in_order)
         return [key for key in newer if key not in partitions]
 
     def lease_of(self, partitions: Sequence[str], *, anew: bool = False) -> Lease:
@@ -140,10 +138,10 @@ def lease_of_run(
     positions = _positions(context, declaration, partitions)
     if positions is None:
         return None
-    is_any = context.step_context.dagster_run.tags.get(ORDER_TAG) == _ANY
+    merged, is_any = None, _is_any(context)
     if not is_any:
-        _wait(context, table, declaration, partitions, wait_seconds, has_rows=True)
-    merged = MergedPartitions.of(context.asset_key, table, positions)
+        merged = _wait(context, table, positions, partitions, wait_seconds, has_rows=True)
+    merged = merged or MergedPartitions.of(context.asset_key, table, positions)
     if not is_any:
         _refuse_older(merged, partitions, table.path_or_name)
     return merged.lease_of(partitions, anew=is_any)
@@ -159,36 +157,40 @@ def wait_before_function(context: OutputContext, tables: TableLocator, options: 
         OutOfOrderError: The run has waited long enough.
     """
     partitions, declaration = output_partition_keys(context), options.declaration
-    if not partitions or output_is_full_refresh(context):
+    positions = _positions(context, declaration, partitions)
+    if positions is None or output_is_full_refresh(context) or _is_any(context):
         return
-    with retry_run_if_transient(declaration.retries, len(waits_of_step(context))):
+    with retry_run_if_transient(declaration.retries, context):
         table = tables.table(context.asset_key, declaration)
-        _wait(context, table, declaration, partitions, options.wait_seconds, has_rows=False)
+        _wait(context, table, positions, partitions, options.wait_seconds, has_rows=False)
+
+
+def _is_any(context: OutputContext) -> bool:
+    return context.step_context.dagster_run.tags.get(ORDER_TAG) == _ANY
 
 
 def _wait(
     context: OutputContext,
     table: Table,
-    declaration: TableDeclaration,
+    positions: Positions,
     partitions: Sequence[str],
     wait_seconds: float,
     *,
     has_rows: bool,
-) -> None:
-    positions = _positions(context, declaration, partitions)
-    if positions is None or context.step_context.dagster_run.tags.get(ORDER_TAG) == _ANY:
-        return
-    name = table.path_or_name
+) -> MergedPartitions | None:
+    """Wait for older partitions; return what was merged at the last look, if one was needed."""
+    name, merged = table.path_or_name, None
 
     def newest() -> str | None:
+        nonlocal merged
         merged = MergedPartitions.of(context.asset_key, table, positions)
         if has_rows:
             _refuse_older(merged, partitions, name)
         return merged.newest or _newest_materialized(context, table, positions, partitions)
 
-    wait_for_earlier_runs(
-        context, name, partitions, positions, newest, wait_seconds, has_rows=has_rows
-    )
+    earlier = EarlierRuns(context, name, partitions, positions, wait_seconds)
+    earlier.wait(newest, has_rows=has_rows)
+    return merged
 
 
 def marks_of_refreshed(

@@ -38,12 +38,12 @@ class WaitsForOlder(RetryRequested):
 
 
 @contextmanager
-def retry_run_if_transient(retries: int, waits: int = 0) -> Iterator[None]:
+def retry_run_if_transient(retries: int, context: OutputContext | None = None) -> Iterator[None]:
     """Ask Dagster to try the step again after a transient error, such as a commit conflict.
 
     Args:
         retries: How often the step may be tried again.
-        waits: How often it was, because it waited.
+        context: Of the output of a step that may have waited; None if it cannot have.
 
     Raises:
         RetryRequested: The error is transient, and `retries` is not 0.
@@ -52,6 +52,7 @@ def retry_run_if_transient(retries: int, waits: int = 0) -> Iterator[None]:
         yield
     except DeltaweaveError as error:
         if isinstance(error, Transient) and retries:
+            waits = 0 if context is None else len(waits_of_step(context))
             raise RetryRequested(retries + waits, _SECONDS_BEFORE_RETRY) from error
         raise
 

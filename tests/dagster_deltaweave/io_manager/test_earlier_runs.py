@@ -29,7 +29,8 @@ from dagster._core.test_utils import create_run_for_test
 from dagster_deltaweave import merge_asset
 from dagster_deltaweave.dagster_private import PRIORITY_TAG
 from dagster_deltaweave.io_manager import earlier_runs, run_retry
-from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient, waits_of_step
+from dagster_deltaweave.io_manager.earlier_runs import EarlierRuns
+from dagster_deltaweave.io_manager.run_retry import retry_run_if_transient
 from dagster_deltaweave.partitions import partition_positions
 from deltaweave.errors import CommitConflictError, OutOfOrderError
 
@@ -47,15 +48,9 @@ class Waits(IOManager):
     def handle_output(self, context: OutputContext, obj: object) -> None:
         positions = partition_positions(LETTERS, context.step_context.instance)
         assert positions is not None
-        earlier_runs.wait_for_earlier_runs(
-            context,
-            "letters",
-            [context.partition_key],
-            positions,
-            lambda: self.newest,
-            self.wait_seconds,
-            has_rows=True,
-        )
+        partitions = [context.partition_key]
+        earlier = EarlierRuns(context, "letters", partitions, positions, self.wait_seconds)
+        earlier.wait(lambda: self.newest, has_rows=True)
 
     def load_input(self, context: InputContext) -> None: ...
 
@@ -217,34 +212,36 @@ def test_of_the_runs_that_wait_for_one_in_the_queue_the_newest_makes_room(
 
 
 class WaitsTwice(IOManager):
-    """Waits before and after the function; of the third look, the older run has ended."""
+    """Waits before and after the function; after two looks the older run has ended."""
 
     def __init__(self) -> None:
-        self.looks, self.calls, self.is_overtaken = 0, list[str](), False
+        self.looks, self.calls, self.is_overtaken = 0, 0, False
+
+    def called(self) -> int:
+        self.calls += 1
+        return 1
 
     def look(self, context: OutputContext, *, has_rows: bool) -> None:
         instance = context.step_context.instance
 
         def newest() -> None:
             self.looks += 1
-            if self.looks == 3:
+            if self.looks == 2:
                 event = AssetMaterialization(context.asset_key, partition="b")
                 instance.report_runless_asset_event(event)
 
         positions = partition_positions(LETTERS, instance)
         assert positions is not None
-        partitions = [context.partition_key]
-        earlier_runs.wait_for_earlier_runs(
-            context, "letters", partitions, positions, newest, 60, has_rows=has_rows
-        )
+        earlier = EarlierRuns(context, "letters", [context.partition_key], positions, 60)
+        earlier.wait(newest, has_rows=has_rows)
 
     def wait_for_older(self, context: OutputContext) -> None:
         self.look(context, has_rows=False)
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         self.look(context, has_rows=True)
-        with retry_run_if_transient(1, len(waits_of_step(context))):
-            if self.is_overtaken and self.calls.count("called") == 1:
+        with retry_run_if_transient(1, context):
+            if self.is_overtaken and self.calls == 1:
                 raise CommitConflictError("lost", table="t", operation="merge", version=1)
 
     def load_input(self, context: InputContext) -> None: ...
@@ -301,15 +298,10 @@ def test_a_run_waits_and_its_function_is_called_once(
     monkeypatch.setattr(StepExecutionContext, "retry_mode", RetryMode(retries))
     created(instance, "b", STARTED)
     manager = WaitsTwice()
-
-    def called() -> int:
-        manager.calls.append("called")
-        return 1
-
-    letters, resources = declared(shape, called, policy), {"io_manager": manager}
+    letters, resources = declared(shape, manager.called, policy), {"io_manager": manager}
     result = materialize([letters], resources=resources, instance=instance, partition_key="c")
     assert result.success
-    assert manager.calls == ["called"]
+    assert manager.calls == 1
     assert len([each for each in result.all_events if each.is_step_up_for_retry]) == attempts - 1
 
 
@@ -321,15 +313,10 @@ def test_waits_are_no_failures_of_a_step(
     created(instance, "b", STARTED)
     manager = WaitsTwice()
     manager.is_overtaken = True
-
-    def called() -> int:
-        manager.calls.append("called")
-        return 1
-
-    letters = declared("function", called, None)
+    letters = declared("function", manager.called, None)
     resources: dict[str, Any] = {"io_manager": manager}
     result = materialize([letters], resources=resources, instance=instance, partition_key="c")
     assert result.success
-    assert manager.calls == ["called"] * 2
+    assert manager.calls == 2
     errors = [each.step_retry_data.error for each in result.all_events if each.is_step_up_for_retry]
     assert [each.cls_name for each in errors if each] == ["WaitsForOlder"] * 2 + ["RetryRequested"]

@@ -66,7 +66,10 @@ def by_run(run_id: str, value: str = "") -> str:
 
 def wrote(run: DagsterRun, tag: str) -> bool:
     """Whether the run itself has written the tag."""
-    return run.tags.get(tag, "").endswith(by_run(run.run_id))
+    value = run.tags.get(tag, "")
+    # Earlier releases did not name the run, and a retry may have such a tag of the run before.
+    is_unnamed = value and "(run " not in value and run.parent_run_id is None
+    return bool(is_unnamed) or value.endswith(by_run(run.run_id))
 
 
 def is_full_refresh(context: AssetExecutionContext | OpExecutionContext) -> bool:

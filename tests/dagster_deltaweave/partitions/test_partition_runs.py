@@ -8,7 +8,7 @@ import pytest
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
-from dagster_deltaweave.partitions import is_under_way
+from dagster_deltaweave.partitions import WAITED_TAG, is_under_way, wrote
 
 STARTED, FAILURE = DagsterRunStatus.STARTED, DagsterRunStatus.FAILURE
 WILL_RETRY, OF_BACKFILL = {"dagster/will_retry": "true"}, {"dagster/backfill": "nightly"}
@@ -54,3 +54,21 @@ def test_a_failed_run_is_under_way_as_long_as_dagster_may_launch_its_retry(
             instance.add_backfill(PartitionBackfill("nightly", backfill, False, {}, 0.0))
         for has_end in (True, False):
             assert is_under_way(record(status, tags, ago, has_end=has_end), instance) is expected
+
+
+@pytest.mark.parametrize(
+    ("value", "parent", "expected"),
+    [
+        ("day-1 (run one)", None, True),
+        ("day-1 (run other)", "other", False),  # Dagster copied it from the run before
+        ("day-1", None, True),  # an earlier release did not name the run
+        ("day-1", "other", False),
+        (None, None, False),
+    ],
+)
+def test_a_tag_counts_for_the_run_that_wrote_it(
+    value: str | None, parent: str | None, expected: bool
+) -> None:
+    tags = {} if value is None else {WAITED_TAG: value}
+    run = DagsterRun("write", "one", tags=tags, parent_run_id=parent, root_run_id=parent)
+    assert wrote(run, WAITED_TAG) is expected

@@ -21,6 +21,28 @@ _SECRET_PARAMETER = re.compile(
 )
 
 
+def check_given_location(location: str | Path, *, operation: str) -> None:
+    """Refuse a location that is empty, or that holds credentials.
+
+    Without a location, another one would be taken silently: a default, or the root of the disk.
+
+    Args:
+        location: A path, a URI, or SQL with URIs in back quotes.
+        operation: What the location is for, for the error message.
+
+    Raises:
+        StatementError: It is, or does.
+    """
+    if not str(location).strip():
+        raise StatementError(
+            "a location is empty.",
+            operation=operation,
+            state="Nothing was read or written.",
+            hint="Give a path or a URI. Is a variable of the environment empty?",
+        )
+    refuse_credentials(location, operation=operation)
+
+
 def refuse_credentials(location: str | Path, *, operation: str = "opening") -> None:
     """Refuse a location that holds credentials: descriptions, logs and metadata would show them.
 

@@ -1,4 +1,4 @@
-"""Locations with credentials are refused wherever one enters, by an error that hides them."""
+"""Locations with credentials, and empty ones, are refused wherever one enters."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from dagster_deltaweave import (
 )
 from dagster_deltaweave.components.merge_sources import PathSource
 from dagster_deltaweave.logs.delta_log import DeltaLog
+from dagster_deltaweave.tables import table_place
 from deltaweave import MergeOnReadTable, Table
 from deltaweave.cli import app
 from deltaweave.errors import StatementError
@@ -87,50 +88,71 @@ def test_other_locations_are_taken_as_they_are(location: str) -> None:
 PARTITIONS = StaticPartitionsDefinition(["a"])
 
 
-def _merge_on_read() -> None:
-    @merge_on_read_asset(keys=["k"], sequence_by="n", table=LEAKY)
+def _merge(at: str) -> None:
+    @merge_asset(keys=["k"], table=at)
     def orders() -> None: ...
 
 
-def _cdc() -> None:
-    @cdc_asset(keys=["k"], sequence_by="n", table=LEAKY)
+def _merge_text(at: str) -> None:
+    @merge_asset(merge_text=f"{{target}} {{source}} {MERGE.replace(LEAKY, at)}")
     def orders() -> None: ...
 
 
-def _put_aside() -> None:
-    @cdc_asset(keys=["k"], sequence_by="n", rescued=LEAKY)
+def _write(at: str) -> None:
+    table_place({"deltaweave/table": at}, asset="orders")
+
+
+def _merge_on_read(at: str) -> None:
+    @merge_on_read_asset(keys=["k"], sequence_by="n", table=at)
     def orders() -> None: ...
 
 
-def _put_aside_from_a_stream() -> None:
-    @merge_on_read_asset(keys=["k"], sequence_by="n", rescued=LEAKY)
+def _cdc(at: str) -> None:
+    @cdc_asset(keys=["k"], sequence_by="n", table=at)
     def orders() -> None: ...
 
 
-@pytest.mark.parametrize(
-    "enters",
-    [
-        lambda: SparkDeltaIOManager(root=LEAKY, spark=SparkResource()),
-        lambda: merge_asset(keys=["k"], table=LEAKY)(lambda: None),
-        lambda: merge_asset(merge_text=f"{{target}} {{source}} {MERGE}")(lambda: None),
-        _merge_on_read,
-        _cdc,
-        _put_aside,
-        _put_aside_from_a_stream,
-        lambda: build_partition_sensor(
-            name="s", target=AssetSelection.all(), directory=LEAKY, partitions_def=PARTITIONS
-        ),
-        lambda: build_table_sensor(name="s", target=AssetSelection.all(), table=LEAKY),
-        lambda: DeltaLog(LEAKY),
-        lambda: PathSource(path=LEAKY),
-    ],
-)
+def _put_aside(at: str) -> None:
+    @cdc_asset(keys=["k"], sequence_by="n", rescued=at)
+    def orders() -> None: ...
+
+
+def _put_aside_from_a_stream(at: str) -> None:
+    @merge_on_read_asset(keys=["k"], sequence_by="n", rescued=at)
+    def orders() -> None: ...
+
+
+OF_DEFINITIONS: list[Callable[[str], object]] = [
+    lambda at: SparkDeltaIOManager(root=at, spark=SparkResource()),
+    _merge,
+    _write,
+    _cdc,
+    _put_aside,
+    _put_aside_from_a_stream,
+    lambda at: build_partition_sensor(
+        name="s", target=AssetSelection.all(), directory=at, partitions_def=PARTITIONS
+    ),
+    lambda at: build_table_sensor(name="s", target=AssetSelection.all(), table=at),
+    lambda at: PathSource(path=at),
+]
+
+
+@pytest.mark.parametrize("enters", [*OF_DEFINITIONS, _merge_text, _merge_on_read, DeltaLog])
 def test_definitions_with_credentials_in_locations_do_not_load(
-    enters: Callable[[], object],
+    enters: Callable[[str], object],
 ) -> None:
     with pytest.raises(StatementError) as refused:
-        enters()
+        enters(LEAKY)
     assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize("enters", OF_DEFINITIONS)
+@pytest.mark.parametrize("location", ["", " "])
+def test_definitions_with_empty_locations_do_not_load(
+    enters: Callable[[str], object], location: str
+) -> None:
+    with pytest.raises(StatementError, match="a location is empty"):
+        enters(location)
 
 
 @pytest.mark.parametrize(
@@ -156,10 +178,11 @@ def test_the_engine_refuses_them_before_spark_sees_them(
     assert "hush" not in str(refused.value)
 
 
+@pytest.mark.parametrize("root", [LEAKY, ""])
 def test_a_root_from_the_environment_is_refused_when_the_run_reads_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, root: str
 ) -> None:
-    monkeypatch.setenv("LAKE", LEAKY)
+    monkeypatch.setenv("LAKE", root)
     tables = SparkDeltaIOManager(root=EnvVar("LAKE"), spark=SparkResource())
 
     @merge_asset(keys=["k"])

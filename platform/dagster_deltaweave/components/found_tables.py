@@ -35,7 +35,7 @@ from dagster_deltaweave.storage import local_path, without_query
 from dagster_deltaweave.tables import problem_of_table_key
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import table_name
-from deltaweave.locations import refuse_credentials
+from deltaweave.locations import check_given_location
 
 KINDS = frozenset({"delta"})
 
@@ -97,8 +97,8 @@ class DeltaTablesComponent(StateBackedComponent, Resolvable, Model):
 
     @field_validator("root")
     @classmethod
-    def _holds_no_credentials(cls, root: str) -> str:
-        refuse_credentials(root, operation="configuration")
+    def _is_a_location(cls, root: str) -> str:
+        check_given_location(root, operation="configuration")
         return root
 
     @property

@@ -19,7 +19,7 @@ from pydantic import Field, field_validator
 from dagster_deltaweave.landing import literal_path
 from dagster_deltaweave.partitions import partition_keys
 from deltaweave.errors import SourceError
-from deltaweave.locations import refuse_credentials
+from deltaweave.locations import check_given_location
 
 _SPARK = "spark"
 
@@ -40,8 +40,8 @@ class PathSource(Model, Resolvable):
 
     @field_validator("path")
     @classmethod
-    def _holds_no_credentials(cls, path: str) -> str:
-        refuse_credentials(path, operation="declaration")
+    def _is_a_location(cls, path: str) -> str:
+        check_given_location(path, operation="declaration")
         return path
 
 

@@ -60,7 +60,7 @@ from dagster_deltaweave.tables import (
 )
 from deltaweave.delta.commit import without_session_pair
 from deltaweave.errors import DeltaweaveError, StatementError
-from deltaweave.locations import refuse_credentials
+from deltaweave.locations import check_given_location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -153,8 +153,8 @@ class SparkDeltaIOManager(ConfigurableIOManager):
 
     @field_validator("root")
     @classmethod
-    def _holds_no_credentials(cls, root: str) -> str:
-        refuse_credentials(root, operation="configuration")
+    def _is_a_location(cls, root: str) -> str:
+        check_given_location(root, operation="configuration")
         return root
 
     @field_validator("schema_", "catalog")

@@ -31,6 +31,7 @@ from dagster_deltaweave.partitions import (
     by_run,
     is_under_way,
     partitions_of_run,
+    planned_assets,
     unmerged_attempts,
 )
 from deltaweave.errors import OutOfOrderError
@@ -172,9 +173,8 @@ class EarlierRuns:
         return {
             partition: _Attempt(partition, run, is_under_way=True)
             for run in _runs(self._instance, statuses=list(NOT_FINISHED_STATUSES))
-            if run.asset_selection is None or asset in run.asset_selection
             for partition in partitions_of_run(run, definition, self._instance)
-            if partition in partitions
+            if partition in partitions and asset in planned_assets(self._instance, run)
         }
 
     def _refused(self, failed: _Attempt) -> OutOfOrderError:

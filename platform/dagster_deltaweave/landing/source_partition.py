@@ -16,7 +16,7 @@ from deltaweave.delta.jvm import translated
 from deltaweave.delta.log import STRICTLY
 from deltaweave.errors import DeltaweaveError, SourceError, StatementError
 from deltaweave.identifiers import is_path
-from deltaweave.locations import refuse_credentials
+from deltaweave.locations import check_given_location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,10 +64,10 @@ def read_source_partition(
     Raises:
         SourceError: The partition is missing, empty, unreadable, or has another schema; or it has
             rows that do not fit and are not `rescued`.
-        StatementError: The path is a URI that holds credentials, or an option is not taken.
+        StatementError: A location is empty or holds credentials, or an option is not taken.
     """
-    for location in filter(None, (path, rescued)):
-        refuse_credentials(location, operation="reading a source partition")
+    for location in (path, *([rescued] if rescued is not None else [])):
+        check_given_location(location, operation="reading a source partition")
     expected = schema_as_struct(schema)
     if format == "parquet":
         if options or rescued:

@@ -28,7 +28,7 @@ from dagster_deltaweave.sensors.recorded_commits import (
     position_in,
     position_metadata,
 )
-from dagster_deltaweave.sensors.sensor_arguments import SensorArguments
+from dagster_deltaweave.sensors.sensor_arguments import SensorArguments, check_least
 from dagster_deltaweave.storage import redacted
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset, one_or_more, table_place
 from deltaweave.errors import DeltaweaveError, StatementError
@@ -87,6 +87,7 @@ def build_commit_observer(
         description: The sensor's description in the UI.
         arguments: `metadata`, `owners` and `tags` of the sensor, as in Dagster's own `sensor`.
     """
+    check_least(name, 1, max_commits_per_tick=max_commits_per_tick)
     named = [NamedAsset.of(each) for each in one_or_more(tables, f"commit observer {name}")]
 
     @sensor(

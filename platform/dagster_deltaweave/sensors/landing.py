@@ -36,10 +36,10 @@ from dagster_deltaweave.sensors.delivery_runs import (
     delivery_run_request,
 )
 from dagster_deltaweave.sensors.run_requests import additions, known_partitions
-from dagster_deltaweave.sensors.sensor_arguments import SensorArguments
+from dagster_deltaweave.sensors.sensor_arguments import SensorArguments, check_least, check_marker
 from dagster_deltaweave.sensors.target_tables import SensorTarget, Target
 from dagster_deltaweave.storage import local_path, without_query
-from deltaweave.locations import refuse_credentials
+from deltaweave.locations import check_given_location
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -159,9 +159,14 @@ def build_partition_sensor(
         arguments: Dagster's own: `metadata`, `owners` and `tags`.
 
     Raises:
-        StatementError: The directory is a URI that holds credentials.
+        StatementError: The directory is empty, or a URI that holds credentials.
+        DagsterInvalidDefinitionError: The marker has no name, or a number makes no sense.
     """
-    refuse_credentials(directory, operation="looking for new partitions")
+    check_given_location(directory, operation="looking for new partitions")
+    check_marker(name, marker)
+    check_least(name, 1, max_requests_per_tick=max_requests_per_tick, attempts=attempts)
+    check_least(name, 0, max_lateness_seconds=max_lateness_seconds)
+    check_least(name, 0, retry_after_seconds=retry_after_seconds)
     watched = _Watched(
         name,
         directory,
@@ -243,10 +248,8 @@ def _requests(
         asset_events=[
             arrival_of_delivery(watched.landing_asset, watched.directory, each)
             for each, standing in chosen
-            if standing.attempt == 1
-        ]
-        if watched.landing_asset
-        else [],
+            if watched.landing_asset and standing.attempt == 1
+        ],
         cursor=cursor,
     )
 
@@ -281,11 +284,9 @@ def _with_key(delivery: Delivery, known: frozenset[str], taken: set[str]) -> Del
 
 def _skip_reason(watched: _Watched, landed: LandingLook, plan: DeliveryPlan) -> str:
     reason = f"No new partition in {watched.shown}: {plan.merged} merged"
-    for those, what, why in (
-        (plan.under_way, "under way", ""),
-        (landed.incomplete, "incomplete", f"; {watched.until_complete}"),
-        (landed.unknown, "unknown", ""),
-    ):
+    missing = f"; {watched.until_complete}"
+    of_kind = (plan.under_way, ""), (landed.incomplete, missing), (landed.unknown, "")
+    for what, (those, why) in zip(("under way", "incomplete", "unknown"), of_kind, strict=True):
         if those:
             reason += f", {len(those)} {what} ({', '.join(those[:5])}{why})"
     if landed.problems:

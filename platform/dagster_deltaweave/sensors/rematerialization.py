@@ -34,7 +34,7 @@ from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.maintenance import RematerializationPolicy
 from dagster_deltaweave.partitions import ended_at
 from dagster_deltaweave.sensors.run_requests import first_without_a_run
-from dagster_deltaweave.sensors.sensor_arguments import SensorArguments
+from dagster_deltaweave.sensors.sensor_arguments import SensorArguments, check_least
 from dagster_deltaweave.tables import (
     io_manager_of,
     merge_on_read_locations,
@@ -127,6 +127,7 @@ def build_rematerialization_sensor(
         arguments: `metadata`, `owners` and `tags` of the sensor, as in Dagster's own `sensor`.
     """
     tables = one_or_more(tables, f"rematerialization sensor {name}")
+    check_least(name, 0, retry_after_seconds=retry_after_seconds)
     managers = [io_manager_key or io_manager_of(each.changes) for each in tables]
 
     @sensor(

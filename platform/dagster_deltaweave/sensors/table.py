@@ -29,7 +29,7 @@ from dagster_deltaweave.sensors.run_requests import (
     is_key,
     known_partitions,
 )
-from dagster_deltaweave.sensors.sensor_arguments import SensorArguments
+from dagster_deltaweave.sensors.sensor_arguments import SensorArguments, check_least
 from dagster_deltaweave.sensors.table_progress import (
     Change,
     PartitionKeyOf,
@@ -40,7 +40,7 @@ from dagster_deltaweave.sensors.table_progress import (
 )
 from dagster_deltaweave.storage import redacted, without_query
 from deltaweave.errors import SourceError
-from deltaweave.locations import refuse_credentials
+from deltaweave.locations import check_given_location
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -109,9 +109,10 @@ def build_table_sensor(
         arguments: `metadata`, `owners` and `tags` of the sensor, as in Dagster's own `sensor`.
 
     Raises:
-        StatementError: The table's URI holds credentials.
+        StatementError: The table's URI is empty or holds credentials.
     """
-    refuse_credentials(table, operation="looking for new versions")
+    check_given_location(table, operation="looking for new versions")
+    check_least(name, 1, max_requests_per_tick=max_requests_per_tick)
     what = "changed partition" if partitions_def else "new version"
     shown = without_query(table)
 

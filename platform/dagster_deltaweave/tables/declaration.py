@@ -16,7 +16,7 @@ from dagster_deltaweave.tables.merge_text import (
 )
 from deltaweave.clauses import Clause
 from deltaweave.errors import StatementError
-from deltaweave.locations import refuse_credentials
+from deltaweave.locations import check_given_location
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -52,13 +52,13 @@ class TablePlace:
     namespace: Namespace = NO_NAMESPACE
 
     def __post_init__(self) -> None:
-        """Refuse locations that hold credentials, when the definitions are loaded."""
+        """Refuse locations that are empty or hold credentials, when definitions load."""
         for text in self._locations:
-            refuse_credentials(text, operation="declaration")
+            check_given_location(text, operation="declaration")
 
     @property
     def _locations(self) -> list[str]:
-        return [self.table] if self.table else []
+        return _texts(self.table)
 
     @property
     def is_given(self) -> bool:
@@ -158,7 +158,7 @@ class MergeDeclaration(TableDeclaration):
 
     @property
     def _locations(self) -> list[str]:
-        return [*super()._locations, *([self.merge_text] if self.merge_text else [])]
+        return [*super()._locations, *_texts(self.merge_text)]
 
     def statement(self, target: str, source: str, columns: Sequence[str] = ()) -> str:
         """The MERGE text over a target and a source, both named as SQL names them.
@@ -208,7 +208,7 @@ class ChangesDeclaration(TableDeclaration):
 
     @property
     def _locations(self) -> list[str]:
-        return [*super()._locations, *_texts(self.rescued)]
+        return [*super()._locations, *_texts(self.arguments.get("rescued"))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +240,7 @@ class MergeOnReadDeclaration(TableDeclaration):
     @property
     def _locations(self) -> list[str]:
         given = (self.base_path, self.changes_path, self.checkpoint)
-        return [*super()._locations, *_texts(*given, self.rescued)]
+        return [*super()._locations, *_texts(*given, self.arguments.get("rescued"))]
 
     def of_part(self, part: Literal["changes", "base"]) -> MergeOnReadDeclaration:
         """The declaration of the asset with the changes, or of that with the base."""

@@ -176,6 +176,13 @@ def test_of_several_runs_of_a_partition_the_one_under_way_counts(
     assert under_way.run_id in str(raised.value)
 
 
+def test_a_run_of_other_assets_is_not_one_of_the_partition(instance: DagsterInstance) -> None:
+    created(instance, "b", FAILURE)
+    create_run_for_test(instance, tags={"dagster/partition": "b"}, status=STARTED)
+    with pytest.raises(OutOfOrderError, match="was not merged, because its run"):
+        run(instance)
+
+
 def test_a_failed_run_is_waited_for_while_dagster_will_try_it_again(
     instance: DagsterInstance,
 ) -> None:

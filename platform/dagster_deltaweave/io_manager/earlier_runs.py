@@ -9,7 +9,7 @@ partition is merged, an older one can only be merged out of order.
 Before its asset's function, a run waits as a step that Dagster tries again later. Where another
 attempt would do more than wait, it waits in its step: after the function, which may have other
 outputs, and where attempts are not allowed or are those of the asset's own policy. Either way its
-slot in a pool is free meanwhile.
+slot in a pool is free meanwhile. If the asset loads its own table, one more attempt loads it again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class EarlierRuns:
                 function later.
             OutOfOrderError: It failed, or took too long.
         """
-        step = self.context.step_context
+        step, awaited = self.context.step_context, None
         # No policy of the asset counts how often it was tried.
         is_tried_again = not (has_rows or step.retry_mode.disabled or step.op_retry_policy)
         with ExitStack() as without_slot:
@@ -105,13 +105,30 @@ class EarlierRuns:
                     raise self._refused(ended[0])
                 if ended:
                     return
-                waited = self._waited(attempts)
+                waited, awaited = self._waited(attempts), attempts[0]
                 if is_tried_again:
                     pause = min(_LONGEST_RETRY_SECONDS, _SHORTEST_RETRY_SECONDS + waited / 4)
-                    number = step.previous_attempt_count + 1
-                    raise WaitsForOlder(number, pause, attempts[0].run.run_id)
+                    raise self._later(awaited, pause)
                 without_slot.enter_context(_without_pool_slot(self.context))
                 time.sleep(min(_LONGEST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS + waited / 10))
+
+        if awaited is not None and self._loads_itself:
+            raise self._later(awaited, 0)
+
+    def _later(self, awaited: _Attempt, pause: float) -> WaitsForOlder | OutOfOrderError:
+        """What makes Dagster try the step again; an error of the run if it may not."""
+        step = self.context.step_context
+        if not step.retry_mode.disabled:
+            return WaitsForOlder(step.previous_attempt_count + 1, pause, awaited.run.run_id)
+        problem = "is merged by now, and this run had loaded its own table before"
+        return self._error(awaited, problem, "Execute this run again.")
+
+    @property
+    def _loads_itself(self) -> bool:
+        """Whether an input, which was loaded before the wait, lacks what older runs merged."""
+        definition = self.context.step_context.assets_def
+        assert definition is not None
+        return not definition.keys.isdisjoint(definition.keys_by_input_name.values())
 
     @property
     def _instance(self) -> DagsterInstance:

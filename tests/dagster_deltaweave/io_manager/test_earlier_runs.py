@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 from dagster import (
+    AssetIn,
     AssetMaterialization,
     AssetsDefinition,
     DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
+    DailyPartitionsDefinition,
     InputContext,
     IOManager,
     Output,
     OutputContext,
     RetryPolicy,
     StaticPartitionsDefinition,
+    TimeWindowPartitionMapping,
     asset,
     materialize,
 )
@@ -221,8 +224,8 @@ def test_of_the_runs_that_wait_for_one_in_the_queue_the_newest_makes_room(
 class WaitsTwice(IOManager):
     """Waits before and after the function; after two looks the older run has ended."""
 
-    def __init__(self) -> None:
-        self.looks, self.calls, self.is_overtaken = 0, 0, False
+    def __init__(self, older: str = "b") -> None:
+        self.looks, self.calls, self.is_overtaken, self.older = 0, 0, False, older
 
     def called(self) -> int:
         self.calls += 1
@@ -234,10 +237,10 @@ class WaitsTwice(IOManager):
         def newest() -> None:
             self.looks += 1
             if self.looks == 2:
-                event = AssetMaterialization(context.asset_key, partition="b")
+                event = AssetMaterialization(context.asset_key, partition=self.older)
                 instance.report_runless_asset_event(event)
 
-        positions = partition_positions(LETTERS, instance)
+        positions = partition_positions(context.asset_partitions_def, instance)
         assert positions is not None
         earlier = EarlierRuns(context, "letters", [context.partition_key], positions, 60)
         earlier.wait(newest, has_rows=has_rows)
@@ -251,7 +254,8 @@ class WaitsTwice(IOManager):
             if self.is_overtaken and self.calls == 1:
                 raise CommitConflictError("lost", table="t", operation="merge", version=1)
 
-    def load_input(self, context: InputContext) -> None: ...
+    def load_input(self, context: InputContext) -> int:
+        return self.looks
 
 
 def declared(shape: str, called: Callable[[], Any], policy: RetryPolicy | None) -> AssetsDefinition:
@@ -327,3 +331,48 @@ def test_waits_are_no_failures_of_a_step(
     assert manager.calls == 2
     errors = [each.step_retry_data.error for each in result.all_events if each.is_step_up_for_retry]
     assert [each.cls_name for each in errors if each] == ["WaitsForOlder"] * 2 + ["RetryRequested"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "retries", "expected"),
+    [
+        # Its policy counts attempts, so it waits in its step, and loads its table again after that.
+        ("merge_asset", "enabled", [2]),
+        ("asset", "enabled", [0, 2]),
+        ("merge_asset", "disabled", None),
+    ],
+)
+def test_what_an_asset_reads_of_itself_is_loaded_after_the_wait(
+    instance: DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: str,
+    retries: str,
+    expected: list[int] | None,
+) -> None:
+    monkeypatch.setattr(earlier_runs, "_SHORTEST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(earlier_runs, "_SHORTEST_RETRY_SECONDS", 0)
+    monkeypatch.setattr(StepExecutionContext, "retry_mode", RetryMode(retries))
+    day_before = TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+    arguments: dict[str, Any] = {
+        "partitions_def": DailyPartitionsDefinition("2026-01-01"),
+        "retry_policy": RetryPolicy(max_retries=1),
+        "ins": {"before": AssetIn("letters", partition_mapping=day_before)},
+    }
+    loaded = []
+
+    def letters(before: int) -> int:
+        loaded.append(before)
+        return 1
+
+    decorated = merge_asset(keys=["k"], **arguments) if shape == "merge_asset" else None
+    days = decorated(letters) if decorated else asset(**arguments)(letters)
+    created(instance, "2026-01-01", STARTED)
+    result = materialize(
+        [days],
+        resources={"io_manager": WaitsTwice("2026-01-01")},
+        instance=instance,
+        partition_key="2026-01-02",
+        raise_on_error=False,
+    )
+    assert result.success == (expected is not None)
+    assert loaded == (expected or [])

@@ -6,6 +6,7 @@
 - `written_files`: the files that a write left on storage.
 - `partition_times`: the values of partitions in the hour that comes twice a year.
 - `table_write`: appends and overwrites, which need no merge.
+- `assigned_rows`: the rows of such a write, with the types of the table's columns.
 - `file_rewrite`: rewrites data files without a change of rows.
 - `table_creation`: creates tables, also when several writers do so at once.
 - `analysis_checks`: checks that the table has not changed since the statement was resolved.

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.commit.after_commit import AfterCommit
+from deltaweave.delta.commit.assigned_rows import assigned
 from deltaweave.delta.commit.commit_call import Committed, committed
 from deltaweave.delta.commit.partition_times import check_partition_times, with_true_times
 from deltaweave.delta.commit.transaction_ids import (
@@ -29,7 +30,6 @@ from deltaweave.delta.jvm import JavaObject, letting_go, translated
 from deltaweave.delta.log import TableSnapshot, at_version
 from deltaweave.delta.releases import write_command, write_operation
 from deltaweave.errors import StatementError
-from deltaweave.identifiers import column
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _written_and_committed(
     check_partition_times(spark, metadata, table=write.table, operation=write.operation)
     own_files = OwnFiles(spark, log, transaction)
     with own_files.deleted_unless_committed():
-        assigned = _assigned(rows, transaction, write.with_schema_evolution)
+        written = assigned(rows, transaction, may_evolve=write.with_schema_evolution)
         writer = write_command(
             spark,
             log,
@@ -192,13 +192,13 @@ def _written_and_committed(
             delta.DeltaOptions(jvm_.scala_map(view, options), session.sessionState().conf()),
             metadata.partitionColumns(),
             jvm_.scala_map(view, {}),
-            assigned._jdf,
+            written._jdf,
             nothing,
             nothing,
         )
         with own_files.named():
             data = writer.writeAndReturnCommitData(transaction, session, nothing, False)
-            of_write = with_true_times(assigned, own_files, data.actions())
+            of_write = with_true_times(written, own_files, data.actions())
         pair = jvm_.class_of_delta(spark, "org.apache.spark.sql.delta.actions.SetTransaction")
         of_write = of_write.filterNot(jvm_.instances_of(spark, pair))
         actions = view.java.util.ArrayList()
@@ -233,39 +233,6 @@ def _begun(
         # that it replaces.
         transaction.readWholeTable()
     return transaction
-
-
-def _assigned(rows: DataFrame, transaction: JavaObject, with_schema_evolution: bool) -> DataFrame:
-    """The rows, cast to the table's types as an INSERT casts them; values that do not fit fail.
-
-    Not cast are columns that the table lacks, types that cannot be assigned (Delta's writer refuses
-    them by name), and types to which the table may widen.
-    """
-    spark = rows.sparkSession
-    view = jvm_.jvm(spark)
-    expressions = view.org.apache.spark.sql.catalyst.expressions
-    cast = jvm_.singleton(expressions, "Cast")
-    ansi = jvm_.singleton(expressions, "EvalMode").ANSI()
-    metadata = transaction.metadata()
-    widening = metadata.configuration().get("delta.enableTypeWidening")
-    may_widen = with_schema_evolution and widening.isDefined() and widening.get() == "true"
-    wanted = {field.name().lower(): field.dataType() for field in metadata.schema().fields()}
-
-    def assigned(field: JavaObject) -> Column:
-        own, name = column(field.name()), field.name()
-        given, target = field.dataType(), wanted.get(name.lower())
-        if (
-            target is None
-            or given.equals(target)
-            or (may_widen and cast.canUpCast(target, given))
-            or not cast.canANSIStoreAssign(given, target)
-        ):
-            return own
-        nothing = jvm_.option(view, None)
-        value = expressions.Cast(jvm_.expression_of(spark, own), target, nothing, ansi)
-        return jvm_.column_of(spark, value).alias(name)
-
-    return rows.select([assigned(field) for field in rows._jdf.schema().fields()])
 
 
 def _condition(replace_where: str, table: str) -> str:

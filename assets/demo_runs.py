@@ -18,6 +18,7 @@ from dagster import (
     DagsterRunStatus,
     RunRequest,
     RunsFilter,
+    TableMetadataValue,
     build_sensor_context,
 )
 
@@ -153,4 +154,8 @@ def _merged(result: JobExecutionResult, partition: str) -> Merged:
         for event in result.get_asset_materialization_events()
         if event.asset_key == web_returns.key
     )
-    return Merged(partition, {k: v.value for k, v in materialization.metadata.items()})
+    values = {key: entry.value for key, entry in materialization.metadata.items()}
+    table = materialization.metadata["merge/metrics"]
+    assert isinstance(table, TableMetadataValue)
+    numbers = {str(each.data["metric"]): each.data["value"] for each in table.records}
+    return Merged(partition, {**values, **numbers})

@@ -15,9 +15,9 @@ STRATEGIES: Mapping[str, str] = MappingProxyType(
         "insert-only": "new rows were added in new files",
         "copy-on-write": "the touched files were rewritten",
         "copy-in-place": "touched files were copied with their changed rows replaced",
-        "deletion-vectors": "changed rows were marked in their files and written anew",
+        "deletion-vectors": "changed rows were marked in their files and written to new files",
         "none": "no row changed",
-        "already-applied": "nothing, since these changes were applied before",
+        "already-applied": "nothing: these changes were applied before",
         "builtin": "Delta's own MERGE ran",
     }
 )
@@ -77,13 +77,13 @@ def phase_lines(result: MergeResult) -> Iterator[PhaseLine]:
     """A line for each phase that ran, and for the commit even if nothing was committed."""
     metrics = result.metrics
     why = _MATERIALIZATION.get(result.source_materialization, result.source_materialization)
-    source = f"{metrics.num_source_rows:,} rows" + (f", {why}" if why else "")
+    source = counted(metrics.num_source_rows, "row") + (f", {why}" if why else "")
     scanned = f"{_skipped_files(result)}{_touched_files(result)}"
     added = readable(metrics.num_target_bytes_added)
     written = (
         f"{STRATEGIES.get(result.strategy, result.strategy)}: {_changed_rows(result)}, "
         f"{metrics.num_target_rows_copied:,} copied; "
-        f"{metrics.num_target_files_added:,} files added ({added})"
+        f"{counted(metrics.num_target_files_added, 'file')} added ({added})"
     )
     phases = (
         ("Materialize source", source, metrics["materializeSourceTimeMs"]),
@@ -94,6 +94,11 @@ def phase_lines(result: MergeResult) -> Iterator[PhaseLine]:
         if ms:
             yield PhaseLine(phase, did, ms / 1000)
     yield PhaseLine("Commit", _committed(result), result.commit_time_ms / 1000)
+
+
+def counted(count: int, what: str) -> str:
+    """Return a count and its noun, e.g. `1 row` or `1,897 rows`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def readable(size_in_bytes: int) -> str:
@@ -109,7 +114,7 @@ def readable(size_in_bytes: int) -> str:
 def _changed_rows(result: MergeResult) -> str:
     metrics = result.metrics
     return (
-        f"{metrics.num_target_rows_updated:,} rows updated, "
+        f"{counted(metrics.num_target_rows_updated, 'row')} updated, "
         f"{metrics.num_target_rows_inserted:,} inserted, "
         f"{metrics.num_target_rows_deleted:,} deleted"
     )
@@ -122,7 +127,7 @@ def _skipped_files(result: MergeResult) -> str:
     bytes_before = metrics.num_target_bytes_before_skipping
     bytes_skipped = bytes_before - metrics.num_target_bytes_after_skipping
     return (
-        f"{skipped:,} of {before:,} files skipped "
+        f"{skipped:,} of {counted(before, 'file')} skipped "
         f"({readable(bytes_skipped)} of {readable(bytes_before)})"
     )
 
@@ -143,7 +148,7 @@ def _repeated(result: MergeResult) -> Iterator[str]:
     if result.commit_attempts > 1:
         yield (
             f"Committed at attempt {result.commit_attempts}, since other commits won; "
-            f"{result.files_redone:,} files were written again for that."
+            f"{counted(result.files_redone, 'file')} had to be written again."
         )
 
 

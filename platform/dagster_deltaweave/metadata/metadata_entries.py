@@ -1,7 +1,8 @@
 """The metadata that Dagster shows for a merge: its own table metadata, and `merge/…` numbers.
 
-Dagster shows entries in their order and plots numbers by their keys. So what matters comes first,
-and a number that can differ between merges of a table is recorded by each, also if it is zero.
+Dagster shows entries in their order and draws a plot of each number. So what matters comes first,
+the numbers that people follow are flat, and all others are rows of one table (`merge/metrics`). A
+number that can differ between merges of a table is recorded by each, also if it is zero.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dagster import MetadataValue
+from dagster import MetadataValue, TableColumn, TableRecord, TableSchema
 
 from dagster_deltaweave.dagster_private import TableMetadataSet, UriMetadataSet
 from dagster_deltaweave.metadata.merge_summary import summary
@@ -45,7 +46,7 @@ MERGE_COUNTS: Mapping[str, str] = MappingProxyType(
         "merge/change_bytes_added": "numTargetChangeFileBytes",
     }
 )
-"""Metadata key to Delta's name of a count. The UI plots only flat numbers."""
+"""Metadata key to Delta's name of a count."""
 
 PHASE_TIMES: Mapping[str, str] = MappingProxyType(
     {
@@ -69,7 +70,11 @@ _FIRST = (
 )
 """The entries that are shown first."""
 
+METRICS = "merge/metrics"
+"""Metadata key of the table of numbers that have no plot."""
+
 _OF_BY_SOURCE = ("merge/by_source_rows_updated", "merge/by_source_rows_deleted")
+_PLOTTED = frozenset({*_FIRST, "merge/source_rows", "merge/rows_copied", *_OF_BY_SOURCE})
 _OF_CHANGE_FEED = ("merge/change_files_added", "merge/change_bytes_added")
 _OF_VECTORS = (
     "merge/deletion_vectors_added",
@@ -130,16 +135,16 @@ def always_zero(table: Table, statement: str | None) -> set[str]:
 
 
 def merge_metadata(result: MergeResult, unused: Collection[str] = ()) -> dict[str, MetadataValue]:
-    """What a merge did, as flat numbers and a few texts.
+    """Return what a merge did: flat numbers, a few texts, and a table of all other numbers.
 
-    In addition to `MERGE_COUNTS` and `PHASE_TIMES`:
+    In addition to `MERGE_COUNTS` and `PHASE_TIMES`, of which most are in the table `merge/metrics`:
 
     - `merge/summary`: what it did, in a line for people.
     - `merge/seconds`: the time of the whole merge with its commit.
     - `merge/files_skipped`: files that the merge did not read, by their statistics and the source's
       keys.
-    - `merge/files_touched`, `merge/bytes_touched`: files in which a row changed, rewritten or
-      marked; missing if Delta's own MERGE ran, which does not say which files it rewrote.
+    - `merge/files_touched`, `merge/bytes_touched`, in the table: files in which a row changed,
+      rewritten or marked; missing if Delta's own MERGE ran, which does not report them.
     - `merge/write_amplification`: rows written for each changed row, to two digits. It is 1 if only
       changed rows were written, less if rows were deleted by marking them, and more if rows were
       copied; missing if no row changed.
@@ -161,24 +166,28 @@ def merge_metadata(result: MergeResult, unused: Collection[str] = ()) -> dict[st
     metrics = result.metrics
     counts = {key: metrics[name] for key, name in MERGE_COUNTS.items()}
     skipped = counts["merge/files_before_skipping"] - counts["merge/files_after_skipping"]
+    numbers: dict[str, float] = {
+        **{key: count for key, count in counts.items() if count or key not in unused},
+        **{key: metrics[name] / 1000 for key, name in PHASE_TIMES.items()},
+        "merge/commit_seconds": result.commit_time_ms / 1000,
+    }
+    if result.strategy != "builtin":
+        numbers["merge/files_touched"] = len(result.touched_files.removed)
+        numbers["merge/bytes_touched"] = result.touched_files.removed_bytes
+    seconds = (metrics["executionTimeMs"] + result.commit_time_ms) / 1000
     metadata: dict[str, MetadataValue] = {
         "merge/summary": MetadataValue.text(summary(result)),
         **{
-            key: MetadataValue.int(count)
-            for key, count in counts.items()
-            if count or key not in unused
+            key: MetadataValue.int(int(number))
+            for key, number in numbers.items()
+            if key in _PLOTTED
         },
         "merge/files_skipped": MetadataValue.int(skipped),
-        "merge/seconds": _seconds(metrics["executionTimeMs"] + result.commit_time_ms),
-        **{key: _seconds(metrics[name]) for key, name in PHASE_TIMES.items()},
-        "merge/commit_seconds": _seconds(result.commit_time_ms),
+        "merge/seconds": MetadataValue.float(seconds),
         "merge/strategy": MetadataValue.text(result.strategy),
+        METRICS: _metrics_table(numbers),
         **_repetitions(result),
     }
-    if result.strategy != "builtin":
-        touched = result.touched_files
-        metadata["merge/files_touched"] = MetadataValue.int(len(touched.removed))
-        metadata["merge/bytes_touched"] = MetadataValue.int(touched.removed_bytes)
     amplification = _write_amplification(result)
     if amplification is not None:
         metadata["merge/write_amplification"] = MetadataValue.float(round(amplification, 2))
@@ -189,6 +198,13 @@ def merge_metadata(result: MergeResult, unused: Collection[str] = ()) -> dict[st
     if result.version is not None:
         metadata["merge/version"] = MetadataValue.int(result.version)
     return metadata
+
+
+def _metrics_table(numbers: Mapping[str, float]) -> MetadataValue:
+    schema = TableSchema(columns=[TableColumn("metric", "string"), TableColumn("value", "number")])
+    rest = {key: number for key, number in numbers.items() if key not in _PLOTTED}
+    records = [TableRecord({"metric": key, "value": number}) for key, number in rest.items()]
+    return MetadataValue.table(records, schema=schema)
 
 
 def _repetitions(result: MergeResult) -> dict[str, MetadataValue]:
@@ -206,10 +222,6 @@ def _write_amplification(result: MergeResult) -> float | None:
     written = metrics.num_target_rows_inserted + metrics.num_target_rows_updated
     changed = written + metrics.num_target_rows_deleted
     return (written + metrics.num_target_rows_copied) / changed if changed else None
-
-
-def _seconds(ms: int) -> MetadataValue:
-    return MetadataValue.float(ms / 1000)
 
 
 def write_metadata(

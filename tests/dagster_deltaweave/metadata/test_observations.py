@@ -20,7 +20,7 @@ from dagster._core.loader import LoadingContextForTest
 from pyspark.sql import SparkSession
 
 from dagster_deltaweave import SparkDeltaIOManager, merge_asset
-from dagster_deltaweave.metadata.merge_summary import STRATEGIES, readable, summary
+from dagster_deltaweave.metadata.merge_summary import STRATEGIES, counted, readable, summary
 from dagster_deltaweave.metadata.metadata_entries import (
     MERGE_COUNTS,
     PHASE_TIMES,
@@ -59,6 +59,13 @@ def metadata_of(result: ExecuteInProcessResult) -> dict[str, Any]:
     """The metadata of the materialization of customers, in its order."""
     [materialization] = result.asset_materializations_for_node("customers")
     return {key: entry.value for key, entry in materialization.metadata.items()}
+
+
+def in_the_table(values: dict[str, Any]) -> dict[str, Any]:
+    """The numbers that are rows of `merge/metrics`."""
+    table = values["merge/metrics"]
+    records = table if isinstance(table, list) else table.records
+    return {record.data["metric"]: record.data["value"] for record in records}
 
 
 def test_every_metric_key_maps_to_a_metric_the_engine_reports() -> None:
@@ -113,8 +120,9 @@ def test_a_merge_is_one_observation_of_the_same_partition_with_a_table_of_its_ph
     assert observation.description == values["merge/summary"]
     assert list(observation.metadata) == ["merge/phases"]
     phases = [each.data for each in observation.metadata["merge/phases"].records]
-    size = readable(values["merge/bytes_before_skipping"])
-    added = readable(values["merge/bytes_added"])
+    numbers = in_the_table(values)
+    size = readable(numbers["merge/bytes_before_skipping"])
+    added = readable(numbers["merge/bytes_added"])
     assert [(each["phase"], each["what it did"]) for each in phases] == [
         (
             "Materialize source",
@@ -122,12 +130,12 @@ def test_a_merge_is_one_observation_of_the_same_partition_with_a_table_of_its_ph
         ),
         (
             "Find touched files",
-            f"0 of 1 files skipped (0 bytes of {size}), 0 marked, 1 rewritten",
+            f"0 of 1 file skipped (0 bytes of {size}), 0 marked, 1 rewritten",
         ),
         (
             "Write changes",
-            "the touched files were rewritten: 1 rows updated, 1 inserted, 0 deleted, 1 copied; "
-            f"{values['merge/files_added']} files added ({added})",
+            "the touched files were rewritten: 1 row updated, 1 inserted, 0 deleted, 1 copied; "
+            f"{counted(numbers['merge/files_added'], 'file')} added ({added})",
         ),
         ("Commit", f"version {table('customers').version()}"),
     ]
@@ -148,8 +156,9 @@ def test_the_log_of_a_run_says_what_its_merge_is_doing(
     ]
 
 
-def test_what_matters_comes_first_and_each_number_is_flat(merged: ExecuteInProcessResult) -> None:
+def test_what_matters_comes_first_and_has_the_plots(merged: ExecuteInProcessResult) -> None:
     values = metadata_of(merged)
+    numbers = in_the_table(values)
 
     assert list(values)[:9] == [
         "merge/summary",
@@ -164,15 +173,30 @@ def test_what_matters_comes_first_and_each_number_is_flat(merged: ExecuteInProce
     ]
     # A table without them, a statement without the clause, and a merge that went straight.
     unused = "vectors|change_|by_source|attempts|redone|retries|spark_ui"
-    assert [key for key in values if re.search(unused, key)] == []
-    counts = [key for key in [*MERGE_COUNTS, "merge/version"] if key in values]
-    assert all(type(values[key]) is int for key in counts)
-    assert all(type(values[key]) is float for key in PHASE_TIMES)
-    assert values["merge/seconds"] >= values["merge/rewrite_seconds"] > 0
-    assert values["merge/commit_seconds"] > 0
+    assert [key for key in [*values, *numbers] if re.search(unused, key)] == []
+    plotted = {key for key, value in values.items() if isinstance(value, (int, float))}
+    assert {key for key in plotted if key.startswith("merge/")} == {
+        "merge/rows_updated",
+        "merge/rows_inserted",
+        "merge/rows_deleted",
+        "merge/rows_copied",
+        "merge/source_rows",
+        "merge/source_rows_unaffected",
+        "merge/files_skipped",
+        "merge/files_removed",
+        "merge/seconds",
+        "merge/write_amplification",
+        "merge/version",
+    }
+    every = {**values, **numbers}
+    counts = [key for key in [*MERGE_COUNTS, "merge/version"] if key in every]
+    assert all(type(every[key]) is int for key in counts)
+    assert all(type(numbers[key]) is float for key in PHASE_TIMES)
+    assert values["merge/seconds"] >= numbers["merge/rewrite_seconds"] > 0
+    assert numbers["merge/commit_seconds"] > 0
     assert values["merge/write_amplification"] == 1.5  # 1 updated, 1 inserted, 1 copied
-    assert values["merge/files_touched"] == 1
-    assert values["merge/bytes_touched"] == values["merge/bytes_removed"] > 0
+    assert numbers["merge/files_touched"] == 1
+    assert numbers["merge/bytes_touched"] == numbers["merge/bytes_removed"] > 0
 
 
 # A merge of a plain table; of one with deletion vectors and a change feed, whose zeros stay; by a
@@ -209,7 +233,8 @@ def test_a_count_stays_though_it_is_zero_if_another_merge_of_the_table_may_count
     unused = always_zero(cast("Table", settings), statement)
 
     of_features = {key for key in MERGE_COUNTS if re.search("vectors|change_|by_source", key)}
-    assert of_features & set(merge_metadata(result, unused)) == kept
+    values = {key: entry.value for key, entry in merge_metadata(result, unused).items()}
+    assert of_features & {*values, *in_the_table(values)} == kept
 
 
 REPEATED = MergeResult(
@@ -245,7 +270,7 @@ def test_a_merge_that_did_not_go_straight_says_so() -> None:
     assert values["merge/summary"] == (
         "1,897 rows updated, 1,112 inserted, 635 deleted. 1,196 of 1,200 files skipped (3.5 GB of "
         "3.5 GB), 3 marked, 1 rewritten. Ran 2 times, since executors died. Committed at attempt "
-        "3, since other commits won; 4 files were written again for that. 1.6 s."
+        "3, since other commits won; 4 files had to be written again. 1.6 s."
     )
     assert values["merge/files_skipped"] == 1_196
     assert values["merge/write_amplification"] == 0.83  # 3,018 rows for 3,644 changed ones

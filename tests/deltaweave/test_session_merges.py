@@ -596,6 +596,6 @@ def test_a_session_that_is_enabled_says_so_once(
     with caplog.at_level(logging.INFO, logger="deltaweave"):
         deltaweave.enable(session)
         deltaweave.enable(session)
-    told = [each.message for each in caplog.records if "run on deltaweave" in each.message]
+    told = [text for each in caplog.records if "run on deltaweave" in (text := each.getMessage())]
     assert len(told) == 1
     assert f"Spark {spark.version}" in told[0]

@@ -37,9 +37,9 @@ PYTHON_PROBLEM = $(shell $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.versi
 .PHONY: help demo demo-cdc land ui docs test test-slow test-all test-matrix delta-suite torture record-oracle record-debezium fuzz screenshots check clean java place
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: place java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## land TPC-DS returns, merge what is new through Dagster (ON=cluster, ON=object_store)
+demo: place java $(INSTALLED) $(DAGSTER_HOME)/dagster.yaml ## land sample data, merge it through Dagster and by Delta's own MERGE, compare (ON=cluster, ON=object_store)
 	@$(AT_PLACE) $(VENV)/python -m assets.demo
 
 demo-cdc: java $(INSTALLED) ## change events through Kafka into a table, read at once and merged later
@@ -78,10 +78,10 @@ torture: java $(INSTALLED) ## rivals, kills, lost workers, partitions in random 
 	@DELTAWEAVE_TORTURE=full DELTAWEAVE_TORTURE_SEED=$(or $(SEED),18) \
 		$(PYTEST) -m torture
 
-record-oracle: java $(INSTALLED) ## record anew what Delta's own MERGE does in each merge case
+record-oracle: java $(INSTALLED) ## record again what Delta's own MERGE does in each merge case
 	@DELTAWEAVE_ORACLE=live $(VENV)/python -m tests.merge_cases.record
 
-record-debezium: java $(INSTALLED) ## record anew what Debezium's connectors send (needs PostgreSQL and MariaDB: apt-get install postgresql mariadb-server)
+record-debezium: java $(INSTALLED) ## record again what Debezium's connectors send (needs PostgreSQL and MariaDB: apt-get install postgresql mariadb-server)
 	@$(VENV)/python -m tests.deltaweave.changes.debezium_messages.record
 
 fuzz: export SEED := $(or $(SEED),$(shell date +%s))
@@ -90,7 +90,7 @@ fuzz: java $(INSTALLED) ## run N=500 drawn merges and compare each with built-in
 	@DELTAWEAVE_FUZZ_EXAMPLES=$(N) DELTAWEAVE_FUZZ_SEED=$(SEED) $(PYTEST) \
 		--exitfirst --numprocesses $(WORKERS) tests/properties
 
-screenshots: java $(INSTALLED) ## make the pictures of the UI in docs/demo.md anew (needs Chromium)
+screenshots: java $(INSTALLED) ## make the pictures of the UI in docs/demo.md again (needs Chromium)
 	@DELTAWEAVE_SCREENSHOTS=docs/images $(PYTEST) tests/end_to_end/test_browser.py
 
 check: $(INSTALLED) ## format, lint, types, import contracts, advisories of installed packages
@@ -100,7 +100,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts, advisories of inst
 	@$(VENV)/lint-imports
 	@$(VENV)/python .ci/audit
 
-clean: ## remove all that these commands made
+clean: ## remove everything that these commands made
 	rm -rf .venv .lake .dagster .bench .site .matrix .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	rm -rf .hypothesis spark-warehouse metastore_db derby.log
 
@@ -113,10 +113,13 @@ java:
 
 $(INSTALLED): pyproject.toml
 	@$(if $(PYTHON_PROBLEM),$(error $(PYTHON_PROBLEM)))
-	@echo "Installing deltaweave into .venv (a minute or two the first time)"
+	@echo "Installing deltaweave into .venv: a few minutes the first time, and about 1 GB to download"
+	@echo "  1 of 3: a virtual environment"
 	@$(PYTHON) -m venv .venv
+	@echo "  2 of 3: the Python packages"
 	@# Python compiles modules when it first imports them; of most packages it never imports most.
 	@$(VENV)/pip install --quiet --no-compile --disable-pip-version-check --editable '.[dev]'
+	@echo "  3 of 3: Delta's jars, by a first start of Spark"
 	@# One session fetches Spark's jars now, because concurrent downloads would corrupt each other.
 	@$(VENV)/python .ci/first-session \
 		>.venv/jars.log 2>&1 || { cat .venv/jars.log >&2; exit 1; }

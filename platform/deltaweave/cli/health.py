@@ -33,10 +33,10 @@ _SECONDS_TO_CONNECT = 5
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        about: What it is.
+        about: What was checked.
         is_good: Whether merges run with it.
         found: What was found and, if it is not good, what to do.
     """
@@ -51,7 +51,7 @@ def doctor(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Look at Python, Java, Spark, Delta, executors and ports; ends with 1 if one is not well."""
+    """Check Python, Java, Spark, Delta, executors and ports; exit with 1 if a check fails."""
     with Steps() as steps:
         findings = list(_findings(conf, steps, verbose=verbose))
     if json:

@@ -42,7 +42,7 @@ def run_merge(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run a MERGE statement, and say what it did."""
+    """Run a MERGE statement, and print what it did."""
     import deltaweave
 
     text = _text(statement, file)
@@ -59,7 +59,7 @@ def explain_merge(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say what a MERGE would do to its target as it is now, and what would help; writes nothing."""
+    """Print what a MERGE would do to its target now, and what would help. It writes nothing."""
     import deltaweave
 
     text = _text(statement, file)

@@ -110,7 +110,7 @@ def inspect(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say how the rows of a table are spread over its files, by the log.
+    """Print how the rows of a table are spread over its files, by the log.
 
     Files with floating bounds are those of earlier releases by whose footers Spark may miss rows
     with NaN; `maintain` rewrites them.

@@ -38,7 +38,7 @@ def partition_positions(
     if definition is None:
         return None
     if isinstance(definition, MultiPartitionsDefinition):
-        return _by_time_dimension(definition)
+        return _by_time_dimension(definition, instance)
     if isinstance(definition, TimeWindowPartitionsDefinition):
         return lambda key: _beginning(definition, key)
     if isinstance(definition, DynamicPartitionsDefinition):
@@ -76,29 +76,41 @@ def _has(definition: DynamicPartitionsDefinition, key: str, instance: DagsterIns
     return definition.name is None or instance.has_dynamic_partition(definition.name, key)
 
 
-def _by_time_dimension(definition: MultiPartitionsDefinition) -> Positions | None:
+def _by_time_dimension(
+    definition: MultiPartitionsDefinition, instance: DagsterInstance
+) -> Positions | None:
     kinds = [
         isinstance(each.partitions_def, TimeWindowPartitionsDefinition)
         for each in definition.partitions_defs
     ]
     if kinds.count(True) != 1:
         return None
-    times = definition.partitions_defs[kinds.index(True)]
+    times = definition.partitions_defs[kinds.index(True)].name
+    within = {
+        each.name: partition_positions(each.partitions_def, instance)
+        for each in definition.partitions_defs
+    }
 
     def position(key: str) -> float | None:
         try:
             parts = definition.get_partition_key_from_str(key).keys_by_dimension
         except Exception:  # a key with dimensions that the definition had before
             return None
-        return _beginning(times.partitions_def, parts[times.name])
+        at = {name: of and of(parts[name]) for name, of in within.items()}
+        return None if None in at.values() else at[times]
 
     return position
 
 
 def _beginning(definition: PartitionsDefinition[str], key: str) -> float | None:
-    """When the window begins, in s since 1970; None for a key in another format."""
+    """When the window begins, in s since 1970; None for a key of no window."""
     assert isinstance(definition, TimeWindowPartitionsDefinition)
     try:
-        return definition.time_window_for_partition_key(key).start.timestamp()
-    except (ValueError, StopIteration):
+        start = definition.time_window_for_partition_key(key).start
+    except (ValueError, StopIteration):  # a key in another format
         return None
+    # Of a day that begins no month, Dagster gives the next month. An hour that comes twice has the
+    # offset in its key.
+    is_its_key = start.strftime(definition.fmt) == key
+    at = start.timestamp()
+    return at if is_its_key or definition.get_partition_key_for_timestamp(at) == key else None

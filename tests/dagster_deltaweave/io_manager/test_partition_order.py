@@ -17,6 +17,8 @@ from dagster import (
     DailyPartitionsDefinition,
     DynamicPartitionsDefinition,
     ExecuteInProcessResult,
+    HourlyPartitionsDefinition,
+    MonthlyPartitionsDefinition,
     MultiPartitionsDefinition,
     PartitionsDefinition,
     RunsFilter,
@@ -40,6 +42,8 @@ AssetTable = Callable[[str], Table]
 
 DAYS = DailyPartitionsDefinition("2026-01-01", end_date="2026-01-10")
 REGIONS = StaticPartitionsDefinition(["eu", "us"])
+BERLIN_HOURS = HourlyPartitionsDefinition("2025-10-01-00:00", timezone="Europe/Berlin")
+LANDED = DynamicPartitionsDefinition(name="landed")
 FIRST, SECOND, THIRD = "2026-01-01", "2026-01-02", "2026-01-03"
 
 
@@ -269,6 +273,27 @@ def test_partitions_are_ordered_by_time_or_as_defined_or_by_their_keys(
         instance.add_dynamic_partitions("landed", in_order)
     older, newer = map(position, in_order)
     assert older < newer
+
+
+@pytest.mark.parametrize(
+    ("partitions", "key", "is_there"),
+    [
+        # The asset was daily once.
+        (MonthlyPartitionsDefinition("2025-01-01"), "2026-01-15", False),
+        (MonthlyPartitionsDefinition("2025-01-01"), "2026-01-01", True),
+        (BERLIN_HOURS, "2025-10-26-02:30", False),
+        (BERLIN_HOURS, "2025-10-26-02:00", True),  # which comes twice
+        (BERLIN_HOURS, "2025-10-26-02:00+0100", True),
+        (MultiPartitionsDefinition({"z": DAYS, "a": REGIONS}), f"uk|{FIRST}", False),
+        (MultiPartitionsDefinition({"z": DAYS, "a": LANDED}), f"uk|{FIRST}", False),
+    ],
+)
+def test_partitions_that_the_asset_lacks_now_do_not_count(
+    partitions: PartitionsDefinition[str], key: str, is_there: bool, instance: DagsterInstance
+) -> None:
+    position = partition_positions(partitions, instance)
+    assert position is not None
+    assert (position(key) is not None) == is_there
 
 
 def test_links_to_the_code_of_an_ordered_asset_show_its_function() -> None:

@@ -12,6 +12,7 @@ from dagster_deltaweave.logs import last_change
 from dagster_deltaweave.metadata import metadata_entries
 from dagster_deltaweave.metadata.column_lineage import merge_lineage
 from dagster_deltaweave.metadata.phases import merge_observation
+from dagster_deltaweave.metadata.statement_text import statement_metadata
 
 if TYPE_CHECKING:
     from dagster_deltaweave.tables import Changes, TableLocator
@@ -56,7 +57,7 @@ def record_merge(
         **(metadata_entries.touched_metadata(changes.applied) if changes.applied else {}),
         metadata_entries.TABLE_VERSION: described,
         **(_lineage_metadata(context, tables, table, changes, statement) if statement else {}),
-        **(metadata_entries.statement_metadata(text) if text else {}),
+        **(statement_metadata(text) if text else {}),
         **(metadata_entries.plan_metadata(plan) if plan else {}),
     }
 

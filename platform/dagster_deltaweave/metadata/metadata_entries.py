@@ -284,11 +284,6 @@ def warnings_metadata(warnings: Collection[str]) -> dict[str, MetadataValue]:
     return {"deltaweave/warnings": MetadataValue.text("\n".join(warnings))} if warnings else {}
 
 
-def statement_metadata(statement: str) -> dict[str, MetadataValue]:
-    """The MERGE as it ran, for people."""
-    return {"merge/statement": MetadataValue.md(f"```sql\n{statement}\n```")}
-
-
 def plan_metadata(plan: MergePlan) -> dict[str, MetadataValue]:
     """What the merge was expected to do, before it ran."""
     return {"merge/plan": MetadataValue.md(f"```\n{plan}\n```")}

@@ -51,21 +51,23 @@ def hashed(value: Column, data_type: DataType, name: str) -> list[Column]:
     return [is_there, value]
 
 
-def holds_a_map(data_type: DataType) -> bool:
-    """Whether values of the type hold maps or variants, which `=` cannot compare."""
+def _is_compared_exactly(data_type: DataType) -> bool:
+    """Whether `=` compares values of the type, and no two of them are the same to it."""
     if isinstance(data_type, StructType):
-        return any(holds_a_map(field.dataType) for field in data_type)
+        return all(_is_compared_exactly(field.dataType) for field in data_type)
     if isinstance(data_type, ArrayType):
-        return holds_a_map(data_type.elementType)
-    return isinstance(data_type, (MapType, VariantType))
+        return _is_compared_exactly(data_type.elementType)
+    return not isinstance(data_type, (MapType, VariantType, FloatType, DoubleType))
 
 
 def comparable(rows: DataFrame, struct: str, name: str) -> Column:
-    """A field of a struct of `rows`, in a form that `=` can compare.
+    """A field of a struct of `rows`, in a form that `=` compares exactly.
 
-    Maps and variants are compared by their hashes.
+    Maps, variants, and numbers of which 0.0 equals -0.0 are compared by their hashes.
     """
     fields = rows.schema[struct].dataType
     assert isinstance(fields, StructType)
     value, data_type = F.col(struct)[name], fields[name].dataType
-    return F.xxhash64(*hashed(value, data_type, name)) if holds_a_map(data_type) else value
+    if _is_compared_exactly(data_type):
+        return value
+    return F.xxhash64(*hashed(value, data_type, name))

@@ -42,6 +42,8 @@ NOTED_EVERY = 32  # versions of the table that one look reads again at most
 # At the first look at a table from before this release, which may have ten thousands of commits.
 _MAX_LOOKED = 500
 
+_CLOCKS_DIFFER_MS = 60_000  # those of who made the source of a clone, and who cloned it
+
 _NONE = "deltaweave/none"  # an application id that no commit has
 
 
@@ -168,6 +170,23 @@ def holds_pair(snapshot: TableSnapshot, pair: tuple[str, int]) -> bool:
     """
     held = newest_in_line(snapshot, pair[0]).version
     return held is not None and held >= pair[1]
+
+
+def is_made_anew(source: TableSnapshot, clone: Commit) -> bool:
+    """Whether another table, or an earlier copy of it, is where the source of a clone was.
+
+    A clone takes over the time at which its source was created. Writers need not give one.
+
+    Args:
+        source: The version that was cloned.
+        clone: The commit that cloned it.
+    """
+    times = {source.created_at_ms, clone.created_at_ms} - {None}
+    if len(times) > 1:
+        return True
+    made = commit_of(source, source.version)
+    made_ms = source.created_at_ms or 0 if made is None else made.at_ms
+    return made_ms - clone.at_ms > _CLOCKS_DIFFER_MS
 
 
 def cloned_by(newest: TableSnapshot, since: int) -> Commit | None:

@@ -31,11 +31,12 @@ from deltaweave.changes.lineage import (
     Lineage,
     cloned_by,
     has_left,
+    is_made_anew,
     noted_by_clone,
 )
 from deltaweave.changes.side_table import NOTED, create_side_table, newest_version, side_table
 from deltaweave.delta.jvm import translated
-from deltaweave.delta.log import Commit, TableSnapshot, commit_of
+from deltaweave.delta.log import Commit, TableSnapshot
 from deltaweave.errors import CommitConflictError, DeltaweaveError
 from deltaweave.identifiers import quoted
 from deltaweave.table import Table
@@ -52,7 +53,6 @@ TAKEN_OVER = "deltaweave/taken_over"
 """The application id in a side table that holds what the source of a clone remembered."""
 
 _KEPT_LOOKS = 1_000
-_CLOCKS_DIFFER_MS = 60_000  # those of who made the source, and who cloned it
 
 _BY_PATH = re.compile(r"delta\.`(.*)`", re.DOTALL)
 
@@ -197,9 +197,7 @@ def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame
     try:
         source = _source(newest.spark, name)
         cloned = source.snapshot(version)
-        made = commit_of(cloned, version)
-        made_ms = cloned.created_at_ms or 0 if made is None else made.at_ms
-        if made_ms - clone.at_ms > _CLOCKS_DIFFER_MS:
+        if is_made_anew(cloned, clone):
             logger.warning(
                 "%s was cloned from %s, which was made anew since: its events do not count",
                 newest.data_path,

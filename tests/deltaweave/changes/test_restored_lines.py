@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.tables import MergeOnReadLocations
-from deltaweave.changes import apply, side_state
+from deltaweave.changes import apply
 from deltaweave.changes.history import versions
 from deltaweave.changes.lineage import OfOneLine
 from deltaweave.errors import CommitConflictError
@@ -244,9 +244,8 @@ def test_a_clone_remembers_whatever_its_source_is_called(
 @pytest.mark.minutes
 @pytest.mark.parametrize("how", ["replaced", "removed"])
 def test_a_clone_remembers_nothing_of_a_table_that_took_its_sources_place(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    spark: SparkSession, tmp_path: Path, how: str
 ) -> None:
-    monkeypatch.setattr(side_state, "_CLOCKS_DIFFER_MS", 0)
     lake = Lake(spark, tmp_path, KINDS["current rows"])
     lake.apply(INSERTS)
     lake.clone("clone", lake.apply(DELETES))

@@ -14,7 +14,7 @@ from deltaweave.delta.log.file_paths import commit_file
 from deltaweave.delta.log.snapshot import TableSnapshot
 
 # The lines of these actions, as Delta's writers and others write them.
-_OF_ITSELF = r'^\s*\{\s*"(commitInfo|txn)"'
+_OF_ITSELF = r'^\s*\{\s*"(commitInfo|txn|metaData)"'
 _OF_FILES = r'^\s*\{\s*"(add|remove)"'
 
 _ROOT = re.compile(r"^([A-Za-z][\w+.-]*):/+")
@@ -30,6 +30,8 @@ class Commit:
         operation: Delta's name of what it did; empty if its writer gave none.
         parameters: The operation's parameters.
         applied: The application ids that it holds, with their versions.
+        created_at_ms: When the table of its metadata was created, in ms since 1970; None if it has
+            no metadata, or that does not say. A clone has the time of its source.
     """
 
     version: int
@@ -37,6 +39,7 @@ class Commit:
     operation: str
     parameters: Mapping[str, Any]
     applied: Mapping[str, int]
+    created_at_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,12 +89,14 @@ def commit_from(version: int, actions: Iterable[Mapping[str, Any]]) -> Commit:
     infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
     info = infos[0] if infos else {}
     pairs = [action["txn"] for action in actions if "txn" in action]
+    metadata = [action["metaData"] for action in actions if "metaData" in action]
     return Commit(
         version,
         int(info.get("inCommitTimestamp") or info.get("timestamp") or 0),
         info.get("operation") or "",
         info.get("operationParameters") or {},
         {pair["appId"]: int(pair["version"]) for pair in pairs},
+        metadata[0].get("createdTime") if metadata else None,
     )
 
 

@@ -131,6 +131,31 @@ def test_so_do_versions_that_begin_with_some_columns_alone(
     assert found == versions(flat(batches), tracked=["v"])
 
 
+def test_a_value_that_equals_another_one_and_is_not_the_same_begins_a_version(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    events = spark.sql(
+        "SELECT 1 AS k, at, double(v) AS v, array(double(v)) AS l "
+        "FROM VALUES (1, '0.0'), (2, '-0.0'), (3, '-0.0'), (4, 'NaN'), (5, 'NaN') AS t(at, v)"
+    )
+    deltaweave.apply_changes(
+        spark,
+        str(tmp_path / "t"),
+        events,
+        keys=["k"],
+        sequence_by="at",
+        except_column_list=["at"],
+        stored_as_scd_type=2,
+    )
+    found = Table(spark, str(tmp_path / "t")).read()
+    shown = found.selectExpr("string(v)", "string(l[0])", "__START_AT", "__END_AT")
+    assert {tuple(row) for row in shown.collect()} == {
+        ("0.0", "0.0", 1, 2),
+        ("-0.0", "-0.0", 2, 4),
+        ("NaN", "NaN", 4, None),
+    }
+
+
 def test_late_events_split_and_end_versions(apply: Apply) -> None:
     """Each key tells of one thing; the first batch is in order, the second late."""
     in_order = [

@@ -20,7 +20,9 @@ from tests.merge_cases.case import (
     Layout,
     MergeCase,
     by_source_delete,
+    delete,
     insert_all,
+    update,
     update_all,
 )
 from tests.oracles import Stage, configured, rows_as_text
@@ -46,6 +48,8 @@ def case(name: str, *clauses: Clause, expected: list[tuple[str, int]]) -> MergeC
     )
 
 
+# They fail for the source row and the target row without a match.
+FAILS_WITHOUT_MATCH = "1 / (s.v - 70) < 0 AND 1 / (t.v - 3) < 0"
 IS_SEVEN, IS_NONE = "CAST(s.k AS INT) = 7", "CAST(s.k AS INT) = 1"
 CASES = [
     case("inserts", insert_all(IS_NONE), insert_all(IS_SEVEN), expected=INSERTED),
@@ -57,12 +61,31 @@ CASES = [
         by_source_delete(),
         expected=[("a", 10), ("b", 20), ("7", 70)],
     ),
+    case(
+        "matched",
+        update({"v": "t.v + s.v"}, FAILS_WITHOUT_MATCH),
+        expected=[("a", 11), ("b", 22), ("c", 3)],
+    ),
+    case(
+        "deletes_of_all_kinds",
+        delete(f"{FAILS_WITHOUT_MATCH} AND t.v = 1"),
+        by_source_delete(),
+        expected=[("b", 2)],
+    ),
+    case(
+        "updates_beside_deletes",
+        update({"v": "t.v + s.v"}, FAILS_WITHOUT_MATCH),
+        by_source_delete(),
+        expected=[("a", 11), ("b", 22)],
+    ),
 ]
+MARKED = Layout(vectors=True)
+LAYOUTS = (COPY_ON_WRITE, VECTORS_AND_FEED, COPY_ON_WRITE, MARKED, COPY_ON_WRITE, MARKED)
 
 
 @pytest.mark.parametrize(
     ("case", "layout"),
-    [(case, (COPY_ON_WRITE, VECTORS_AND_FEED)[number % 2]) for number, case in enumerate(CASES)],
+    list(zip(CASES, LAYOUTS, strict=True)),
     ids=lambda each: each.name if isinstance(each, MergeCase) else str(each),
 )
 def test_a_condition_that_fails_for_rows_of_other_clauses_fails_nothing(

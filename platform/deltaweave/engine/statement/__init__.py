@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from deltaweave.engine.statement.broken_constraints import with_broken
 from deltaweave.engine.statement.clause_expressions import (
+    asked_after_join,
     clause_taken,
     first_insert,
     first_match,
@@ -14,6 +15,7 @@ from deltaweave.engine.statement.clause_expressions import (
 from deltaweave.engine.statement.schema_evolution import changes_nothing, columns_before
 
 __all__ = [
+    "asked_after_join",
     "changes_nothing",
     "clause_taken",
     "columns_before",

@@ -12,7 +12,7 @@ from functools import reduce
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from deltaweave.delta.jvm import constant
+from deltaweave.delta.jvm import constant, unique_number
 from deltaweave.delta.statement import ResolvedClause, ResolvedMerge
 from deltaweave.engine.columns import CLAUSE, NO_CLAUSE, SOURCE_ROW_PRESENT
 from deltaweave.engine.statement.schema_evolution import changes_nothing
@@ -47,6 +47,15 @@ def clause_taken(merge: ResolvedMerge) -> Column:
     without_source_row = F.col(SOURCE_ROW_PRESENT).isNull()
     by_source = first(merge.of_kind("not_matched_by_source"))
     return F.when(without_source_row, by_source).otherwise(first(merge.of_kind("matched")))
+
+
+def asked_after_join(merge: ResolvedMerge, clause: Column) -> Column:
+    """The clause that takes a row, asked after the join before it, where rows are filtered by it.
+
+    Spark would ask conditions of one side before the join, and they may fail for rows that the
+    clause is not for. It leaves a filter where it is if its value may be another one each time.
+    """
+    return F.when(unique_number(merge.spark) >= 0, clause)
 
 
 def insert_places(merge: ResolvedMerge) -> list[int]:

@@ -51,7 +51,13 @@ from deltaweave.engine.columns import (
 from deltaweave.engine.find import TouchedFilesScan, with_numbers
 from deltaweave.engine.local_attempt import attempted, warn_of_fallback
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.statement import clause_taken, columns_before, updated, with_broken
+from deltaweave.engine.statement import (
+    asked_after_join,
+    clause_taken,
+    columns_before,
+    updated,
+    with_broken,
+)
 from deltaweave.engine.tasks import NotRewritableError, TableFormat
 from deltaweave.engine.write.files_format import table_format
 from deltaweave.engine.write.in_place_tasks import results_of_tasks
@@ -285,7 +291,8 @@ def _changes(
         target = target_plan(transaction, files, file_column=FILE, row_index_column=TARGET_ROW_ID)
         outer = merge.of_kind("not_matched_by_source")
         rows = target.join(source.for_join(), merge.condition, "left" if outer else "inner")
-        rows = rows.withColumn(CLAUSE, clause_taken(merge)).filter(F.col(CLAUSE) != NO_CLAUSE)
+        clause = asked_after_join(merge, clause_taken(merge))
+        rows = rows.withColumn(CLAUSE, clause).filter(F.col(CLAUSE) != NO_CLAUSE)
         rows = with_numbers(rows, scan.names_of(files))
         after = _struct(updated(merge, columns_before(merge)), kept)
     deletes = [i for i, clause in enumerate(merge.clauses) if clause.action == "delete"]

@@ -32,7 +32,13 @@ from deltaweave.engine.columns import (
 )
 from deltaweave.engine.find import TouchedFilesScan, places_of_files
 from deltaweave.engine.source import PreparedSource
-from deltaweave.engine.statement import clause_taken, columns_before, first_insert, updated
+from deltaweave.engine.statement import (
+    asked_after_join,
+    clause_taken,
+    columns_before,
+    first_insert,
+    updated,
+)
 from deltaweave.engine.write.rows.change_feed import recorded
 from deltaweave.identifiers import back_quoted
 
@@ -124,12 +130,13 @@ def _joined(merge: ResolvedMerge, source: PreparedSource, target: DataFrame, how
     """Target rows joined with the source, and their clauses; with the inserts if `full`."""
     if how != "full":
         joined = target.join(source.for_join(), merge.condition, how)
-        return joined.withColumn(CLAUSE, clause_taken(merge))
+        return joined.withColumn(CLAUSE, asked_after_join(merge, clause_taken(merge)))
     target = target.withColumn(TARGET_ROW_PRESENT, F.lit(True))
     joined = target.join(source.for_join(), merge.condition, how)
     is_new = F.col(TARGET_ROW_PRESENT).isNull()
     clause = F.when(is_new, first_insert(merge)).otherwise(clause_taken(merge))
-    return joined.withColumn(CLAUSE, clause).filter(~is_new | (F.col(CLAUSE) != NO_CLAUSE))
+    taken = joined.withColumn(CLAUSE, asked_after_join(merge, clause))
+    return taken.filter(~is_new | (F.col(CLAUSE) != NO_CLAUSE))
 
 
 def _images(

@@ -14,14 +14,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.jvm import plan_text, unique_number
+from deltaweave.delta.jvm import plan_text
 from deltaweave.delta.scan import target_plan, tracked_columns
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine import limits
 from deltaweave.engine.columns import CLAUSE, SOURCE_ROW, VALUES
 from deltaweave.engine.find import Candidates, TouchedFilesScan, find_candidates
 from deltaweave.engine.source import PreparedSource, within
-from deltaweave.engine.statement import first_insert, insert_places
+from deltaweave.engine.statement import asked_after_join, first_insert, insert_places
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,9 @@ def rows_after_scan(
         if scan.num_matched_rows:
             target = target_plan(transaction, scan.matched, merge.condition_columns())
             rows = rows.join(target, merge.condition, "left_anti")
-        return _values(merge, rows.withColumn(CLAUSE, _insert_clause(merge)), inserts)
+        return _values(
+            merge, rows.withColumn(CLAUSE, asked_after_join(merge, first_insert(merge))), inserts
+        )
     if _takes_every_row_once(merge, source, scan, updates):
         return _values_of(merge, _in_few_files(rows, source), updates[0])
     rows = _in_few_files(_with_clause(merge, rows, scan, identity, updates), source)
@@ -125,21 +127,12 @@ def _with_clause(
     if new is not None:
         # A key of a new row may be null.
         rows = rows.join(F.broadcast(new), identity.eqNullSafe(F.col(SOURCE_ROW)), "left_semi")
-        return rows.withColumn(CLAUSE, _insert_clause(merge))
+        return rows.withColumn(CLAUSE, asked_after_join(merge, first_insert(merge)))
     how = "left" if insert_places(merge) else "inner"
     pairs = scan.matched_pairs(SOURCE_ROW, CLAUSE)
     rows = rows.join(pairs, identity == F.col(SOURCE_ROW), how)
     clause = F.when(F.col(SOURCE_ROW).isNotNull(), F.col(CLAUSE)).otherwise(first_insert(merge))
     return rows.withColumn(CLAUSE, clause)
-
-
-def _insert_clause(merge: ResolvedMerge) -> Column:
-    """The insert clause that takes a row, asked after the join that leaves rows without a match.
-
-    Spark would ask the conditions before the join, and they may fail for a row that has a match.
-    It leaves a filter where it is if its value may be another one each time.
-    """
-    return F.when(unique_number(merge.spark) >= 0, first_insert(merge))
 
 
 def _in_few_files(rows: DataFrame, source: PreparedSource) -> DataFrame:
@@ -188,7 +181,9 @@ def inserts_only(
         unmatched = unmatched.join(target, merge.condition, "left_anti")
     inserts = insert_places(merge)
     # Of one clause, built-in MERGE asks each source row, too, before the join.
-    clause = first_insert(merge) if len(inserts) == 1 else _insert_clause(merge)
+    clause = (
+        first_insert(merge) if len(inserts) == 1 else asked_after_join(merge, first_insert(merge))
+    )
     rows = _values(merge, unmatched.withColumn(CLAUSE, clause), inserts)
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(

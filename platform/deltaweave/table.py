@@ -5,7 +5,7 @@ The module is above 300 lines because half of it documents the public methods of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -317,6 +317,7 @@ class Table:
         recorded: Mapping[str, int] | None = None,
         computed_from: int | None = None,
         reads_all: bool = True,
+        check: Callable[[], None] | None = None,
     ) -> WriteResult:
         """Write rows as they are into this existing table, in one commit.
 
@@ -339,6 +340,7 @@ class Table:
                 version, or only from the rows that they replace. In the second case, only later
                 commits that change rows of the predicate fail this write, as far as partition
                 columns can tell.
+            check: Called right before the commit. If it raises, nothing is committed.
 
         Returns:
             What was committed; an error after the commit is in its `warnings`.
@@ -372,6 +374,7 @@ class Table:
             recorded=recorded or {},
             computed_from=computed_from,
             reads_all=reads_all,
+            check=check,
         )
         return write_rows(self._log().log, rows, write)
 

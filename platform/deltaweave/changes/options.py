@@ -81,8 +81,7 @@ def event_shape(table: Table, rows: DataFrame, options: ChangeOptions) -> EventS
         UnsupportedSessionError: The rows belong to a Spark Connect session.
     """
     check_is_data_frame(rows, "the source", table=table.path_or_name, operation="applying changes")
-    if isinstance(options.keys, str) or not options.keys:
-        raise wrong(table, "keys is a list of one or more columns.")
+    check_keys(table, options.keys)
     options = options.spelled_as(rows.columns)
     sequence, of_type = _sequence(table, rows, _expression(options.sequence_by))
     return EventShape(
@@ -97,6 +96,12 @@ def event_shape(table: Table, rows: DataFrame, options: ChangeOptions) -> EventS
         message=options.message_column,
         log_fields=log_fields(of_type),
     )
+
+
+def check_keys(table: Table, keys: Sequence[str]) -> None:
+    """Raise a StatementError unless keys is a list of columns."""
+    if isinstance(keys, str) or not keys:
+        raise wrong(table, "keys is a list of one or more columns.")
 
 
 def schema_of(events: Events, further: Sequence[StructField]) -> StructType:

@@ -12,7 +12,7 @@ mapping, the two differ, and both are looked up.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
@@ -23,7 +23,7 @@ from deltaweave.delta.log import TableSnapshot
 _SEQUENCE = "_cdc_sequence"
 _IN_FILES = "delta.columnMapping.physicalName"
 _MADE_WITH_MAPPING = "col-"
-_COMPUTED = ("delta.generationExpression", "delta.identity.start")
+_GENERATED, _NUMBERED = "delta.generationExpression", "delta.identity.start"
 _DEFAULT = "CURRENT_DEFAULT"
 _FIRST_COLUMNS = "deltaweave.firstColumns"
 
@@ -99,7 +99,7 @@ class TableColumns:
         return [
             field
             for lower, field in self.fields.items()
-            if lower not in spelled and not any(of in (field.metadata or {}) for of in _COMPUTED)
+            if lower not in spelled and not is_computed(field)
         ]
 
     def widest(self, of_event: StructField) -> StructField:
@@ -116,6 +116,21 @@ def first_columns(names: Sequence[str]) -> dict[str, str]:
     A row with a null in another column may be older than the column.
     """
     return {_FIRST_COLUMNS: json.dumps(list(names))}
+
+
+def is_computed(field: StructField) -> bool:
+    """Whether the table gives the column its values itself."""
+    return not {_GENERATED, _NUMBERED}.isdisjoint(field.metadata or {})
+
+
+def generated(fields: Iterable[StructField]) -> dict[str, str]:
+    """The SQL of columns that are generated from others, by name."""
+    return {f.name: str(f.metadata[_GENERATED]) for f in fields if _GENERATED in (f.metadata or {})}
+
+
+def numbered(fields: Iterable[StructField]) -> list[str]:
+    """The names of identity columns."""
+    return [f.name for f in fields if _NUMBERED in (f.metadata or {})]
 
 
 def defaults(fields: Sequence[StructField]) -> dict[str, str]:

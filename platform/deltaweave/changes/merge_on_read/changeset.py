@@ -7,7 +7,7 @@ A batch holds the events of one micro-batch of a stream, or of one call. Batches
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
@@ -33,7 +33,6 @@ from deltaweave.changes.sequence_types import nullable
 from deltaweave.changes.side_table import fitted
 from deltaweave.changes.stored_events import to_events, to_stored, untaken
 from deltaweave.delta.log import FileList, TableSnapshot, num_physical_rows_column
-from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
 
 BATCH = f"{PREFIX}batch"
@@ -146,9 +145,12 @@ class Changeset:
         needed = {**needed_properties(schema), **(properties or {})}
         self.table.create_if_missing(schema, [BATCH], needed)
 
-    @again_after_a_conflict
     def append(
-        self, events: Events, applied: tuple[str, int] | None, merged: int = 0
+        self,
+        events: Events,
+        applied: tuple[str, int] | None,
+        merged: int = 0,
+        check: Callable[[], None] | None = None,
     ) -> int | None:
         """Append a batch; return its number, or None if its pair was appended before.
 
@@ -159,8 +161,10 @@ class Changeset:
             applied: Application id and version of the stream's batch, committed with it.
             merged: The newest batch in the base. A new changeset continues from this number,
                 because the base treats batches with lower numbers as merged.
+            check: As in `Table.write`.
 
         Raises:
+            CommitConflictError: Another batch has its number. Repeat it.
             DeltaweaveError: Nothing was appended.
         """
         self.create_if_missing(events)
@@ -179,7 +183,7 @@ class Changeset:
         base = self.shape.table
         if base is not None and _first_of(read, base.of_table) is None:
             pairs[f"{FIRST}/{base.of_table}"] = number
-        self.table.write(rows, "append", applied=pairs, computed_from=read.version)
+        self.table.write(rows, "append", applied=pairs, computed_from=read.version, check=check)
         return number
 
     def events(self) -> DataFrame:

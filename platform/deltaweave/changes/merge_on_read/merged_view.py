@@ -19,7 +19,7 @@ changes are too many to be broadcast.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from pyspark.sql import DataFrame, Window
@@ -52,6 +52,7 @@ class MergedView:
         shape: How the events were read.
         broadcasts: Whether the changes are small enough to be broadcast.
         are_newer: Whether every change is known to be newer than all of the base.
+        generated: The SQL of columns that the base generates from others, by name.
     """
 
     base: DataFrame
@@ -59,6 +60,7 @@ class MergedView:
     shape: EventShape
     broadcasts: bool
     are_newer: bool = False
+    generated: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def best(self) -> ViewMethod:
@@ -84,6 +86,10 @@ class MergedView:
         Raises:
             StatementError: The method does not fit these events.
         """
+        if self.generated:
+            others = self.base.drop(*self.generated)
+            rows = replace(self, base=others, generated={}).rows(method)
+            return rows.selectExpr("*", *self._generated())
         if method == "double_rank":
             return self._ranked()
         if method == "full_outer_join":
@@ -109,6 +115,13 @@ class MergedView:
             .unionByName(self._new(self.changes.where(is_insert)))
             .unionByName(replace(self, changes=returned)._not_in_base())
         )
+
+    def _generated(self) -> list[str]:
+        types = {each.name: each.dataType.simpleString() for each in self.base.schema}
+        return [
+            f"CAST({sql} AS {types[name]}) AS {quoted(name)}"
+            for name, sql in self.generated.items()
+        ]
 
     def _sent(self, changes: DataFrame) -> DataFrame:
         return F.broadcast(changes) if self.broadcasts else changes

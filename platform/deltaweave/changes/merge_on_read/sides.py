@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -14,15 +15,19 @@ from deltaweave.changes.events import PREFIX, SEQUENCE, Events, EventShape
 from deltaweave.changes.merge_on_read.base_and_batches import (
     at_one_moment,
     fit_into_a_broadcast,
+    merged_batch,
     settle_mark,
 )
-from deltaweave.changes.merge_on_read.changeset import Batches
+from deltaweave.changes.merge_on_read.changeset import Batches, Changeset
 from deltaweave.changes.merge_on_read.merged_view import MergedView
 from deltaweave.changes.merge_on_read.newer_than_base import are_newer
 from deltaweave.changes.options import ChangeOptions, condition_of_keys
-from deltaweave.changes.table_columns import TableColumns
+from deltaweave.changes.side_table import encryption_of
+from deltaweave.changes.stored_events import check_are_of, completed
+from deltaweave.changes.table_columns import TableColumns, generated, is_computed, numbered
 from deltaweave.delta.jvm import column_named, selected
 from deltaweave.delta.log import TableSnapshot, always_strict
+from deltaweave.errors import StatementError
 from deltaweave.identifiers import quoted
 from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
@@ -72,28 +77,43 @@ class Sides:
     broadcast_limit_bytes: int
 
     def columns(self, base: TableSnapshot | None = None) -> TableColumns:
-        """The columns of a version of the base, by default the newest."""
-        return TableColumns.of(base or self.base.snapshot(), OWN_COLUMNS)
+        """The columns of a version of the base, by default the newest.
+
+        Raises:
+            StatementError: The base numbers its rows.
+        """
+        base = base or self.base.snapshot()
+        if names := numbered(base.schema):
+            raise StatementError(
+                f"{', '.join(names)} is an identity column, and pending rows have no numbers.",
+                table=self.base.path_or_name,
+                operation="merge on read",
+                hint="Apply the events with apply_changes, or make a base without it.",
+            )
+        return TableColumns.of(base, OWN_COLUMNS)
 
     def shape(self, base: TableSnapshot | None = None) -> EventShape:
         """How the changeset's rows are read: they have the base's columns, as it spells them.
 
         Args:
             base: The version of the base; by default the newest.
+
+        Raises:
+            StatementError: The base lacks keys, or what it needs for such events.
         """
         base = base or self.base.snapshot()
         schema = base.schema
         sequence = schema[SEQUENCE].dataType if SEQUENCE in schema.names else None
         keys = self.options.spelled_as(schema.names).keys
-        columns = [
-            name for name in schema.names if name not in keys and not name.startswith(PREFIX)
-        ]
-        return EventShape(
+        of_user = [name for name in schema.names if not name.startswith(PREFIX)]
+        shape = EventShape(
             keys=tuple(keys),
             sequence_by=F.col(SEQUENCE),
             deletes=None,
             truncates=None,
-            columns=tuple(columns),
+            columns=tuple(
+                name for name in of_user if name not in keys and not is_computed(schema[name])
+            ),
             present=self.options.present_columns,
             ignore_nulls=self.options.ignore_null_updates,
             log_fields=(
@@ -101,12 +121,43 @@ class Sides:
             ),
             table=self.columns(base),
         )
+        self._check_has(keys, of_user, f"Give keys= from its columns: {', '.join(of_user)}.")
+        self._check_has(
+            OWN_COLUMNS if shape.is_partial else OWN_COLUMNS[:1],
+            schema.names,
+            "Append events as they are described here: the error gives the statement that adds it.",
+        )
+        return shape
+
+    def _check_has(self, needed: Sequence[str], names: Sequence[str], hint: str) -> None:
+        lacking = [name for name in needed if name not in names]
+        if lacking:
+            raise StatementError(
+                f"the table has no column {', '.join(lacking)}.",
+                table=self.base.path_or_name,
+                operation="reading",
+                hint=hint,
+            )
 
     @again_after_a_conflict
     def settle(self) -> None:
         """Keep what a RESTORE of the base left of batches and deletes, while the log tells it."""
         settle_mark(self.base, self.changes, self.shape)
         Tombstones.of(self.base).settle()
+
+    @again_after_a_conflict
+    def append(self, events: Events, applied: tuple[str, int] | None) -> int | None:
+        """Append a batch for the base as it is; return its number, or None if it came before."""
+        whole = completed(events, self.columns())
+        changeset = Changeset(self.changes, whole.shape)
+        changeset.create_if_missing(whole, encryption_of(self.base, self.changes))
+        self.settle()  # before readers see the events
+
+        def check() -> None:
+            """Files of another base may have other names for the columns."""
+            check_are_of(self.base.snapshot(), whole)
+
+        return changeset.append(whole, applied, merged_batch(self.base), check)
 
     def view_of_now(
         self, where: str | Column | None, *, asks_order: bool
@@ -138,12 +189,18 @@ class Sides:
 
     def rows_when_read(self) -> DataFrame:
         """The rows that both sides have whenever they are read, strictly whatever is set then."""
-        _, changeset, _ = at_one_moment(self.base, self.changes, self.shape)
+        base, changeset, _ = at_one_moment(self.base, self.changes, self.shape)
         tombstones, shape = Tombstones.of(self.base), changeset.shape
         events = Events(changeset.events(), shape)
         tombstones.create_if_missing(events)
         newest = tombstones.with_deletes_of_now(newest_of_keys(events), events)
-        view = MergedView(self.base.read(), alive(newest, events), shape, broadcasts=False)
+        view = MergedView(
+            self.base.read(),
+            alive(newest, events),
+            shape,
+            broadcasts=False,
+            generated=_generated(base, shape),
+        )
         return always_strict(visible(view.rows("left_join_anti_join"), view.base))
 
     def view(
@@ -175,7 +232,12 @@ class Sides:
             events.shape,
             broadcasts=fit_into_a_broadcast(batches, self.broadcast_limit_bytes),
             are_newer=asks_order and are_newer(batches, snapshot, events.sequence_type),
+            generated=_generated(snapshot, events.shape),
         )
+
+
+def _generated(base: TableSnapshot, shape: EventShape) -> dict[str, str]:
+    return {name: sql for name, sql in generated(base.schema).items() if name not in shape.keys}
 
 
 def visible(rows: DataFrame, base: DataFrame) -> DataFrame:

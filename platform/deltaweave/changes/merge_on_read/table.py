@@ -32,13 +32,12 @@ from deltaweave.changes.merge_on_read.sides import Sides, visible
 from deltaweave.changes.options import (
     ChangeOptions,
     check_columns,
+    check_keys,
     event_shape,
     properties_of_new,
     schema_of,
 )
 from deltaweave.changes.rescue import rescue, rescued_table
-from deltaweave.changes.side_table import encryption_of
-from deltaweave.changes.stored_events import completed
 from deltaweave.choices import check_choice
 from deltaweave.delta.commit import without_session_pair
 from deltaweave.errors import StatementError
@@ -99,6 +98,7 @@ class MergeOnReadTable:
         self.spark, self.warnings = spark, tuple[str, ...]()
         self.base = Table(spark, base)
         self.changes = Table(spark, changes) if changes else self.base.named_with("_changes")
+        check_keys(self.base, keys)
         self._options = ChangeOptions(
             keys=tuple(keys),
             sequence_by=sequence_by,
@@ -151,11 +151,7 @@ class MergeOnReadTable:
                 Changeset(self.changes, shape).create_if_missing(events)
             self.base.create_if_missing(schema, self._partition_by, properties)
             check_columns(self.base, schema)
-            whole = completed(events, self._sides.columns())
-            changeset = Changeset(self.changes, whole.shape)
-            changeset.create_if_missing(whole, encryption_of(self.base, self.changes))
-            self._sides.settle()  # before readers see the events
-            return changeset.append(whole, applied, self.merged_batch())
+            return self._sides.append(events, applied)
         finally:
             events.let_go()
 

@@ -7,7 +7,7 @@ Identifiers").
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
@@ -62,6 +62,7 @@ class Write:
         recorded: Further pairs for the commit, which do not matter to `once`.
         computed_from: The version of the table that the rows were computed from.
         reads_all: Whether they were computed from all of it.
+        check: Called right before the commit, and raises if there is to be none.
     """
 
     table: str
@@ -74,6 +75,7 @@ class Write:
     recorded: Mapping[str, int] = field(default_factory=dict)
     computed_from: int | None = None
     reads_all: bool = True
+    check: Callable[[], None] | None = None
 
     @property
     def operation(self) -> str:
@@ -208,6 +210,8 @@ def _written_and_committed(
         predicate = jvm_.option(view, write.replace_where)
         made = write_operation(spark, mode, predicate)
         arguments = (jvm_.seq_of(view, actions), made, data.stringTags())
+        if write.check is not None:
+            write.check()
         own_files.is_committing = True
         return committed(
             spark,

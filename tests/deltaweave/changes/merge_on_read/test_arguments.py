@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
 from deltaweave.errors import NotADeltaTableError, StatementError
-from tests.deltaweave.changes.drawn import WHOLE, Event, delete
+from tests.deltaweave.changes.drawn import PARTIAL, WHOLE, Event, delete
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
 
 
@@ -39,6 +39,8 @@ def test_unknown_words_are_refused_before_anything_is_written(
     base = f"delta.`{table.base.path_or_name}`"
     merge = f"MERGE INTO {base} t USING {base} s ON t.k = s.k WHEN MATCHED THEN DELETE"
     any_word: Any = "nope"
+    other_key = opened(spark, str(tmp_path / "base"), **{**WHOLE, "keys": ["nope"]})
+    partial = opened(spark, str(tmp_path / "base"), **PARTIAL)
     refused: dict[str, Callable[[], Any]] = {
         r"strategy is 'nope'; known are merge, overwrite, replace_where, auto\.": lambda: (
             table.rematerialize(any_word)
@@ -59,6 +61,14 @@ def test_unknown_words_are_refused_before_anything_is_written(
             sequence_by="seq",
             stored_as_scd_type=any_word,
         ),
+        "keys is a list of one or more": lambda: opened(spark, "anywhere", keys=[]),
+        "keys is a list of one": lambda: opened(spark, "anywhere", keys="k"),
+        r"reading of .* no column nope\.": other_key.read,
+        r"the table has no column nope\.": other_key.rematerialize,
+        r"has no column nope\.\n.*\nGive keys= from its columns: k, v, w\.": lambda: (
+            other_key.create_view("of_nothing")
+        ),
+        "has no column _cdc_column_sequences": partial.read,
         r"connector is 'nope'; known are postgresql, ": lambda: deltaweave.debezium_changes(
             events, schema="k INT", connector=any_word
         ),

@@ -523,6 +523,32 @@ def test_pending_batches_of_a_base_with_other_names_in_files_are_an_error(
     assert list(map(tuple, found)) == [(1, 2, None, 1, None), (2, 2, None, 1, None)]
 
 
+def test_a_base_that_is_replaced_while_a_batch_is_written_gets_it_by_its_own_names(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = MergeOnReadTable(
+        spark,
+        str(tmp_path / "t"),
+        keys=["order id"],
+        sequence_by="at",
+        except_column_list=["at"],
+    )
+    columns = "`order id` INT, v INT, _cdc_sequence STRUCT<at: INT, tie: BIGINT>"
+    mapped = {"delta.columnMapping.mode": "name"}
+    table.base.create_if_missing(columns, properties=mapped)
+    write = Table.write
+
+    def replaced_before(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        shutil.rmtree(tmp_path / "t")
+        table.base.create_if_missing(columns, properties=mapped)
+        return write(*arguments, **named)
+
+    monkeypatch.setattr(Table, "write", replaced_before)
+    assert table.append(spark.sql("SELECT 1 AS `order id`, 1 AS at, 2 AS v")) == 1
+    assert rows(table.read()) == {(1, 2)}
+
+
 def statements(error: SourceError, word: str) -> list[str]:
     """The statements in an error's hint that begin with a word."""
     return re.findall(rf"{word} (?:FROM|delta).+?(?=[;)]|\.$)", str(error.hint))

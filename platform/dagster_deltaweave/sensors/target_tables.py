@@ -128,15 +128,17 @@ class SensorTarget:
 
     @cached_property
     def partitioned(self) -> frozenset[AssetKey]:
-        """The assets that have the partitions that land; the job itself if none has."""
+        """The assets that have the partitions that land, or else others; else the job itself."""
         definitions = self.repository.assets_defs_by_key
-        assets = frozenset(
-            key
+        of_key = {
+            key: definitions[key].specs_by_key[key].partitions_def
             for key in self.keys
             if key in definitions
-            and definitions[key].specs_by_key[key].partitions_def == self.partitions_def
-        )
-        return assets or frozenset({AssetKey([self.job_name or ""])})
+        }
+        own = frozenset(key for key, each in of_key.items() if each == self.partitions_def)
+        # Perhaps those of the sensor begin on another day.
+        others = frozenset(key for key, each in of_key.items() if each is not None)
+        return own or others or frozenset({AssetKey([self.job_name or ""])})
 
     def without(self, held: Collection[AssetKey]) -> Sequence[AssetKey] | None:
         """The assets of a run that leaves these out, if they can be; None for all."""

@@ -89,6 +89,7 @@ class Shop:
         self.delivered: dict[str, int] = {}
         self.bad: set[str] = set()
         self.days = list(DAYS)
+        self.landed: StaticPartitionsDefinition | None = None  # the sensor's, if others than days
         self.number = 0
         self.merged: list[tuple[str, int]] = []
         self.arguments: dict[str, Any] = {"retry_after_seconds": 0}
@@ -138,7 +139,7 @@ class Shop:
             name=self.name,
             target=job if self.is_of_job else selection,
             directory=self.landing,
-            partitions_def=days,
+            partitions_def=self.landed or days,
             **self.arguments,
         )
         spark = SparkResource()
@@ -315,6 +316,13 @@ def test_what_is_in_the_table_is_requested_no_more_whoever_merged_it(shop: Shop)
 
 
 @pytest.mark.minutes
+def test_partitions_that_the_sensor_has_beside_those_of_the_asset_hide_none(shop: Shop) -> None:
+    shop.landed = StaticPartitionsDefinition(["day-0", *shop.days])
+    shop.land("day-1")
+    assert shop.run_all(shop.tick()) == ["day-1"]
+    assert "1 merged" in shop.said()
+
+
 def test_a_tick_reads_no_more_of_100_000_partitions_than_of_three(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from dagster import AssetKey, MetadataValue, OutputContext, TableColumnDep, Tabl
 
 from dagster_deltaweave.tables import table_place
 from deltaweave.errors import DeltaweaveError
+from deltaweave.identifiers import quoted, table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,6 +64,22 @@ def merge_lineage(
     finally:
         spark.catalog.dropTempView(view)
     return table_lineage(of_columns, upstream_places(context, tables), table.location())
+
+
+def insert_of_events(table: Table, events: DataFrame) -> Callable[[str], str]:
+    """Return a statement that assigns what change events assign: equal names, whatever the action.
+
+    Applying events has no statement of its own. This one is analyzed and never run.
+    """
+    given = {name.lower() for name in events.columns}
+    names = [name for name in table.snapshot().schema.names if name.lower() in given]
+    columns = ", ".join(quoted(name) for name in names)
+    values = ", ".join(f"s.{quoted(name)}" for name in names)
+    target = table_name(table.path_or_name)
+    return lambda view: (
+        f"MERGE INTO {target} AS t USING {view} AS s ON false"
+        f" WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"
+    )
 
 
 def table_lineage(

@@ -10,7 +10,7 @@ from dagster import AssetObservation, DataVersion, MetadataValue, OutputContext
 from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, TableMetadataSet
 from dagster_deltaweave.logs import last_change
 from dagster_deltaweave.metadata import metadata_entries
-from dagster_deltaweave.metadata.column_lineage import merge_lineage
+from dagster_deltaweave.metadata.column_lineage import insert_of_events, merge_lineage
 from dagster_deltaweave.metadata.phases import merge_observation
 from dagster_deltaweave.metadata.statement_text import statement_metadata
 
@@ -56,7 +56,7 @@ def record_merge(
         **({"merge/retries": MetadataValue.int(retries)} if retries else {}),
         **(metadata_entries.touched_metadata(changes.applied) if changes.applied else {}),
         metadata_entries.TABLE_VERSION: described,
-        **(_lineage_metadata(context, tables, table, changes, statement) if statement else {}),
+        **_lineage_metadata(context, tables, table, changes, statement),
         **(statement_metadata(text) if text else {}),
         **(metadata_entries.plan_metadata(plan) if plan else {}),
     }
@@ -179,10 +179,11 @@ def _lineage_metadata(
     tables: TableLocator,
     table: Table,
     changes: Changes,
-    statement: Callable[[str], str],
+    statement: Callable[[str], str] | None,
 ) -> dict[str, object]:
     try:
-        lineage = merge_lineage(context, tables, table, changes.rows, statement)
+        of_columns = statement or insert_of_events(table, changes.rows)
+        lineage = merge_lineage(context, tables, table, changes.rows, of_columns)
     except Exception as error:
         # The merge is committed, so an error in what is only displayed must not fail the run.
         context.log.warning(f"The column lineage is left out: {error}")

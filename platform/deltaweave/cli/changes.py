@@ -44,10 +44,11 @@ def apply_changes(
         typer.Option(help="SQL condition of events that empty the table.", show_default=False),
     ] = None,
     column: Annotated[
-        list[str], typer.Option(help="A column that the table has; repeatable; by default all.")
+        list[str],
+        typer.Option(help="Keep this event column in the table; repeatable; by default all."),
     ] = [],  # noqa: B006  # typer reads it and hands on a list of its own
     except_column: Annotated[
-        list[str], typer.Option(help="A column that the table has not; repeatable.")
+        list[str], typer.Option(help="Exclude this event column from the table; repeatable.")
     ] = [],  # noqa: B006  # as above
     present_columns: Annotated[
         str | None,
@@ -168,5 +169,17 @@ def _events(
         # Its directory also has files with rows that are no longer in the table.
         if format in ("parquet", "delta") and not options and Table(spark, source).exists():
             return Table(spark, source).read()
-        reader = spark.read.format(format).options(**options)
+        reader = spark.read.format(format).options(**_strict(options, format, schema))
         return (reader.schema(schema) if schema is not None else reader).load(source)
+
+
+def _strict(options: dict[str, str], format: str, schema: str | None) -> dict[str, str]:
+    """Return the reader's options, which let it fail where a value is not of its declared type.
+
+    By default, Spark reads such a value as null: it would be lost, and a key that is null is
+    refused for another reason than the one that the user has to know.
+    """
+    is_text = format.lower() in ("csv", "json") and schema is not None
+    if not is_text or any(name.lower() == "mode" for name in options):
+        return options
+    return {**options, "mode": "FAILFAST"}

@@ -9,7 +9,7 @@ from dagster import AssetIn, AssetKey, AssetSpec, TableColumnLineage
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from dagster_deltaweave import Changes, merge_asset
+from dagster_deltaweave import Changes, cdc_asset, merge_asset
 from dagster_deltaweave.metadata.column_lineage import table_lineage
 from deltaweave import Table, clauses
 from deltaweave.delta.statement.analyzer import parse_statement, resolve
@@ -178,7 +178,17 @@ def test_materializations_show_the_lineage_through_landing_table_and_touched_row
         summed = orders.added.groupBy("grp").agg(F.sum("n").alias("n"))
         return Changes(summed, applied=orders)
 
-    result = run(landing, orders, counts, selection=[orders, counts])
+    @cdc_asset(
+        keys=["id"],
+        sequence_by="seq",
+        apply_as_deletes="op = 'd'",
+        except_column_list=["seq", "op"],
+        deps=[landing],
+    )
+    def newest():  # type: ignore[no-untyped-def]
+        return spark.read.parquet(directory).selectExpr("nr AS id", "upper(grp) grp", "n seq", "op")
+
+    result = run(landing, orders, counts, newest, selection=[orders, counts, newest])
 
     def lineage(name: str) -> dict[str, Any]:
         [event] = result.asset_materializations_for_node(name)
@@ -194,4 +204,5 @@ def test_materializations_show_the_lineage_through_landing_table_and_touched_row
         "grp": [("landing", "grp")],
         "n": [("landing", "n")],
     }
+    assert lineage("newest") == {"id": [("landing", "nr")], "grp": [("landing", "grp")]}
     assert lineage("counts") == {"grp": [("orders", "grp")], "n": [("orders", "n")]}

@@ -71,6 +71,22 @@ def test_change_events_that_cannot_be_applied_are_told(
     assert "Traceback" not in result.output
 
 
+@pytest.mark.usefixtures("spark")
+def test_a_value_that_is_not_of_its_type_is_refused_with_its_file_and_record(
+    tmp_path: Path,
+) -> None:
+    events = tmp_path / "events.csv"
+    events.write_text("id,state,n\n1,open,1\n2,sent,two\n")
+    schema = "id INT, state STRING, n INT"
+    of_events = ["--key", "id", "--sequence-by", "coalesce(n, 0)", "--schema", schema]
+    of_file = ["--format", "csv", "--option", "header=true"]
+    path = tmp_path / "orders"
+    result = run("apply-changes", path, events, *of_events, *of_file)
+    assert result.exit_code == 1, result.output
+    for said in (str(path), "events.csv", "MALFORMED_RECORD_IN_PARSING"):
+        assert said in result.stderr
+
+
 @pytest.mark.minutes
 def test_events_of_a_table_at_a_path_are_its_rows_and_not_all_of_its_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -49,6 +49,9 @@ _DENIES = re.compile(
 )
 # Delta's message is for any statement that names a table, also for DROP.
 _ADVICE_ON_DROP = re.compile(r"\s*To tolerate the error on drop,? use [^.]*\.")
+# The plan that Spark appends to a message about names: `;`, then a tree of relations.
+_PLAN = re.compile(r";\n(?=['!]?[A-Z]\w*[a-z])(?:[ :+|-]*['!]?[A-Z]\w*[a-z][^\n]*\n?)+\s*\Z")
+_READING_FILE = re.compile(r"reading file (\S+?)\.?(?=\s|$)")
 _TRACEBACK = "Traceback (most recent call last):"
 _SESSION_ENDED = re.compile(r"SparkContext (was|has been) shut ?down|stopped SparkContext")
 # Delta raises these before it writes a version.
@@ -191,7 +194,17 @@ def _kind_and_arguments(
     # The outermost exceptions only report an aborted job. An exception without an error class may
     # not name the file or value.
     told = next((cause for cause in reversed(chain) if _error_class(cause)), chain[-1])
-    return otherwise, _arguments(told)
+    return otherwise, _with_file(_arguments(told), chain)
+
+
+def _with_file(arguments: dict[str, Any], chain: list[JavaObject]) -> dict[str, Any]:
+    """Name the file that could not be read, which only an outer exception knows."""
+    for cause in chain:
+        file = _READING_FILE.search(cause.getMessage() or "")
+        if file is not None and file[1] not in arguments["problem"]:
+            problem = f"{arguments['problem'].rstrip()}\nThe file is {file[1]}."
+            return {**arguments, "problem": problem}
+    return arguments
 
 
 def _quotes(java_error: JavaObject) -> bool:
@@ -202,7 +215,7 @@ def _quotes(java_error: JavaObject) -> bool:
 def _arguments(java_error: JavaObject) -> dict[str, Any]:
     arguments = {
         "problem": _without_traceback(
-            _ADVICE_ON_DROP.sub("", java_error.getMessage() or java_error.toString())
+            _PLAN.sub("", _ADVICE_ON_DROP.sub("", java_error.getMessage() or java_error.toString()))
         ),
         "error_class": _error_class(java_error),
         "sql_state": _call(java_error, "getSqlState"),

@@ -71,15 +71,21 @@ def create_side_table(kept_in: Table, table: Table, schema: StructType) -> None:
     kept_in.create_if_missing(schema, properties=properties)
 
 
-def fitted(rows: DataFrame, kept_in: Table) -> DataFrame:
+def fitted(rows: DataFrame, kept_in: Table, schema: StructType | None = None) -> DataFrame:
     """Rows as an existing side table takes them, which gets columns and wider types for them first.
+
+    Args:
+        rows: The rows.
+        kept_in: The side table.
+        schema: The types that it gets for them; by default theirs. What does not fit is cast when
+            it is written.
 
     Raises:
         CommitConflictError: Another writer changed the side table meanwhile.
         DeltaweaveError: Delta cannot change its columns so.
     """
     held = kept_in.snapshot().schema
-    wanted = wider(held, rows.schema)
+    wanted = wider(held, schema or rows.schema)
     assert isinstance(wanted, StructType)
     if plain(wanted) != plain(held):
         _evolve(kept_in, held, wanted)

@@ -28,6 +28,7 @@ from deltaweave.changes.events import (
     EventShape,
 )
 from deltaweave.changes.table_columns import TableColumns, defaults
+from deltaweave.delta.jvm import cast_strictly
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import CommitConflictError
 from deltaweave.identifiers import column
@@ -55,7 +56,7 @@ def completed(events: Events, table: TableColumns) -> Events:
         values = struct_of(F.col(VALUES), held, StructType(wanted), missing)
         rows = rows.withColumn(VALUES, values)
     rows = rows.withColumns(_keys_of(rows, shape, table))
-    rows = rows.withColumn(SEQUENCE, _sequence(rows, table))
+    rows = rows.withColumn(SEQUENCE, _exact_sequence(rows, table))
     names = tuple(field.name for field in wanted)
     return replace(events, rows=rows, shape=replace(shape, columns=names, table=table))
 
@@ -79,11 +80,12 @@ def check_are_of(newest: TableSnapshot, events: Events) -> None:
 def with_values_of(rows: DataFrame, wanted: DataType) -> DataFrame:
     """The rows with values of a struct's type, whose fields are found by name at every depth.
 
-    A cast takes them by position. Here, it only changes the types that fields have.
+    A cast takes them by position. Here, it only changes the types that fields have, and evaluating
+    a value that does not fit is an error.
     """
     held = _values_type(rows)
     values = converted(F.col(VALUES), held, wanted)
-    return rows.withColumn(VALUES, values.cast(wanted))
+    return rows.withColumn(VALUES, cast_strictly(rows.sparkSession, values, wanted))
 
 
 def to_stored(rows: DataFrame, shape: EventShape) -> DataFrame:
@@ -102,6 +104,22 @@ def to_stored(rows: DataFrame, shape: EventShape) -> DataFrame:
             value = _named({each.lower(): table.name(each) for each in shape.columns}, value)
         selected.append(value.alias(table.name(name) if name in shape.keys else name))
     return rows.select(*selected)
+
+
+def stored_schema(rows: DataFrame, shape: EventShape) -> StructType:
+    """The types of rows from `to_stored` as their table has them, where it has these columns."""
+    table = {} if shape.table is None else {f.name: f for f in shape.table.stored.values()}
+
+    def of_table(field: StructField) -> StructField:
+        return StructField(field.name, plain(table.get(field.name, field).dataType))
+
+    keys, fields = {shape.stored(key) for key in shape.keys}, []
+    for field in rows.schema:
+        if field.name == VALUES:
+            fields.append(StructField(VALUES, StructType([*map(of_table, _values_type(rows))])))
+        else:
+            fields.append(of_table(field) if field.name in keys else field)
+    return StructType(fields)
 
 
 def to_events(kept: DataFrame, shape: EventShape) -> DataFrame:
@@ -194,6 +212,24 @@ def _sequence(rows: DataFrame, table: TableColumns) -> Column:
     if table.at is None or not widens(at, table.at):
         return sequence
     return F.struct(sequence["at"].cast(table.at).alias("at"), sequence["tie"].alias("tie"))
+
+
+def _exact_sequence(rows: DataFrame, table: TableColumns) -> Column:
+    """The rows' sequences in the table's type; evaluating one that this changes is an error."""
+    held = rows.schema[SEQUENCE].dataType
+    assert isinstance(held, StructType)
+    at, wanted = held["at"].dataType, table.at
+    if wanted is None or plain(at) == plain(wanted) or widens(at, wanted):
+        return _sequence(rows, table)
+    given = F.col(SEQUENCE)["at"]
+    found = given.try_cast(plain(wanted))
+    problem = F.concat(
+        F.lit("the sequence "),
+        given.cast("string"),
+        F.lit(f" does not fit the table, whose sequences are {wanted.simpleString()}"),
+    )
+    exact = F.when(found.cast(at).eqNullSafe(given), found).otherwise(F.raise_error(problem))
+    return F.struct(exact.alias("at"), F.col(SEQUENCE)["tie"].alias("tie"))
 
 
 def _key(key: str, held: list[StructField], table: TableColumns) -> Column:

@@ -126,3 +126,37 @@ def test_an_event_that_python_has_no_time_for_is_named_all_the_same(
         SourceError, match=r"1 of 1 events cannot be applied: k=\+10000-.+ has no sequence"
     ):
         deltaweave.apply_changes(spark, str(tmp_path / "t"), source, keys=["k"], sequence_by="at")
+
+
+@pytest.mark.minutes
+def test_histories_keep_their_sequences_and_refuse_what_does_not_fit_without_ansi_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def apply(name: str, at: str, value: str = "5") -> None:
+        events = spark.sql(f"SELECT 1 AS k, {value} AS v, {at} AS at")
+        deltaweave.apply_changes(
+            spark,
+            str(tmp_path / name),
+            events,
+            keys=["k"],
+            sequence_by="at",
+            except_column_list=["at"],
+            stored_as_scd_type=2,
+        )
+
+    times = ("timestamp'2026-01-01 10:00:00'", "timestamp'2026-01-02 00:00:00'")
+    apply("times", times[0])
+    apply("days", "date'2026-01-01'")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        apply("times", "date'2026-01-02'", "6")
+        with pytest.raises(SourceError, match="does not fit the table, whose sequences are date"):
+            apply("days", times[0], "6")
+        for value in ("5000000000", "'seven'"):
+            with pytest.raises(SourceError, match="CAST_"):
+                apply("times", times[1], value)
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+    starts = Table(spark, str(tmp_path / "times")).read().selectExpr("v", "__START_AT", "__END_AT")
+    expected = spark.sql(f"SELECT 5, {', '.join(times)} UNION ALL SELECT 6, {times[1]}, NULL")
+    assert set(map(tuple, starts.collect())) == set(map(tuple, expected.collect()))

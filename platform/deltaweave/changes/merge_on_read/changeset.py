@@ -31,7 +31,7 @@ from deltaweave.changes.lineage import holds_pair
 from deltaweave.changes.options import needed_properties
 from deltaweave.changes.sequence_types import nullable
 from deltaweave.changes.side_table import fitted
-from deltaweave.changes.stored_events import to_events, to_stored, untaken
+from deltaweave.changes.stored_events import stored_schema, to_events, to_stored, untaken
 from deltaweave.delta.log import FileList, TableSnapshot, num_physical_rows_column
 from deltaweave.table import Table
 
@@ -138,7 +138,8 @@ class Changeset:
         if self.shape.table is None and needed_properties(rows.schema):
             # The base will say what its files call these.
             rows = rows.drop(*self.shape.keys, VALUES)
-        fields = [StructField(each.name, nullable(each.dataType)) for each in rows.schema]
+        stored = stored_schema(rows, self.shape)
+        fields = [StructField(each.name, nullable(each.dataType)) for each in stored]
         of_batch = [StructField(INGESTED, TimestampType()), StructField(BATCH, LongType())]
         # First, because ages are read from bounds, which Delta keeps of the first 32 columns.
         schema = StructType([*of_batch, *fields])
@@ -168,7 +169,8 @@ class Changeset:
             DeltaweaveError: Nothing was appended.
         """
         self.create_if_missing(events)
-        stored = fitted(to_stored(events.rows, self.shape), self.table)
+        stored = to_stored(events.rows, self.shape)
+        stored = fitted(stored, self.table, stored_schema(stored, self.shape))
         read = self.table.snapshot()
         if applied is not None and holds_pair(read, applied):
             return None

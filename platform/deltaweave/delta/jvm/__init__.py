@@ -27,6 +27,7 @@ from deltaweave.delta.jvm.class_path import jars_with
 from deltaweave.delta.jvm.columns import (
     aliased,
     between,
+    cast_strictly,
     cast_to,
     column_named,
     constant,
@@ -107,6 +108,7 @@ __all__ = [
     "aliased",
     "alongside",
     "between",
+    "cast_strictly",
     "cast_to",
     "check_is_classic",
     "check_is_data_frame",

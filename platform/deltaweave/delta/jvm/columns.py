@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import DataType
 
-from deltaweave.delta.jvm.gateway import jvm, seq
+from deltaweave.delta.jvm.gateway import column_of, expression_of, jvm, option, seq
 from deltaweave.delta.jvm.names import JavaObject, singleton
 
 if TYPE_CHECKING:
@@ -58,6 +58,16 @@ def cast_to(spark: SparkSession, column: Column, data_type: DataType) -> Column:
     types = jvm(spark).org.apache.spark.sql.types
     nullable = types.DataType.fromJson(data_type._as_nullable().json())
     return Column(column._jc.cast(nullable))
+
+
+def cast_strictly(spark: SparkSession, column: Column, data_type: DataType) -> Column:
+    """The column as a type; a value that does not fit is an error, whatever the session sets."""
+    view = jvm(spark)
+    wanted = view.org.apache.spark.sql.types.DataType.fromJson(data_type.json())
+    expressions = view.org.apache.spark.sql.catalyst.expressions
+    ansi = singleton(expressions, "EvalMode").ANSI()
+    value = expression_of(spark, column)
+    return column_of(spark, expressions.Cast(value, wanted, option(view, None), ansi))
 
 
 def with_column(rows: DataFrame, name: str, column: Column) -> DataFrame:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 import deltaweave
 from deltaweave import MergeOnReadTable, Table
-from deltaweave.errors import NotADeltaTableError, StatementError
+from deltaweave.errors import DeltaweaveError, NotADeltaTableError, StatementError
 from tests.deltaweave.changes.drawn import PARTIAL, WHOLE, Event, delete
 from tests.deltaweave.changes.merge_on_read.test_table import frame, rows
 
@@ -82,6 +82,26 @@ def test_unknown_words_are_refused_before_anything_is_written(
         with pytest.raises(StatementError, match=problem):
             call()
     assert (table.base.version(), table.pending().batches) == (version, 1)
+
+
+def test_values_are_of_the_types_of_the_base_or_refused_before_they_are_appended(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = opened(spark, str(tmp_path / "base"))
+
+    def append(value: str, key: str = "1") -> int | None:
+        return table.append(spark.sql(f"SELECT {key} AS k, {value} AS v, 1 AS seq"))
+
+    columns = "k INT, v INT, seq INT, _cdc_sequence STRUCT<at: INT, tie: BIGINT>"
+    table.base.create_if_missing(columns)
+    for value, key in (("'seven'", "1"), ("5000000000", "1"), ("5", "5000000000"), ("5", "'one'")):
+        with pytest.raises(DeltaweaveError):
+            append(value, key)
+    assert append("7L", "2L") == 1
+    assert append("8S", "3S") == 2
+    read = table.read()
+    assert read.schema == table.base.read().drop("_cdc_sequence").schema
+    assert rows(read) == {(2, 7, 1), (3, 8, 1)}
 
 
 @pytest.mark.parametrize("kind", ["path", "path in SQL", "name"])

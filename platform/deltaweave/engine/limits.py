@@ -140,6 +140,10 @@ MAX_ESTIMATED_BYTES_ON_DRIVER = 32 * 1024 * 1024
 # Rows of the candidate files: two cores read the keys of so many in a quarter of a second.
 MAX_TARGET_ROWS_ON_DRIVER = 5_000_000
 
+# Rows that deletion vectors mark in files with matches: their numbers take 8 bytes each, and are
+# copied some five times where such a file is rewritten.
+MAX_MARKED_ROWS = 5_000_000
+
 # Bytes of target rows of which each key is one of the source's, with their places: memory holds
 # them until they are joined, and the join copies them.
 MAX_POSSIBLE_BYTES_ON_DRIVER = 256 * 1024 * 1024

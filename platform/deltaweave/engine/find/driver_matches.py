@@ -268,5 +268,8 @@ def _marked(
         return {}
     if not may_mark_here(files):
         raise NotRewritableError("too many files have deletion vectors")
+    # A vector of some bytes may mark all rows of a file.
+    if (num_marked := int(files.rows["num_marked"].to_numpy().sum())) > limits.MAX_MARKED_ROWS:
+        raise NotRewritableError(f"the files with matches have {num_marked:,} marked rows")
     places = np.flatnonzero(has_vector).tolist()
     return dict(zip(places, marked_rows(transaction, files), strict=True))

@@ -75,8 +75,8 @@ def rewrite_file(
     _, is_deleted, breaks, values = changes.take(pa.array(first)).columns
     if breaks.to_numpy().any():
         raise NotRewritableError("a new row breaks a constraint")  # which Delta's writer tells
-    new_rows = as_stored(values, table.schema)
     deleted = is_deleted.to_numpy().astype(bool)
+    new_rows = as_stored(values.filter(pa.array(~deleted)), table.schema)
     return rewrite_rows(location, indexes, deleted, new_rows, table, first_row)
 
 
@@ -102,15 +102,18 @@ def rewrite_rows(
         location: The file's.
         indexes: Places in the file, ascending, each once (int64).
         deleted: For each of them, whether its row is deleted (boolean).
-        new_rows: A row for each of them; any row where it is deleted.
+        new_rows: A row for each of them that is not deleted.
         table: How to write.
         first_row: That of the file, if the table tracks rows.
     """
+    import numpy as np
+
     name = table.new_name()
     new = f"{location.rpartition('/')[0]}/{name}"
     with deleted_on_error(table.storage, new):
         with change_file(table) as feed:
-            changes = _Changes(indexes, deleted, new_rows, first_row, feed)
+            first_new = np.append(0, np.cumsum(~deleted))
+            changes = _Changes(indexes, deleted, new_rows, first_new, first_row, feed)
             statistics = _write(location, new, changes, table)
             if statistics.num_records:
                 written = name, table.storage.size(new), statistics.to_json()
@@ -122,11 +125,15 @@ def rewrite_rows(
 
 @dataclass(frozen=True)
 class _Changes:
-    """The changes of a file: what `rewrite_rows` takes, and the file for the change feed."""
+    """The changes of a file: what `rewrite_rows` takes, and the file for the change feed.
+
+    `first_new` is, for each change and the end, how many new rows are of earlier changes.
+    """
 
     indexes: Any
     deleted: Any
     new_rows: pyarrow.Table
+    first_new: Any
     first_row: FirstRow | None
     feed: ChangeFile | None
 
@@ -169,31 +176,31 @@ def _changed(
     import numpy as np
     import pyarrow as pa
 
-    here = slice(*np.searchsorted(changes.indexes, (start, start + rows.num_rows)))
-    places, deleted = changes.indexes[here] - start, changes.deleted[here]
-    new_rows = changes.new_rows[here]
+    first, end = np.searchsorted(changes.indexes, (start, start + rows.num_rows))
+    places, deleted = changes.indexes[first:end] - start, changes.deleted[first:end]
+    new_rows = changes.new_rows[changes.first_new[first] : changes.first_new[end]]
+    replaced = places[~deleted]
     if table.tracking is not None:
         assert changes.first_row is not None, "a file of a table that tracks rows"
         of_ids = table.tracking_schema
         ids = row_ids(rows.select(of_ids.names), start, changes.first_row)
         rows = _beside([rows.select(table.schema.names), ids])
-        new_rows = _beside([new_rows, row_ids_of_new(ids, places)])
+        new_rows = _beside([new_rows, row_ids_of_new(ids, replaced)])
     if changes.feed is not None:
-        left = new_rows.filter(pa.array(~deleted))
-        changes.feed.add(images(rows.take(pa.array(places)), left, deleted))
-    return _in_order(rows, new_rows, _order(rows.num_rows, places, deleted))
+        changes.feed.add(images(rows.take(pa.array(places)), new_rows, deleted))
+    return _in_order(rows, new_rows, _order(rows.num_rows, replaced, places[deleted]))
 
 
-def _order(num_rows: int, places: Any, deleted: Any) -> pyarrow.Array | None:
+def _order(num_rows: int, replaced: Any, deleted: Any) -> pyarrow.Array | None:
     """Where each row that is left comes from: new rows follow the old ones; None if all stay."""
     import numpy as np
     import pyarrow as pa
 
-    if not len(places):
+    if not len(replaced) and not len(deleted):
         return None
     order = np.arange(num_rows)
-    order[places] = num_rows + np.arange(len(places))
-    return pa.array(np.delete(order, places[deleted]))
+    order[replaced] = num_rows + np.arange(len(replaced))
+    return pa.array(np.delete(order, deleted))
 
 
 def _in_order(

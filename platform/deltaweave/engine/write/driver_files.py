@@ -172,7 +172,6 @@ def _with_updated(found: Found, changes: pyarrow.Table) -> pyarrow.Table:
 def _rewrite(found: Found, of_files: Mapping[str, pyarrow.Table], location: str) -> NewFile | None:
     """Rewrite a file, without the rows that were marked before; None if no row is left."""
     import numpy as np
-    import pyarrow as pa
 
     name = name_of(location)
     own = of_files[name]
@@ -183,15 +182,11 @@ def _rewrite(found: Found, of_files: Mapping[str, pyarrow.Table], location: str)
     stays = np.where(own[ELSEWHERE].to_numpy(), NO_CLAUSE, own[CLAUSE].to_numpy())
     clauses = np.concatenate([stays, np.full(len(gone), NO_CLAUSE)])[first]
     rows = np.concatenate([own[NEW_ROW].to_numpy(), np.zeros(len(gone), dtype=np.int64)])[first]
-    has_new_row = found.updates.gives_row(clauses)
+    deleted = ~found.updates.gives_row(clauses)
     new_rows = found.updates.rows(rows, clauses)
-    # Deleted rows take the place of a row that is never read.
-    padded = pa.concat_tables([new_rows, found.updates.nulls(1)])
-    order = np.full(len(places), new_rows.num_rows)
-    order[has_new_row] = np.arange(new_rows.num_rows)
-    new = padded.take(pa.array(order)).select(found.table.schema.names).cast(found.table.schema)
+    new_rows = new_rows.select(found.table.schema.names).cast(found.table.schema)
     table = replace(found.table, change_feed=None)  # `_recorded` writes it
-    return rewrite_rows(location, places, ~has_new_row, new, table).file
+    return rewrite_rows(location, places, deleted, new_rows, table).file
 
 
 def _recorded(found: Found, changes: pyarrow.Table) -> list[ChangeFileOf]:

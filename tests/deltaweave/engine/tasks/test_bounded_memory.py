@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from deltaweave.engine.tasks import (
     rows_at,
 )
 from tests.footers import without_dictionary_offset
+from tests.memory import held
 
 MIB = 1 << 20
 ROWS = 20_000
@@ -33,25 +34,12 @@ ROWS = 20_000
 GROUP, BATCH = 4 * MIB, MIB
 MOST = GROUP + 3 * BATCH + 8 * MIB
 ROWS_IN_MEMORY = 40 * MIB
-_KEPT: list[pa.MemoryPool] = []  # what is allocated from a pool may outlive a test
 
 
 @pytest.fixture(autouse=True)
 def _low_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_groups, "MAX_ROW_GROUP_BYTES_IN_MEMORY", GROUP)
     monkeypatch.setattr(batches, "BATCH_BYTES", BATCH)
-
-
-@contextmanager
-def held() -> Iterator[pa.MemoryPool]:
-    """A memory pool with a peak of its own."""
-    default = pa.default_memory_pool()
-    _KEPT.append(pa.proxy_memory_pool(default))
-    pa.set_memory_pool(_KEPT[-1])
-    try:
-        yield _KEPT[-1]
-    finally:
-        pa.set_memory_pool(default)
 
 
 def texts(length: int, distinct: int = 3) -> list[str]:
@@ -128,7 +116,7 @@ def check_rewrite(
     changed = np.arange(7, ROWS, 13)  # in each batch
     deleted = changed % 2 == 0
     nulls = pa.nulls(len(changed), old["v"].type)
-    new_rows = pa.table([pa.array(changed), nulls], schema=old.schema)
+    new_rows = pa.table([pa.array(changed), nulls], schema=old.schema).filter(pa.array(~deleted))
     is_changed = np.isin(np.arange(ROWS), changed)
     with held() as pool:
         file = rewrite_rows(location, changed, deleted, new_rows, table).file

@@ -146,8 +146,8 @@ def test_new_rows_of_a_great_file_of_which_few_rows_stay_go_to_other_files(
     assert len(deltalake.DeltaTable(path).file_uris()) == num_added
 
 
-# How many files with vectors the driver takes, of the two there are.
-@pytest.mark.parametrize(("few", "is_done"), [(2, True), (1, False)])
+# How many files with vectors the driver takes, of the two there are, and how many marked rows.
+@pytest.mark.parametrize(("few", "marked", "is_done"), [(2, 2, True), (1, 2, False), (2, 1, False)])
 @LAYOUTS
 def test_vectors_that_exist_are_read_where_files_are_many(
     spark: SparkSession,
@@ -156,9 +156,11 @@ def test_vectors_that_exist_are_read_where_files_are_many(
     on_driver: list[Any],
     properties: dict[str, str],
     few: int,
+    marked: int,
     is_done: bool,
 ) -> None:
     monkeypatch.setattr(deletion_vectors, "_FEW_VECTORS", few)
+    monkeypatch.setattr(limits, "MAX_MARKED_ROWS", marked)
     path = str(tmp_path / "table")
     rows: Rows = [("DE", k, 0) for k in range(8)]
     write_table(spark, path, rows, SCHEMA, files=2, properties=VECTORS)

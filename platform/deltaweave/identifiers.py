@@ -30,7 +30,7 @@ def quoted(name: str) -> str:
             of a setting or, as in `${env:…}`, of an environment variable, also between back quotes:
             the statement would speak of another name, and its errors would show the value.
     """
-    if _SETTING.search(name):
+    if is_replaced(name):
         raise StatementError(
             f"SQL text cannot hold the name {name!r}: Spark puts in place of ${{…}} in it the "
             "value of a setting or of an environment variable.",
@@ -38,6 +38,11 @@ def quoted(name: str) -> str:
             hint="Rename it, or leave the column out.",
         )
     return back_quoted(name)
+
+
+def is_replaced(name: str) -> bool:
+    """Whether Spark replaces part of a name in SQL text (see `quoted`)."""
+    return _SETTING.search(name) is not None
 
 
 def back_quoted(name: str) -> str:

@@ -31,7 +31,7 @@ from deltaweave.delta.statement import ResolvedMerge, may_lose_days
 from deltaweave.engine import limits
 from deltaweave.engine.columns import SOURCE_ROW_ID, SOURCE_ROW_PRESENT
 from deltaweave.engine.local_attempt import reason_of, was_cancelled
-from deltaweave.engine.source.widths import fixed_width, has_namesakes, width_of
+from deltaweave.engine.source.widths import can_be_measured, fixed_width, width_of
 from deltaweave.engine.statement import insertable
 from deltaweave.errors import SourceError
 
@@ -137,7 +137,7 @@ class PreparedSource:
 
     @cached_property
     def _width_unless_large(self) -> str | None:
-        if has_namesakes(self.rows.schema):
+        if not can_be_measured(self.rows.schema):
             return None
         # Spark's estimate tells large sources, which need not be read to be measured.
         is_large = estimated_bytes(self.rows) > limits.MAX_BROADCAST_SOURCE_BYTES
@@ -210,7 +210,8 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
     level = merge.spark.conf.get(f"{_SETTING}.{setting}", default) or default
     numbered = used.withColumn(SOURCE_ROW_ID, unique_number(merge.spark))
     each = fixed_width(used.schema)
-    summed = None if each is not None or has_namesakes(used.schema) else width_of(used.schema)
+    is_summed = each is None and can_be_measured(used.schema)
+    summed = width_of(used.schema) if is_summed else None
     with ExitStack() as stack:
         with translated(merge.table, otherwise=SourceError):
             kept = stack.enter_context(materialized(numbered, level, summed))

@@ -11,22 +11,42 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
+    DateType,
+    DayTimeIntervalType,
     DecimalType,
     MapType,
+    NullType,
+    NumericType,
     StringType,
     StructType,
+    TimestampNTZType,
+    TimestampType,
+    YearMonthIntervalType,
 )
 
+from deltaweave.delta.scan import first_of_partitions
 from deltaweave.engine import limits
 from deltaweave.engine.columns import WIDTH
 from deltaweave.engine.tasks import TooBigError
+from deltaweave.identifiers import back_quoted, is_replaced
 
 if TYPE_CHECKING:
     import pyarrow
 
 _BYTES_OF_NUMBER = 8
 _BYTES_OF_OTHERS = 16
+_OF_FIXED_WIDTH = (
+    NumericType,
+    BooleanType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+    DayTimeIntervalType,
+    YearMonthIntervalType,
+    NullType,
+)
 # Columns that repeat the width's expression. A column of its own takes six calls of the JVM more.
 _MAX_REPEATED_WIDTHS = 16
 
@@ -36,7 +56,8 @@ def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow
 
     Tasks leave out the values of rows that are wider than their share of what tasks may send
     (`limits.MAX_BYTES_SENT`), and send their widths. If the rows turn out to fit nevertheless, a
-    second job collects them.
+    second job collects them. For numbers, Arrow sends as many bytes if they are left out: of rows
+    with many of them, a task sends no more than are known to be too big.
 
     Args:
         query: The query, which gives the same rows again.
@@ -44,23 +65,36 @@ def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow
         max_bytes: The most bytes that the rows may have.
 
     Raises:
-        TooBigError: They have more.
+        TooBigError: They have more, or it is not known how many.
     """
+    schema = query.schema
+    narrowest = _least_width(schema)
+    most = max_bytes // max(1, narrowest)
+    may_be_cut = max_rows > most and max_rows * narrowest > limits.MAX_BYTES_SENT
+    if may_be_cut:
+        query, max_rows = first_of_partitions(query, most + 1), most + 1
+    table = _collected(query, schema, limits.MAX_BYTES_SENT // max(1, max_rows), max_bytes)
+    if may_be_cut and table.num_rows > most:
+        raise TooBigError(f"the rows have more than {max_bytes:,} bytes")
+    return table
+
+
+def _collected(query: DataFrame, schema: StructType, share: int, max_bytes: int) -> pyarrow.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    schema = query.schema
     if fixed_width(schema) is not None:
         return query.toArrow()
+    if not can_be_measured(schema):
+        raise TooBigError("SQL cannot count the bytes of the rows")
     width = width_of(schema)
-    share = limits.MAX_BYTES_SENT // max(1, max_rows)
     varies = [fixed_width(StructType([field])) is None for field in schema.fields]
     measured, of_row = query, f"({width})"
     if sum(varies) > _MAX_REPEATED_WIDTHS:
         measured, of_row = query.selectExpr("*", f"{width} AS {WIDTH}"), WIDTH
     columns = [
         f"CASE WHEN {of_row} <= {share} THEN {name} END AS {name}" if may_be_wide else name
-        for name, may_be_wide in zip(map(_quoted, schema.names), varies, strict=True)
+        for name, may_be_wide in zip(map(back_quoted, schema.names), varies, strict=True)
     ]
     try:
         table = measured.selectExpr(*columns, f"{of_row} AS {WIDTH}").toArrow()
@@ -76,25 +110,40 @@ def collected_within(query: DataFrame, max_rows: int, max_bytes: int) -> pyarrow
 
 def width_of(schema: StructType) -> str:
     """Return SQL that counts the bytes of a row."""
-    of_fields = [_width(_quoted(field.name), field.dataType, 0) for field in schema.fields]
+    of_fields = [_width(back_quoted(field.name), field.dataType, 0) for field in schema.fields]
     fixed = sum(number for _, number in of_fields)
     return " + ".join([f"{fixed}L", *(text for text, _ in of_fields if text)])
 
 
+def _least_width(schema: StructType) -> int:
+    """Return the bytes that every row has at least."""
+    return sum(_width("", field.dataType, 0)[1] for field in schema.fields)
+
+
 def fixed_width(schema: StructType) -> int | None:
     """Return the bytes that every row has, or None if rows differ."""
-    of_fields = [_width(_quoted(field.name), field.dataType, 0) for field in schema.fields]
+    of_fields = [_width(back_quoted(field.name), field.dataType, 0) for field in schema.fields]
     return None if any(text for text, _ in of_fields) else sum(number for _, number in of_fields)
 
 
-def has_namesakes(kind: DataType) -> bool:
-    """Whether two fields of a struct share a name, so that SQL cannot read either."""
+def can_be_measured(kind: DataType) -> bool:
+    """Whether SQL can count the bytes of a value.
+
+    It cannot look into types of users and types that are not known here, nor name fields of a
+    struct that share a name or hold `${…}`.
+    """
     if isinstance(kind, StructType):
-        names = {name.casefold() for name in kind.names}
-        return len(names) < len(kind) or any(has_namesakes(f.dataType) for f in kind)
+        names = {name.casefold() for name in kind.names if not is_replaced(name)}
+        return len(names) == len(kind) and all(can_be_measured(f.dataType) for f in kind)
     if isinstance(kind, ArrayType):
-        return has_namesakes(kind.elementType)
-    return isinstance(kind, MapType) and any(map(has_namesakes, (kind.keyType, kind.valueType)))
+        return can_be_measured(kind.elementType)
+    if isinstance(kind, MapType):
+        return can_be_measured(kind.keyType) and can_be_measured(kind.valueType)
+    return isinstance(kind, (StringType, BinaryType, *_OF_FIXED_WIDTH)) or _is_variant(kind)
+
+
+def _is_variant(kind: DataType) -> bool:
+    return kind.typeName() == "variant"  # which Spark 3.5 does not have
 
 
 def _width(value: str, kind: DataType, depth: int) -> tuple[str, int]:
@@ -102,7 +151,7 @@ def _width(value: str, kind: DataType, depth: int) -> tuple[str, int]:
     if isinstance(kind, (StringType, BinaryType)):
         return f"coalesce(octet_length({value}), 0)", _BYTES_OF_NUMBER
     if isinstance(kind, StructType):
-        fields = [_width(f"{value}.{_quoted(f.name)}", f.dataType, depth) for f in kind.fields]
+        fields = [_width(f"{value}.{back_quoted(f.name)}", f.dataType, depth) for f in kind.fields]
         return " + ".join(text for text, _ in fields if text), sum(number for _, number in fields)
     if isinstance(kind, ArrayType):
         return _width_of_items(value, kind.elementType, depth), _BYTES_OF_NUMBER
@@ -110,8 +159,10 @@ def _width(value: str, kind: DataType, depth: int) -> tuple[str, int]:
         keys = _width_of_items(f"map_keys({value})", kind.keyType, depth)
         values = _width_of_items(f"map_values({value})", kind.valueType, depth)
         return f"{keys} + {values}", _BYTES_OF_NUMBER
-    if kind.typeName() == "variant":
+    if _is_variant(kind):
         return f"coalesce(octet_length(CAST({value} AS STRING)), 0)", _BYTES_OF_OTHERS
+    if not isinstance(kind, _OF_FIXED_WIDTH):
+        return "NULL", 0  # see `can_be_measured`
     return "", _BYTES_OF_OTHERS if isinstance(kind, DecimalType) else _BYTES_OF_NUMBER
 
 
@@ -122,7 +173,3 @@ def _width_of_items(items: str, kind: DataType, depth: int) -> str:
         return f"coalesce(array_size({items}), 0) * {fixed}L"
     added = f"({total}, {item}) -> {total} + {fixed}L + {text}"
     return f"coalesce(aggregate({items}, 0L, {added}), 0L)"
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

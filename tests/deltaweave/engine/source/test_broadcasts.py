@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
 import deltaweave
+from deltaweave import Table
 from deltaweave.engine import limits
 from deltaweave.engine.source import PreparedSource
 from tests.builders import write_table
@@ -67,6 +70,28 @@ def test_repeated_text_is_broadcast_by_its_decoded_bytes(
     rows = spark.read.format("delta").load(target)
     assert rows.count() == ROWS + 1
     assert rows.where(f"length(v) = {TEXT}").count() == ROWS
+
+
+def test_a_source_with_values_of_unknown_width_is_not_broadcast(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_BROADCAST_SOURCE_BYTES", 4_000)
+    spark.conf.set(ON_DRIVER, "false")
+    schema = StructType([StructField("k", LongType()), StructField("v", VectorUDT())])
+
+    def rows(first: int) -> DataFrame:
+        vectors = [(k, Vectors.dense([float(first)] * 1_000)) for k in (first, first + 1)]
+        return spark.createDataFrame(vectors, schema)
+
+    target, plans = str(tmp_path / "target"), list[str]()
+    rows(0).write.format("delta").save(target)
+    monkeypatch.setattr(PreparedSource, "for_join", _joined(PreparedSource.for_join, plans))
+    merge = Table(spark, target).merge(rows(1), on="t.k = s.k")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    assert plans
+    assert not any("Broadcast" in plan for plan in plans), plans[0]
+    found = [(row.k, row.v[0]) for row in Table(spark, target).read().collect()]
+    assert sorted(found) == [(0, 0.0), (1, 1.0), (2, 1.0)]
 
 
 @pytest.mark.minutes

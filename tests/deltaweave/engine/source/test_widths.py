@@ -7,7 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import DataFrame as SparkDataFrame
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame
 
 from deltaweave import Table
@@ -38,7 +40,10 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-# Values of 20,000 bytes in all but the first rows: 8 MB of rows.
+DECIMALS = ", ".join(f"nullif(CAST(id AS DECIMAL(38)), -1) AS a{n}" for n in range(1_000))
+
+
+# Values of 20,000 bytes in all but the first rows, or of 16,000 in all: 6 or 8 MB of rows.
 @pytest.mark.parametrize(
     "value",
     [
@@ -49,6 +54,8 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         "array_repeat(1D, 2500)",
         "array(array(named_struct('a', repeat('x', 20000))))",
         "map(repeat('x', 10000), repeat('x', 10000))",
+        f"struct({DECIMALS})",
+        f"struct({DECIMALS}, nullif('x', '') AS v)",
     ],
 )
 @pytest.mark.parametrize("max_bytes", [MIB, 64 * MIB])
@@ -64,7 +71,7 @@ def test_rows_come_whole_or_not_at_all(
     if max_bytes == MIB:
         with pytest.raises(TooBigError):
             collected_within(rows, ROWS, max_bytes)
-        assert sum(sizes) < 2 * MIB
+        assert sum(sizes) < 3 * MIB
     else:
         expected = rows.toArrow()
         assert collected_within(rows, ROWS, max_bytes).equals(expected)
@@ -122,3 +129,29 @@ def test_long_keys_are_known_by_ranges(
     values = [v for _, v in rows_of(Table(spark, target))]
     assert (values.count(0), values.count(1)) == (100, 300)
     assert max(sizes, default=0) < 256 * 1024
+
+
+# Where a source is measured: materialized, with its keys, and on the driver.
+@pytest.mark.parametrize(
+    ("materialize", "on_driver"), [("all", "false"), ("auto", "false"), ("auto", "true")]
+)
+def test_a_name_that_spark_replaces_in_texts_hinders_no_merge(
+    spark: SparkSession, tmp_path: Path, materialize: str, on_driver: str
+) -> None:
+    """It would be the value of a variable, which errors and warnings would show."""
+    target, name = str(tmp_path / "target"), "${env:HOME}"
+
+    def rows(first: int, value: str) -> SparkDataFrame:
+        text = F.lit(value)
+        found = spark.range(first, first + 2, 1, 1)
+        return found.select("id", text.alias(name), F.struct(text.alias(name)).alias("s"))
+
+    mapped = {"delta.columnMapping.mode": "name"}
+    rows(0, "old").write.format("delta").options(**mapped).save(target)
+    settings = {"spark.databricks.delta.merge.materializeSource": materialize, ON_DRIVER: on_driver}
+    with configured(spark, settings):
+        merge = Table(spark, target).merge(rows(1, "new"), on="t.id = s.id")
+        result = merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    assert not result.warnings
+    found = [(row[0], row[1], row[2][0]) for row in Table(spark, target).read().collect()]
+    assert sorted(found) == [(0, "old", "old"), (1, "new", "new"), (2, "new", "new")]

@@ -65,9 +65,10 @@ def test_the_readme_is_read_in_one_go() -> None:
 
 
 def test_nothing_tells_to_install_deltaweave_by_its_name_alone() -> None:
-    # The name is on no registry: whoever takes it there could run code on a reader's machine.
+    # The name is on no registry: whoever takes it there could run code on a reader's machine. What
+    # follows an @ is an address, or a variable that holds one.
     texts = [*PAGES, *(ROOT / "platform").rglob("*.py"), *(ROOT / "platform").rglob("*.template")]
-    by_name = re.compile(r"""pip\s+install\s+["']?deltaweave(?!\[[\w,]+\] @ git\+)""")
+    by_name = re.compile(r"""pip\s+install\s+["']?deltaweave(?!\[[\w,]+\] @ (?:git\+|\$))""")
     found = [text for text in texts if by_name.search(text.read_text())]
     assert found == []
 

@@ -49,6 +49,7 @@ class OwnFiles:
         prefix: What the names of the files begin with.
         may_exist: Whether a write was begun.
         is_committing: Whether the commit was called.
+        directories: Locations of directories in which files are written beside older ones.
     """
 
     spark: SparkSession
@@ -57,6 +58,13 @@ class OwnFiles:
     prefix: str = field(default_factory=lambda: f"{uuid.uuid4().hex[:12]}-")
     may_exist: bool = False
     is_committing: bool = False
+    directories: set[str] = field(default_factory=set)
+
+    def begin_beside(self, files: FileList) -> None:
+        """Note that a write begins, of which files may lie beside these."""
+        self.may_exist = True
+        locations = files.rows["location"].to_pylist()
+        self.directories.update(location.rpartition("/")[0] for location in locations)
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -109,20 +117,34 @@ class OwnFiles:
             system.delete(view.org.apache.hadoop.fs.Path(location), False)
 
     def _delete(self, prefix: str) -> None:
-        view = jvm_.jvm(self.spark)
-        path = view.org.apache.hadoop.fs.Path
-        root = str(self.log.dataPath().toString())
+        path = jvm_.jvm(self.spark).org.apache.hadoop.fs.Path
+        root = str(self.log.dataPath().toString()).rstrip("/")
         files = self.log.dataPath().getFileSystem(self.log.newDeltaHadoopConf())
-        # Files lie in the table's directory, in one of a random name, or in that of a partition:
-        # where the table's properties say now, or beside a file that is older than these.
-        depths = {0, 1, int(self.transaction.metadata().partitionColumns().size())}
         deleted = 0
-        for directory in (root, f"{root}/{CHANGE_FEED}"):
-            for below in ("*/" * depth for depth in depths):
-                named = path(f"{escaped(directory)}/{below}{prefix}*")
-                for file in files.globStatus(named) or ():
-                    deleted += bool(files.delete(file.getPath(), False))
+        for directory in self._searched(root):
+            for file in files.globStatus(path(f"{directory}/{prefix}*")) or ():
+                deleted += bool(files.delete(file.getPath(), False))
         logger.info("%s: deleted %d files of a write that failed", root, deleted)
+
+    def _searched(self, root: str) -> list[str]:
+        """Return globs of the directories that may hold the files."""
+        # New files lie in the table's directory, in one of a random name, or in that of a
+        # partition. A setting of Delta puts all of these into a further directory.
+        depths = {0, 1, int(self.transaction.metadata().partitionColumns().size())}
+        further = self.transaction.deltaDataSubdir()
+        roots = [root, f"{root}/{further.get()}"] if further.isDefined() else [root]
+        globs = [
+            escaped(top) + "/*" * depth
+            for each in roots
+            for top in (each, f"{each}/{CHANGE_FEED}")
+            for depth in depths
+        ]
+        # Older files may lie anywhere: where properties and settings were others.
+        for directory in sorted(self.directories):
+            is_below = f"{directory}/".startswith(f"{root}/")
+            if not is_below or directory.removeprefix(root).count("/") not in depths:
+                globs.append(escaped(directory))
+        return globs
 
 
 def escaped(path: str) -> str:

@@ -48,7 +48,7 @@ def write_on_driver(transaction: Transaction, found: Found, strategy: Strategy) 
 
     If it fails, what was written is deleted.
     """
-    transaction.own_files.may_exist = True
+    transaction.own_files.begin_beside(found.fates.copied)
     try:
         return _written(transaction, found, strategy)
     except BaseException:  # of pyarrow, the file system, a thread; also an interrupt

@@ -156,7 +156,8 @@ def _rewritten(
         if not len(ours):
             return None
         changed = changes(ours)
-        own.may_exist = may_have_written = True
+        own.begin_beside(ours)
+        may_have_written = True
         return _by_tasks(transaction, scan, ours, changed, table)
 
     done = attempted(transaction.merge.table, "Spark rewrites the files", attempt)

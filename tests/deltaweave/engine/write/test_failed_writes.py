@@ -27,7 +27,13 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         "properties": {"delta.enableChangeDataFeed": "true"},
         "partition_by": ["p"],
     },
+    "directory_of_data": {
+        "properties": {"delta.enableChangeDataFeed": "true"},
+        "partition_by": ["p"],
+    },
+    "former_directory_of_data": {"partition_by": ["p"]},
 }
+IN_A_DIRECTORY = {"spark.databricks.delta.write.dataFilesToSubdir": "true"}
 
 
 def data_files(path: Path) -> set[str]:
@@ -40,12 +46,14 @@ def data_files(path: Path) -> set[str]:
 
 
 @pytest.fixture(params=LAYOUTS)
-def path(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+def path(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     # A directory whose name means others to a glob.
     path = tmp_path / "a{b,c}[d]*"
     rows = [(1, 10, "a"), (2, 20, "b")]
-    write_table(spark, str(path), rows, SCHEMA, **LAYOUTS[request.param])
-    return path
+    with configured(spark, IN_A_DIRECTORY if "directory" in request.param else {}):
+        write_table(spark, str(path), rows, SCHEMA, **LAYOUTS[request.param])
+    with configured(spark, IN_A_DIRECTORY if request.param == "directory_of_data" else {}):
+        yield path
 
 
 def failing_late(spark: SparkSession) -> Any:
@@ -77,7 +85,7 @@ def rewrite_in_place(spark: SparkSession, table: Table) -> object:
 
 
 def writes() -> Iterator[Any]:
-    """Each write into each layout; in `make test-slow` into two of them by turns."""
+    """Each write into each layout; in `make test-slow` into three of them by turns."""
     for place, write in enumerate((insert_only, rewrite_in_place, append, overwrite)):
         for number, layout in enumerate(LAYOUTS):
             mark = pytest.mark.minutes if place % 2 == number % 2 else pytest.mark.full_matrix
@@ -143,6 +151,7 @@ def test_a_merge_that_lost_to_another_commit_leaves_no_file(
     assert newest_version(str(path)) == 1
 
 
+@pytest.mark.parametrize("path", ["plain", "directory_of_data"], indirect=True)
 def test_a_merge_that_commits_keeps_its_files(spark: SparkSession, path: Path) -> None:
     merge = Table(spark, str(path)).merge(frame(spark, [(7, 70, "b")], SCHEMA), on="t.k = s.k")
     result = merge.when_matched_update_all().when_not_matched_insert_all().execute()

@@ -9,7 +9,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import STRICTLY, options_of_files
 from deltaweave.delta.releases import reads_cached_rows
-from deltaweave.delta.statement import ResolvedMerge
+from deltaweave.delta.statement import ResolvedMerge, asks_for_current
 
 _FORCE_UNREADABLE = (
     "spark.databricks.delta.merge.forceSourceMaterializationWithUnreadableFilesConfig"
@@ -21,7 +21,7 @@ _FORCE_CACHED = "spark.databricks.delta.merge.materializeCachedSource"
 def reason_to_materialize(merge: ResolvedMerge, *, through_views: bool = False) -> str | None:
     """Why evaluating the source twice could give two results, or None if it cannot.
 
-    Reasons, order and names are those of Delta 4.4.
+    Reasons, order and names are those of Delta 4.4, but for the current time.
 
     Args:
         merge: The merge.
@@ -41,6 +41,9 @@ def reason_to_materialize(merge: ResolvedMerge, *, through_views: bool = False) 
         plan = jvm_.singleton(catalyst.analysis, "EliminateView").apply(plan)
         if plan.containsPattern(catalyst.trees.TreePattern.PLAN_EXPRESSION()):
             return OPERATORS
+    # Delta takes the time of day for a constant, and each query has another.
+    if asks_for_current(spark, plan):
+        return OPERATORS
     if not node.planIsDeterministic(plan, options):
         return OPERATORS
     if jvm_.is_on(spark, _FORCE_UNREADABLE, otherwise=True) and _ignores_unreadable_files(merge):

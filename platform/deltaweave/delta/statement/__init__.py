@@ -34,7 +34,7 @@ from deltaweave.delta.statement.lineage import Origin, origins
 from deltaweave.delta.statement.lost_days import may_lose_days
 from deltaweave.delta.statement.parsed import ParsedMerge
 from deltaweave.delta.statement.read_columns import Attribute, TargetReads, target_reads
-from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
+from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge, asks_for_current
 from deltaweave.delta.statement.spark_types import spark_schema
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "ResolvedClause",
     "ResolvedMerge",
     "TargetReads",
+    "asks_for_current",
     "assignments",
     "builtin_defects",
     "by_source_predicate",

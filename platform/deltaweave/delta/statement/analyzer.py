@@ -18,7 +18,7 @@ from deltaweave import errors
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject, translated
 from deltaweave.delta.statement.parsed import ParsedMerge
-from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge
+from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge, asks_for_current
 from deltaweave.delta.statement.spark_types import schema_json, spark_schema
 from deltaweave.identifiers import RESERVED_PREFIX
 from deltaweave.locations import refuse_credentials
@@ -110,6 +110,7 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
             table=table,
             hint="Give a statement that starts with MERGE INTO.",
         )
+    node = _with_constants(spark, node)
     target = spark_schema(spark, node.target().schema())
     source = spark_schema(spark, node.source().schema(), columns=len(target))
     _refuse_reserved_names([*target.names, *source.names], table)
@@ -128,6 +129,20 @@ def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> Res
         for clause in jvm_.iterate(each)
     )
     return ResolvedMerge(spark, table, node, target, clauses, skip_unchanged_updates)
+
+
+def _with_constants(spark: SparkSession, node: JavaObject) -> JavaObject:
+    """Put constants in place of the current time, user, catalog and schema in clauses.
+
+    Delta's analysis does so for dates and timestamps alone. Spark does so for the others when it
+    plans the command: a merge of several queries would give each of them its own.
+    """
+    if not asks_for_current(spark, node):
+        return node
+    catalyst = jvm_.jvm(spark).org.apache.spark.sql.catalyst
+    node = jvm_.singleton(catalyst.optimizer, "ComputeCurrentTime").apply(node)
+    catalogs = spark._jsparkSession.sessionState().catalogManager()
+    return catalyst.optimizer.ReplaceCurrentLike(catalogs).apply(node)
 
 
 def _refuse_reserved_names(names: Sequence[str], table: str) -> None:

@@ -31,6 +31,15 @@ def conjuncts(expression: JavaObject) -> list[JavaObject]:
     return [expression]
 
 
+def asks_for_current(spark: SparkSession, plan: JavaObject) -> bool:
+    """Whether each query of a plan looks up the current time, user, catalog or schema."""
+
+    def make() -> JavaObject:
+        return jvm_.jvm(spark).org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+
+    return bool(plan.containsPattern(jvm_.made_once(spark, "CURRENT_LIKE", make)))
+
+
 @dataclass(frozen=True)
 class ResolvedClause:
     """A WHEN clause after analysis.
@@ -85,14 +94,6 @@ class ResolvedClause:
             values = jvm_.select_where(view, values, wanted)
         struct = jvm_.singleton(view.org.apache.spark.sql.catalyst.expressions, "CreateStruct")
         return jvm_.column_of(self.spark, struct.apply(values))
-
-    def asks_for_current(self) -> bool:
-        """Whether it asks for the current time of day, user or catalog, which each query looks up.
-
-        Delta itself puts constants in place of current dates and timestamps.
-        """
-        trees = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.trees
-        return bool(self.node.containsPattern(trees.TreePattern.CURRENT_LIKE()))
 
     def has_subquery(self) -> bool:
         """Whether its condition or values have a subquery."""

@@ -185,9 +185,6 @@ def _passed(transaction: Transaction, reads: TargetReads) -> list[PassableColumn
             return Verdict(False, f"clauses need it of the source: {of_source.reason}")
     # The values of inserts and those of updates then come from a query each.
     for clause in transaction.merge.clauses:
-        if clause.asks_for_current():
-            reason = "a clause reads the target and one asks for the current time, user or catalog"
-            return Verdict(False, reason)
         if clause.has_subquery():
             return Verdict(False, "a clause reads the target and one has a subquery")
     return passed

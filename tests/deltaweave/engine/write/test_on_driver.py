@@ -110,7 +110,7 @@ STATEMENTS: dict[str, tuple[str, str, dict[str, str], str]] = {
         "t.k = s.k",
         "WHEN MATCHED AND t.d > 1 THEN UPDATE SET name = current_user()",
         {},
-        "one asks for the current time, user or catalog",
+        "",
     ),
     "an old value and a subquery": (
         "t.k = s.k",

@@ -207,3 +207,13 @@ def test_dagsters_private_names_are_imported_by_one_module() -> None:
         if (names := {each for each in imported_names(module) if each.startswith(private)})
     }
     assert found == {}
+
+
+def test_groups_keep_their_keys_whatever_the_session_sets() -> None:
+    """`groupBy(…).agg(…)` leaves them out by a setting of Spark, and `grouped` does not."""
+    grouping = [module_id(module) for module in MODULES if ".groupBy(" in module.read_text()]
+    outside = [name for name in grouping if "/bench/" not in name]
+    assert outside == [
+        "deltaweave/delta/jvm/columns.py",
+        "deltaweave/engine/write/in_place_tasks.py",  # whose tasks say what they return
+    ]

@@ -134,19 +134,17 @@ def _compared(
 ) -> Finding:
     from pyspark.sql import functions as F
 
+    from deltaweave.delta.jvm import grouped
+
     columns = [column(name) for name in keys]
     is_deleted = F.coalesce(F.expr(deleted), F.lit(False)) if deleted else F.lit(False)
-    changed = (
-        delivered.alias("s")
-        .select(*columns, is_deleted.alias(_IS_DELETED))
-        .groupBy(*columns)
-        .agg(
-            F.count("*").alias(_CHANGES),
-            F.bool_or(_IS_DELETED).alias(_IS_DELETED),
-            F.bool_or(~F.col(_IS_DELETED)).alias(_IS_WRITTEN),
-        )
-        .alias("s")
-    )
+    changes = delivered.alias("s").select(*columns, is_deleted.alias(_IS_DELETED))
+    of_key = [
+        F.count("*").alias(_CHANGES),
+        F.bool_or(_IS_DELETED).alias(_IS_DELETED),
+        F.bool_or(~F.col(_IS_DELETED)).alias(_IS_WRITTEN),
+    ]
+    changed = grouped(changes, columns, of_key).alias("s")
     there = table.read(version).select(*columns).distinct().withColumn(_IS_THERE, F.lit(True))
     equal = reduce(
         lambda some, more: some & more,

@@ -46,11 +46,13 @@ def repeated_keys(
     """Whether keys repeat, and whether columns hold nulls, in one pass over the table."""
     from pyspark.sql import functions as F
 
+    from deltaweave.delta.jvm import grouped
+
     snapshot = table.snapshot(version)
     rows = _rows_of(snapshot, snapshot.listed_files())
     null_counts = [F.count_if(column(name).isNull()).alias(_null_count(name)) for name in nulls]
-    by_key = rows.groupBy(*(column(name) for name in key))
-    keys = by_key.agg(F.count("*").alias(_ROWS), *null_counts)
+    counted = [F.count("*").alias(_ROWS), *null_counts]
+    keys = grouped(rows, [column(name) for name in key], counted)
     is_repeated = F.col(_ROWS) > 1
     for name in key:
         is_repeated = is_repeated & column(name).isNotNull()

@@ -20,7 +20,7 @@ from dagster_deltaweave.io_manager.row_effects import DEPENDS, inserted_rows, le
 from dagster_deltaweave.io_manager.schema_policy import rows_of_table
 from dagster_deltaweave.partitions import Positions, partition_predicate
 from dagster_deltaweave.tables import Changes, ChangesOfPartitions, MergeDeclaration
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import grouped, translated
 from deltaweave.errors import AmbiguousMatchError, SourceError, StatementError
 from deltaweave.identifiers import RESERVED_PREFIX, column, unquoted
 
@@ -150,7 +150,8 @@ def _refuses_repeated(declaration: MergeDeclaration) -> bool:
 def _repeated(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     """The keys that come several times, with how often; a key with a null is none."""
     named = reduce(lambda one, other: one & other, (column(key).isNotNull() for key in keys))
-    counted = rows.where(named).groupBy(*map(column, keys)).agg(F.count(F.lit(1)).alias(_COUNT))
+    count = F.count(F.lit(1)).alias(_COUNT)
+    counted = grouped(rows.where(named), [column(key) for key in keys], [count])
     return counted.where(column(_COUNT) > 1)
 
 

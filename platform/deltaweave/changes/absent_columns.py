@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from deltaweave.delta.jvm import grouped
 from deltaweave.identifiers import column
 
 ABSENT = "_cdc_absent"
@@ -46,7 +47,8 @@ def warnings_of(rows: DataFrame, is_upsert: Column, table: str) -> tuple[str, ..
     if of_upserts.where(F.coalesce(F.size(ABSENT) <= 0, F.lit(True))).take(1):
         return ()
     count = F.lit(of_upserts.count())
-    of_column = of_upserts.select(F.explode(ABSENT).alias("name")).groupBy("name").count()
+    names_of_events = of_upserts.select(F.explode(ABSENT).alias("name"))
+    of_column = grouped(names_of_events, ["name"], [F.count(F.lit(1)).alias("count")])
     names = sorted(row["name"] for row in of_column.where(F.col("count") == count).collect())
     if not names:
         return ()

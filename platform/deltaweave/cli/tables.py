@@ -180,9 +180,11 @@ def _files_by_size(snapshot: TableSnapshot) -> dict[int, int]:
     """The number of files by the power of two at which their sizes begin."""
     from pyspark.sql import functions as F
 
+    from deltaweave.delta.jvm import grouped
+
     # An empty file has no logarithm.
     power = F.floor(F.log2(F.greatest("size", F.lit(1)))).cast("int").alias("power")
-    counted = snapshot.files.groupBy(power).agg(F.count(F.lit(1)).alias("files"))
+    counted = grouped(snapshot.files, [power], [F.count(F.lit(1)).alias("files")])
     return {row.power: row.files for row in counted.collect()}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from deltaweave.delta.commit import Transaction, transaction_on
 from deltaweave.delta.files import Verdict
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import own_session, translated
 from deltaweave.delta.log import FileList
 from deltaweave.delta.statement import ResolvedMerge, by_source_predicate
 from deltaweave.engine import limits
@@ -107,7 +107,12 @@ def explain(merge: ResolvedMerge) -> MergePlan:
     Raises:
         DeltaweaveError: As the merge would; nothing was written.
     """
-    with translated(merge.table), transaction_on(merge) as transaction:
+    with translated(merge.table), own_session(merge.spark) as own:
+        return _explained(merge.in_session(own))
+
+
+def _explained(merge: ResolvedMerge) -> MergePlan:
+    with transaction_on(merge) as transaction:
         transaction.refuse_unsupported()
         transaction.evolve_schema()  # in this transaction alone, which nobody commits
         with prepared_source(merge, attempt=1) as source:

@@ -27,7 +27,7 @@ from deltaweave.delta.commit import (
     session_pair,
     transaction_on,
 )
-from deltaweave.delta.jvm import delta_message, translated
+from deltaweave.delta.jvm import delta_message, own_session, translated
 from deltaweave.delta.log import latest
 from deltaweave.delta.statement import ResolvedMerge
 from deltaweave.engine.commit_changes import Commit, commit_changes, written_by_one
@@ -77,8 +77,9 @@ def run(
         DeltaweaveError: Another subclass that says what happened; nothing was committed.
     """
     pair = idempotency or session_pair(merge.spark, table=merge.table)
-    with warnings_noted() as fallbacks:
-        result = _until_committed(merge, Terms(pair, applied_before, computed_from, lease))
+    terms = Terms(pair, applied_before, computed_from, lease)
+    with warnings_noted() as fallbacks, own_session(merge.spark) as own:
+        result = _until_committed(merge.in_session(own), terms)
     result = replace(result, warnings=(*fallbacks, *result.warnings))
     if idempotency is not None or pair is None:
         return result

@@ -1,10 +1,11 @@
-"""Delta's settings of a session mean for the engine what they mean for built-in MERGE."""
+"""Settings of a session mean for the engine what they mean for built-in MERGE."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,93 @@ from deltaweave.engine import run
 from deltaweave.engine.find.driver_setting import ON_DRIVER
 from deltaweave.engine.redo import MAX_COMMIT_ATTEMPTS
 from deltaweave.engine.write.mark_or_rewrite import MAX_MARKED_FRACTION
+from deltaweave.engine.write.strategy import REWRITE_IN_PLACE
+from tests.big_source import keep_pairs_on_executors
 from tests.builders import frame, write_table
-from tests.oracles import actions, commit_info, configured, newest_version, rows_as_text
+from tests.merge_cases import CASES_BY_NAME
+from tests.merge_cases.case import VECTORS_AND_FEED, Layout
+from tests.oracles import (
+    Stage,
+    actions,
+    assert_same_rows,
+    commit_info,
+    configured,
+    newest_version,
+    rows_as_text,
+)
 
 APPLICATION = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 VECTORS = {"delta.enableDeletionVectors": "true"}
 RESET = "spark.databricks.delta.write.txnVersion.autoReset.enabled"
+
+# Settings of Spark that may change what a query means, none with its default.
+SETTINGS_OF_SPARK = {
+    "names and groups": {
+        "spark.sql.retainGroupColumns": "false",
+        "spark.sql.parser.quotedRegexColumnNames": "true",
+        "spark.sql.ansi.enforceReservedKeywords": "true",
+        "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.groupByOrdinal": "false",
+        "spark.sql.groupByAliases": "false",
+        "spark.sql.orderByOrdinal": "false",
+        "spark.sql.lateralColumnAlias.enableImplicitResolution": "false",
+        "spark.sql.analyzer.failAmbiguousSelfJoin": "false",
+        "spark.sql.selfJoinAutoResolveAmbiguity": "false",
+        "spark.sql.crossJoin.enabled": "false",
+        "spark.sql.legacy.integerGroupingId": "true",
+    },
+    "types, casts and nulls": {
+        "spark.sql.ansi.enabled": "false",
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.session.timeZone": "Africa/Monrovia",
+        "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+        "spark.sql.jsonGenerator.ignoreNullFields": "false",
+        "spark.sql.datetime.java8API.enabled": "true",
+        "spark.sql.optimizeNullAwareAntiJoin": "false",
+        "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+        "spark.sql.parser.escapedStringLiterals": "true",
+        **dict.fromkeys(
+            (
+                "spark.sql.legacy.allowNegativeScaleOfDecimal",
+                "spark.sql.legacy.castComplexTypesToString.enabled",
+                "spark.sql.legacy.charVarcharAsString",
+                "spark.sql.legacy.createEmptyCollectionUsingStringType",
+                "spark.sql.legacy.exponentLiteralAsDecimal.enabled",
+                "spark.sql.legacy.inSubqueryNullability",
+                "spark.sql.legacy.interval.enabled",
+                "spark.sql.legacy.nullInEmptyListBehavior",
+                "spark.sql.legacy.sizeOfNull",
+            ),
+            "true",
+        ),
+        "spark.sql.legacy.followThreeValuedLogicInArrayExists": "false",
+        "spark.sql.legacy.timeParserPolicy": "LEGACY",
+    },
+    "files and Arrow": {
+        "spark.sql.execution.arrow.useLargeVarTypes": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+        "spark.sql.execution.arrow.localRelationThreshold": "0",
+        "spark.sql.execution.arrow.compression.codec": "zstd",
+        "spark.sql.execution.pyspark.binaryAsBytes": "false",
+        "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName": "false",
+        "spark.sql.parquet.binaryAsString": "true",
+        "spark.sql.parquet.enableVectorizedReader": "false",
+        "spark.sql.parquet.filterPushdown": "false",
+        "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
+        "spark.sql.parquet.mergeSchema": "true",
+        "spark.sql.optimizer.nestedSchemaPruning.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.databricks.delta.deletionVectors.useMetadataRowIndex": "false",
+    },
+}
+# By case, the layout of its table and how the engine merges into it.
+WAYS: tuple[tuple[str, Layout, dict[str, str]], ...] = (
+    ("column_names_that_need_back_quotes", Layout(), {ON_DRIVER: "true"}),
+    ("five_clauses_of_all_kinds", Layout(), {ON_DRIVER: "false", REWRITE_IN_PLACE: "true"}),
+    ("five_clauses_of_all_kinds", VECTORS_AND_FEED, {ON_DRIVER: "false"}),
+)
 
 
 @pytest.fixture
@@ -297,3 +378,31 @@ def test_a_checkpoint_is_written_when_one_is_due(spark: SparkSession, tmp_path: 
         upsert(Table(spark, path), 1, value)
     checkpoints = (Path(path) / "_delta_log").glob("[0-9]*.checkpoint*")
     assert [file.name[:20] for file in checkpoints] == [f"{2:020}"]
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("settings", SETTINGS_OF_SPARK)
+def test_no_setting_of_spark_changes_what_queries_of_the_engine_mean(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str
+) -> None:
+    keep_pairs_on_executors(monkeypatch)
+    for name, layout, way in WAYS:
+        case = replace(CASES_BY_NAME[name], conf=SETTINGS_OF_SPARK[settings])
+        stage = Stage(spark, case, tmp_path / f"{name}_{layout}", layout)
+        theirs = stage.by_oracle()
+        with configured(spark, way):
+            ours = stage.by_sql()
+        assert_same_rows(case, ours, theirs)
+        assert ours.changes == theirs.changes
+
+
+def test_settings_that_queries_of_the_engine_do_not_take_stay_in_the_session(table: Table) -> None:
+    last = "spark.databricks.delta.lastCommitVersionInSession"
+    settings = SETTINGS_OF_SPARK["names and groups"]
+    with configured(table.spark, {**settings, last: "7", ON_DRIVER: "false"}):
+        result = upsert(table, 1, 100)
+        assert {key: table.spark.conf.get(key) for key in settings} == settings
+        assert table.spark.conf.get(last) == str(result.version)
+        active = table.spark.getActiveSession()
+    assert active is None or active._jsparkSession.equals(table.spark._jsparkSession)
+    assert rows_as_text(table.read().collect()) == ["(1, 100)", "(2, 20)"]

@@ -42,6 +42,7 @@ from deltaweave.changes.events import (
 )
 from deltaweave.changes.lineage import OfOneLine
 from deltaweave.clauses import Clause
+from deltaweave.delta.jvm import grouped
 from deltaweave.engine.report import MergeResult
 from deltaweave.identifiers import column, quoted
 from deltaweave.table import Table
@@ -94,7 +95,7 @@ def newest_of_keys(events: Events) -> DataFrame:
     # they share its computation.
     for key in events.shape.keys:
         rows = rows.where(column(key).isNotNull())
-    return rows.groupBy(*keys).agg(*maxima)
+    return grouped(rows, keys, maxima)
 
 
 def apply_to_current_rows(

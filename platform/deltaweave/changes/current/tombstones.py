@@ -45,6 +45,7 @@ from deltaweave.changes.side_table import (
 )
 from deltaweave.changes.stored_events import to_events, to_stored
 from deltaweave.delta.commit import alone_on_local_disk
+from deltaweave.delta.jvm import grouped
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import (
     CommitConflictError,
@@ -104,12 +105,10 @@ class Tombstones:
         of_all = F.col(OPERATION) == TRUNCATE
         # The key of a truncate, if it has one, means nothing.
         keys = [F.when(~of_all, column(key)).alias(key) for key in events.shape.keys]
-        newest = (
-            events.rows.where(F.col(OPERATION).isin(DELETE, TRUNCATE))
-            .select(*keys, of_all.alias(_OF_ALL), SEQUENCE)
-            .groupBy(*map(quoted, events.shape.keys), _OF_ALL)
-            .agg(F.max(SEQUENCE).alias(SEQUENCE))
-        )
+        deletes = events.rows.where(F.col(OPERATION).isin(DELETE, TRUNCATE))
+        deletes = deletes.select(*keys, of_all.alias(_OF_ALL), SEQUENCE)
+        of_one = [*map(quoted, events.shape.keys), _OF_ALL]
+        newest = grouped(deletes, of_one, [F.max(SEQUENCE).alias(SEQUENCE)])
         self.create_if_missing(events)
         long_ago = noted_before(keep_for, noted)  # this batch's own are kept, however long it takes
         emptied = {}
@@ -196,7 +195,7 @@ def _of_keys(rows: DataFrame, events: Events) -> DataFrame:
     rows = to_events(rows, replace(events.shape, present=None))
     keys = [quoted(key) for key in events.shape.keys]
     newest = F.max(SEQUENCE).alias(_REMEMBERED)
-    return rows.where(~F.col(_OF_ALL)).groupBy(*keys).agg(newest)
+    return grouped(rows.where(~F.col(_OF_ALL)), keys, [newest])
 
 
 def _schema(events: Events) -> StructType:

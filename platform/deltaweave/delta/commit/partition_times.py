@@ -212,7 +212,7 @@ def _times(
     of_files = spark.read.options(**STRICTLY).schema(schema).parquet(*map(escaped, locations))
     micros = [F.max(F.unix_micros(column(name))).alias(f"_{at}") for at, name in enumerate(names)]
     # As many rows as files in the hours that come twice.
-    found = of_files.groupBy(F.col("_metadata.file_name").alias("file")).agg(*micros).collect()
+    found = jvm_.grouped(of_files, [F.col("_metadata.file_name").alias("file")], micros).collect()
     return {row["file"]: {name: row[f"_{at}"] for at, name in enumerate(names)} for row in found}
 
 

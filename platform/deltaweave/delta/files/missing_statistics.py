@@ -72,7 +72,7 @@ def _with_statistics(table: TableSnapshot, files: FileList, collector: JavaObjec
 def _computed(rows: DataFrame, collector: JavaObject) -> DataFrame:
     """Columns `location` (string) and `statistics` (struct) of all rows that are in the files."""
     location = decoded(file_metadata(rows, "file_path")).alias("location")
-    return rows.groupBy(location).agg(Column(collector).alias("statistics"))
+    return jvm_.grouped(rows, [location], [Column(collector).alias("statistics")])
 
 
 def _bounds(files: DataFrame) -> Column:

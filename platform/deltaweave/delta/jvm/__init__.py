@@ -11,7 +11,7 @@
 - `exceeded_limits`: which limit of Spark or the machine an error is about, and what to set.
 - `delta_messages`: what the errors say that Delta itself would raise.
 - `local_rows`: a DataFrame of a few numbers.
-- `sessions`: makes a session the active one; reads settings that are true or false, and its zone.
+- `sessions`: the active session, and the one for own queries; settings that are true, and zones.
 - `interrupts`: interrupts of the process that errors of Spark hide.
 - `threads`: runs work for Spark in a second thread.
 """
@@ -31,6 +31,7 @@ from deltaweave.delta.jvm.columns import (
     cast_to,
     column_named,
     constant,
+    grouped,
     selected,
     sql_expression,
     unique_number,
@@ -90,9 +91,12 @@ from deltaweave.delta.jvm.local_rows import rows_of_numbers
 from deltaweave.delta.jvm.names import JavaObject, singleton
 from deltaweave.delta.jvm.sessions import (
     IGNORING_FILES,
+    LAST_COMMIT,
     active,
+    in_session,
     is_on,
     number_setting,
+    own_session,
     reads_leniently,
     refuse_lenient_reads,
     zone_rules,
@@ -101,6 +105,7 @@ from deltaweave.delta.jvm.threads import alongside, started
 
 __all__ = [
     "IGNORING_FILES",
+    "LAST_COMMIT",
     "SPARK_ERRORS",
     "DeltaMessage",
     "JavaObject",
@@ -129,6 +134,8 @@ __all__ = [
     "expressions_within",
     "function",
     "function_of_text",
+    "grouped",
+    "in_session",
     "instances_of",
     "interrupts_shown",
     "is_a",
@@ -145,6 +152,7 @@ __all__ = [
     "nodes_within",
     "number_setting",
     "option",
+    "own_session",
     "place_of",
     "plan_text",
     "python_error",

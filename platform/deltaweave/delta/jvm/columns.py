@@ -13,6 +13,7 @@ from pyspark.sql.types import DataType
 
 from deltaweave.delta.jvm.gateway import column_of, expression_of, jvm, option, seq
 from deltaweave.delta.jvm.names import JavaObject, singleton
+from deltaweave.delta.jvm.sessions import in_session, own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +81,17 @@ def selected(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
     spark = rows.sparkSession
     chosen = seq(jvm(spark), [column._jc for column in columns])
     return DataFrame(rows._jdf.select(chosen), spark)
+
+
+def grouped(rows: DataFrame, keys: Sequence[Column | str], values: Sequence[Column]) -> DataFrame:
+    """Return the keys of each group of rows and the values of the group, whatever the session sets.
+
+    `groupBy(…).agg(…)` leaves the keys out where `spark.sql.retainGroupColumns` is off.
+    """
+    spark = rows.sparkSession
+    with own_session(spark) as own:
+        found = in_session(rows, own).groupBy(*keys).agg(*values)
+        return in_session(found, spark)
 
 
 def _functions(spark: SparkSession) -> JavaObject:

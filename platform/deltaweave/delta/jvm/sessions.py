@@ -1,4 +1,9 @@
-"""What Spark takes from the session that is active in a thread, and settings that are true."""
+"""What Spark takes from the session that is active in a thread, and settings that are true.
+
+`own_session` is the door to the engine's own queries. Settings of the caller's session may change
+what a query means that is built by names or as SQL. They mean nothing for a statement that Spark
+has analyzed, so a statement is resolved in the caller's session and runs in the engine's own.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,84 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from deltaweave.delta.jvm.argument_checks import check_is_classic
 from deltaweave.delta.jvm.errors import letting_go, translated
-from deltaweave.delta.jvm.gateway import jvm
+from deltaweave.delta.jvm.functions import made_once
+from deltaweave.delta.jvm.gateway import data_frame_of_plan, java_list, jvm, texts
 from deltaweave.delta.jvm.names import JavaObject, singleton
 from deltaweave.errors import SettingError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 IGNORING_FILES = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 """Settings with which Spark passes over what it cannot read of files, or files that are gone."""
+
+LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
+"""Setting in which Delta notes the version of the session's last commit, to any table."""
+
+# What they change is how a query is built, and nothing of one that is analyzed.
+_OF_QUERIES_BEING_BUILT = (
+    "spark.sql.retainGroupColumns",  # `groupBy(…).agg(…)` leaves out the columns of the groups
+    "spark.sql.parser.quotedRegexColumnNames",  # names in back quotes are regular expressions
+    "spark.sql.ansi.enforceReservedKeywords",  # SQL must quote more names
+)
+
+# The keys of each session's settings, a view that follows them.
+_KEYS: WeakKeyDictionary[SparkSession, JavaObject] = WeakKeyDictionary()
+
+
+@contextmanager
+def own_session(spark: SparkSession) -> Iterator[SparkSession]:
+    """Give the session for the engine's own queries, which is active while the block runs.
+
+    Settings that change what queries mean while they are built have their defaults in it. If the
+    caller's session sets any of them, it is a copy of it, since other threads may use that one.
+
+    Args:
+        spark: The caller's session, which is the active one.
+    """
+    view, session = jvm(spark), spark._jsparkSession
+    if spark not in _KEYS:
+        _KEYS[spark] = session.sessionState().conf().settings().keySet()
+    of_building = made_once(
+        spark,
+        "settings of queries being built",
+        lambda: java_list(view, texts(view, _OF_QUERIES_BEING_BUILT)),
+    )
+    if view.java.util.Collections.disjoint(_KEYS[spark], of_building):
+        yield spark
+        return
+    copy = session.cloneSession()
+    copy.sessionState().conf().settings().keySet().removeAll(of_building)
+    own = _session_of(spark, copy)
+    before = own.conf.get(LAST_COMMIT, None)
+    try:
+        with active(own):
+            yield own
+    finally:
+        with letting_go("the version of the session's last commit"):
+            last = own.conf.get(LAST_COMMIT, None)
+            if last is not None and last != before:
+                spark.conf.set(LAST_COMMIT, last)
+
+
+def in_session(rows: DataFrame, spark: SparkSession) -> DataFrame:
+    """The rows as those of a query of another session."""
+    if rows.sparkSession is spark:
+        return rows
+    return data_frame_of_plan(spark, rows._jdf.queryExecution().analyzed())
+
+
+def _session_of(spark: SparkSession, session: JavaObject) -> SparkSession:
+    """PySpark's session for one of the JVM; its constructor would have `RDD.toDF` use that one."""
+    made = object.__new__(type(spark))
+    for name in ("_sc", "_jsc", "_jvm", "_profiler_collector"):
+        setattr(made, name, getattr(spark, name))
+    made._jsparkSession = session
+    return made
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from deltaweave.delta.jvm import grouped
 from deltaweave.delta.log.num_records import num_physical_rows_column
 
 
@@ -44,7 +45,7 @@ def layout_of(files: DataFrame, small_file_bytes: int) -> FileLayout:
     """
     small = F.count_if(F.col("size") < small_file_bytes)
     rows = num_physical_rows_column()
-    partitions = files.groupBy(F.to_json("partitionValues")).agg(
+    of_partition = [
         F.count("*").alias("files"),
         F.sum("size").alias("size_in_bytes"),
         F.when(small > 1, small).otherwise(0).alias("small_files"),
@@ -52,7 +53,8 @@ def layout_of(files: DataFrame, small_file_bytes: int) -> FileLayout:
         F.sum(rows).alias("rows"),
         F.sum("deletionVector.cardinality").alias("deleted_rows"),
         F.count_if(rows.isNull()).alias("files_without_statistics"),
-    )
+    ]
+    partitions = grouped(files, [F.to_json("partitionValues")], of_partition)
     names = [each.name for each in fields(FileLayout)]
     row = partitions.agg(*[F.sum(name).alias(name) for name in names]).first()
     assert row is not None

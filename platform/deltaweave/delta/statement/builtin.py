@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Row
 
 from deltaweave.delta import jvm as jvm_
-from deltaweave.delta.jvm import said_by, translated
+from deltaweave.delta.jvm import LAST_COMMIT, said_by, translated
 from deltaweave.delta.statement.parsed import ParsedMerge
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
-
-# Setting in which Delta notes the version of the session's last commit, to any table.
-_LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 
 
 @dataclass(frozen=True)
@@ -58,19 +55,19 @@ def run_builtin_merge(parsed: ParsedMerge, location: str) -> BuiltinMerge:
     jvm_.refuse_lenient_reads(spark, table, "MERGE")
     with translated(table):
         [newest] = DeltaTable.forPath(spark, location).history(1).collect()
-    before = spark.conf.get(_LAST_COMMIT, None)
-    spark.conf.unset(_LAST_COMMIT)
+    before = spark.conf.get(LAST_COMMIT, None)
+    spark.conf.unset(LAST_COMMIT)
     try:
         jvm_.data_frame_of_plan(spark, parsed.plan)  # a command runs when its DataFrame is made
     except Exception:
-        has_committed = spark.conf.get(_LAST_COMMIT, None) is not None
+        has_committed = spark.conf.get(LAST_COMMIT, None) is not None
         may_be_committed = has_committed or _may_be_committed(spark, location, newest["version"])
         with translated(table, version=newest["version"], commits=may_be_committed):
             raise
     finally:
-        last = spark.conf.get(_LAST_COMMIT, None)
+        last = spark.conf.get(LAST_COMMIT, None)
         if last is None and before is not None:
-            spark.conf.set(_LAST_COMMIT, before)
+            spark.conf.set(LAST_COMMIT, before)
     if last is None:
         return BuiltinMerge()  # it committed nothing
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ class ResolvedClause:
         action: `update`, `delete` or `insert`.
         condition: The condition over source and target attributes, or None.
         node: Delta's clause.
-        spark: The session that resolved it.
+        spark: The session of the merge.
     """
 
     kind: str
@@ -107,10 +107,10 @@ class ResolvedClause:
 
 @dataclass(frozen=True)
 class ResolvedMerge:
-    """A MERGE after analysis: plans, condition and clauses, valid in one Spark session.
+    """A MERGE after analysis: plans, condition and clauses.
 
     Attributes:
-        spark: The session that resolved it.
+        spark: The session whose queries evaluate it: at first the one that resolved it.
         table: What messages call the target.
         node: Delta's resolved MERGE node.
         target_schema: The target's schema when the statement was resolved.
@@ -124,6 +124,11 @@ class ResolvedMerge:
     target_schema: StructType
     clauses: tuple[ResolvedClause, ...]
     skips_unchanged: bool = False
+
+    def in_session(self, spark: SparkSession) -> ResolvedMerge:
+        """The same statement, for queries of another session; it keeps what Spark analyzed."""
+        clauses = tuple(replace(clause, spark=spark) for clause in self.clauses)
+        return replace(self, spark=spark, clauses=clauses)
 
     @cached_property
     def location(self) -> str:

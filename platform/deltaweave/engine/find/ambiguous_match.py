@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import functions as F
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.jvm import delta_message
+from deltaweave.delta.jvm import delta_message, grouped
 from deltaweave.delta.log import FileList
 from deltaweave.delta.scan import target_plan
 from deltaweave.engine import limits
@@ -27,12 +27,9 @@ def ambiguous_match(
         TARGET_ROW_ID,
         *[target[back_quoted(name)].alias(x) for name, x in zip(shown, labels, strict=True)],
     )
-    repeated = (
-        pairs.groupBy(TARGET_ROW_ID)
-        .agg(F.count(F.lit(1)).alias(MATCHES), *[F.first(x).alias(x) for x in labels])
-        .filter(F.col(MATCHES) > 1)
-        .limit(limits.MAX_SHOWN_AMBIGUOUS_ROWS)
-    )
+    shown_of_row = [F.count(F.lit(1)).alias(MATCHES), *[F.first(x).alias(x) for x in labels]]
+    counted = grouped(pairs, [TARGET_ROW_ID], shown_of_row)
+    repeated = counted.filter(F.col(MATCHES) > 1).limit(limits.MAX_SHOWN_AMBIGUOUS_ROWS)
     try:
         found = repeated.collect()
     except (OverflowError, ValueError):  # dates and times of years that Python does not have

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from deltaweave.delta.jvm import grouped
 from deltaweave.engine.columns import (
     CLAUSE,
     FILE,
@@ -29,21 +30,19 @@ def counted(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarrow.Ta
         rows = pairs.withColumn(MATCHES, F.col(SOURCE_ROW).isNotNull().cast("int"))
     else:
         # If a row may match repeatedly, one clause takes all of its pairs.
-        rows = pairs.groupBy(FILE, TARGET_ROW_ID).agg(
-            F.count(SOURCE_ROW).alias(MATCHES),
-            F.max(CLAUSE).alias(CLAUSE),
-            *[count.alias(name) for name, count in of_source.items()],
-        )
+        of_pairs = [F.count(SOURCE_ROW).alias(MATCHES), F.max(CLAUSE).alias(CLAUSE)]
+        of_pairs += [count.alias(name) for name, count in of_source.items()]
+        rows = grouped(pairs, [FILE, TARGET_ROW_ID], of_pairs)
         of_source = {name: F.sum(name) for name in of_source}
-    counts = rows.groupBy(FILE).agg(
+    of_rows = [
         F.sum(MATCHES).alias("pairs"),
         F.count_if(F.col(MATCHES) > 0).alias("matched"),
         F.count_if(F.col(MATCHES) > 1).alias("ambiguous"),
         F.count_if(F.col(CLAUSE) != NO_CLAUSE).alias("changed"),
         *[F.count_if(F.col(CLAUSE) == i).alias(f"clause_{i}") for i in range(num_clauses)],
         *[count.alias("insertable") for count in of_source.values()],
-    )
-    return counts.toArrow()
+    ]
+    return grouped(rows, [FILE], of_rows).toArrow()
 
 
 def counted_here(pairs: pyarrow.Table, num_clauses: int, *, one_each: bool) -> pyarrow.Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.merge_cases.case import (
     MergeCase,
     by_source_update,
-    delete,
     insert,
     insert_all,
     update,
@@ -35,26 +34,6 @@ CASES = (
             (3, None),
             (4, "\u00fc  "),  # inserted: characters are counted, not bytes
         ],
-    ),
-    MergeCase(
-        name="char_column_read_by_a_condition_is_an_error",
-        target=[(1, "a"), (2, "b")],
-        target_schema=TEXT,
-        target_ddl=CHAR,
-        source=[(1, 0), (2, 0)],
-        clauses=(delete("t.c = 'a'"),),
-        error="DELTA_MERGE_RESOLVED_ATTRIBUTE_MISSING_FROM_INPUT",
-        why="Spark pads CHAR where it is read, which Delta 4.4 does not expect of a target",
-    ),
-    MergeCase(
-        name="char_column_as_the_key_is_an_error",
-        target=[("a", 10), ("bcd", 20)],
-        target_schema="k STRING, v INT",
-        target_ddl="k CHAR(3), v INT",
-        source=[("a  ", 100), ("bcd", 200)],
-        source_schema="k STRING, v INT",
-        clauses=(update({"v": "s.v"}),),
-        error="DELTA_MERGE_RESOLVED_ATTRIBUTE_MISSING_FROM_INPUT",
     ),
     MergeCase(
         name="varchar_key_and_spaces_within_its_length",

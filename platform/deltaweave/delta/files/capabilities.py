@@ -38,6 +38,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from deltaweave.delta.statement import OF_LIMITED_LENGTH
+
 
 class Use(Enum):
     """What Arrow does with a column, in place of Spark."""
@@ -90,9 +92,6 @@ _USES_OF_TYPES: Mapping[type[DataType], frozenset[Use]] = {
     MapType: _IN_FILES,
     StructType: _IN_FILES | {Use.IDENTITY},
 }
-
-OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
-"""The key in a column's metadata that says that it is CHAR or VARCHAR."""
 
 # Spark pads texts of limited length where it reads and compares them, and gives a default to rows
 # of files that lack the column.

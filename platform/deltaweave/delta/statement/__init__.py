@@ -3,6 +3,7 @@
 - `builder`: makes the unresolved plan from clauses, as the SQL parser does from text.
 - `delta_builder`: reads it from the builder of Delta's own `DeltaTable.merge`.
 - `analyzer`: parses text, and resolves a plan into a `ResolvedMerge`.
+- `padded_tables`: makes the plan of a statement that reads CHAR columns.
 - `resolved`: the statement after analysis: its condition, its clauses, and what they read.
 - `spark_types`: data types of the JVM as PySpark's.
 - `lost_days`: days of which Spark's filters on Parquet files do not know.
@@ -35,9 +36,10 @@ from deltaweave.delta.statement.lost_days import may_lose_days
 from deltaweave.delta.statement.parsed import ParsedMerge
 from deltaweave.delta.statement.read_columns import Attribute, TargetReads, target_reads
 from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge, asks_for_current
-from deltaweave.delta.statement.spark_types import spark_schema
+from deltaweave.delta.statement.spark_types import OF_LIMITED_LENGTH, spark_schema
 
 __all__ = [
+    "OF_LIMITED_LENGTH",
     "Assignment",
     "Attribute",
     "Equality",

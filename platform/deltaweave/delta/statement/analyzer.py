@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from deltaweave import errors
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject, translated
+from deltaweave.delta.statement.padded_tables import NOT_FOUND, over_padded_tables
 from deltaweave.delta.statement.parsed import ParsedMerge
 from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge, asks_for_current
 from deltaweave.delta.statement.spark_types import schema_json, spark_schema
@@ -83,8 +84,22 @@ def analyzed(parsed: ParsedMerge) -> JavaObject:
     execution = jvm_.jvm(spark).org.apache.spark.sql.execution
     modes = jvm_.singleton(execution, "CommandExecutionMode")
     skip = jvm_.made_once(spark, "no execution of commands", modes.SKIP)
-    with translated(parsed.table):
-        return spark._jsparkSession.sessionState().executePlan(parsed.plan, skip).analyzed()
+
+    def analyze(plan: JavaObject) -> JavaObject:
+        with translated(parsed.table):
+            return spark._jsparkSession.sessionState().executePlan(plan, skip).analyzed()
+
+    try:
+        return analyze(parsed.plan)
+    except errors.StatementError as error:
+        if error.error_class != NOT_FOUND:
+            raise
+        padded = over_padded_tables(parsed, analyze)
+        if padded is None:
+            raise
+    node = analyze(padded)
+    _refuse_columns_of_the_other_table(node, parsed.table)
+    return node
 
 
 def resolve(parsed: ParsedMerge, *, skip_unchanged_updates: bool = False) -> ResolvedMerge:

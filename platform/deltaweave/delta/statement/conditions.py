@@ -13,7 +13,7 @@ from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import are_bounded
 from deltaweave.delta.statement.resolved import ResolvedClause, ResolvedMerge, conjuncts
-from deltaweave.delta.statement.spark_types import spark_type
+from deltaweave.delta.statement.spark_types import is_padded, spark_type
 from deltaweave.identifiers import column
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
@@ -226,6 +226,8 @@ def _field(
     if place < 0:
         return (), None
     field = merge.target_schema.fields[place]
+    if is_padded(field):
+        return (), None
     return (field.name,), field.dataType
 
 
@@ -244,9 +246,13 @@ def _conjuncts_over_target(
 ) -> list[JavaObject]:
     """Those of the AND-ed parts of a condition that read target attributes alone, in a simple form.
 
-    An untyped NULL is left out: Spark refuses it when rows are joined.
+    An untyped NULL is left out: Spark refuses it when rows are joined. So are columns that Spark
+    pads: the log has statistics of what files hold.
     """
     target = merge.target_attributes
+    if any(map(is_padded, merge.target_schema.fields)):
+        output = zip(jvm_.iterate(merge.target_plan.output()), merge.target_schema, strict=True)
+        target = merge.attributes_of([each for each, field in output if not is_padded(field)])
     return [
         part
         for each in expressions

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+OF_LIMITED_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
+"""The key in a column's metadata that says that it is CHAR or VARCHAR, or has such a part."""
 
 # Schemas of up to so many columns are mostly one part of an answer, so they are read at once.
 _FEW_COLUMNS = 60
@@ -26,6 +30,11 @@ def spark_type(java_type: JavaObject) -> DataType:
 def spark_schema(spark: SparkSession, java_schema: JavaObject, *, columns: int = 0) -> StructType:
     """A JVM schema as PySpark has it; the arguments are those of `schema_json`."""
     return StructType.fromJson(schema_json(spark, java_schema, columns=columns))
+
+
+def is_padded(column: StructField) -> bool:
+    """Whether Spark pads a column or a part of it where it reads: files may lack the blanks."""
+    return re.search(r"\bchar\(", column.metadata.get(OF_LIMITED_LENGTH, "")) is not None
 
 
 def schema_json(spark: SparkSession, java_schema: JavaObject, *, columns: int = 0) -> Any:

@@ -209,11 +209,15 @@ def test_dagsters_private_names_are_imported_by_one_module() -> None:
     assert found == {}
 
 
-def test_groups_keep_their_keys_whatever_the_session_sets() -> None:
-    """`groupBy(…).agg(…)` leaves them out by a setting of Spark, and `grouped` does not."""
-    grouping = [module_id(module) for module in MODULES if ".groupBy(" in module.read_text()]
-    outside = [name for name in grouping if "/bench/" not in name]
-    assert outside == [
-        "deltaweave/delta/jvm/columns.py",
-        "deltaweave/engine/write/in_place_tasks.py",  # whose tasks say what they return
-    ]
+@pytest.mark.parametrize(
+    ("call", "modules"),
+    [
+        # `grouped`, and rows of which tasks say what they return.
+        (".groupBy(", {"delta/jvm/columns.py", "engine/write/in_place_tasks.py"}),
+        (".toArrow()", {"delta/jvm/arrow_rows.py"}),  # `collected`
+    ],
+)
+def test_calls_whose_result_depends_on_settings_have_one_door(call: str, modules: set[str]) -> None:
+    calling = {module_id(module) for module in MODULES if call in module.read_text()}
+    inside = {name for name in calling if name.startswith("deltaweave/") and "/bench/" not in name}
+    assert inside == {f"deltaweave/{name}" for name in modules}

@@ -35,7 +35,7 @@ from deltaweave.changes.lineage import (
     noted_by_clone,
 )
 from deltaweave.changes.side_table import NOTED, create_side_table, newest_version, side_table
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import collected, translated
 from deltaweave.delta.log import Commit, TableSnapshot
 from deltaweave.errors import CommitConflictError, DeltaweaveError
 from deltaweave.identifiers import quoted
@@ -269,7 +269,8 @@ def _oldest_ms(versions: Sequence[tuple[TableSnapshot, set[int]]]) -> int:
 def _noted_in(side: TableSnapshot) -> set[int]:
     """The batches that a version of a side table holds."""
     with translated(side.data_path, operation="reading", version=side.version):
-        found = side.read_whole().select(F.unix_micros(NOTED).alias("noted")).distinct().toArrow()
+        times = side.read_whole().select(F.unix_micros(NOTED).alias("noted"))
+        found = collected(times.distinct())
     return {noted for noted in found["noted"].to_pylist() if noted is not None}
 
 

@@ -11,7 +11,7 @@ from deltaweave.changes.events import OPERATION, TRUNCATE, VALUES, EventShape
 from deltaweave.changes.lineage import newest_in_line
 from deltaweave.changes.merge_on_read.changeset import BATCH, PURGED, Batches, Changeset
 from deltaweave.changes.stored_events import ITEM
-from deltaweave.delta.jvm import letting_go
+from deltaweave.delta.jvm import collected, letting_go
 from deltaweave.delta.log import TableSnapshot
 from deltaweave.errors import SourceError
 from deltaweave.identifiers import column, quoted
@@ -242,6 +242,6 @@ def fit_into_a_broadcast(batches: Batches, limit_bytes: int) -> bool:
     is_small = files.size_in_bytes <= _SURELY_SMALL_SHARE * limit_bytes
     if is_small and count is not None and count <= _SURELY_FEW_ROWS:
         return True
-    sample = batches.rows.limit(_SAMPLED_ROWS).toArrow()
+    sample = collected(batches.rows.limit(_SAMPLED_ROWS))
     bytes_per_row = sample.nbytes / max(sample.num_rows, 1)
     return bool(bytes_per_row * (batches.rows.count() if count is None else count) <= limit_bytes)

@@ -32,6 +32,7 @@ from deltaweave.changes.options import needed_properties
 from deltaweave.changes.sequence_types import nullable
 from deltaweave.changes.side_table import fitted
 from deltaweave.changes.stored_events import stored_schema, to_events, to_stored, untaken
+from deltaweave.delta.jvm import collected
 from deltaweave.delta.log import FileList, TableSnapshot, num_physical_rows_column
 from deltaweave.table import Table
 
@@ -253,12 +254,13 @@ class Changeset:
         files = snapshot.files.where(number > batch)
         # Upkeep makes files anew, and rows keep the time at which they came.
         came = F.get_json_object("stats", f"$.minValues['{snapshot.physical_names[INGESTED]}']")
-        found = files.select(  # one job, where aggregates would take three
+        batches = files.select(  # one job, where aggregates would take three
             number.alias("batch"),
             num_physical_rows_column().alias("rows"),
             "size",
             F.coalesce(F.unix_millis(came.cast("timestamp")), "modificationTime").alias("came"),
-        ).toArrow()
+        )
+        found = collected(batches)
         oldest = pc.min(found["came"]).as_py()
         return Pending(
             len(found["batch"].unique()),

@@ -3,6 +3,7 @@
 - `argument_checks`: refuses arguments that are no session, no DataFrame or no name.
 - `names`: packages, classes and objects by their names.
 - `gateway`: converts collections, plans and expressions; checks the Spark and Delta versions.
+- `arrow_rows`: collects rows as Arrow.
 - `columns`: Columns and selections in few calls.
 - `functions`: functions that one call applies to a whole collection.
 - `class_path`: which jars hold a class.
@@ -23,6 +24,7 @@ from deltaweave.delta.jvm.argument_checks import (
     check_is_data_frame,
     check_is_path_or_name,
 )
+from deltaweave.delta.jvm.arrow_rows import collected
 from deltaweave.delta.jvm.class_path import jars_with
 from deltaweave.delta.jvm.columns import (
     aliased,
@@ -120,6 +122,7 @@ __all__ = [
     "check_is_path_or_name",
     "class_names",
     "class_of_delta",
+    "collected",
     "column_named",
     "column_of",
     "compute",

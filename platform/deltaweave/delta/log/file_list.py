@@ -162,7 +162,7 @@ class FileList:
             return pa.concat_tables(parts)
         deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
         num_records = num_physical_rows_column() - deleted
-        return self.data_frame.select(
+        rows = self.data_frame.select(
             "path",
             location_in(self.data_path).alias("location"),
             "size",
@@ -172,7 +172,8 @@ class FileList:
             F.col("deletionVector").isNotNull().alias("has_vector"),
             deleted.alias("num_marked"),
             *[value.alias(name) for name, value in further.items()],
-        ).toArrow()
+        )
+        return jvm_.collected(rows)
 
     @property
     def data_frame(self) -> DataFrame:

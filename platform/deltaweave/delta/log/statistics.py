@@ -28,6 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.log.arrow_values import python_values
 from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.log.num_records import NUM_RECORDS, num_physical_rows
@@ -214,7 +215,7 @@ def _queried(table: TableSnapshot, files: FileList, columns: Sequence[_KnownColu
         found = files.rows_with(asked)
     else:
         named = [column.alias(name) for name, column in asked.items()]
-        found = table.files.select("path", *named).toArrow()
+        found = jvm_.collected(table.files.select("path", *named))
     place = {path: i for i, path in enumerate(found["path"].to_pylist())}
     places = [place.get(path) for path in files.paths]
 

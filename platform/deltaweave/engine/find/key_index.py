@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 
 from deltaweave.delta.commit import OF_A_PART, Write, without_session_pair, write_rows
 from deltaweave.delta.files import Reading, Use, capability, encryption_properties
+from deltaweave.delta.jvm import collected
 from deltaweave.delta.log import FileList, TableLog, TableSnapshot, decoded
 from deltaweave.delta.scan import file_metadata
 from deltaweave.engine import limits
@@ -93,7 +94,7 @@ class KeyIndex:
             filters = self._filters(stored)
             names = F.concat_ws("/", *[F.col(name).cast("string") for name in _FILE])
             named = filters.select(names.alias("path"), "filter")
-            answers = named.mapInArrow(ask, HOLDERS_SCHEMA).toArrow()
+            answers = collected(named.mapInArrow(ask, HOLDERS_SCHEMA))
         except Exception as error:  # Spark's own, of a task
             if found_without_pyarrow(self.table.spark, error):
                 return np.ones(len(files), dtype=bool)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave.delta.jvm import grouped
+from deltaweave.delta.jvm import collected, grouped
 from deltaweave.engine.columns import (
     CLAUSE,
     FILE,
@@ -42,7 +42,7 @@ def counted(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarrow.Ta
         *[F.count_if(F.col(CLAUSE) == i).alias(f"clause_{i}") for i in range(num_clauses)],
         *[count.alias("insertable") for count in of_source.values()],
     ]
-    return grouped(rows, [FILE], of_rows).toArrow()
+    return collected(grouped(rows, [FILE], of_rows))
 
 
 def counted_here(pairs: pyarrow.Table, num_clauses: int, *, one_each: bool) -> pyarrow.Table:

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, NumericType, TimestampType
 
+from deltaweave.delta.jvm import collected
 from deltaweave.delta.log import python_values
 
 if TYPE_CHECKING:
@@ -47,13 +48,14 @@ def key_ranges(keys: DataFrame, at_most: int) -> list[KeyRanges | None]:
         at_most: The most ranges of a column.
     """
     numbers = _numbers(keys)
-    found = keys.agg(
+    at_ends = keys.agg(
         *[F.min(name).alias(f"low_{name}") for name in keys.columns],
         *[F.max(name).alias(f"high_{name}") for name in keys.columns],
         *[F.bool_or(F.isnull(name)).alias(f"null_{name}") for name in keys.columns],
         *[F.min(number).alias(f"first_{name}") for name, number in numbers.items()],
         *[F.max(number).alias(f"last_{name}") for name, number in numbers.items()],
-    ).toArrow()
+    )
+    found = collected(at_ends)
     known = {name: _whole_range(found, name) for name in keys.columns}
     parts = {
         name: F.least(F.floor((number - first) / (last - first) * at_most), F.lit(at_most - 1))
@@ -113,11 +115,12 @@ def _ends_of_parts(keys: DataFrame, parts: Mapping[str, Column]) -> dict[str, li
     grouped = numbered.groupingSets(
         [[F.col(f"part_{name}")] for name in parts], *[f"part_{name}" for name in parts]
     )
-    found = grouped.agg(
+    at_ends = grouped.agg(
         *[F.min(name).alias(f"low_{name}") for name in parts],
         *[F.max(name).alias(f"high_{name}") for name in parts],
         *[F.grouping(f"part_{name}").alias(f"other_{name}") for name in parts],
-    ).toArrow()
+    )
+    found = collected(at_ends)
     ends = {}
     for name in parts:
         own = found.filter(pc.equal(found[f"other_{name}"], 0))

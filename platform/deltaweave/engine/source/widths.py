@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from deltaweave.delta.jvm import collected
 from deltaweave.delta.scan import first_of_partitions
 from deltaweave.engine import limits
 from deltaweave.engine.columns import WIDTH
@@ -84,7 +85,7 @@ def _collected(query: DataFrame, schema: StructType, share: int, max_bytes: int)
     import pyarrow.compute as pc
 
     if fixed_width(schema) is not None:
-        return query.toArrow()
+        return collected(query)
     if not can_be_measured(schema):
         raise TooBigError("SQL cannot count the bytes of the rows")
     width = width_of(schema)
@@ -97,14 +98,14 @@ def _collected(query: DataFrame, schema: StructType, share: int, max_bytes: int)
         for name, may_be_wide in zip(map(back_quoted, schema.names), varies, strict=True)
     ]
     try:
-        table = measured.selectExpr(*columns, f"{of_row} AS {WIDTH}").toArrow()
+        table = collected(measured.selectExpr(*columns, f"{of_row} AS {WIDTH}"))
     except pa.ArrowInvalid as error:  # Arrow takes no null for a struct whose fields are none
         raise TooBigError(f"rows may be too wide: {error}") from error
     widths = table[WIDTH]
     if (pc.sum(widths).as_py() or 0) > max_bytes:
         raise TooBigError(f"the rows have more than {max_bytes:,} bytes")
     if (pc.max(widths).as_py() or 0) > share:
-        return query.toArrow()
+        return collected(query)
     return table.drop_columns([WIDTH])
 
 

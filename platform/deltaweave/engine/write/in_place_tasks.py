@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.util import PythonEvalType
 
 from deltaweave.delta.commit import Transaction
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import collected, translated
 from deltaweave.delta.log import FileList, file_versions
 from deltaweave.engine import limits
 from deltaweave.engine.columns import NUMBER
@@ -48,7 +48,7 @@ def results_of_tasks(
     )
     try:
         with translated(transaction.merge.table, version=transaction.version):
-            rows: list[dict[str, Any]] = rewritten.toArrow().to_pylist()
+            rows: list[dict[str, Any]] = collected(rewritten).to_pylist()
     except MergeFailedError as error:
         if not found_without_pyarrow(transaction.merge.spark, error):
             raise

@@ -214,6 +214,7 @@ def test_dagsters_private_names_are_imported_by_one_module() -> None:
     [
         # `grouped`, and rows of which tasks say what they return.
         (".groupBy(", {"delta/jvm/columns.py", "engine/write/in_place_tasks.py"}),
+        ("F.to_json(", {"delta/jvm/columns.py"}),  # `json_text`
         (".toArrow()", {"delta/jvm/arrow_rows.py"}),  # `collected`
     ],
 )

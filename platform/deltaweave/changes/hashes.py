@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from deltaweave.delta.jvm import json_text
 from deltaweave.identifiers import quoted
 
 
@@ -43,7 +44,7 @@ def hashed(value: Column, data_type: DataType, name: str) -> list[Column]:
         )
         return [is_there, F.array_sort(entries)]  # the order of a map's entries does not matter
     if isinstance(data_type, VariantType):
-        return [is_there, F.to_json(value)]
+        return [is_there, json_text(value)]
     if isinstance(data_type, (FloatType, DoubleType)):
         return [is_there, value.cast("string")]  # 0.0 and -0.0 have the same hash
     if isinstance(data_type, IntegralType):

@@ -13,7 +13,7 @@ from deltaweave.changes.lineage import holds_pair
 from deltaweave.changes.side_table import encryption_of
 from deltaweave.changes.unusable_events import WRONG
 from deltaweave.delta.commit import without_session_pair
-from deltaweave.delta.jvm import translated
+from deltaweave.delta.jvm import json_text, translated
 from deltaweave.errors import SourceError, StatementError
 from deltaweave.retries import again_after_a_conflict
 from deltaweave.table import Table
@@ -90,7 +90,7 @@ def num_rescued(table: Table, rescued: str | bool) -> int | None:
 def _put(unusable: DataFrame, into: Table, properties: Mapping[str, str]) -> None:
     into.create_if_missing(RESCUED_SCHEMA, properties=dict(properties))
     wrong = F.col(WRONG)
-    said = F.to_json(F.struct(wrong["message"].alias("at"), wrong["event"].alias("event")))
+    said = json_text(F.struct(wrong["message"].alias("at"), wrong["event"].alias("event")))
     rows = unusable.select(
         F.sha2(said, 256).alias("id"),
         F.current_timestamp().alias("rescued_at"),

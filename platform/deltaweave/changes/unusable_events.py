@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from deltaweave.delta.jvm import json_text
 from deltaweave.errors import SourceError
 from deltaweave.identifiers import column
 
@@ -65,7 +66,7 @@ def wrong_of(source: DataFrame, parts: Parts, *, keeps_events: bool) -> Column:
     place, event = none, none
     if keeps_events:
         every = F.struct(*[column(name).alias(name) for name in source.columns])
-        event = F.to_json(every, {"ignoreNullFields": "false"})
+        event = json_text(every, with_nulls=True)
     if parts.message is not None:
         message = column(parts.message)
         reasons.insert(0, message["problem"])

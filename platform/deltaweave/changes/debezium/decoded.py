@@ -23,6 +23,7 @@ from deltaweave.changes.debezium.envelopes import OPERATION, ROW, SENT, SOURCE, 
 from deltaweave.changes.debezium.messages import Messages
 from deltaweave.changes.debezium.placeholders import Placeholder
 from deltaweave.changes.debezium.values import TIMES, ReadValue, TextValue, TimeUnit
+from deltaweave.delta.jvm import json_text
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
 
@@ -97,7 +98,7 @@ def _read(
     if is_as(held, wanted):
         return ReadValue.fine(value)
     is_nested = isinstance(held, (StructType, ArrayType, MapType))
-    text = F.to_json(value) if is_nested else value.cast("string")
+    text = json_text(value) if is_nested else value.cast("string")
     nothing = F.lit(None).cast("string")
     as_text = TextValue(field.name, text, place, unit, nothing, F.lit(None))
     if isinstance(held, (IntegralType, StringType)) and isinstance(wanted, (DateType, *TIMES)):

@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from deltaweave.delta.jvm import json_text
 from deltaweave.identifiers import column
 
 _SHOWN = 200
@@ -47,7 +48,7 @@ class Messages:
     def text(self) -> Column:
         """The envelope as text."""
         is_struct = isinstance(self.frame.schema[self.value].dataType, StructType)
-        whole = F.to_json(self.value, {"ignoreNullFields": "false"})
+        whole = json_text(column(self.value), with_nulls=True)
         return whole if is_struct else column(self.value).cast("string")
 
     @property

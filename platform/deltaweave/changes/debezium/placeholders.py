@@ -35,6 +35,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from deltaweave.delta.jvm import json_text
 from deltaweave.errors import StatementError
 
 UNAVAILABLE = "__debezium_unavailable_value"
@@ -123,8 +124,8 @@ class Placeholder:
         if isinstance(data_type, BinaryType):
             return F.when(value.isin(self.code, self._uuid.bytes), self._text)
         if isinstance(data_type, ArrayType) and isinstance(data_type.elementType, NumericType):
-            return F.when(F.size(value) == len(self.code), F.to_json(value))
-        return F.to_json(value) if isinstance(data_type, _NESTED) else None
+            return F.when(F.size(value) == len(self.code), json_text(value))
+        return json_text(value) if isinstance(data_type, _NESTED) else None
 
     @cached_property
     def _text(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from deltaweave.delta.jvm.gateway import column_of, expression_of, jvm, option, seq
@@ -81,6 +82,11 @@ def selected(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
     spark = rows.sparkSession
     chosen = seq(jvm(spark), [column._jc for column in columns])
     return DataFrame(rows._jdf.select(chosen), spark)
+
+
+def json_text(value: Column, *, with_nulls: bool = False) -> Column:
+    """Return a struct, array or map as JSON; its null fields are there if asked for."""
+    return F.to_json(value, {"ignoreNullFields": "false" if with_nulls else "true"})
 
 
 def grouped(rows: DataFrame, keys: Sequence[Column | str], values: Sequence[Column]) -> DataFrame:

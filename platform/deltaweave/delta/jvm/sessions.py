@@ -50,6 +50,7 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
     Args:
         spark: The caller's session, which is the active one.
     """
+    check_is_classic(spark)
     view, session = jvm(spark), spark._jsparkSession
     if spark not in _KEYS:
         _KEYS[spark] = session.sessionState().conf().settings().keySet()
@@ -76,8 +77,8 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def in_session(rows: DataFrame, spark: SparkSession) -> DataFrame:
-    """The rows as those of a query of another session."""
-    if rows.sparkSession is spark:
+    """The rows as those of a query of another session; what is no DataFrame stays as it is."""
+    if getattr(rows, "sparkSession", spark) is spark:
         return rows
     return data_frame_of_plan(spark, rows._jdf.queryExecution().analyzed())
 

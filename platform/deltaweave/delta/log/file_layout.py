@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from deltaweave.delta.jvm import grouped
+from deltaweave.delta.jvm import grouped, json_text
 from deltaweave.delta.log.num_records import num_physical_rows_column
 
 
@@ -54,7 +54,7 @@ def layout_of(files: DataFrame, small_file_bytes: int) -> FileLayout:
         F.sum("deletionVector.cardinality").alias("deleted_rows"),
         F.count_if(rows.isNull()).alias("files_without_statistics"),
     ]
-    partitions = grouped(files, [F.to_json("partitionValues")], of_partition)
+    partitions = grouped(files, [json_text(F.col("partitionValues"))], of_partition)
     names = [each.name for each in fields(FileLayout)]
     row = partitions.agg(*[F.sum(name).alias(name) for name in names]).first()
     assert row is not None

@@ -167,7 +167,7 @@ class FileList:
             location_in(self.data_path).alias("location"),
             "size",
             "modificationTime",
-            F.to_json("partitionValues", {"ignoreNullFields": "false"}).alias("partition"),
+            jvm_.json_text(F.col("partitionValues"), with_nulls=True).alias("partition"),
             num_records.alias("num_records"),
             F.col("deletionVector").isNotNull().alias("has_vector"),
             deleted.alias("num_marked"),

@@ -196,6 +196,29 @@ def test_rows_of_a_snapshot_come_before_the_changes_of_the_log(
     assert all(part is not None for row in found for part in row["_cdc_position"])
 
 
+# `source` of changes of one key, as they were sent.
+AT_ONE_POSITION: dict[str, list[dict[str, Any]]] = {
+    # Three statements of a compressed transaction: each counts its rows anew.
+    "mysql": [{"file": "binlog.000002", "pos": 10, "row": row} for row in (5, 0, 1)],
+    # Two transactions.
+    "oracle": [{"scn": "100", "txSeq": n} for n in (1, 2, 1)],
+}
+
+
+@pytest.mark.parametrize("connector", AT_ONE_POSITION)
+def test_changes_of_one_position_are_in_the_order_in_which_they_were_sent(
+    spark: SparkSession, connector: Any
+) -> None:
+    texts = [
+        json.dumps({"op": "u", "after": {"name": name}, "source": source})
+        for name, source in zip("abc", AT_ONE_POSITION[connector], strict=True)
+    ]
+    frame = spark.createDataFrame([(text, n) for n, text in enumerate(texts)], KAFKA)
+    rows = debezium_changes(frame, schema="name STRING", connector=connector)
+    found = rows.orderBy("_cdc_position").select("name").collect()
+    assert [row.name for row in found] == ["a", "b", "c"]
+
+
 def test_a_snapshot_of_sql_server_makes_the_table_and_its_changes_go_on_from_there(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -216,11 +239,24 @@ def test_a_snapshot_of_sql_server_makes_the_table_and_its_changes_go_on_from_the
     assert sorted(tuple(row) for row in found) == [(1, "b"), (2, "a"), (3, "c")]
 
 
-def test_a_change_without_a_position_is_still_refused(spark: SparkSession, tmp_path: Path) -> None:
-    change = {"op": "u", "after": {"id": 1, "name": "b"}, "source": {"commit_lsn": "1"}}
+@pytest.mark.parametrize(
+    ("connector", "source", "problem"),
+    [
+        ("sqlserver", {"commit_lsn": "1"}, r"id=1 at .+ \(offset 0\) has no sequence"),
+        (
+            "mysql",
+            {"file": "binlog-000000.ibb", "pos": 0, "row": 3},
+            r"offset 0 is of a binary log in InnoDB, whose events have no position",
+        ),
+    ],
+)
+def test_a_change_without_a_position_is_still_refused(
+    spark: SparkSession, tmp_path: Path, connector: Any, source: dict[str, Any], problem: str
+) -> None:
+    change = {"op": "u", "after": {"id": 1, "name": "b"}, "source": source}
     frame = spark.createDataFrame([(json.dumps(change), 0)], KAFKA)
-    rows = debezium_changes(frame, schema="id INT, name STRING", connector="sqlserver")
-    with pytest.raises(SourceError, match=r"id=1 at .+ \(offset 0\) has no sequence"):
+    rows = debezium_changes(frame, schema="id INT, name STRING", connector=connector)
+    with pytest.raises(SourceError, match=problem):
         deltaweave.apply_changes(spark, str(tmp_path / "t"), rows, keys=["id"], **FROM_DEBEZIUM)
 
 

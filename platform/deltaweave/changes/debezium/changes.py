@@ -9,6 +9,7 @@ row does not ensure that, the row gets a position before the whole log.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -25,7 +26,12 @@ from deltaweave.changes.debezium.envelopes import (
 )
 from deltaweave.changes.debezium.messages import Messages
 from deltaweave.changes.debezium.placeholders import UNAVAILABLE, Placeholder
-from deltaweave.changes.debezium.positions import POSITIONS, Connector, position
+from deltaweave.changes.debezium.positions import (
+    POSITIONS,
+    Connector,
+    position,
+    without_position,
+)
 from deltaweave.changes.debezium.values import TIMES, TimeUnit, or_error
 from deltaweave.changes.events import PREFIX, PRESENT
 from deltaweave.choices import check_choice
@@ -76,8 +82,8 @@ def debezium_changes(
         connector: The database the events come from, whose log position orders them.
         value: Column of the envelope: a string, its bytes, or a struct.
         key: Column of Kafka's key, for MongoDB: a delete has its document's `_id` there alone.
-        offset: Column that orders events of the same position, such as those of a snapshot or of
-            one statement; None if there is none.
+        offset: Column that orders events of the same position, such as those of a snapshot, of
+            one statement or of a compressed transaction; None if there is none.
         time_unit: What times count since 1970 if messages come without their Connect schema:
             `millis`, `micros` or `nanos`, for all columns, or by column (the others count
             `micros`). By default, connectors send times with up to 3 digits of a second in
@@ -117,6 +123,8 @@ def debezium_changes(
         rows = rows_of_structs(messages, wanted, placeholder, units)
     else:
         rows = rows_of_json(messages, wanted, placeholder, units)
+    unread = F.coalesce(rows.unread, without_position(connector, messages.place))
+    rows = replace(rows, unread=unread)
     source = rows.frame.schema[SOURCE].dataType
     place = position(
         connector,

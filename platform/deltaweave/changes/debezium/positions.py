@@ -37,6 +37,16 @@ _BEFORE_ALL: Mapping[str, Any] = MappingProxyType(
 # incremental snapshots of PostgreSQL, and for MongoDB it may be the time at which the row was sent.
 _SNAPSHOTS_HAVE_POSITIONS = ("mysql", "sqlserver")
 
+# It counts anew in each event of the log, and all events of a compressed transaction have the
+# position of the whole (binlog_transaction_compression). The offset orders them as the log does. So
+# it does with Oracle's changes of one SCN: `txSeq` counts anew in each transaction.
+_COUNTED_ANEW = ("mysql", "row")
+
+_FILES_IN_INNODB = ".ibb"
+_NO_POSITION = (
+    " is of a binary log in InnoDB, whose events have no position: set binlog_storage_engine=file."
+)
+
 
 def position(
     connector: Connector, source: StructType | None, epoch: Column, offset: Column | None
@@ -58,6 +68,8 @@ def position(
         at = F.col(SOURCE)[field].cast(data_type)
         if (connector, field) == ("mysql", "file"):
             at = _in_order(at)
+        if (connector, field) == _COUNTED_ANEW and offset is not None:
+            at = F.when(at.isNotNull(), 0)
         before_all = F.lit(_BEFORE_ALL[data_type]).cast(data_type)
         of_row = (
             F.coalesce(at, before_all) if connector in _SNAPSHOTS_HAVE_POSITIONS else before_all
@@ -73,6 +85,14 @@ def position(
         server = _optional(source, SERVER_ID, "bigint")
         fields.append(F.coalesce(server, F.lit(-1)).alias(SERVER_ID))
     return F.struct(*fields)
+
+
+def without_position(connector: Connector, place: Column) -> Column:
+    """What is wrong with a message that its log does not order (string); null if nothing is."""
+    if connector != "mysql":
+        return F.lit(None).cast("string")
+    problem = F.concat(F.lit("the message at "), place, F.lit(_NO_POSITION))
+    return F.when(F.col(SOURCE)["file"].endswith(_FILES_IN_INNODB), problem)
 
 
 def _time(source: StructType | None) -> Column:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 import deltaweave
 from deltaweave import FROM_DEBEZIUM, Table, debezium_changes
@@ -165,6 +165,25 @@ def test_decoded_rows_have_times_in_the_units_that_are_given(spark: SparkSession
     ]
 
 
+def test_decoded_values_are_as_those_in_json(spark: SparkSession) -> None:
+    of_row = "STRUCT<v: STRUCT<scale: INT, value: BINARY>, s: STRUCT<x: INT>, d: DOUBLE>"
+    frame = spark.createDataFrame(
+        [((None, ((2, b"\x00\x96"), (1,), 1.5), "c", (1,)), 0)],
+        f"value STRUCT<before: {of_row}, after: {of_row}, op: STRING, "
+        "source: STRUCT<lsn: BIGINT>>, offset INT",
+    )
+
+    def read(schema: str) -> Row:
+        [found] = debezium_changes(frame, schema=schema, connector="postgresql").collect()
+        return found
+
+    row = read("v DECIMAL(9,1), s STRING, d DECIMAL(9,1)")
+    assert (row.v, row.s, row.d) == (Decimal("1.5"), '{"x":1}', Decimal("1.5"))
+    for column, problem in (("v STRING", "v is a decimal's bytes"), ("d INT", "d is no INT")):
+        with pytest.raises(PySparkException, match=f"of column {problem}"):
+            read(column)
+
+
 def precise(unscaled: int) -> str:
     """What Connect makes of a decimal's digits."""
     size = unscaled.bit_length() // 8 + 1
@@ -223,6 +242,7 @@ REFUSED: list[tuple[str, Any, str | None, str, str]] = [
     ("DATE", "+5877611-06-22Z", f"{DEBEZIUM}IsoDate", "micros", "is no DATE"),
     ("TIMESTAMP", "10:34:56.789012Z", f"{DEBEZIUM}ZonedTime", "micros", "is no TIMESTAMP"),
     ("TIMESTAMP", "10:34:56", None, "micros", "is no TIMESTAMP"),
+    ("DATE", {"year": 2026}, f"{DEBEZIUM}StructuredDate", "micros", "is no DATE"),
     ("DECIMAL(9,2)", precise(150), None, "micros", r"decimal\.handling\.mode=string"),
     # More than 38 digits, with 16, 17 and 26 bytes.
     ("DECIMAL(38,2)", precise(10**38), f"{CONNECT}Decimal", "micros", "is no DECIMAL"),
@@ -230,6 +250,13 @@ REFUSED: list[tuple[str, Any, str | None, str, str]] = [
     ("DOUBLE", precise(2**200), f"{CONNECT}Decimal", "micros", "is no DOUBLE"),
     ("STRING", precise(150), f"{CONNECT}Decimal", "micros", "the type DECIMAL"),
     ("BIGINT", precise(150), f"{CONNECT}Decimal", "micros", "the type DECIMAL"),
+    (
+        "STRING",
+        {"scale": 2, "value": precise(150)},
+        "io.debezium.data.VariableScaleDecimal",
+        "micros",
+        "the type DECIMAL",
+    ),
     ("DECIMAL(3,2)", "1234.5", None, "micros", "is no DECIMAL"),
     ("INT", "many", None, "micros", "is no INT"),
 ]

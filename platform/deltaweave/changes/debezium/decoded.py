@@ -11,8 +11,10 @@ from pyspark.sql.types import (
     BinaryType,
     DataType,
     DateType,
+    FractionalType,
     IntegralType,
     MapType,
+    NumericType,
     StringType,
     StructField,
     StructType,
@@ -22,7 +24,7 @@ from deltaweave.changes.conversions import converted, is_as
 from deltaweave.changes.debezium.envelopes import OPERATION, ROW, SENT, SOURCE, ChangedRows
 from deltaweave.changes.debezium.messages import Messages
 from deltaweave.changes.debezium.placeholders import Placeholder
-from deltaweave.changes.debezium.values import TIMES, ReadValue, TextValue, TimeUnit
+from deltaweave.changes.debezium.values import SCALED, TIMES, ReadValue, TextValue, TimeUnit
 from deltaweave.delta.jvm import json_text
 from deltaweave.errors import StatementError
 from deltaweave.identifiers import column
@@ -99,14 +101,20 @@ def _read(
         return ReadValue.fine(value)
     is_nested = isinstance(held, (StructType, ArrayType, MapType))
     text = json_text(value) if is_nested else value.cast("string")
-    nothing = F.lit(None).cast("string")
-    as_text = TextValue(field.name, text, place, unit, nothing, F.lit(None))
+    has_scale = isinstance(held, StructType) and set(held.names) == {"scale", "value"}
+    semantic = F.lit(SCALED if has_scale else None).cast("string")
+    as_text = TextValue(field.name, text, place, unit, semantic, F.lit(None))
+    if is_nested and isinstance(wanted, (StringType, NumericType)):
+        return as_text.as_type(wanted)
     if isinstance(held, (IntegralType, StringType)) and isinstance(wanted, (DateType, *TIMES)):
         return as_text.as_type(wanted)
     if isinstance(held, BinaryType) and not isinstance(wanted, StringType):
         return ReadValue.fine(value.cast(wanted))
     by_name = converted(value, held, wanted)
-    return as_text.checked(by_name.try_cast(wanted), wanted, _is_lost(by_name, wanted))
+    lost = _is_lost(by_name, wanted)
+    if isinstance(held, FractionalType) and isinstance(wanted, IntegralType):
+        lost = lost | (value != F.floor(value))
+    return as_text.checked(by_name.try_cast(wanted), wanted, lost)
 
 
 def _is_lost(value: Column, wanted: DataType) -> Column:

@@ -50,6 +50,9 @@ SEMANTIC_UNITS: Mapping[str, str] = MappingProxyType(
 MILLIS = f"{_DEBEZIUM}Timestamp"
 """The name of the Connect schema of a number of milliseconds since 1970."""
 
+SCALED = "io.debezium.data.VariableScaleDecimal"
+"""The name of the Connect schema of a decimal that comes with its scale, as `scale` and `value`."""
+
 _NAMES_OF_TYPES = r"^(io\.debezium\.time|org\.apache\.kafka\.connect\.data)\."
 _DECIMAL = f"{_CONNECT}Decimal"
 _MICROS_IN_A = {
@@ -211,7 +214,8 @@ class TextValue:
         )
 
     def _unless_precise_decimal(self, read: ReadValue) -> ReadValue:
-        is_precise = self.semantic.eqNullSafe(F.lit(_DECIMAL)) & self.text.isNotNull()
+        is_bytes = self.semantic.isin(_DECIMAL, SCALED) & self.text.isNotNull()
+        is_precise = F.coalesce(is_bytes, F.lit(False))
         problem = F.lit(
             " is a decimal's bytes: give the column the type DECIMAL, or set "
             "decimal.handling.mode=string"

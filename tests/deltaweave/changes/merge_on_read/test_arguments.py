@@ -104,6 +104,28 @@ def test_values_are_of_the_types_of_the_base_or_refused_before_they_are_appended
     assert rows(read) == {(2, 7, 1), (3, 8, 1)}
 
 
+def test_a_row_that_breaks_a_constraint_is_read_and_not_merged_until_an_event_corrects_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "base")
+    table = opened(spark, path)
+
+    def append(value: int, sequence: int) -> None:
+        table.append(spark.sql(f"SELECT 1 AS k, {value} AS v, {sequence} AS seq"))
+
+    append(5, 1)
+    table.rematerialize()
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT positive CHECK (v > 0)")
+    append(-5, 2)
+    assert rows(table.read()) == {(1, -5, 2)}
+    for strategy in ("merge", "overwrite"):
+        with pytest.raises(DeltaweaveError, match="positive"):
+            table.rematerialize(strategy)
+    append(7, 3)
+    table.rematerialize()
+    assert rows(table.read_optimized()) == {(1, 7, 3)}
+
+
 @pytest.mark.parametrize("kind", ["path", "path in SQL", "name"])
 def test_changes_lie_beside_the_base_however_it_is_named(
     spark: SparkSession, tmp_path: Path, kind: str

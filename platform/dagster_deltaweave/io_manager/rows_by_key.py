@@ -7,6 +7,7 @@ where the table has the key, and several new rows where it lacks it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -195,20 +196,23 @@ def _told_by_expression(
     """The place of a row's partition by `partition_expr`, null in none of them."""
     if declaration.partition_expr is None:
         return None
+    of_rank: defaultdict[int, list[str]] = defaultdict(list)
+    for key, rank in ranks.items():
+        of_rank[rank].append(key)
     try:
         rules = {
-            key: partition_predicate(
+            rank: partition_predicate(
                 run.definition,
-                [key],
+                keys,
                 declaration.partition_expr,
                 table=table.path_or_name,
                 rows=rows,
             )
-            for key in ranks
+            for rank, keys in of_rank.items()
         }
     except StatementError:  # it is over the table's columns, which the changes may lack
         return None
-    cases = " ".join(f"WHEN {rule} THEN {ranks[key]}" for key, rule in rules.items())
+    cases = " ".join(f"WHEN {rule} THEN {rank}" for rank, rule in rules.items())
     return F.expr(f"CASE {cases} END")
 
 

@@ -18,6 +18,7 @@ window, the rows of a STRING are searched: texts of its times are refused, keys 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
@@ -88,17 +89,24 @@ def _multi_predicate(
         raise _no_predicate(
             f"nothing says which rows a partition has, by {', '.join(lacking)}.", table
         )
-    one_by_one = []
+    first, second = definition.partitions_defs
+    # A year of days in a hundred regions is one condition, and not 36,500.
+    seconds: defaultdict[str, set[str]] = defaultdict(set)
     for key in keys:
         parts = _by_dimension(definition, key)
-        terms = [
-            _predicate(
-                each.partitions_def, [parts[each.name]], of_dimension[each.name], table, rows
-            )
-            for each in definition.partitions_defs
-        ]
-        one_by_one.append(f"({' AND '.join(terms)})")
-    return " OR ".join(one_by_one)
+        seconds[parts[first.name]].add(parts[second.name])
+    firsts: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for part, others in seconds.items():
+        firsts[tuple(sorted(others))].append(part)
+
+    terms = [
+        " AND ".join(
+            _predicate(each.partitions_def, those, of_dimension[each.name], table, rows)
+            for each, those in ((first, some), (second, others))
+        )
+        for others, some in firsts.items()
+    ]
+    return " OR ".join(f"({term})" for term in terms)
 
 
 def _by_dimension(definition: MultiPartitionsDefinition, key: str) -> Mapping[str, str]:

@@ -252,6 +252,21 @@ def test_keys_are_text_whatever_they_hold(
     assert dict(rows(table("people"))) == {key: 1 if key in HOSTILE[:3] else 10 for key in HOSTILE}
 
 
+def test_multi_partitions_of_a_range_are_one_condition(spark: SparkSession) -> None:
+    letters, numbers = (
+        StaticPartitionsDefinition(["a", "b"]),
+        StaticPartitionsDefinition(["1", "2"]),
+    )
+    both = MultiPartitionsDefinition({"letter": letters, "number": numbers})
+    cells = [(letter, number) for letter in "abc" for number in "12"]
+    table = spark.createDataFrame(cells, "letter STRING, number STRING")
+    expressions = {"letter": "letter", "number": "number"}
+    for keys, conditions in (["a|1", "a|2", "b|1", "b|2"], 1), (["a|1", "a|2", "b|2"], 2):
+        predicate = partition_predicate(both, keys, expressions, table="t", rows=table)
+        assert predicate.count(" AND ") == conditions
+        assert ["|".join(row) for row in table.where(predicate).collect()] == keys
+
+
 @pytest.mark.minutes
 def test_multi_partitions_with_a_dynamic_dimension_are_replaced_one_by_one_and_in_ranges(
     spark: SparkSession, run: Run, table: AssetTable, instance: DagsterInstance

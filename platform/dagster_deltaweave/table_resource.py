@@ -4,11 +4,10 @@
 
 from typing import TYPE_CHECKING
 
-from dagster import AssetKey, AssetsDefinition, ConfigurableResource, ResourceDependency
+from dagster import ConfigurableResource, ResourceDependency
 
 from dagster_deltaweave.io_manager import SparkDeltaIOManager
-from dagster_deltaweave.tables import MergeOnReadDeclaration, table_place
-from deltaweave.errors import StatementError
+from dagster_deltaweave.tables import AssetOrKey, NamedAsset
 
 if TYPE_CHECKING:
     from deltaweave import Table
@@ -25,7 +24,7 @@ class DeltaTableResource(ConfigurableResource["DeltaTableResource"]):
 
     io_manager: ResourceDependency[SparkDeltaIOManager]
 
-    def table(self, asset: AssetsDefinition | AssetKey | str) -> "Table":
+    def table(self, asset: AssetOrKey) -> "Table":
         """The table of an asset.
 
         Args:
@@ -35,17 +34,5 @@ class DeltaTableResource(ConfigurableResource["DeltaTableResource"]):
         Raises:
             StatementError: The asset is the view of a merge-on-read table, which has no table.
         """
-        if not isinstance(asset, AssetsDefinition):
-            key = AssetKey.from_user_string(asset) if isinstance(asset, str) else asset
-            return self.io_manager.locator.table(key)
-        name = asset.key.to_user_string()
-        declaration = table_place(asset.metadata_by_key[asset.key], asset=name)
-        if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "view":
-            raise StatementError(
-                "the view of a merge-on-read table has no table of its own.",
-                table=name,
-                operation="opening",
-                hint=f"Its tables are those of {declaration.base.to_user_string()} and "
-                f"{declaration.changes.to_user_string()}.",
-            )
-        return self.io_manager.locator.table(asset.key, declaration)
+        named = NamedAsset.of(asset)
+        return self.io_manager.locator.table(named.key, named.declared_place("opening"))

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from dagster_deltaweave.assets.cdc import cdc_asset
 from dagster_deltaweave.assets.merge import merge_asset
-from dagster_deltaweave.assets.merge_on_read import MergeOnReadAssets, merge_on_read_asset
+from dagster_deltaweave.assets.merge_on_read import merge_on_read_asset
 from dagster_deltaweave.assets.stream_job import build_stream_job
 from dagster_deltaweave.assets.table_asset import KINDS, DagsterArguments
+from dagster_deltaweave.tables import MergeOnReadAssets
 
 __all__ = [
     "KINDS",

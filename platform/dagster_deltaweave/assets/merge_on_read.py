@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from dagster import (
     AssetKey,
-    AssetsDefinition,
     AutomationCondition,
     DagsterInvalidDefinitionError,
 )
@@ -17,9 +16,9 @@ from dagster_deltaweave.assets.base_and_view import base_asset, view_asset
 from dagster_deltaweave.assets.table_asset import KINDS, DagsterArguments, asset_key, table_asset
 from dagster_deltaweave.tables import (
     IdempotentBy,
+    MergeOnReadAssets,
     MergeOnReadDeclaration,
     problem_of_table_key,
-    table_declaration,
 )
 from deltaweave.changes.merge_on_read import Strategy
 from deltaweave.choices import choice_problem
@@ -27,33 +26,6 @@ from deltaweave.identifiers import is_path
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-
-class MergeOnReadAssets(list[AssetsDefinition]):
-    """The three assets of a merge-on-read table.
-
-    It is a list, so that Dagster's loaders find the assets in a module:
-    `Definitions(assets=[*orders])`.
-
-    Attributes:
-        changes: The appended change events.
-        base: The table into which they are merged.
-        view: The rows of the base with all changes.
-    """
-
-    def __init__(
-        self, changes: AssetsDefinition, base: AssetsDefinition, view: AssetsDefinition
-    ) -> None:
-        super().__init__([changes, base, view])
-        self.changes, self.base, self.view = changes, base, view
-
-    @property
-    def declaration(self) -> MergeOnReadDeclaration:
-        """The declaration of the view."""
-        key = self.view.key
-        found = table_declaration(self.view.metadata_by_key[key], asset=key.to_user_string())
-        assert isinstance(found, MergeOnReadDeclaration)
-        return found
 
 
 def merge_on_read_asset(

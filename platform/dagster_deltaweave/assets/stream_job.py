@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from dagster import AssetsDefinition, AssetSelection, define_asset_job, in_process_executor
+from dagster import (
+    AssetsDefinition,
+    AssetSelection,
+    DagsterInvalidDefinitionError,
+    define_asset_job,
+    in_process_executor,
+)
 
-from dagster_deltaweave.assets.merge_on_read import MergeOnReadAssets
 from dagster_deltaweave.io_manager import STREAM_TAG, StreamRun
+from dagster_deltaweave.tables import MergeOnReadAssets, merge_on_read_tables
 
 if TYPE_CHECKING:
     from dagster_deltaweave.dagster_private import (
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
 def build_stream_job(
     *,
     name: str,
-    tables: MergeOnReadAssets,
+    tables: MergeOnReadAssets | Sequence[MergeOnReadAssets],
     every: str = "10 seconds",
     run_for: timedelta | None = None,
     observe_every: timedelta = timedelta(seconds=30),
@@ -48,12 +55,18 @@ def build_stream_job(
 
     Args:
         name: The job's name.
-        tables: The assets of `@merge_on_read_asset`, whose function returns a streaming DataFrame.
+        tables: What `@merge_on_read_asset` returns of one table, whose function returns a
+            streaming DataFrame.
         every: How often events are appended.
         run_for: How long the run lasts; by default until it is terminated.
         observe_every: The least time between two observations.
     """
-    changes: AssetsDefinition = tables.changes
+    found = merge_on_read_tables(tables, f"stream job {name}")
+    if len(found) > 1:
+        raise DagsterInvalidDefinitionError(
+            f"stream job {name}: its run keeps one stream running, so give each table a job."
+        )
+    changes: AssetsDefinition = found[0].changes
     run = StreamRun(
         every, run_for.total_seconds() if run_for else None, observe_every.total_seconds()
     )

@@ -29,7 +29,13 @@ from dagster import (
     RetryPolicy,
 )
 
-from dagster_deltaweave.tables import AssetOrKey, NamedAsset, one_or_more, run_locator
+from dagster_deltaweave.tables import (
+    AssetOrKey,
+    MergeOnReadAssets,
+    NamedAsset,
+    merge_on_read_tables,
+    run_locator,
+)
 
 if TYPE_CHECKING:
     from deltaweave import Table
@@ -63,16 +69,48 @@ class ChecksOfAssets(Protocol[_Arguments]):
     ) -> list[AssetChecksDefinition]: ...
 
 
+class ChecksOfTables(Protocol[_Arguments]):
+    """Builds the checks of a merge-on-read table, or those of each table of a list."""
+
+    @overload
+    def __call__(
+        self, tables: MergeOnReadAssets, *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> AssetChecksDefinition: ...
+
+    @overload
+    def __call__(
+        self,
+        tables: Sequence[MergeOnReadAssets],
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> list[AssetChecksDefinition]: ...
+
+
 def for_each_asset(
     build: Callable[Concatenate[AssetOrKey, _Arguments], AssetChecksDefinition],
 ) -> ChecksOfAssets[_Arguments]:
-    """Let a function that builds the checks of an asset take a list of assets, too."""
+    """Let a function that builds the checks of an asset take several: a list, or a multi-asset."""
 
     @wraps(build)
     def built(asset: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(asset, get_args(AssetOrKey)):
-            return build(asset, *args, **kwargs)
-        return [build(each, *args, **kwargs) for each in one_or_more(asset, build.__name__)]
+        named: list[Any] = NamedAsset.each_of(asset, build.__name__)
+        checks = [build(each, *args, **kwargs) for each in named]
+        is_one = isinstance(asset, get_args(AssetOrKey)) and len(checks) == 1
+        return checks[0] if is_one else checks
+
+    return built
+
+
+def for_each_table(
+    build: Callable[Concatenate[MergeOnReadAssets, _Arguments], AssetChecksDefinition],
+) -> ChecksOfTables[_Arguments]:
+    """Let a function that builds the checks of a merge-on-read table take a list of such."""
+
+    @wraps(build)
+    def built(tables: Any, *args: Any, **kwargs: Any) -> Any:
+        found = merge_on_read_tables(tables, build.__name__)
+        checks = [build(each, *args, **kwargs) for each in found]
+        return checks[0] if isinstance(tables, MergeOnReadAssets) else checks
 
     return built
 
@@ -144,7 +182,7 @@ def asset_table(context: AssetCheckExecutionContext, asset: NamedAsset) -> "Tabl
     """The table of an asset, as the IO manager of the run knows it."""
     tables = run_locator(context.op_execution_context.resources, asset.io_manager_key)
     key = checked_asset(context)
-    return tables.table(key, asset.place(context.op_execution_context, key))
+    return tables.table(key, asset.place(context.op_execution_context, key, "checking"))
 
 
 def invalid_checks(key: AssetKey, problem: str) -> DagsterInvalidDefinitionError:

@@ -85,6 +85,7 @@ def build_orphan_changes_check(
             own `asset_check`.
     """
     checked = NamedAsset.of(asset, io_manager_key)
+    checked.declared_place("checking")  # refuses a view
 
     @asset_check(
         asset=checked.key,

@@ -12,21 +12,24 @@ from dagster import (
     asset_check,
 )
 
-from dagster_deltaweave.checks.check_definition import CheckArguments, checked_asset
+from dagster_deltaweave.checks.check_definition import (
+    CheckArguments,
+    checked_asset,
+    for_each_table,
+)
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.maintenance import RematerializationPolicy
-from dagster_deltaweave.tables import io_manager_of, merge_on_read_locations, run_locator
+from dagster_deltaweave.tables import MergeOnReadAssets, merge_on_read_locations, run_locator
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dagster_deltaweave.assets import MergeOnReadAssets
-
 PENDING = "pending_changes"
 
 
+@for_each_table
 def build_pending_changes_check(
-    tables: "MergeOnReadAssets",
+    tables: MergeOnReadAssets,
     *,
     policy: RematerializationPolicy | None = None,
     blocking: bool = False,
@@ -42,7 +45,8 @@ def build_pending_changes_check(
     >>> late = build_pending_changes_check(orders, policy=RematerializationPolicy(batches=5_000))
 
     Args:
-        tables: The assets of `@merge_on_read_asset`.
+        tables: What `@merge_on_read_asset` returns; or a list of such, which gives a list of
+            checks.
         policy: What may be pending; by default `RematerializationPolicy()`.
         blocking: Whether a failure keeps downstream assets of the same run from running.
         severity: The severity of a failure; a WARN blocks nothing.
@@ -52,7 +56,7 @@ def build_pending_changes_check(
             own `asset_check`.
     """
     allowed, declaration = policy or RematerializationPolicy(), tables.declaration
-    manager = io_manager_key or io_manager_of(tables.changes)
+    manager = io_manager_key or tables.io_manager_key
 
     @asset_check(
         asset=tables.view,

@@ -126,6 +126,7 @@ def build_table_checks(
             own `asset_check`.
     """
     checked = NamedAsset.of(asset, io_manager_key)
+    checked.declared_place("checking")  # refuses a view
     for columns, name in ((unique_key, "unique_key"), (no_nulls, "no_nulls")):
         if isinstance(columns, str):
             raise invalid_checks(checked.key, f"{name} is a list of columns: {name}=[{columns!r}].")

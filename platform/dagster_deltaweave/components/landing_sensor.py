@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from dagster import (
+    AssetKey,
     AssetSelection,
     AssetSpec,
     Component,
@@ -19,7 +20,11 @@ from dagster import (
 )
 from pydantic import Field
 
-from dagster_deltaweave.components.table_component import AttributesScaffolder, declared_assets
+from dagster_deltaweave.components.table_component import (
+    AttributesScaffolder,
+    OneOrMoreKeys,
+    declared_assets,
+)
 from dagster_deltaweave.sensors import build_partition_sensor
 
 
@@ -54,8 +59,8 @@ class LandingSensorComponent(Component, Resolvable, Model):
     name: Annotated[str, Field(description="The sensor's name.")]
     directory: Annotated[str, Field(description="The landing directory, a path or URI.")]
     assets: Annotated[
-        Sequence[ResolvedAssetKey],
-        Field(min_length=1, description="Keys of the assets that a run materializes."),
+        OneOrMoreKeys,
+        Field(description="Key of the asset that a run materializes, or keys of several."),
     ]
     landing_asset: Annotated[
         ResolvedAssetKey | None,
@@ -90,15 +95,16 @@ class LandingSensorComponent(Component, Resolvable, Model):
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
         """The sensor, and the external asset if it has one."""
-        partitions_def = declared_assets(context, self.assets[:1])[0].partitions_def
+        keys = [self.assets] if isinstance(self.assets, AssetKey) else self.assets
+        partitions_def = declared_assets(context, keys[0])[0].partitions_def
         if partitions_def is None:
             raise ValueError(
-                f"{self.assets[0].to_user_string()} has no partitions: a landing sensor requests a "
+                f"{keys[0].to_user_string()} has no partitions: a landing sensor requests a "
                 "run for each. Give it dynamic_partitions or a partitions_def."
             )
         sensor = build_partition_sensor(
             name=self.name,
-            target=AssetSelection.assets(*self.assets),
+            target=AssetSelection.assets(*keys),
             directory=self.directory,
             partitions_def=partitions_def,
             landing_asset=self.landing_asset,

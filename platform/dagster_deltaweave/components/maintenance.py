@@ -12,7 +12,6 @@ from dagster import (
     Definitions,
     Model,
     Resolvable,
-    ResolvedAssetKey,
     scaffold_with,
 )
 from pydantic import Field
@@ -20,6 +19,7 @@ from pydantic import Field
 from dagster_deltaweave.components.table_component import (
     AttributesScaffolder,
     Duration,
+    OneOrMoreKeys,
     declared_assets,
 )
 from dagster_deltaweave.maintenance import OPERATIONS, UpkeepPolicy, build_upkeep_schedule
@@ -80,8 +80,8 @@ class MaintenanceComponent(Component, Resolvable, Model):
 
     name: Annotated[str, Field(description="Name of the schedule; its job is `<name>_job`.")]
     assets: Annotated[
-        Sequence[ResolvedAssetKey],
-        Field(min_length=1, description="Keys of the assets whose tables are maintained."),
+        OneOrMoreKeys,
+        Field(description="Key of the asset whose table is maintained, or keys of several."),
     ]
     cron_schedule: Annotated[str, Field(description="When it runs.")]
     execution_timezone: Annotated[str, Field(description="Time zone of `cron_schedule`.")] = "UTC"

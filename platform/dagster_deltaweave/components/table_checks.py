@@ -8,25 +8,23 @@ from typing import Annotated, Any, ClassVar, Literal
 from dagster import (
     AssetChecksDefinition,
     AssetCheckSeverity,
-    AssetKey,
     AssetsDefinition,
     Component,
     ComponentLoadContext,
     Definitions,
     Model,
-    ResolutionContext,
     Resolvable,
-    Resolver,
     RetryPolicy,
     scaffold_with,
 )
-from pydantic import Field, InstanceOf, model_validator
+from pydantic import Field, model_validator
 
 from dagster_deltaweave.checks import CHECKS_OF_MERGES, build_merge_checks, build_table_checks
 from dagster_deltaweave.components.table_component import (
     AttributesScaffolder,
     Automation,
     Duration,
+    OneOrMoreKeys,
     declared_assets,
 )
 
@@ -41,11 +39,6 @@ class TableChecksScaffolder(AttributesScaffolder):
         "source_rows": True,
         "blocking": True,
     }
-
-
-def _resolved_keys(context: ResolutionContext, keys: str | Sequence[str]) -> list[AssetKey]:
-    texts = [keys] if isinstance(keys, str) else keys
-    return [AssetKey.from_user_string(context.resolve_value(each, as_type=str)) for each in texts]
 
 
 @scaffold_with(TableChecksScaffolder)
@@ -87,8 +80,7 @@ class TableChecksComponent(Component, Resolvable, Model):
         delay: float | None = None
 
     asset: Annotated[
-        InstanceOf[AssetKey] | Annotated[Sequence[InstanceOf[AssetKey]], Field(min_length=1)],
-        Resolver(_resolved_keys, model_field_type=str | Sequence[str]),
+        OneOrMoreKeys,
         Field(description="Key of the table's asset, or keys of several that are checked alike."),
     ]
     unique_key: Annotated[
@@ -147,8 +139,7 @@ class TableChecksComponent(Component, Resolvable, Model):
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
         """The checks of each asset, in one op for those of rows and one for those of merges."""
-        keys = [self.asset] if isinstance(self.asset, AssetKey) else self.asset
-        of_each = map(self.check_definitions, declared_assets(context, keys))
+        of_each = map(self.check_definitions, declared_assets(context, self.asset))
         return Definitions(asset_checks=[each for checks in of_each for each in checks])
 
     def check_definitions(self, asset: AssetsDefinition) -> list[AssetChecksDefinition]:

@@ -17,6 +17,7 @@ from dagster import (
     DynamicPartitionsDefinition,
     Model,
     PartitionsDefinition,
+    ResolutionContext,
     Resolvable,
     ResolvedAssetSpec,
     Resolver,
@@ -40,6 +41,18 @@ Automation: TypeAlias = Annotated[
     InstanceOf[AutomationCondition[Any]] | None, Resolver.default(model_field_type=str | None)
 ]
 """A condition of Dagster's, as an expression: `"{{ automation_condition.eager() }}"`."""
+
+
+def _resolved_keys(context: ResolutionContext, keys: str | Sequence[str]) -> list[AssetKey]:
+    texts = [keys] if isinstance(keys, str) else keys
+    return [AssetKey.from_user_string(context.resolve_value(each, as_type=str)) for each in texts]
+
+
+OneOrMoreKeys: TypeAlias = Annotated[
+    InstanceOf[AssetKey] | Annotated[Sequence[InstanceOf[AssetKey]], Field(min_length=1)],
+    Resolver(_resolved_keys, model_field_type=str | Sequence[str]),
+]
+"""The key of an asset, or a list of keys."""
 
 
 class Duration(Model, Resolvable):
@@ -123,13 +136,14 @@ class TableComponent(Component, Resolvable, Model):
 
 
 def declared_assets(
-    context: ComponentLoadContext, keys: Sequence[AssetKey]
+    context: ComponentLoadContext, keys: AssetKey | Sequence[AssetKey]
 ) -> list[AssetsDefinition]:
-    """The assets with these keys, as the components of this project declare them.
+    """The assets with these keys, one or several, as the components of this project declare them.
 
     Raises:
         ValueError: No component declares one of them.
     """
+    keys = [keys] if isinstance(keys, AssetKey) else keys
     tables = context.component_tree.get_all_components(of_type=TableComponent)
     declared = {each.key: each for table in tables for each in table.asset_definitions()}
     for key in keys:

@@ -30,12 +30,8 @@ from dagster_deltaweave.dagster_private import CheckError
 from dagster_deltaweave.run_mark import mark_commits_with_run
 from dagster_deltaweave.tables import (
     AssetOrKey,
-    MergeOnReadDeclaration,
     NamedAsset,
-    TablePlace,
-    one_or_more,
     run_locator,
-    table_place,
 )
 from deltaweave.errors import DeltaweaveError, StatementError, Transient
 from deltaweave.maintenance import OPERATIONS, Done, UpkeepPolicy
@@ -69,7 +65,7 @@ def build_upkeep_schedule(
         io_manager_key: As in `build_upkeep_job`.
         default_status: Whether the schedule starts by itself.
     """
-    tables = one_or_more(tables, f"upkeep schedule {name}")
+    named = NamedAsset.each_of(tables, f"upkeep schedule {name}", io_manager_key)
     return ScheduleDefinition(
         name=name,
         job=build_upkeep_job(
@@ -82,7 +78,7 @@ def build_upkeep_schedule(
         cron_schedule=cron_schedule,
         execution_timezone=execution_timezone,
         default_status=default_status,
-        description=f"Upkeep of {', '.join(NamedAsset.of(each).name for each in tables)}.",
+        description=f"Upkeep of {', '.join(each.name for each in named)}.",
     )
 
 
@@ -128,11 +124,8 @@ def build_upkeep_job(
                 f"upkeep job {name}: {operation!r} is none of {', '.join(OPERATIONS)}."
             )
     ops = [
-        [
-            _upkeep_op(NamedAsset.of(table, io_manager_key), operation, policy or UpkeepPolicy())
-            for operation in operations
-        ]
-        for table in one_or_more(tables, f"upkeep job {name}")
+        [_upkeep_op(table, operation, policy or UpkeepPolicy()) for operation in operations]
+        for table in NamedAsset.each_of(tables, f"upkeep job {name}", io_manager_key)
     ]
     graph = GraphDefinition(
         name=name,
@@ -150,8 +143,7 @@ def build_upkeep_job(
 
 def _upkeep_op(table: NamedAsset, operation: str, policy: UpkeepPolicy) -> OpDefinition:
     key = table.key
-    if table.metadata is not None:
-        _refuse_view(table_place(table.metadata, asset=table.name), table.name)
+    table.declared_place("upkeep")  # refuses a view
     keep = OPERATIONS[operation]
 
     @op(
@@ -162,8 +154,7 @@ def _upkeep_op(table: NamedAsset, operation: str, policy: UpkeepPolicy) -> OpDef
         pool=table.pool,
     )
     def upkeep(context: OpExecutionContext) -> None:
-        place = table.place(context, key)
-        _refuse_view(place, table.name)
+        place = table.place(context, key, "upkeep")
         delta_table = run_locator(context.resources, table.io_manager_key).table(key, place)
         if not delta_table.exists():
             check_is_an_asset(context, key)
@@ -178,16 +169,6 @@ def _upkeep_op(table: NamedAsset, operation: str, policy: UpkeepPolicy) -> OpDef
             raise
 
     return upkeep
-
-
-def _refuse_view(place: TablePlace, name: str) -> None:
-    if isinstance(place, MergeOnReadDeclaration) and place.part == "view":
-        raise StatementError(
-            "the view of a merge-on-read table has no table of its own to maintain.",
-            table=name,
-            operation="declaration",
-            hint="Name the assets of its base and of its changes.",
-        )
 
 
 def check_is_an_asset(context: OpExecutionContext, key: AssetKey) -> None:

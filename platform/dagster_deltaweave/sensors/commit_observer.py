@@ -30,7 +30,7 @@ from dagster_deltaweave.sensors.recorded_commits import (
 )
 from dagster_deltaweave.sensors.sensor_arguments import SensorArguments, check_least
 from dagster_deltaweave.storage import redacted
-from dagster_deltaweave.tables import AssetOrKey, NamedAsset, one_or_more, table_place
+from dagster_deltaweave.tables import AssetOrKey, NamedAsset, table_place
 from deltaweave.errors import DeltaweaveError, StatementError
 from deltaweave.identifiers import is_path
 
@@ -88,7 +88,7 @@ def build_commit_observer(
         arguments: `metadata`, `owners` and `tags` of the sensor, as in Dagster's own `sensor`.
     """
     check_least(name, 1, max_commits_per_tick=max_commits_per_tick)
-    named = [NamedAsset.of(each) for each in one_or_more(tables, f"commit observer {name}")]
+    named = NamedAsset.each_of(tables, f"commit observer {name}")
 
     @sensor(
         name=name,

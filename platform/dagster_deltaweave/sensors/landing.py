@@ -39,6 +39,7 @@ from dagster_deltaweave.sensors.run_requests import additions, known_partitions
 from dagster_deltaweave.sensors.sensor_arguments import SensorArguments, check_least, check_marker
 from dagster_deltaweave.sensors.target_tables import SensorTarget, Target
 from dagster_deltaweave.storage import local_path, without_query
+from dagster_deltaweave.tables import AssetOrKey, NamedAsset
 from deltaweave.locations import check_given_location
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def build_partition_sensor(
     target: Target,
     directory: str | Path,
     partitions_def: PartitionsDefinition[str],
-    landing_asset: AssetKey | None = None,
+    landing_asset: AssetOrKey | None = None,
     marker: str | None = "_SUCCESS",
     suffix: str = "",
     max_requests_per_tick: int = 20,
@@ -171,7 +172,7 @@ def build_partition_sensor(
         name,
         directory,
         partitions_def,
-        landing_asset,
+        NamedAsset.of(landing_asset).key if landing_asset is not None else None,
         marker,
         suffix,
         max_requests_per_tick,

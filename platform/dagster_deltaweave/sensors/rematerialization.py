@@ -36,17 +36,15 @@ from dagster_deltaweave.partitions import ended_at
 from dagster_deltaweave.sensors.run_requests import first_without_a_run
 from dagster_deltaweave.sensors.sensor_arguments import SensorArguments, check_least
 from dagster_deltaweave.tables import (
-    io_manager_of,
+    MergeOnReadAssets,
     merge_on_read_locations,
-    one_or_more,
+    merge_on_read_tables,
     run_locator,
 )
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from dagster_deltaweave.assets import MergeOnReadAssets
 
 REMATERIALIZES = "deltaweave/rematerializes"
 """Run tag with the key of the base that the run was requested for."""
@@ -97,7 +95,7 @@ class Due:
 def build_rematerialization_sensor(
     *,
     name: str,
-    tables: Sequence[MergeOnReadAssets],
+    tables: MergeOnReadAssets | Sequence[MergeOnReadAssets],
     policy: RematerializationPolicy | None = None,
     retry_after_seconds: float = 60,
     minimum_interval_seconds: int = 60,
@@ -115,7 +113,7 @@ def build_rematerialization_sensor(
 
     Args:
         name: The sensor's name.
-        tables: The assets of each `@merge_on_read_asset`.
+        tables: What `@merge_on_read_asset` returns, of one table or a list of several.
         policy: What may be pending; by default `RematerializationPolicy()`.
         retry_after_seconds: How long after the first failed run it is requested again, in s.
         minimum_interval_seconds: Least time between two ticks.
@@ -126,9 +124,9 @@ def build_rematerialization_sensor(
         run_tags: Tags of the runs that it requests.
         arguments: `metadata`, `owners` and `tags` of the sensor, as in Dagster's own `sensor`.
     """
-    tables = one_or_more(tables, f"rematerialization sensor {name}")
+    tables = merge_on_read_tables(tables, f"rematerialization sensor {name}")
     check_least(name, 0, retry_after_seconds=retry_after_seconds)
-    managers = [io_manager_key or io_manager_of(each.changes) for each in tables]
+    managers = [io_manager_key or each.io_manager_key for each in tables]
 
     @sensor(
         name=name,
@@ -159,7 +157,7 @@ def build_rematerialization_sensor(
 def build_rematerialization_schedule(
     *,
     name: str,
-    tables: Sequence[MergeOnReadAssets],
+    tables: MergeOnReadAssets | Sequence[MergeOnReadAssets],
     cron_schedule: str,
     policy: RematerializationPolicy | None = None,
     execution_timezone: str = "UTC",
@@ -171,7 +169,7 @@ def build_rematerialization_schedule(
 
     Args:
         name: The schedule's name.
-        tables: The assets of each `@merge_on_read_asset`.
+        tables: What `@merge_on_read_asset` returns, of one table or a list of several.
         cron_schedule: When the schedule runs.
         policy: What may be pending; by default nothing.
         execution_timezone: The time zone of `cron_schedule`.
@@ -180,8 +178,8 @@ def build_rematerialization_schedule(
             that of each asset.
         run_tags: Tags of the runs that it requests.
     """
-    tables = one_or_more(tables, f"rematerialization schedule {name}")
-    managers = [io_manager_key or io_manager_of(each.changes) for each in tables]
+    tables = merge_on_read_tables(tables, f"rematerialization schedule {name}")
+    managers = [io_manager_key or each.io_manager_key for each in tables]
 
     @schedule(
         name=name,

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from dagster import (
     AssetKey,
     AssetMaterialization,
-    AssetSelection,
     DefaultSensorStatus,
-    JobDefinition,
     MetadataValue,
     PartitionsDefinition,
     RunRequest,
@@ -21,7 +19,7 @@ from dagster import (
     SensorResult,
 )
 
-from dagster_deltaweave.dagster_private import DATA_VERSION_TAG, UnresolvedAssetJobDefinition
+from dagster_deltaweave.dagster_private import DATA_VERSION_TAG
 from dagster_deltaweave.logs import Commit, DeltaLog
 from dagster_deltaweave.sensors.run_requests import (
     additions,
@@ -38,7 +36,9 @@ from dagster_deltaweave.sensors.table_progress import (
     look_at_table,
     progress_after,
 )
+from dagster_deltaweave.sensors.target_tables import Target
 from dagster_deltaweave.storage import redacted, without_query
+from dagster_deltaweave.tables import AssetOrKey, NamedAsset
 from deltaweave.errors import SourceError
 from deltaweave.locations import check_given_location
 
@@ -67,11 +67,11 @@ class _Watched:
 def build_table_sensor(
     *,
     name: str,
-    target: JobDefinition | UnresolvedAssetJobDefinition | AssetSelection,
+    target: Target,
     table: str | Path,
     partitions_def: PartitionsDefinition[str] | None = None,
     partition_key: PartitionKeyOf | None = None,
-    source_asset: AssetKey | None = None,
+    source_asset: AssetOrKey | None = None,
     max_requests_per_tick: int = 20,
     minimum_interval_seconds: int = 30,
     default_status: DefaultSensorStatus = DefaultSensorStatus.STOPPED,
@@ -121,7 +121,7 @@ def build_table_sensor(
         table,
         partitions_def,
         partition_key,
-        source_asset,
+        NamedAsset.of(source_asset).key if source_asset is not None else None,
         max_requests_per_tick,
         run_tags or {},
     )

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import get_args
 
 from dagster import (
     AssetKey,
@@ -42,7 +43,10 @@ from dagster_deltaweave.tables import (
 from deltaweave.errors import SourceError
 from deltaweave.identifiers import is_path
 
-Target = JobDefinition | UnresolvedAssetJobDefinition | AssetSelection
+_Job = JobDefinition | UnresolvedAssetJobDefinition
+_Assets = AssetSelection | AssetsDefinition | Sequence[AssetsDefinition] | Sequence[AssetKey]
+Target = _Job | _Assets | str | Sequence[str]
+"""What Dagster's own sensors take as their target."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ class SensorTarget:
     @property
     def job_name(self) -> str | None:
         """The name of the job, if the target is one."""
-        return None if isinstance(self.target, AssetSelection) else self.target.name
+        return self.target.name if isinstance(self.target, get_args(_Job)) else None
 
     @cached_property
     def landing(self) -> str:
@@ -161,9 +165,12 @@ class SensorTarget:
         """All assets of the target."""
         if isinstance(self.target, JobDefinition):
             return sorted(self.target.asset_layer.executable_asset_keys)
-        selection = self.target
-        if isinstance(selection, UnresolvedAssetJobDefinition):
-            selection = selection.selection
+        given = self.target
+        if isinstance(given, UnresolvedAssetJobDefinition):
+            given = given.selection
+        if isinstance(given, AssetsDefinition):
+            given = [given]
+        selection = AssetSelection.from_coercible(given)
         return sorted(selection.resolve(self.repository.asset_graph))
 
     def assets(self, margin: int) -> list[TargetAsset]:

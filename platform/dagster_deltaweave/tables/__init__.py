@@ -10,7 +10,7 @@
 - `named_asset`: the asset of a table, by its definition or its key.
 - `paths`: paths of tables, and the refusal of tables inside one another.
 - `places`: in which directories and tables assets keep data.
-- `merge_on_read`: the base and the changeset behind the assets of a merge-on-read table.
+- `merge_on_read`: the assets of a merge-on-read table, and the base and the changeset behind them.
 - `applied_changes`: `Changes`: rows, and the upstream version that they apply.
 """
 
@@ -39,8 +39,9 @@ from dagster_deltaweave.tables.declaration import (
     WriteDeclaration,
     WriteMode,
 )
-from dagster_deltaweave.tables.locator import TableLocator, io_manager_of, run_locator
+from dagster_deltaweave.tables.locator import TableLocator, run_locator
 from dagster_deltaweave.tables.merge_on_read import (
+    MergeOnReadAssets,
     MergeOnReadLocations,
     load_merge_on_read,
     merge_on_read_locations,
@@ -55,7 +56,7 @@ from dagster_deltaweave.tables.metadata_declarations import (
     table_declaration,
     table_place,
 )
-from dagster_deltaweave.tables.named_asset import AssetOrKey, NamedAsset, one_or_more
+from dagster_deltaweave.tables.named_asset import AssetOrKey, NamedAsset, merge_on_read_tables
 from dagster_deltaweave.tables.owner import check_owner, with_owner
 from dagster_deltaweave.tables.paths import (
     check_parents,
@@ -78,6 +79,7 @@ __all__ = [
     "ChangesOfPartitions",
     "IdempotentBy",
     "MergeDeclaration",
+    "MergeOnReadAssets",
     "MergeOnReadDeclaration",
     "MergeOnReadLocations",
     "NamedAsset",
@@ -98,11 +100,10 @@ __all__ = [
     "declared_column_schema",
     "equal_keys_condition",
     "full_names",
-    "io_manager_of",
     "load_merge_on_read",
     "merge_declaration_in",
     "merge_on_read_locations",
-    "one_or_more",
+    "merge_on_read_tables",
     "open_merge_on_read",
     "partition_expr_in",
     "path_under",

@@ -19,7 +19,7 @@ from dagster_deltaweave.tables.owner import check_is_of
 from dagster_deltaweave.tables.paths import path_under
 
 if TYPE_CHECKING:
-    from dagster import AssetKey, AssetsDefinition
+    from dagster import AssetKey
     from pyspark.sql import SparkSession
 
     from dagster_deltaweave.spark import SparkResource
@@ -92,11 +92,6 @@ class TableLocator:
             return False
         namespace = place.namespace.or_else(self.namespace)
         return isinstance(place, MergeOnReadDeclaration) or not namespace.is_given
-
-
-def io_manager_of(asset: AssetsDefinition) -> str:
-    """The resource key of the IO manager that stores an asset."""
-    return asset.get_io_manager_key_for_asset_key(asset.key)
 
 
 def run_locator(resources: object, io_manager_key: str) -> TableLocator:

@@ -1,4 +1,4 @@
-"""The two tables behind the three assets of a merge-on-read table."""
+"""The three assets of a merge-on-read table, and the two tables behind them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dagster import AssetsDefinition
+
 import deltaweave
 from dagster_deltaweave.tables.applied_changes import READ_METADATA_KEY
 from dagster_deltaweave.tables.declaration import MergeOnReadDeclaration
+from dagster_deltaweave.tables.metadata_declarations import table_declaration
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
@@ -19,6 +22,38 @@ if TYPE_CHECKING:
 
 WHERE = "deltaweave/where"
 """Metadata key of an input: a condition of key columns, for both the base and the changes."""
+
+
+class MergeOnReadAssets(list[AssetsDefinition]):
+    """The three assets of a merge-on-read table.
+
+    It is a list, so that Dagster's loaders find the assets in a module:
+    `Definitions(assets=[*orders])`.
+
+    Attributes:
+        changes: The appended change events.
+        base: The table into which they are merged.
+        view: The rows of the base with all changes.
+    """
+
+    def __init__(
+        self, changes: AssetsDefinition, base: AssetsDefinition, view: AssetsDefinition
+    ) -> None:
+        super().__init__([changes, base, view])
+        self.changes, self.base, self.view = changes, base, view
+
+    @property
+    def declaration(self) -> MergeOnReadDeclaration:
+        """The declaration of the view."""
+        key = self.view.key
+        found = table_declaration(self.view.metadata_by_key[key], asset=key.to_user_string())
+        assert isinstance(found, MergeOnReadDeclaration)
+        return found
+
+    @property
+    def io_manager_key(self) -> str:
+        """The resource key of the IO manager that stores them."""
+        return self.changes.get_io_manager_key_for_asset_key(self.changes.key)
 
 
 @dataclass(frozen=True)

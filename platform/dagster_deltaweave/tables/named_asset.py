@@ -2,8 +2,8 @@
 
 # No `from __future__ import annotations`: the functions of checks are annotated with these types.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Set, ValuesView
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, get_args
 
 from dagster import (
@@ -16,32 +16,46 @@ from dagster import (
 )
 
 from dagster_deltaweave.dagster_private import AssetGraph, CheckError
-from dagster_deltaweave.tables.declaration import TablePlace
-from dagster_deltaweave.tables.locator import io_manager_of
+from dagster_deltaweave.tables.declaration import MergeOnReadDeclaration, TablePlace
+from dagster_deltaweave.tables.merge_on_read import MergeOnReadAssets
 from dagster_deltaweave.tables.metadata_declarations import table_place
+from deltaweave.errors import StatementError
 
 AssetOrKey: TypeAlias = AssetsDefinition | AssetSpec | AssetKey | str
 """The asset of a table, also an external one: its definition or spec, or its key."""
 
 
-def one_or_more(assets: Any, of: str) -> Sequence[Any]:
-    """The assets that a builder got, as a list also if it got one alone.
+def one_or_more(assets: Any, kinds: tuple[Any, ...], of: str, wanted: str) -> list[Any]:
+    """What a builder got, as a list also if it got one alone.
 
     Args:
         assets: One, or several.
+        kinds: Their types.
         of: What is built for them, to name it.
+        wanted: What they are in words.
 
     Raises:
-        DagsterInvalidDefinitionError: There is none.
+        DagsterInvalidDefinitionError: There is none, or one of another type.
     """
-    # Before lists: a key is a tuple, and a name is a sequence of letters.
-    listed = [assets] if isinstance(assets, get_args(AssetOrKey)) else list(assets)
+    if isinstance(assets, kinds):
+        return [assets]
+    # Names are sequences too, and keys, specs and selections are tuples.
+    if type(assets) is not tuple and not isinstance(assets, (list, Set, ValuesView, Iterator)):
+        raise DagsterInvalidDefinitionError(
+            f"{of}: it takes {wanted}, one or a list, and got {type(assets).__name__}."
+        )
+    listed = [each for some in assets for each in one_or_more(some, kinds, of, wanted)]
     if not listed:
         raise DagsterInvalidDefinitionError(
             f"{of}: its list of assets is empty, so it would do nothing. Name at least one asset, "
             "or leave it out."
         )
     return listed
+
+
+def merge_on_read_tables(tables: Any, of: str) -> list[MergeOnReadAssets]:
+    """The merge-on-read tables that a builder got, one or several."""
+    return one_or_more(tables, (MergeOnReadAssets,), of, "what @merge_on_read_asset returns")
 
 
 @dataclass(frozen=True)
@@ -63,35 +77,89 @@ class NamedAsset:
     is_partitioned: bool | None = None
 
     @classmethod
-    def of(cls, asset: AssetOrKey, io_manager_key: str | None = None) -> "NamedAsset":
-        """What the definition or the key says; an IO manager that is given goes before its own."""
-        if isinstance(asset, AssetsDefinition):
-            key, node = asset.key, asset.node_def
+    def each_of(cls, assets: Any, of: str, io_manager_key: str | None = None) -> "list[NamedAsset]":
+        """The assets that a builder got: one, or several; a multi-asset is each of its own.
+
+        Of what `@merge_on_read_asset` returns, they are those of its two tables.
+
+        Args:
+            assets: One, or several.
+            of: What is built for them, to name it.
+            io_manager_key: The resource key of their IO manager, if it is given; else their own.
+
+        Raises:
+            DagsterInvalidDefinitionError: There is none, or something names none.
+        """
+        kinds = (*get_args(AssetOrKey), MergeOnReadAssets, cls)
+        given = one_or_more(assets, kinds, of, "definitions, specs or keys of assets")
+        return [named for each in given for named in cls._each_in(each, io_manager_key)]
+
+    @classmethod
+    def of(cls, asset: Any, io_manager_key: str | None = None) -> "NamedAsset":
+        """The asset that a builder got alone."""
+        [named] = cls._each_in(asset, io_manager_key)
+        return named
+
+    @classmethod
+    def _each_in(cls, asset: Any, manager: str | None) -> "Iterator[NamedAsset]":
+        if isinstance(asset, NamedAsset):
+            yield replace(asset, io_manager_key=manager or asset.io_manager_key)
+        elif isinstance(asset, MergeOnReadAssets):
+            for each in (asset.changes, asset.base):
+                yield from cls._each_in(each, manager)
+        elif isinstance(asset, AssetsDefinition):
+            node = asset.node_def if asset.is_executable else None
             pool = node.pool if isinstance(node, OpDefinition) else None
-            metadata = asset.metadata_by_key[key]
-            manager = io_manager_key or io_manager_of(asset)
-            return cls(key, metadata, manager, pool, asset.partitions_def is not None)
-        if isinstance(asset, AssetSpec):
-            own = asset.metadata.get("dagster/io_manager_key")
-            manager = io_manager_key or own or "io_manager"
-            return cls(
-                asset.key, asset.metadata, manager, is_partitioned=asset.partitions_def is not None
-            )
-        key = AssetKey.from_user_string(asset) if isinstance(asset, str) else asset
-        return cls(key, None, io_manager_key or "io_manager")
+            for key, spec in sorted(asset.specs_by_key.items()):
+                own = asset.get_io_manager_key_for_asset_key(key)
+                is_partitioned = spec.partitions_def is not None
+                yield cls(key, spec.metadata, manager or own, pool, is_partitioned)
+        elif isinstance(asset, AssetSpec):
+            own = asset.metadata.get("dagster/io_manager_key", "io_manager")
+            is_partitioned = asset.partitions_def is not None
+            yield cls(asset.key, asset.metadata, manager or own, None, is_partitioned)
+        else:
+            key = AssetKey.from_user_string(asset) if isinstance(asset, str) else asset
+            yield cls(key, None, manager or "io_manager")
 
     @property
     def name(self) -> str:
         """The key as Dagster spells it."""
         return self.key.to_user_string()
 
-    def place(self, context: OpExecutionContext, key: AssetKey) -> TablePlace:
-        """Where the table is, or how it is written, by the key that it has in a run."""
+    def declared_place(self, operation: str) -> TablePlace:
+        """Where the table is, or how it is written; nothing if only the key is given.
+
+        Args:
+            operation: What is to be done with the table, for error messages.
+
+        Raises:
+            StatementError: The metadata says it wrongly, or the asset is the view of a
+                merge-on-read table, which has no table.
+        """
+        return _place(self.metadata or {}, self.key, operation)
+
+    def place(self, context: OpExecutionContext, key: AssetKey, operation: str) -> TablePlace:
+        """As `declared_place`, by the key that the asset has in a run."""
         metadata = self.metadata
         if metadata is None:
             graph = _graph(context)
             metadata = graph.get(key).metadata if graph.has(key) else {}
-        return table_place(metadata, asset=key.to_user_string())
+        return _place(metadata, key, operation)
+
+
+def _place(metadata: Mapping[str, Any], key: AssetKey, operation: str) -> TablePlace:
+    name = key.to_user_string()
+    place = table_place(metadata, asset=name)
+    if isinstance(place, MergeOnReadDeclaration) and place.part == "view":
+        raise StatementError(
+            "the view of a merge-on-read table has no table of its own.",
+            table=name,
+            operation=operation,
+            hint=f"Its tables are those of {place.base.to_user_string()} and "
+            f"{place.changes.to_user_string()}.",
+        )
+    return place
 
 
 def _graph(context: OpExecutionContext) -> AssetGraph:

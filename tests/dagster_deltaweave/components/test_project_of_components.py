@@ -77,7 +77,7 @@ type: dagster_deltaweave.LandingSensorComponent
 attributes:
   name: customers_landed
   directory: LANDING
-  assets: [sales/customers]
+  assets: sales/customers
   landing_asset: sales/customers_landing
   marker: null
   minimum_interval_seconds: 5

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +16,7 @@ from dagster import (
     AssetExecutionContext,
     AssetKey,
     AssetMaterialization,
+    AssetsDefinition,
     AssetSelection,
     AssetSpec,
     DagsterInstance,
@@ -97,6 +98,7 @@ class Shop:
         self.others: dict[str, Any] = {}  # assets beside the orders, and their declarations
         self.broken: set[str] = set()  # assets whose steps fail
         self.is_of_job = False  # whether the target is a job
+        self.target_of: Callable[[AssetsDefinition], Any] | None = None
         self.is_empty = False  # whether assets return None
 
     @property
@@ -135,9 +137,10 @@ class Shop:
             assets.append(other)
         selection = AssetSelection.assets(*assets)
         job = define_asset_job("shop", selection)
+        target = job if self.is_of_job else selection
         sensor = build_partition_sensor(
             name=self.name,
-            target=job if self.is_of_job else selection,
+            target=self.target_of(orders) if self.target_of else target,
             directory=self.landing,
             partitions_def=self.landed or days,
             **self.arguments,
@@ -313,6 +316,26 @@ def test_what_is_in_the_table_is_requested_no_more_whoever_merged_it(shop: Shop)
     with instance_for_test() as other:
         shop.instance = other
         assert "4 merged" in shop.said()
+
+
+@pytest.mark.parametrize(
+    "target_of",
+    [
+        lambda orders: orders,
+        lambda orders: [orders],
+        lambda orders: [orders.key],
+        lambda orders: "orders",
+        lambda orders: ["orders"],
+        lambda orders: define_asset_job("shop", [orders]),
+    ],
+)
+def test_a_target_is_whatever_dagster_takes_as_one(
+    shop: Shop, target_of: Callable[[AssetsDefinition], Any]
+) -> None:
+    shop.target_of = target_of
+    shop.land("day-1", "day-2")
+    shop.run("day-1")
+    assert requested(shop.tick()) == ["day-2"]
 
 
 @pytest.mark.minutes

@@ -1,24 +1,41 @@
-"""Assets that builders get: one, or several, and never none."""
+"""Assets that builders get: one, or several, whatever names them, and never none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-from dagster import AssetKey, DagsterInvalidDefinitionError
+from dagster import (
+    AssetChecksDefinition,
+    AssetKey,
+    AssetsDefinition,
+    AssetSelection,
+    AssetSpec,
+    DagsterInvalidDefinitionError,
+    graph_asset,
+    multi_asset,
+    op,
+)
 
 from dagster_deltaweave import (
+    MergeOnReadAssets,
     build_commit_observer,
     build_merge_checks,
     build_orphan_changes_check,
+    build_pending_changes_check,
     build_rematerialization_schedule,
     build_rematerialization_sensor,
     build_rescued_events_check,
+    build_stream_job,
     build_table_checks,
     build_upkeep_job,
     build_upkeep_schedule,
+    merge_asset,
+    merge_on_read_asset,
 )
+from deltaweave.errors import StatementError
 
 NIGHTLY = {"cron_schedule": "0 3 * * *"}
 
@@ -44,7 +61,117 @@ def test_what_would_do_nothing_is_refused_when_definitions_load(
         build(**arguments)
 
 
-@pytest.mark.parametrize("asset", ["orders", AssetKey("orders")])
-def test_upkeep_takes_one_asset_alone(asset: Any) -> None:
-    job = build_upkeep_job(name="n", tables=asset, operations=["vacuum"])
-    assert [node.name for node in job.nodes] == ["vacuum_orders"]
+def asset_named_in_each_way() -> dict[str, tuple[Any, list[str]]]:
+    """What names assets, and the keys of these."""
+
+    @merge_asset(keys=["id"])
+    def one() -> None: ...
+
+    @multi_asset(specs=[AssetSpec("a"), AssetSpec("b").with_io_manager_key("other")], pool="both")
+    def several(): ...  # type: ignore[no-untyped-def]
+
+    @op
+    def number() -> int:
+        return 1
+
+    @graph_asset
+    def graph() -> int:
+        return number()
+
+    return {
+        "a name": ("sales/one", ["sales/one"]),
+        "a key": (AssetKey(["sales", "one"]), ["sales/one"]),
+        "a definition": (one, ["one"]),
+        "a spec": (AssetSpec("one"), ["one"]),
+        "an external definition": (AssetsDefinition(specs=[AssetSpec("one")]), ["one"]),
+        "a graph asset": (graph, ["graph"]),
+        "a multi-asset": (several, ["a", "b"]),
+        "a merge-on-read table": (merged_on_read("orders"), ["orders_changes", "orders_base"]),
+        "a list": ([one, "two", AssetKey("three")], ["one", "two", "three"]),
+        "a tuple": ((one, "two"), ["one", "two"]),
+        "lists in a list": (
+            [several, merged_on_read("orders")],
+            ["a", "b", "orders_changes", "orders_base"],
+        ),
+    }
+
+
+def merged_on_read(name: str) -> MergeOnReadAssets:
+    @merge_on_read_asset(keys=["id"], sequence_by="version", name=name)
+    def changes() -> None: ...
+
+    return changes
+
+
+@pytest.mark.parametrize("way", asset_named_in_each_way())
+def test_builders_take_whatever_names_assets(way: str) -> None:
+    assets, names = asset_named_in_each_way()[way]
+    job = build_upkeep_job(name="n", tables=assets, operations=["vacuum"])
+    assert {each.name for each in job.nodes} == {f"vacuum_{n.replace('/', '__')}" for n in names}
+    checks = build_table_checks(assets, unique_key=["id"])
+    each = [checks] if isinstance(checks, AssetChecksDefinition) else checks
+    assert [next(iter(of_one.check_keys)).asset_key.to_user_string() for of_one in each] == names
+    build_commit_observer(name="n", tables=assets)
+
+
+def test_upkeep_of_a_multi_asset_is_in_its_pool_and_has_the_io_manager_of_each() -> None:
+    several, _ = asset_named_in_each_way()["a multi-asset"]
+    job = build_upkeep_job(name="n", tables=several, operations=["vacuum"])
+    assert {
+        each.name: (each.definition.pools, each.definition.required_resource_keys)
+        for each in job.nodes
+    } == {
+        "vacuum_a": ({"both"}, {"io_manager"}),
+        "vacuum_b": ({"both"}, {"other"}),
+    }
+
+
+def test_builders_of_merge_on_read_tables_take_one_or_several() -> None:
+    one, other = merged_on_read("orders"), merged_on_read("prices")
+    for tables, bases in ((one, 1), ([one, other], 2)):
+        sensor = build_rematerialization_sensor(name="n", tables=tables)
+        schedule = build_rematerialization_schedule(name="n", tables=tables, **NIGHTLY)
+        assert [sensor.job.name, schedule.job.name]
+        checks = build_pending_changes_check(tables)
+        assert len(checks if isinstance(checks, list) else [checks]) == bases
+    build_stream_job(name="n", tables=one)
+    build_stream_job(name="n", tables=[one])
+
+
+ONE = merge_asset(keys=["id"], name="one")(lambda: None)
+
+
+@pytest.mark.parametrize("wrong", [AssetSelection.assets("one"), None, 3, {"one": 1}, [3]])
+def test_what_names_no_asset_is_refused_when_definitions_load(wrong: Any) -> None:
+    with pytest.raises(DagsterInvalidDefinitionError, match="it takes definitions, specs or keys"):
+        build_upkeep_job(name="n", tables=wrong)
+
+
+@pytest.mark.parametrize("wrong", [ONE, "one", AssetKey("one"), [ONE], [*merged_on_read("one")]])
+@pytest.mark.parametrize(
+    "build",
+    [
+        build_rematerialization_sensor,
+        partial(build_rematerialization_schedule, **NIGHTLY),
+        build_stream_job,
+        lambda name, tables: build_pending_changes_check(tables),
+    ],
+)
+def test_what_is_no_merge_on_read_table_is_refused(build: Callable[..., Any], wrong: Any) -> None:
+    with pytest.raises(DagsterInvalidDefinitionError, match="what @merge_on_read_asset returns"):
+        build(name="n", tables=wrong)
+
+
+def test_a_stream_job_of_several_tables_is_refused() -> None:
+    with pytest.raises(DagsterInvalidDefinitionError, match="give each table a job"):
+        build_stream_job(name="n", tables=[merged_on_read("one"), merged_on_read("two")])
+
+
+def test_the_view_of_a_merge_on_read_table_is_refused_where_a_table_is_needed() -> None:
+    view = merged_on_read("orders").view
+    with pytest.raises(StatementError, match="no table of its own"):
+        build_table_checks(view, unique_key=["id"])
+    with pytest.raises(StatementError, match="no table of its own"):
+        build_orphan_changes_check(view, changes=lambda spark, _: spark.range(1), keys=["id"])
+    with pytest.raises(StatementError, match="no table of its own"):
+        build_upkeep_job(name="n", tables=view)

@@ -90,19 +90,13 @@ def _unapplied(
     context: InputContext, tables: TableLocator, table: Table, read: str
 ) -> TouchedRows | ChangedRows:
     definition = _downstream(context)
-    if definition is None:
+    problem = _why_not_unapplied(definition, read)
+    if definition is None or problem is not None:
         raise SourceError(
-            f"only an asset can read {read} rows: they are those its own table lacks.",
+            f"{problem}.",
             table=table.path_or_name,
             operation="READ",
-        )
-    if not isinstance(definition.node_def, OpDefinition):
-        raise SourceError(
-            f"an op of a graph asset cannot read {read} rows: its run does not record what it has "
-            "applied.",
-            table=table.path_or_name,
-            operation="READ",
-            hint="Read them in an asset of one function.",
+            hint="Read them in an asset of one function and one table.",
         )
     key = definition.key
     after = None
@@ -116,6 +110,24 @@ def _unapplied(
         f"version {after}, and reads its {read} rows up to version {what.until}."
     )
     return what
+
+
+def _why_not_unapplied(definition: AssetsDefinition | None, read: str) -> str | None:
+    """Why what loads cannot read the rows that its own table lacks; None if it can."""
+    if definition is None:
+        return f"only an asset can read {read} rows: they are those its own table lacks"
+    if not isinstance(definition.node_def, OpDefinition):
+        return (
+            f"an op of a graph asset cannot read {read} rows: its run does not record what it has "
+            "applied"
+        )
+    if len(definition.keys) > 1:
+        names = ", ".join(sorted(key.to_user_string() for key in definition.keys))
+        return (
+            f"a function of several tables ({names}) cannot read {read} rows: each of them may "
+            "lack others"
+        )
+    return None
 
 
 def _own_tables(

@@ -43,6 +43,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import column
 
 from dagster_deltaweave import (
+    Changes,
     MergeAssetComponent,
     SparkDeltaIOManager,
     TypeHandler,
@@ -358,8 +359,10 @@ def test_a_subclass_stores_and_loads_further_types(
 
 
 @pytest.mark.minutes
-def test_ops_of_a_graph_asset_read_whole_tables(spark: SparkSession, run: Run) -> None:
-    """They cannot record which touched rows they have applied."""
+def test_ops_of_a_graph_asset_and_functions_of_several_tables_read_whole_tables(
+    spark: SparkSession, run: Run, table: AssetTable
+) -> None:
+    """They cannot record which touched rows they have applied, or may lack different ones."""
 
     @asset
     def upstream() -> DataFrame:
@@ -376,6 +379,20 @@ def test_ops_of_a_graph_asset_read_whole_tables(spark: SparkSession, run: Run) -
     run(upstream)
     with pytest.raises(SourceError, match="an op of a graph asset cannot read touched rows"):
         run(upstream, one, selection=[one])
+
+    @multi_asset(
+        outs={name: AssetOut(metadata=MERGED, is_required=False) for name in ("two", "three")},
+        ins={"upstream": AssetIn(metadata={"deltaweave/read": "touched"})},
+        can_subset=True,
+    )
+    def several(context: AssetExecutionContext, upstream: Any):  # type: ignore[no-untyped-def]
+        for name in context.selected_output_names:
+            yield Output(Changes(upstream.added, applied=upstream), name)
+
+    with pytest.raises(SourceError, match=r"tables \(three, two\) cannot read touched rows"):
+        run(upstream, several, selection=[several])
+    run(upstream, several, selection=["two"])
+    assert rows(table("two")) == [(1,)]
 
 
 def test_outputs_of_op_jobs_are_kept_as_by_the_default_io_manager(

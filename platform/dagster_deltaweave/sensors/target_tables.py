@@ -13,6 +13,7 @@ from dagster import (
     AssetsDefinition,
     AssetSelection,
     DagsterInstance,
+    DagsterInvalidDefinitionError,
     DagsterRun,
     JobDefinition,
     PartitionsDefinition,
@@ -132,7 +133,11 @@ class SensorTarget:
 
     @cached_property
     def partitioned(self) -> frozenset[AssetKey]:
-        """The assets that have the partitions that land, or else others; else the job itself."""
+        """The assets that have the partitions that land, or else others; of a job of ops, itself.
+
+        Raises:
+            DagsterInvalidDefinitionError: The target has no partitions.
+        """
         definitions = self.repository.assets_defs_by_key
         of_key = {
             key: definitions[key].specs_by_key[key].partitions_def
@@ -142,7 +147,15 @@ class SensorTarget:
         own = frozenset(key for key, each in of_key.items() if each == self.partitions_def)
         # Perhaps those of the sensor begin on another day.
         others = frozenset(key for key, each in of_key.items() if each is not None)
-        return own or others or frozenset({AssetKey([self.job_name or ""])})
+        if not others and isinstance(self.target, JobDefinition) and self.target.partitions_def:
+            return frozenset({AssetKey([self.target.name])})
+        if not others:
+            names = ", ".join(each.to_user_string() for each in self.keys) or self.job_name
+            raise DagsterInvalidDefinitionError(
+                f"landing sensor of {self.landing}: {names} has no partitions, and it requests a "
+                "run for each that lands. Give it a partitions_def."
+            )
+        return own or others
 
     def without(self, held: Collection[AssetKey]) -> Sequence[AssetKey] | None:
         """The assets of a run that leaves these out, if they can be; None for all."""

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from dagster import (
     AssetKey,
+    AssetSelection,
     DagsterInstance,
+    DagsterInvalidDefinitionError,
     Definitions,
     DynamicPartitionsDefinition,
     MonthlyPartitionsDefinition,
@@ -22,6 +24,7 @@ from dagster import (
     StaticPartitionsDefinition,
     asset,
     define_asset_job,
+    job,
 )
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.storage.dagster_run import DagsterRunStatus
@@ -170,6 +173,31 @@ def test_a_delivery_repeated_is_requested_again_under_another_run_key(
 
     assert requested(second) == ["2000-03"]
     assert len({*run_keys(first), *run_keys(second)}) == 3
+
+
+@pytest.mark.parametrize("kind", ["a selection", "an asset job", "a job of ops"])
+def test_a_target_without_partitions_is_refused_in_words(
+    landing: Path, instance: DagsterInstance, kind: str
+) -> None:
+    @asset
+    def orders() -> None: ...
+
+    @job
+    def of_ops() -> None: ...
+
+    of_kind: dict[str, Any] = {
+        "a selection": AssetSelection.assets(orders),
+        "an asset job": define_asset_job("orders_job", selection=[orders]),
+        "a job of ops": of_ops,
+    }
+    target = of_kind[kind]
+    land(landing, "a")
+    sensor = build_partition_sensor(
+        name="landed", target=target, directory=landing, partitions_def=DYNAMIC
+    )
+    jobs = [] if kind == "a selection" else [target]
+    with pytest.raises(DagsterInvalidDefinitionError, match="has no partitions, and it requests"):
+        tick(Definitions(assets=[orders], jobs=jobs, sensors=[sensor]), instance)
 
 
 def test_the_runs_of_a_target_without_tables_say_what_is_done_whoever_started_them(

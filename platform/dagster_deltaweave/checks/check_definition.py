@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import (
@@ -169,8 +168,8 @@ def check_specs(
 
 def check_op_name(specs: Sequence[AssetCheckSpec]) -> str:
     """A unique name for the op that runs these checks: no other op can run them too."""
-    words = [*specs[0].asset_key.path, *(spec.name for spec in specs)]
-    return "__".join(re.sub(r"\W", "_", word) for word in words)
+    names = (spec.name for spec in specs)
+    return "__".join([NamedAsset.of(specs[0].asset_key).identifier, *names])
 
 
 def checked_asset(context: AssetCheckExecutionContext) -> AssetKey:

@@ -2,8 +2,9 @@
 
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
-import re
+from collections import Counter
 from collections.abc import Sequence
+from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -123,9 +124,16 @@ def build_upkeep_job(
             raise DagsterInvalidDefinitionError(
                 f"upkeep job {name}: {operation!r} is none of {', '.join(OPERATIONS)}."
             )
+    named = NamedAsset.each_of(tables, f"upkeep job {name}", io_manager_key)
+    alike = Counter(each.identifier for each in named)
     ops = [
-        [_upkeep_op(table, operation, policy or UpkeepPolicy()) for operation in operations]
-        for table in NamedAsset.each_of(tables, f"upkeep job {name}", io_manager_key)
+        [
+            _upkeep_op(
+                table, operation, policy or UpkeepPolicy(), is_alone=alike[table.identifier] == 1
+            )
+            for operation in operations
+        ]
+        for table in named
     ]
     graph = GraphDefinition(
         name=name,
@@ -141,13 +149,17 @@ def build_upkeep_job(
     return graph.to_job(executor_def=in_process_executor)
 
 
-def _upkeep_op(table: NamedAsset, operation: str, policy: UpkeepPolicy) -> OpDefinition:
+def _upkeep_op(
+    table: NamedAsset, operation: str, policy: UpkeepPolicy, *, is_alone: bool
+) -> OpDefinition:
+    """The op of an operation; `is_alone`: whether no other table's op would have its name."""
     key = table.key
+    digest = "" if is_alone else f"_{sha256(table.name.encode()).hexdigest()[:8]}"
     table.declared_place("upkeep")  # refuses a view
     keep = OPERATIONS[operation]
 
     @op(
-        name=f"{operation}_" + re.sub(r"\W", "_", "__".join(key.path)),
+        name=f"{operation}_{table.identifier}{digest}",
         description=f"{operation.replace('_', ' ').capitalize()}: {table.name}.",
         ins={"after": In(Nothing)},
         required_resource_keys={table.io_manager_key},

@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: the functions of checks are annotated with these types.
 
+import re
 from collections.abc import Iterator, Mapping, Set, ValuesView
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, get_args
@@ -78,7 +79,7 @@ class NamedAsset:
 
     @classmethod
     def each_of(cls, assets: Any, of: str, io_manager_key: str | None = None) -> "list[NamedAsset]":
-        """The assets that a builder got: one, or several; a multi-asset is each of its own.
+        """The assets that a builder got, each once; a multi-asset is each of its own.
 
         Of what `@merge_on_read_asset` returns, they are those of its two tables.
 
@@ -92,7 +93,11 @@ class NamedAsset:
         """
         kinds = (*get_args(AssetOrKey), MergeOnReadAssets, cls)
         given = one_or_more(assets, kinds, of, "definitions, specs or keys of assets")
-        return [named for each in given for named in cls._each_in(each, io_manager_key)]
+        by_key: dict[AssetKey, NamedAsset] = {}
+        for each in given:
+            for named in cls._each_in(each, io_manager_key):
+                by_key.setdefault(named.key, named)
+        return list(by_key.values())
 
     @classmethod
     def of(cls, asset: Any, io_manager_key: str | None = None) -> "NamedAsset":
@@ -126,6 +131,11 @@ class NamedAsset:
     def name(self) -> str:
         """The key as Dagster spells it."""
         return self.key.to_user_string()
+
+    @property
+    def identifier(self) -> str:
+        """The key in the characters that names of ops may have; other keys may give it, too."""
+        return "__".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in self.key.path)
 
     def declared_place(self, operation: str) -> TablePlace:
         """Where the table is, or how it is written; nothing if only the key is given.

@@ -138,6 +138,14 @@ def test_builders_of_merge_on_read_tables_take_one_or_several() -> None:
     build_stream_job(name="n", tables=[one])
 
 
+def test_tables_of_keys_of_any_characters_are_kept_up_each_once() -> None:
+    keys = ["a-b", "a_b", "größe", AssetKey(["a", "b"]), "a__b", AssetSpec("a-b"), "2024-01 x"]
+    job = build_upkeep_job(name="n", tables=keys, operations=["vacuum"])
+    names = {node.name for node in job.nodes}
+    assert len(names) == len(keys) - 1  # one is named twice
+    assert {"vacuum_gr__e", "vacuum_2024_01_x"} <= names
+
+
 ONE = merge_asset(keys=["id"], name="one")(lambda: None)
 
 

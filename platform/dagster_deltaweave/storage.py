@@ -73,7 +73,8 @@ def same_place(location: str | Path) -> str:
     if path is not None:
         return os.path.realpath(path)
     scheme, _, rest = without_query(location).partition(":")
-    return f"{_HADOOP_SCHEMES.get(scheme, scheme)}:{rest}"
+    # Hadoop takes slashes in a row for one; two at the beginning are those before a host.
+    return f"{_HADOOP_SCHEMES.get(scheme, scheme)}:{rest[:2]}{re.sub('/+', '/', rest[2:])}"
 
 
 def without_query(location: str | Path) -> str:

@@ -20,7 +20,6 @@ from dagster_deltaweave.tables.places import (
     PathOf,
     Place,
     declaration_in,
-    normalized,
     places_of,
     places_of_assets,
     places_of_base,
@@ -132,9 +131,7 @@ def check_places(
     key = context.asset_key
     places = list(places_of_assets(graph, key, path_of, full_name))
     own = list(places_of(key, declaration, path_of, full_name))
-    own += [
-        replace(place, path=normalized(location), is_name=False) for place in own if place.is_name
-    ]
+    own += [replace(place, path=location, is_name=False) for place in own if place.is_name]
     own += places_of_base(declaration, path_of)
     is_plain = declaration_in(graph.get(key).metadata, key) is None
     for other in places:
@@ -149,7 +146,7 @@ def check_places(
             name = other.asset.to_user_string()
             hint = _ANOTHER_SCHEMA if place.is_name else _ANOTHER_KEY
             error = _misplaced(f"{problem} {name},", place.path, other.path, hint)
-            is_taken = _is_same(place.path, other.path) and not _is_shared(place, other)
+            is_taken = _is_same(place.where, other.where) and not _is_shared(place, other)
             if is_plain or is_taken or not is_made:
                 raise error
             context.log.warning(f"{error}\nIts table is there already, so it is written.")
@@ -158,7 +155,7 @@ def check_places(
 def _is_shared(place: Place, other: Place) -> bool:
     """Whether two assets write rows into one table, and neither is merged on read."""
     is_merged_on_read = place.is_merged_on_read or other.is_merged_on_read
-    return place.path == other.path and not is_merged_on_read and not place.is_name
+    return place.where == other.where and not is_merged_on_read and not place.is_name
 
 
 def _misplaced(problem: str, path: str, other: str, hint: str) -> StatementError:
@@ -166,14 +163,15 @@ def _misplaced(problem: str, path: str, other: str, hint: str) -> StatementError
 
 
 def _problem(place: Place, other: Place) -> str | None:
-    if place.path == other.path:
+    one, two = place.where, other.where
+    if one == two:
         both = place.is_declared and other.is_declared
         return None if both else "its table would lie where there is that of"
-    if _is_same(place.path, other.path):
+    if _is_same(one, two):
         return "on this storage, where case is no difference, its table would be that of"
-    if place.path.startswith(f"{other.path}/"):
+    if one.startswith(f"{two}/"):
         return "its table would lie in that of"
-    return "its table would lie around that of" if other.path.startswith(f"{place.path}/") else None
+    return "its table would lie around that of" if two.startswith(f"{one}/") else None
 
 
 def _is_same(one: str, other: str) -> bool:

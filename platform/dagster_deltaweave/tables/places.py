@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from dagster import AssetKey
 
 from dagster_deltaweave.dagster_private import AssetGraph
-from dagster_deltaweave.storage import local_path
+from dagster_deltaweave.storage import same_place
 from dagster_deltaweave.tables.declaration import (
     MergeOnReadDeclaration,
     TableDeclaration,
@@ -33,8 +33,8 @@ class Place:
 
     Attributes:
         asset: The asset.
-        path: The directory, normalized, or the table's full name; a name does not say in which
-            directory the table is.
+        path: The directory, or the table's full name; a name does not say in which directory the
+            table is.
         is_declared: Whether the user declared it: two assets may share a table on purpose, but no
             asset may share the table of a merge-on-read asset.
         is_merged_on_read: Whether the asset is part of a merge-on-read table.
@@ -49,6 +49,11 @@ class Place:
     is_name: bool = False
     is_plain: bool = False
 
+    @cached_property
+    def where(self) -> str:
+        """The path as it is compared: equal for all spellings, and with links followed."""
+        return self.path if self.is_name else same_place(self.path)
+
 
 def places_of_assets(
     graph: AssetGraph, asset: AssetKey, path_of: PathOf, full_name: NameOf
@@ -62,7 +67,7 @@ def places_of_assets(
         if declaration is not None:
             yield from places_of(key, declaration, path_of if is_ours else None, full_name)
         elif is_ours and (path := _plain_path(key, node.metadata, path_of)):
-            yield Place(key, normalized(path), False, is_plain=True)
+            yield Place(key, path, False, is_plain=True)
 
 
 def places_of(
@@ -72,7 +77,7 @@ def places_of(
     for path, is_declared in _paths(key, declaration, path_of):
         if is_path(path):
             is_merged_on_read = isinstance(declaration, MergeOnReadDeclaration)
-            yield Place(key, normalized(path), is_declared, is_merged_on_read)
+            yield Place(key, path, is_declared, is_merged_on_read)
         else:
             try:
                 name = full_name(path)
@@ -95,7 +100,7 @@ def places_of_base(declaration: TableDeclaration | None, path_of: PathOf) -> Ite
     if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "changes":
         path = path_of(declaration.base, declaration.of_part("base"))
         if is_path(path):
-            yield Place(declaration.base, normalized(path), False, True)
+            yield Place(declaration.base, path, False, True)
 
 
 def _paths(
@@ -129,9 +134,3 @@ def declaration_in(metadata: Mapping[str, Any], key: AssetKey) -> TableDeclarati
         return table_declaration(metadata, asset=key.to_user_string())
     except StatementError:
         return None  # that asset's own runs report the error
-
-
-def normalized(path: str) -> str:
-    """A directory as it is compared with others."""
-    local = local_path(path)
-    return path.rstrip("/") if local is None else os.path.normpath(local)

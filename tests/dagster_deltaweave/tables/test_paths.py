@@ -133,7 +133,11 @@ def test_side_tables_are_no_other_assets_tables(
 
 @pytest.mark.minutes
 def test_names_that_differ_in_case_alone_are_refused_where_they_are_one_directory(
-    spark: SparkSession, run: Run, table: AssetTable, tmp_path: Path
+    spark: SparkSession,
+    run: Run,
+    table: AssetTable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     upper, lower = numbers(spark, "Orders"), numbers(spark, "orders")
     run(upper, lower)  # two directories here
@@ -141,7 +145,9 @@ def test_names_that_differ_in_case_alone_are_refused_where_they_are_one_director
 
     merged = numbers(spark, "Merged")
     run(merged)
-    (tmp_path / "tables" / "merged").symlink_to(tmp_path / "tables" / "Merged")  # as on such a disk
+    # As on such a disk, where no link shows that they are one.
+    (tmp_path / "tables" / "merged").symlink_to(tmp_path / "tables" / "Merged")
+    monkeypatch.setattr("dagster_deltaweave.tables.places.same_place", str)
     with pytest.raises(StatementError, match="where case is no difference"):
         run(merged, numbers(spark, "merged"))
 
@@ -175,15 +181,21 @@ def test_two_assets_that_write_one_table_which_is_there_go_on_with_a_warning(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    own, other = (
-        numbers(spark, "shared"),
-        numbers(spark, "other", table=str(tmp_path / "tables" / "shared")),
+    (tmp_path / "link").symlink_to(tmp_path)
+    spelled = (
+        tmp_path / "tables" / "shared",
+        f"{tmp_path}/tables//shared/",
+        f"file:{tmp_path}/tables/../tables/shared",
+        tmp_path / "link" / "tables" / "shared",
     )
-    with pytest.raises(StatementError, match="would lie where there is that of"):
-        run(own, other)
+    own = numbers(spark, "shared")
+    others = [numbers(spark, "other", table=str(each)) for each in spelled]
+    for other in others:
+        with pytest.raises(StatementError, match="would lie where there is that of"):
+            run(own, other)
 
     table("shared").create_if_missing("id INT")
-    run(own, other)
+    run(own, others[-1])
 
     assert rows(table("shared")) == [(1,)]
     assert "Its table is there already, so it is written." in capsys.readouterr().err

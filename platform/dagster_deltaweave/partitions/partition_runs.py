@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from dagster import (
     AssetKey,
+    DagsterError,
     DagsterEventType,
     DagsterInstance,
     DagsterRun,
+    PartitionKeyRange,
     PartitionsDefinition,
     RunRecord,
+    partition_loading_context,
 )
 
 from dagster_deltaweave.dagster_private import (
@@ -21,6 +25,7 @@ from dagster_deltaweave.dagster_private import (
     NOT_FINISHED_STATUSES,
     PARTITION_NAME_TAG,
     RANGE_TAGS,
+    CheckError,
 )
 from dagster_deltaweave.partitions.run_partitions import PARTITIONS
 
@@ -65,9 +70,13 @@ def partitions_of_run(
         return [run.tags[PARTITION_NAME_TAG]]
     first, last = (run.tags.get(tag) for tag in RANGE_TAGS)
     if first is not None and last is not None:
-        keys = list(partitions_def.get_partition_keys(None, instance))
-        if first in keys and last in keys:
-            return keys[keys.index(first) : keys.index(last) + 1]
+        # Of several dimensions, it is a range of each of them.
+        with (
+            suppress(DagsterError, CheckError, ValueError),  # a key that is gone
+            partition_loading_context(dynamic_partitions_store=instance),
+        ):
+            keys = partitions_def.get_partition_keys_in_range(PartitionKeyRange(first, last))
+            return list(map(str, keys))
     text = run.tags.get(PARTITIONS, "")
     if not text.lstrip().startswith("["):
         return [each.strip() for each in text.split(",") if each.strip()]

@@ -5,10 +5,20 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord
+from dagster import (
+    DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
+    DailyPartitionsDefinition,
+    DynamicPartitionsDefinition,
+    MultiPartitionsDefinition,
+    PartitionsDefinition,
+    RunRecord,
+    StaticPartitionsDefinition,
+)
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
-from dagster_deltaweave.partitions import WAITED_TAG, is_under_way, wrote
+from dagster_deltaweave.partitions import WAITED_TAG, is_under_way, partitions_of_run, wrote
 
 STARTED, FAILURE = DagsterRunStatus.STARTED, DagsterRunStatus.FAILURE
 WILL_RETRY, OF_BACKFILL = {"dagster/will_retry": "true"}, {"dagster/backfill": "nightly"}
@@ -72,3 +82,35 @@ def test_a_tag_counts_for_the_run_that_wrote_it(
     tags = {} if value is None else {WAITED_TAG: value}
     run = DagsterRun("write", "one", tags=tags, parent_run_id=parent, root_run_id=parent)
     assert wrote(run, WAITED_TAG) is expected
+
+
+LETTERS, DAYS = StaticPartitionsDefinition([*"abc"]), DailyPartitionsDefinition("2026-01-01")
+
+
+@pytest.mark.parametrize(
+    ("definition", "first", "last", "expected"),
+    [
+        (LETTERS, "a", "b", ["a", "b"]),
+        (LETTERS, "a", "gone", []),
+        (DAYS, "2026-01-01", "2026-01-02", ["2026-01-01", "2026-01-02"]),
+        (DAYS, "2025-12-31", "2026-01-02", []),
+        (DAYS, "a", "2026-01-02", []),
+        (DynamicPartitionsDefinition(name="landed"), "one", "two", ["one", "two"]),
+        (DynamicPartitionsDefinition(name="landed"), "one", "gone", []),
+        (
+            MultiPartitionsDefinition({"day": DAYS, "letter": LETTERS}),
+            "2026-01-01|b",
+            "2026-01-02|b",
+            ["2026-01-01|b", "2026-01-02|b"],
+        ),
+        (MultiPartitionsDefinition({"day": DAYS, "letter": LETTERS}), "b", "2026-01-02|b", []),
+    ],
+)
+def test_the_partitions_of_a_run_of_a_range_are_those_that_dagster_gives_it(
+    definition: PartitionsDefinition[str], first: str, last: str, expected: list[str]
+) -> None:
+    named = {"start": first, "end": last}
+    tags = {f"dagster/asset_partition_range_{which}": key for which, key in named.items()}
+    with DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("landed", ["one", "two"])
+        assert partitions_of_run(DagsterRun("shop", tags=tags), definition, instance) == expected

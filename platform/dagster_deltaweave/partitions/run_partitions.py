@@ -20,6 +20,7 @@ from dagster import (
     OpExecutionContext,
     OutputContext,
     PartitionsDefinition,
+    partition_loading_context,
 )
 
 from deltaweave.errors import StatementError
@@ -126,12 +127,23 @@ def output_is_full_refresh(context: OutputContext) -> bool:
 
 
 def covers_all_partitions(context: OutputContext, keys: Sequence[str]) -> bool:
-    """Whether the asset has no partitions, or has some and these are all of them."""
+    """Whether the asset has no partitions, or has some and these are all of them.
+
+    A window that has opened since the run was created has no rows until a run materializes it.
+    """
     if not _is_partitioned(context):
         return True
-    store = context.step_context.instance
-    known = context.asset_partitions_def.get_partition_keys(dynamic_partitions_store=store)
-    return bool(keys) and set(known) <= set(keys)
+    step, definition = context.step_context, context.asset_partitions_def
+    store, run = step.instance, step.dagster_run
+    record = store.get_run_record_by_id(run.root_run_id or run.run_id)
+    created = record.create_timestamp if record else None
+    with partition_loading_context(created, store):
+        left = set(definition.get_partition_keys()).difference(keys)
+    if left or not keys:
+        return False
+    now_known = definition.get_partition_keys(dynamic_partitions_store=store)
+    opened = set(now_known).difference(keys)
+    return not opened or opened.isdisjoint(store.get_materialized_partitions(context.asset_key))
 
 
 def _run_tags(context: AssetExecutionContext | OpExecutionContext) -> Mapping[str, str]:

@@ -3,14 +3,22 @@
 # No `from __future__ import annotations`: Dagster takes the annotation of `context` as a class.
 
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from dagster import (
     AssetExecutionContext,
+    AssetMaterialization,
     AssetsDefinition,
     AssetSpec,
+    BackfillPolicy,
+    DagsterInstance,
+    HourlyPartitionsDefinition,
+    InputContext,
+    IOManager,
     OpExecutionContext,
+    OutputContext,
     PartitionKeyRange,
     StaticPartitionsDefinition,
     asset,
@@ -20,8 +28,10 @@ from dagster import (
     multi_asset,
     op,
 )
+from dagster._core.test_utils import freeze_time
 
 from dagster_deltaweave import is_full_refresh, merge_asset, partition_keys, partition_tags
+from dagster_deltaweave.partitions import covers_all_partitions
 from deltaweave.errors import StatementError
 
 LETTERS = StaticPartitionsDefinition(["a", "b", "c"])
@@ -106,3 +116,36 @@ def test_functions_are_called_without_a_run_in_unit_tests() -> None:
     letters(build_asset_context())
 
     assert asked == [(["b"], False), (["b", "c"], True), (["c", "a"], False), ([], False)]
+
+
+@pytest.mark.parametrize(
+    ("opened", "left_out", "expected"),
+    [([], 0, True), ([], 1, False), (["opens"], 0, True), (["opens", "is merged"], 0, False)],
+)
+def test_a_run_of_all_partitions_is_one_also_if_a_window_opens_meanwhile(
+    instance: DagsterInstance, opened: list[str], left_out: int, expected: bool
+) -> None:
+    now = datetime.now(timezone.utc)
+    hours = HourlyPartitionsDefinition(f"{now - timedelta(hours=4):%Y-%m-%d-%H:00}")
+    first, *_, last = hours.get_partition_keys()[left_out:]
+    answers: list[bool] = []
+
+    class Asks(IOManager):
+        def handle_output(self, context: OutputContext, obj: Any) -> None:
+            keys = context.asset_partition_keys
+            with freeze_time(now + timedelta(hours=len(opened))):
+                answers.append(covers_all_partitions(context, keys))
+
+        def load_input(self, context: InputContext) -> None: ...
+
+    @asset(partitions_def=hours, backfill_policy=BackfillPolicy.single_run())
+    def rebuilt() -> int:
+        if "is merged" in opened:
+            [merged] = hours.get_partition_keys(now + timedelta(hours=1))[-1:]
+            instance.report_runless_asset_event(AssetMaterialization("rebuilt", partition=merged))
+        return 1
+
+    named = {"start": first, "end": last}
+    tags = {f"dagster/asset_partition_range_{which}": key for which, key in named.items()}
+    materialize([rebuilt], resources={"io_manager": Asks()}, instance=instance, tags=tags)
+    assert answers == [expected]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +161,26 @@ class SparkResource(LazyPySparkResource):
             return None
 
     def _spark_conf(self) -> dict[str, str]:
-        return {key: _spark_text(value) for key, value in _flat(self.spark_config)}
+        given = _with_environment(self.spark_config)
+        return {key: _spark_text(value) for key, value in _flat(given)}
+
+
+def _with_environment(given: Any) -> Any:
+    """The configuration with the values of variables, which Dagster leaves as `{"env": name}`."""
+    if not isinstance(given, Mapping):
+        return given
+    if given.keys() != {"env"}:
+        return {key: _with_environment(value) for key, value in given.items()}
+    name = str(given["env"])
+    value = os.environ.get(name)
+    if value is None:
+        raise StatementError(
+            f"spark_config names the environment variable {name}, which is not set.",
+            operation="configuration",
+            state="Nothing was read or written.",
+            hint=f"Set {name}, or leave EnvVar('{name}') out of the configuration.",
+        )
+    return value
 
 
 def _flat(spark_config: dict[str, Any]) -> list[tuple[str, object]]:

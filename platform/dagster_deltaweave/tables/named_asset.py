@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, get_args
 
 from dagster import (
+    AssetChecksDefinition,
     AssetKey,
     AssetsDefinition,
     AssetSpec,
@@ -38,7 +39,7 @@ def one_or_more(assets: Any, kinds: tuple[Any, ...], of: str, wanted: str) -> li
     Raises:
         DagsterInvalidDefinitionError: There is none, or one of another type.
     """
-    if isinstance(assets, kinds):
+    if isinstance(assets, kinds) and not isinstance(assets, AssetChecksDefinition):
         return [assets]
     # Names are sequences too, and keys, specs and selections are tuples.
     if type(assets) is not tuple and not isinstance(assets, (list, Set, ValuesView, Iterator)):

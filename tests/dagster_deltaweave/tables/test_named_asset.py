@@ -149,7 +149,10 @@ def test_tables_of_keys_of_any_characters_are_kept_up_each_once() -> None:
 ONE = merge_asset(keys=["id"], name="one")(lambda: None)
 
 
-@pytest.mark.parametrize("wrong", [AssetSelection.assets("one"), None, 3, {"one": 1}, [3]])
+CHECKS = build_merge_checks("one", row_count_change=(0, 1))
+
+
+@pytest.mark.parametrize("wrong", [AssetSelection.assets("one"), None, 3, {"one": 1}, [3], CHECKS])
 def test_what_names_no_asset_is_refused_when_definitions_load(wrong: Any) -> None:
     with pytest.raises(DagsterInvalidDefinitionError, match="it takes definitions, specs or keys"):
         build_upkeep_job(name="n", tables=wrong)

@@ -295,6 +295,6 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         """The upstream asset's table, its partitions, or what changed, as the input asks."""
         if not context.has_asset_key:
             return self._of_ops.load(context)
-        if (within := self._of_ops.in_graph(context)) is not None:
-            return within
+        if within := self._of_ops.in_graph(context):
+            return within[0]
         return load_input(context, self.locator, self.type_handlers())

@@ -42,18 +42,24 @@ class OpOutputs:
         if len(context.step_context.node_handle.path) > 1:
             self._of_graphs[_place(context)] = value
 
-    def in_graph(self, context: InputContext) -> Any:
-        """The output of an op of the same graph asset; None if it is another asset's table."""
+    def in_graph(self, context: InputContext) -> tuple[Any, ...]:
+        """The one output of an op of the same graph asset; none if it is another asset's table.
+
+        Raises:
+            SourceError: It was one of another process, or of the run that this one goes on from.
+        """
         output = context.upstream_output
         if output is None:
-            return None
+            return ()
         try:
             own, place = context.step_context.node_handle.path, _place(output)
         except DagsterInvariantViolationError:  # no step of this run, or none at all: a notebook
-            return None
-        if len(own) == 1:
-            return None
-        return self._of_graphs.get(place) if place[1].split(".")[0] == own[0] else None
+            return ()
+        if len(own) == 1 or place[1].split(".")[0] != own[0]:
+            return ()
+        if place not in self._of_graphs:
+            raise _not_here(output)
+        return (self._of_graphs[place],)
 
     def load(self, context: InputContext) -> Any:
         """The output that an op's input takes.
@@ -69,13 +75,7 @@ class OpOutputs:
         try:
             return self._files(context).load_input(context)
         except FileNotFoundError as error:
-            raise SourceError(
-                f"the output {output.name} of the op {output.step_key} is not there: a DataFrame "
-                "of Spark stays in the process of the step that returned it.",
-                operation="READ",
-                state="Nothing was written.",
-                hint="Run the job on the in-process executor, as a whole.",
-            ) from error
+            raise _not_here(output) from error
 
     def forget(self) -> None:
         """Let go of the DataFrames of a run that has ended."""
@@ -85,6 +85,16 @@ class OpOutputs:
     def _files(self, context: InputContext | OutputContext) -> IOManager:
         directory = context.step_context.instance.storage_directory()
         return FilesystemIOManager(base_dir=directory).create_io_manager(None)  # type: ignore[arg-type]
+
+
+def _not_here(output: OutputContext) -> SourceError:
+    return SourceError(
+        f"the output {output.name} of the op {output.step_key} is not there: it stays in the "
+        "process of the step that returned it.",
+        operation="READ",
+        state="This step wrote nothing.",
+        hint="Run the job on the in-process executor, as a whole.",
+    )
 
 
 def _has_frame(value: object) -> bool:

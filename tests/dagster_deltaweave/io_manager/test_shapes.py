@@ -22,6 +22,7 @@ from dagster import (
     Definitions,
     In,
     InputContext,
+    IOManager,
     MaterializeResult,
     MultiPartitionKey,
     MultiPartitionsDefinition,
@@ -55,9 +56,10 @@ from dagster_deltaweave import (
     partition_tags,
 )
 from dagster_deltaweave.components.merge_sources import SqlSource
+from dagster_deltaweave.io_manager.op_outputs import OpOutputs
 from deltaweave import Table
 from deltaweave.errors import SourceError, StatementError
-from tests.dagster_deltaweave.conftest import Run, rows
+from tests.dagster_deltaweave.conftest import Run, failure_messages, rows
 from tests.dagster_deltaweave.ticks import tick
 
 AssetTable = Callable[[str], Table]
@@ -101,6 +103,45 @@ def test_ops_of_a_graph_take_each_others_outputs_and_not_the_tables_of_these(
 
     assert rows(table("two")) == [(1, "a")]
     assert rows(table("one")) == [(1, "a"), (1, "a"), (2, "b"), (2, "b")]
+
+
+@pytest.mark.parametrize(("value", "is_kept"), [("rows", True), (None, True), ("rows", False)])
+def test_what_an_op_of_a_graph_gave_is_never_replaced_by_its_table(
+    instance: DagsterInstance, value: Any, is_kept: bool
+) -> None:
+    class Tables(IOManager):
+        outputs = OpOutputs()
+
+        def handle_output(self, context: OutputContext, obj: object) -> None:
+            self.outputs.keep_in_graph(context, obj)
+            if not is_kept:
+                self.outputs.forget()  # as another process, or the run that this one goes on from
+
+        def load_input(self, context: InputContext) -> Any:
+            found = self.outputs.in_graph(context)
+            return found[0] if found else "all rows of the table"
+
+    @op
+    def read() -> Any:
+        return value
+
+    @op
+    def take(some: Any) -> Any:
+        taken.append(some)
+        return some
+
+    @graph_multi_asset(outs={"one": AssetOut(), "two": AssetOut()})
+    def both():  # type: ignore[no-untyped-def]
+        some = read()
+        return {"one": some, "two": take(some)}
+
+    taken: list[Any] = []
+    result = materialize(
+        [both], resources={"io_manager": Tables()}, instance=instance, raise_on_error=False
+    )
+    assert taken == ([value] if is_kept else [])
+    if not is_kept:
+        assert "stays in the process of the step" in failure_messages(result)
 
 
 def of_each_shape(spark: SparkSession) -> dict[str, AssetsDefinition]:

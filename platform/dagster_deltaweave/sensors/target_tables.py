@@ -13,6 +13,7 @@ from dagster import (
     AssetsDefinition,
     AssetSelection,
     DagsterInstance,
+    DagsterInvalidConfigError,
     DagsterInvalidDefinitionError,
     DagsterRun,
     JobDefinition,
@@ -214,20 +215,19 @@ class SensorTarget:
         self, definition: AssetsDefinition, key: AssetKey, declaration: TableDeclaration
     ) -> str | None:
         """Where the asset's log can be read, if it can be without Spark."""
-        needed = _needed(definition, key)
-        with build_resources(needed, instance=self.context.instance) as resources:
-            locator = getattr(
-                getattr(resources, _manager_of(definition, key), None), "locator", None
-            )
+        needed, name = _needed(definition, key), _manager_of(definition, key)
+        try:
+            with build_resources(needed, instance=self.context.instance) as resources:
+                locator = getattr(getattr(resources, name, None), "locator", None)
             if not isinstance(locator, TableLocator):
                 return None
             location = locator.path_or_name(key, declaration)
-        # A table that has a name is found by a catalog, which needs Spark.
-        if not is_path(location):
-            return None
-        try:
+            # A table that has a name is found by a catalog, which needs Spark.
+            if not is_path(location):
+                return None
             file_system(location)
-        except (ValueError, NotImplementedError) as error:  # Arrow does not have the store
+        # Only runs have its configuration, or Arrow does not have the store.
+        except (DagsterInvalidConfigError, ValueError, NotImplementedError) as error:
             self.context.log.warning(
                 f"{key.to_user_string()}: its log is not read, so Dagster's runs say what is "
                 f"merged: {redacted(error)}"

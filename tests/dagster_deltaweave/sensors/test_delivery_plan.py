@@ -23,6 +23,7 @@ from dagster import (
     DagsterRun,
     DagsterRunStatus,
     Definitions,
+    EnvVar,
     MaterializeResult,
     RunRequest,
     RunsFilter,
@@ -558,6 +559,20 @@ def test_a_table_in_a_store_that_arrow_lacks_is_not_read(
     assert "orders: its log is not read" in capfd.readouterr().err
     shop.create("day-1", {}, status=SUCCESS)
     assert "1 merged" in shop.said()
+
+
+@pytest.mark.parametrize("root", [None, EnvVar("NOT_SET")])
+def test_a_table_whose_place_only_runs_know_is_not_read(
+    shop: Shop, capfd: pytest.CaptureFixture[str], root: str | None
+) -> None:
+    given = shop.definitions()
+    tables: Any = SparkDeltaIOManager.configure_at_launch(spark=SparkResource())
+    if root is not None:
+        tables = SparkDeltaIOManager(root=root, spark=SparkResource())
+    defs = Definitions(given.assets, sensors=given.sensors, resources={"io_manager": tables})
+    shop.land("day-1")
+    assert requested(tick(defs, shop.instance)) == ["day-1"]
+    assert "orders: its log is not read" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from dagster_deltaweave.tables.declaration import (
 )
 from dagster_deltaweave.tables.owner import check_is_of
 from dagster_deltaweave.tables.paths import path_under
+from deltaweave.errors import StatementError
 
 if TYPE_CHECKING:
     from dagster import AssetKey
@@ -100,6 +101,18 @@ def run_locator(resources: object, io_manager_key: str) -> TableLocator:
     Args:
         resources: The resources of a context.
         io_manager_key: Resource key of the `SparkDeltaIOManager`.
+
+    Raises:
+        StatementError: The resource is another one.
     """
-    locator: TableLocator = getattr(resources, io_manager_key).locator
+    manager = getattr(resources, io_manager_key)
+    locator = getattr(manager, "locator", None)
+    if not isinstance(locator, TableLocator):
+        raise StatementError(
+            f"the resource {io_manager_key} is no SparkDeltaIOManager but a "
+            f"{type(manager).__name__}, which has no tables.",
+            operation="locating",
+            state="Nothing was read or written.",
+            hint="Name the resource that has them, by io_manager_key=.",
+        )
     return locator

@@ -14,6 +14,7 @@ from dagster import (
     AssetSelection,
     AssetSpec,
     DagsterInvalidDefinitionError,
+    FilesystemIOManager,
     graph_asset,
     multi_asset,
     op,
@@ -147,6 +148,12 @@ def test_tables_of_keys_of_any_characters_are_kept_up_each_once() -> None:
 
 
 ONE = merge_asset(keys=["id"], name="one")(lambda: None)
+
+
+def test_an_io_manager_without_tables_is_named() -> None:
+    job = build_upkeep_job(name="n", tables="orders", operations=["vacuum"])
+    with pytest.raises(StatementError, match="io_manager is no SparkDeltaIOManager but a"):
+        job.execute_in_process(resources={"io_manager": FilesystemIOManager()})
 
 
 CHECKS = build_merge_checks("one", row_count_change=(0, 1))

@@ -124,8 +124,8 @@ def build_rematerialization_sensor(
         run_tags: Tags of the runs that it requests.
         arguments: `metadata`, `owners` and `tags` of the sensor, as in Dagster's own `sensor`.
     """
-    tables = merge_on_read_tables(tables, f"rematerialization sensor {name}")
     check_least(name, 0, retry_after_seconds=retry_after_seconds)
+    tables = merge_on_read_tables(tables, f"rematerialization sensor {name}")
     managers = [io_manager_key or each.io_manager_key for each in tables]
 
     @sensor(

@@ -53,7 +53,8 @@ class TableLocator:
             StatementError: There can be no table at its key or of its name. Or the default schema
                 alone gives it a name, and the table of that name is another asset's.
         """
-        table = deltaweave.Table(self.session, self.path_or_name(key, place))
+        path_or_name = self.path_or_name(key, place)  # before a session starts
+        table = deltaweave.Table(self.session, path_or_name)
         if not self._is_named_for_it(place or TablePlace()) and table.exists():
             check_is_of(table, key.to_user_string())
         return table

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster import (
     AssetKey,
@@ -66,15 +66,14 @@ def build_upkeep_schedule(
         io_manager_key: As in `build_upkeep_job`.
         default_status: Whether the schedule starts by itself.
     """
-    named = NamedAsset.each_of(tables, f"upkeep schedule {name}", io_manager_key)
+    named: Any = NamedAsset.each_of(tables, f"upkeep schedule {name}", io_manager_key)
     return ScheduleDefinition(
         name=name,
         job=build_upkeep_job(
             name=f"{name}_job",
-            tables=tables,
+            tables=named,
             operations=operations,
             policy=policy,
-            io_manager_key=io_manager_key,
         ),
         cron_schedule=cron_schedule,
         execution_timezone=execution_timezone,

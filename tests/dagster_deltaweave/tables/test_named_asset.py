@@ -113,6 +113,9 @@ def test_builders_take_whatever_names_assets(way: str) -> None:
     each = [checks] if isinstance(checks, AssetChecksDefinition) else checks
     assert [next(iter(of_one.check_keys)).asset_key.to_user_string() for of_one in each] == names
     build_commit_observer(name="n", tables=assets)
+    if way == "a list":
+        once: Any = iter(assets)
+        assert len(build_upkeep_schedule(name="s", tables=once, **NIGHTLY).job.nodes) >= len(names)
 
 
 def test_upkeep_of_a_multi_asset_is_in_its_pool_and_has_the_io_manager_of_each() -> None:

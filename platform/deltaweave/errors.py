@@ -128,6 +128,17 @@ class TableNotFoundError(DeltaweaveError, Terminal):
 class NotADeltaTableError(DeltaweaveError, Terminal):
     """The target exists but is not a Delta table."""
 
+    @classmethod
+    def at(cls, table: str) -> NotADeltaTableError:
+        """Return the error for a path or name without a Delta table."""
+        return cls(
+            "there is no Delta table here.",
+            table=table,
+            operation="opening",
+            state="Nothing was read or written.",
+            hint="Check the path or name, or create the table with create_if_missing().",
+        )
+
 
 class StatementError(DeltaweaveError, Terminal):
     """The statement is malformed, or names or types in it do not fit the tables."""

@@ -36,11 +36,12 @@ from deltaweave.delta.jvm import (
     translated,
 )
 from deltaweave.delta.log import (
+    KEY_INDEX_PROPERTY,
     FileLayout,
     KeyOverlap,
     TableLog,
     TableSnapshot,
-    are_bounded,
+    bounded_columns,
     key_overlaps,
     place_of_new_table,
     strict,
@@ -48,7 +49,7 @@ from deltaweave.delta.log import (
 )
 from deltaweave.delta.statement import name_parts
 from deltaweave.differences import ChangedRows, TouchedRows, changed_rows, touched_rows
-from deltaweave.engine.find import KEY_INDEX_PROPERTY, wanted_index
+from deltaweave.engine.find import wanted_index
 from deltaweave.engine.floating_bounds import count_floating_bounds, rewrite_floating_bounds
 from deltaweave.errors import (
     LOG_WITHOUT_VERSIONS,
@@ -238,18 +239,7 @@ class Table:
         if not columns:
             return []
         snapshot = self.snapshot(version)
-        fields = {field.name.lower(): field for field in snapshot.schema}
-        for name in columns:
-            field = fields.get(name.lower())
-            if field is None or not are_bounded(field.dataType):
-                raise StatementError(
-                    f"it has no column {name!r} whose values statistics bound.",
-                    table=self.path_or_name,
-                    operation="looking at key ranges",
-                    state="Nothing was read or written.",
-                    hint="Columns of numbers, strings, dates and times have bounds.",
-                )
-        names = [fields[name.lower()].name for name in columns]
+        names = bounded_columns(snapshot.schema, columns, self.path_or_name)
         return key_overlaps(snapshot, snapshot.file_list(), names)
 
     def is_clustered(self) -> bool:
@@ -416,7 +406,7 @@ class Table:
 
     def indexed_column(self) -> str | None:
         """The column of its key index, if it has one (`index_keys`)."""
-        return self.setting(KEY_INDEX_PROPERTY)
+        return self.snapshot().metadata.indexed_column
 
     def index_keys(self, column: str | None = None) -> int:
         """Index a key column, so that merges read only files that may hold the source's keys.
@@ -440,7 +430,7 @@ class Table:
         column = column or self.indexed_column() or ""
         index = wanted_index(self.snapshot(), column, self.path_or_name)
         with translated(self.path_or_name, operation="indexing keys", commits=True):
-            if index.table.setting(KEY_INDEX_PROPERTY) != index.column:
+            if index.table.metadata.indexed_column != index.column:
                 with self._alone("indexing keys"):
                     self.spark.sql(
                         f"ALTER TABLE {self._name} "
@@ -534,11 +524,5 @@ class Table:
         log = self._log()
         newest = log.latest()
         if newest.version < 0:
-            raise NotADeltaTableError(
-                "there is no Delta table here.",
-                table=self.path_or_name,
-                operation="opening",
-                state="Nothing was read or written.",
-                hint="Check the path or name, or create the table with create_if_missing().",
-            )
+            raise NotADeltaTableError.at(self.path_or_name)
         return newest if version is None else log.at_version(version, newest)

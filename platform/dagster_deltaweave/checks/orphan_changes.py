@@ -25,6 +25,7 @@ from dagster_deltaweave.checks.judged_run import JudgedRun, judged_run
 from dagster_deltaweave.checks.table_findings import sample_table
 from dagster_deltaweave.metadata import TABLE_ID, TABLE_VERSION
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
+from deltaweave.counts import counted
 from deltaweave.identifiers import RESERVED_PREFIX, column
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _compared(
         metadata["check/sample"] = sample_table(shown, [*keys, "what"])
     return (
         not orphans,
-        f"Of {counts['changes']:,} changes, {counts['lost']:,} keys are not in the table "
-        f"and {counts['undone']:,} deleted keys are.",
+        f"{counted(counts['changes'], 'change')}: {counted(counts['lost'], 'key')} missing from "
+        f"the table, {counted(counts['undone'], 'deleted key')} still in it.",
         metadata,
     )

@@ -20,6 +20,7 @@ from dagster_deltaweave.checks.check_definition import (
 from dagster_deltaweave.logs import pending_changes
 from dagster_deltaweave.maintenance import RematerializationPolicy
 from dagster_deltaweave.tables import MergeOnReadAssets, merge_on_read_locations, run_locator
+from deltaweave.counts import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -76,7 +77,8 @@ def build_pending_changes_check(
         return AssetCheckResult(
             passed=reason is None,
             severity=severity,
-            description=reason or f"{pending.rows:,} rows are pending, which is allowed.",
+            description=reason
+            or f"{counted(pending.rows, 'row is', 'rows are')} pending, which is allowed.",
             metadata=pending.metadata(),
         )
 

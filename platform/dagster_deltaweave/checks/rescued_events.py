@@ -29,6 +29,7 @@ from dagster_deltaweave.tables import (
     table_declaration,
 )
 from deltaweave.changes.rescue import num_rescued, rescued_table
+from deltaweave.counts import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -101,10 +102,11 @@ def build_rescued_events_check(
         if count and sample:
             rows = kept.read().orderBy("rescued_at")
             metadata["check/sample"] = sample_table(rows, ["reason", "message"])
+        waiting = counted(count or 0, "event waits", "events wait")
         return AssetCheckResult(
             passed=not count,
             severity=severity,
-            description=f"{count:,} events wait in {kept.path_or_name} to be corrected.",
+            description=f"{waiting} in {kept.path_or_name} to be corrected.",
             metadata=metadata,
         )
 

@@ -15,6 +15,7 @@ from dagster import (
 from dagster_deltaweave.checks.check_definition import Finding
 from dagster_deltaweave.dagster_private import AssetCheckExecutionRecordStatus
 from dagster_deltaweave.logs import last_change
+from deltaweave.counts import counted
 from deltaweave.errors import TableNotFoundError
 from deltaweave.identifiers import RESERVED_PREFIX, column
 
@@ -75,9 +76,9 @@ def repeated_keys(
     found = {
         UNIQUE_KEY: (
             not counts["keys"],
-            f"{counts['keys']:,} keys are those of several rows."
+            f"{counted(counts['keys'], 'key is', 'keys are')} shared by several rows."
             if counts["keys"]
-            else f"All keys of {metadata['check/rows']:,} rows are unique.",
+            else f"The keys of {counted(metadata['check/rows'], 'row')} are unique.",
             metadata,
         )
     }
@@ -126,7 +127,7 @@ def _files_to_look_at(
         except TableNotFoundError:
             pass  # the log no longer holds that version
         else:
-            return added, f"{len(added):,} files added since {since}"
+            return added, f"{counted(len(added), 'file')} added since {since}"
     return snapshot.listed_files(), "the table"
 
 

@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dagster_deltaweave.logs.checkpoints import newest_checkpoint
 from dagster_deltaweave.storage import file_system
+from deltaweave.delta.log import newest_checkpoint
 
 _AT_ONCE = 16
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from dagster_deltaweave.logs import PendingChanges
+from deltaweave.counts import counted
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,15 @@ class RematerializationPolicy:
         in_memory = int(pending.size_in_bytes * self.expansion)
         reasons = []
         if self.rows is not None and pending.rows >= self.rows:
-            reasons.append(f"{pending.rows:,} rows are pending, the limit is {self.rows:,}")
+            rows = counted(pending.rows, "row is", "rows are")
+            reasons.append(f"{rows} pending, the limit is {self.rows:,}")
         if self.size_in_bytes is not None and pending.size_in_bytes >= self.size_in_bytes:
             reasons.append(
                 f"{pending.size_in_bytes:,} bytes are pending, the limit is {self.size_in_bytes:,}"
             )
         if self.batches is not None and pending.batches >= self.batches:
-            reasons.append(
-                f"{pending.batches:,} batches are pending, the limit is {self.batches:,}"
-            )
+            batches = counted(pending.batches, "batch is", "batches are")
+            reasons.append(f"{batches} pending, the limit is {self.batches:,}")
         if self.age is not None and pending.age >= self.age:
             seconds = timedelta(seconds=int(pending.age.total_seconds()))
             reasons.append(f"a batch has been pending for {seconds}, the limit is {self.age}")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from deltaweave.counts import counted
+
 if TYPE_CHECKING:
     from deltaweave import MergeResult
 
@@ -94,11 +96,6 @@ def phase_lines(result: MergeResult) -> Iterator[PhaseLine]:
         if ms:
             yield PhaseLine(phase, did, ms / 1000)
     yield PhaseLine("Commit", _committed(result), result.commit_time_ms / 1000)
-
-
-def counted(count: int, what: str) -> str:
-    """Return a count and its noun, e.g. `1 row` or `1,897 rows`."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def readable(size_in_bytes: int) -> str:

@@ -40,6 +40,7 @@ from dagster_deltaweave.sensors.sensor_arguments import SensorArguments, check_l
 from dagster_deltaweave.sensors.target_tables import SensorTarget, Target
 from dagster_deltaweave.storage import local_path, without_query
 from dagster_deltaweave.tables import AssetOrKey, NamedAsset
+from deltaweave.counts import counted
 from deltaweave.locations import check_given_location
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
     after = LandingCursor(landed.unsettled, plan.done).to_cursor()
     if not plan.requests:
         return SensorResult(skip_reason=_skip_reason(watched, landed, plan), cursor=after)
-    context.log.info(f"Requesting {len(plan.requests)} partitions in {watched.shown}.")
+    context.log.info(f"Requesting {counted(len(plan.requests), 'partition')} in {watched.shown}.")
     for reason in plan.reasons:
         context.log.warning(f"Not requested: {reason}.")
     if landed.problems:

@@ -41,6 +41,7 @@ from dagster_deltaweave.tables import (
     merge_on_read_tables,
     run_locator,
 )
+from deltaweave.counts import counted
 from deltaweave.errors import SourceError
 
 if TYPE_CHECKING:
@@ -226,8 +227,8 @@ def _due(
         )
         if reason is None:
             notes.append(
-                f"{base} lacks {pending.rows:,} rows in {pending.batches:,} batches, which its "
-                "policy allows."
+                f"{base} lacks {counted(pending.rows, 'row')} in "
+                f"{counted(pending.batches, 'batch', 'batches')}, which its policy allows."
             )
         elif under_way:
             run_id = under_way[0].dagster_run.run_id

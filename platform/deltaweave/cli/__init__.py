@@ -4,11 +4,12 @@
 - `statements`: `merge` and `explain`, of a MERGE as text or in a file.
 - `changes`: `apply-changes`, of change events in any order.
 - `upkeep`: `maintain`, which compacts and vacuums a table where it needs it.
-- `tables`: `history`, the merges of a table, and `inspect`, how its rows are laid out.
+- `merge_history`: `history`, the merges of a table.
+- `inspection`: `inspect`, how its rows are laid out.
 - `health`: `doctor`, whether this machine can run merges, and what is missing.
 - `warm`: `warm stop`, which ends Spark drivers that stay between runs.
 - `charts`: what `--plot` draws.
-- `commits`: the commits of a table on a disk, read without Spark.
+- `commits`: tables on a disk and their commits, read without Spark.
 - `options`: what several commands take.
 - `steps`: what a terminal shows while a command works.
 
@@ -28,9 +29,10 @@ try:
     from deltaweave.bench.cli import bench, of_changes, of_limits, of_peers
     from deltaweave.cli.changes import apply_changes
     from deltaweave.cli.health import doctor
+    from deltaweave.cli.inspection import inspect
+    from deltaweave.cli.merge_history import history
     from deltaweave.cli.project import init
     from deltaweave.cli.statements import explain_merge, run_merge
-    from deltaweave.cli.tables import history, inspect
     from deltaweave.cli.upkeep import maintain
     from deltaweave.cli.warm import warm
 except ModuleNotFoundError as error:  # the engine is installed without the command line's libraries

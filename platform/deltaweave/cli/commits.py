@@ -1,15 +1,20 @@
-"""The commits of a table on a disk, read from the files of its log: no Spark has to start."""
+"""Tables on a disk, and their commits, read from the files of the log: no Spark has to start."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from deltaweave.errors import NotADeltaTableError
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_CONFIGURING = frozenset({"HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"})
 _VERSION = re.compile(r"\d{20}\.json")
 # Files of commits that a catalog keeps, which has the last word on them. Delta makes it anywhere.
 _OF_A_CATALOG = "_staged_commits"
@@ -32,20 +37,45 @@ class Commit:
     operationMetrics: Mapping[str, str]  # noqa: N815  # as the column is called
 
 
-def commits_on_disk(table: str) -> Iterator[Commit] | None:
-    """Return the commits of a table, the newest first; None if it takes Spark to read them.
+def table_on_disk(table: str, conf: Sequence[str] = ()) -> Path | None:
+    """Return the directory of a table on a disk; None if it takes Spark to read its log.
 
     Args:
         table: Its path, `file:` URI or name.
+        conf: Spark settings of the command; with any, Spark decides what a path means.
 
     Raises:
+        NotADeltaTableError: The path has no table.
         OSError: The log cannot be read.
     """
     path = table.removeprefix("delta.`").rstrip("`") if table.startswith("delta.`") else table
     path = re.sub(r"^file:(//)?(?=/)", "", path)
-    log = Path(path, "_delta_log")
-    if "/" not in path or "`" in path or not log.is_dir() or any(log.glob(f"{_OF_A_CATALOG}/*")):
+    if "/" not in path or "`" in path or _SCHEME.match(path):
         return None
+    log = Path(path, "_delta_log")
+    if log.is_dir():
+        return None if any(log.glob(f"{_OF_A_CATALOG}/*")) else log.parent
+    # Hadoop's configuration may mean another file system by a path that names none.
+    if conf or _CONFIGURING & os.environ.keys():
+        return None
+    raise NotADeltaTableError.at(table)
+
+
+def commits_on_disk(table: str, conf: Sequence[str] = ()) -> Iterator[Commit] | None:
+    """Return the commits of a table, the newest first; None if it takes Spark to read them.
+
+    Args:
+        table: Its path, `file:` URI or name.
+        conf: As `table_on_disk` takes it.
+
+    Raises:
+        NotADeltaTableError: The path has no table.
+        OSError: The log cannot be read.
+    """
+    directory = table_on_disk(table, conf)
+    if directory is None:
+        return None
+    log = directory / "_delta_log"
     files = [each for each in log.iterdir() if _VERSION.fullmatch(each.name)]
     return map(_commit, sorted(files, reverse=True)) if files else None
 

@@ -12,7 +12,7 @@ import typer
 
 from deltaweave.cli.steps import Steps
 from deltaweave.errors import CommitStateUnknownError, DeltaweaveError, TableNotFoundError
-from deltaweave.terminal import FAILED, UNKNOWN, quiet_session
+from deltaweave.terminal import FAILED, UNKNOWN, fail, quiet_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,6 +105,18 @@ def _current(spark: SparkSession, catalog: str | None) -> Iterator[None]:
             spark.catalog.setCurrentCatalog(before[0])
             if spark.catalog.currentDatabase() != before[1]:
                 spark.catalog.setCurrentDatabase(before[1])
+
+
+@contextmanager
+def reading_disk(table: str) -> Iterator[None]:
+    """End the command at what is wrong with a table whose log is read without Spark."""
+    try:
+        yield
+    except DeltaweaveError as error:
+        fail(str(error), FAILED)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        fail(f"The log of {table} cannot be read: {reason}.", FAILED)
 
 
 def print_result(result: MergeResult, *, json: bool) -> None:

@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Shown
 
+from deltaweave.cli.commits import table_on_disk
 from deltaweave.cli.options import (
     Catalog,
     Conf,
@@ -16,6 +17,7 @@ from deltaweave.cli.options import (
     TableName,
     Verbose,
     print_json,
+    reading_disk,
     working,
 )
 from deltaweave.terminal import MISUSED, fail
@@ -49,6 +51,8 @@ def maintain(
     for name in only:
         if name not in OPERATIONS:
             fail(f"--only {name}: there are {', '.join(OPERATIONS)}.", MISUSED)
+    with reading_disk(table):
+        table_on_disk(table, conf)  # an error if there is no table, before Spark starts
     done: dict[str, Done] = {}
     try:
         with working("Opening the table", conf, catalog, verbose=verbose) as spark:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from deltaweave.counts import counted
 from deltaweave.delta.commit import Transaction, transaction_on
 from deltaweave.delta.files import Verdict
 from deltaweave.delta.jvm import own_session, translated
@@ -86,13 +87,13 @@ class MergePlan:
                 f"strategy: {self.strategy} ({self.reason})",
                 "on the driver: "
                 + (f"no, since {self.why_not_on_driver}" if self.why_not_on_driver else "yes"),
-                f"source: {self.source_rows:,} rows ({self.source_materialization})",
+                f"source: {counted(self.source_rows, 'row')} ({self.source_materialization})",
                 f"before skipping: {_shown(self.before_skipping)}",
                 f"after the statement's conditions: {_shown(self.after_conditions)}",
                 "after the source's keys"
                 + (f" and the index of {self.key_index}" if self.key_index else "")
                 + f": {_shown(self.after_source_keys)}",
-                f"touched: at most {self.touched_files:,} files",
+                f"touched: at most {counted(self.touched_files, 'file')}",
                 f"join: {self.join}",
                 "rows written for each source row: "
                 + ("not known" if amplification is None else f"about {amplification:,.1f}"),
@@ -226,4 +227,4 @@ def _advice(
 
 
 def _shown(files: Files) -> str:
-    return f"{files.files:,} files, {files.bytes:,} bytes"
+    return f"{counted(files.files, 'file')}, {counted(files.bytes, 'byte')}"

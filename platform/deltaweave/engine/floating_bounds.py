@@ -5,15 +5,29 @@
 
 from __future__ import annotations
 
+import re
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta.commit import rewrite_files
 from deltaweave.delta.jvm import JavaObject
-from deltaweave.delta.log import TableSnapshot, location_in
+from deltaweave.delta.log import (
+    TableMetadata,
+    TableSnapshot,
+    VersionOnDisk,
+    absolute_location,
+    location_in,
+)
 from deltaweave.engine.executor_python import lacks_pyarrow
 from deltaweave.engine.storages import storage_of
-from deltaweave.engine.tasks import BOUNDED_SCHEMA, OWN_NAME, bounded_files
+from deltaweave.engine.tasks import (
+    BOUNDED_SCHEMA,
+    OWN_NAME,
+    Disk,
+    bounded_files,
+    is_bounded,
+)
 
 # The log's entries of files that are rewritten come to the driver.
 _FILES_OF_A_COMMIT = 10_000
@@ -24,10 +38,22 @@ def count_floating_bounds(table: TableSnapshot) -> int | None:
 
     Return None if tasks cannot read them.
     """
-    if not _has_floating_columns(table):
+    if not _has_floating_columns(table.metadata):
         return 0
     paths = _with_floating_bounds(table)
     return None if paths is None else paths.count()
+
+
+def count_floating_bounds_on_disk(table: VersionOnDisk) -> int:
+    """Return the same for a table on a disk, whose footers are read here, without Spark.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    if not _has_floating_columns(table.metadata):
+        return 0
+    own = [add["path"] for add in table.adds if re.search(OWN_NAME, add["path"])]
+    return sum(is_bounded(Disk(), absolute_location(path, table.data_path)) for path in own)
 
 
 def rewrite_floating_bounds(table: TableSnapshot, log: JavaObject) -> int | None:
@@ -39,7 +65,7 @@ def rewrite_floating_bounds(table: TableSnapshot, log: JavaObject) -> int | None
     Raises:
         CommitConflictError: Another writer removed one of the files (by `translated`).
     """
-    if not _has_floating_columns(table):
+    if not _has_floating_columns(table.metadata):
         return 0
     rewritten = None
     while (paths := _with_floating_bounds(table)) is not None:
@@ -52,8 +78,8 @@ def rewrite_floating_bounds(table: TableSnapshot, log: JavaObject) -> int | None
     return rewritten
 
 
-def _has_floating_columns(table: TableSnapshot) -> bool:
-    types = str(table.schema.json())
+def _has_floating_columns(metadata: TableMetadata) -> bool:
+    types = str(metadata.schema.json())
     return '"double"' in types or '"float"' in types
 
 

@@ -27,6 +27,7 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from deltaweave.counts import counted
 from deltaweave.delta.commit import (
     TableLock,
     Transaction,
@@ -204,7 +205,7 @@ def _after_moves(
     """The changes in the files to which rows with matches moved, and how many files these are."""
     why_not = why_not_moved(newer, changes, gone)
     if why_not is not None:
-        raise _MustRedoError(f"{len(gone)} files with matches are gone, and {why_not}")
+        raise _MustRedoError(f"{counted(len(gone), 'file')} with matches went away, and {why_not}")
     assert changes.scan is not None, "why_not_moved"
     files_then = changes.matched.among(gone)
     scan = moved_matches(newer, source, changes.found.keys, changes.scan, files_then, came)

@@ -10,6 +10,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, TypeAlias
 
 from deltaweave.changes.side_table import side_tables
+from deltaweave.counts import counted
 from deltaweave.delta.commit import rewritable_partitions
 from deltaweave.delta.jvm import translated
 from deltaweave.errors import StatementError
@@ -85,7 +86,7 @@ def floating_bounds(table: Table, policy: UpkeepPolicy) -> Done:
             {"files_removed": 0},
         )
     return Done(
-        f"Rewrote {_files(rewritten)} with bounds by which readers may miss rows with NaN"
+        f"Rewrote {counted(rewritten, 'file')} with bounds by which readers may miss rows with NaN"
         if rewritten
         else "No file with bounds of floating values",
         {"files_removed": rewritten},
@@ -96,7 +97,7 @@ def statistics(table: Table, policy: UpkeepPolicy) -> Done:
     """Compute the statistics of files that have none."""
     computed = table.compute_missing_statistics()
     return Done(
-        f"Computed the statistics of {_files(computed)} without any"
+        f"Computed the statistics of {counted(computed, 'file')} without any"
         if computed
         else "No file without statistics",
         {"files_without_statistics": computed},
@@ -110,7 +111,9 @@ def index_keys(table: Table, policy: UpkeepPolicy) -> Done:
         return Done("No key index is asked for", {})
     indexed = table.index_keys()
     described = (
-        f"Indexed {column} in {_files(indexed)}" if indexed else f"{column} is indexed in all files"
+        f"Indexed {column} in {counted(indexed, 'file')}"
+        if indexed
+        else f"{column} is indexed in all files"
     )
     return Done(described, {"files_indexed": indexed})
 
@@ -142,7 +145,7 @@ def vacuum(table: Table, policy: UpkeepPolicy) -> Done:
         table.spark.sql(f"VACUUM {table_name(table.path_or_name)}").collect()
     ended, deleted = _last_vacuum(table)
     recorded = {} if ended == last else {"files_deleted": deleted}
-    what = f"VACUUM deleted {_files(deleted)}" if recorded else "VACUUM ran"
+    what = f"VACUUM deleted {counted(deleted, 'file')}" if recorded else "VACUUM ran"
     return Done(f"{what}: {reason}", {**retention, **recorded})
 
 
@@ -182,12 +185,8 @@ def _rewrite_where(reason: str | None, table: Table, layout: FileLayout, command
         "rows_purged": vectors.numDeletionVectorRowsRemoved if vectors else 0,
     }
     verb = "PURGE rewrote" if operation == "PURGE" else "OPTIMIZE compacted"
-    into = f"{_files(metrics.numFilesRemoved)} into {metrics.numFilesAdded:,}"
+    into = f"{counted(metrics.numFilesRemoved, 'file')} into {metrics.numFilesAdded:,}"
     return Done(f"{verb} {into}: {reason}", {**before, **rewritten})
-
-
-def _files(number: int) -> str:
-    return "1 file" if number == 1 else f"{number:,} files"
 
 
 def _last_vacuum(table: Table) -> tuple[datetime | None, int]:

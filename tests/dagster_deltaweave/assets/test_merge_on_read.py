@@ -356,7 +356,7 @@ def test_what_is_pending_is_checked_and_observed_and_a_merge_makes_nothing_downs
         found.append((evaluation.passed, evaluation.description, version))
 
     assert found == [
-        (True, "1 rows are pending, which is allowed.", "1"),
+        (True, "1 row is pending, which is allowed.", "1"),
         (False, "2 rows are pending, the limit is 2.", "2"),
         (True, "0 rows are pending, which is allowed.", "2"),
     ]

@@ -196,7 +196,7 @@ def test_the_sensor_requests_once_and_again_when_more_is_pending(
         "Nothing to rematerialize: nothing was ever appended for orders_base."
     )
     assert allowed.skip_message == (
-        "Nothing to rematerialize: orders_base lacks 1 rows in 1 batches, which its policy allows."
+        "Nothing to rematerialize: orders_base lacks 1 row in 1 batch, which its policy allows."
     )
     [request] = due.run_requests or []
     assert [key.to_user_string() for key in request.asset_selection or []] == ["orders_base"]

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 import deltaweave
 from deltaweave import errors, terminal
-from deltaweave.cli import app, health
+from deltaweave.cli import app, health, inspection
 from deltaweave.cli.commits import commits_on_disk
 from tests.builders import write_table
 from tests.oracles import newest_version
@@ -114,6 +114,20 @@ def test_the_history_of_a_disk_is_that_of_delta_and_takes_no_spark(
     command = [sys.executable, "-c", code, "history", path, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert [merge["version"] for merge in json.loads(done.stdout)] == [1]
+
+
+def test_an_inspection_of_a_disk_is_that_of_delta(spark: SparkSession, tmp_path: Path) -> None:
+    path, rows = str(tmp_path / "a table"), [(k, f"p{k % 2}", k / 2) for k in range(9)]
+    properties = {"delta.enableDeletionVectors": "true", "delta.columnMapping.mode": "name"}
+    properties |= {"delta.checkpointInterval": "2"}
+    schema = "k BIGINT, p STRING, x DOUBLE"
+    write_table(spark, path, rows, schema, files=3, partition_by=["p"], properties=properties)
+    for k in range(3):
+        spark.sql(f"DELETE FROM delta.`{path}` WHERE k = {k}")
+    for keys in ([], ["K"]):
+        by_spark = inspection._by_spark(spark, path, keys, 1 << 24, plotted=True)
+        assert by_spark.layout.deleted_rows == 3
+        assert inspection._on_disk(path, keys, 1 << 24, []) == by_spark
 
 
 def test_an_inspection_tells_files_rows_and_what_is_small(path: str) -> None:
@@ -254,7 +268,7 @@ def test_a_doctor_tells_of_a_spark_that_does_not_start(monkeypatch: pytest.Monke
 
 def test_a_command_leaves_a_session_that_others_started(spark: SparkSession, path: str) -> None:
     spark._jvm.org.apache.spark.sql.classic.SparkSession.clearActiveSession()
-    result = run("inspect", path)
+    result = run("explain", MERGE.format(path=path))
     assert result.exit_code == 0, result.output
     assert not spark.sparkContext._jsc.sc().isStopped()
 
@@ -344,7 +358,7 @@ def test_a_spark_that_does_not_start_is_told_with_the_end_of_its_output(
 
     monkeypatch.setattr("deltaweave.session.local_session", fails)
     monkeypatch.setattr(terminal, "check_java", lambda: None)
-    result = run("history", "/nowhere/table")
+    result = run("history", "no_such_table")
     assert result.exit_code == 1
     assert "Spark did not start (RuntimeError)." in result.stderr
     assert "no memory is left" in result.stderr

@@ -2,6 +2,8 @@
 
 - `snapshot`: a version of a table: its rows, files, schema and properties.
 - `catalogs`: finds the log of a table by its name, in the catalog that the name means.
+- `version_on_disk`: the newest version of a table on a disk, without Spark.
+- `checkpoint_files`: which files in a log are a whole checkpoint.
 - `versions`: finds a table's log, and a version in it.
 - `commits`: what a commit did, its files, and the application ids that it holds.
 - `file_list`: a list of data files, read as one Arrow table.
@@ -28,6 +30,7 @@ from __future__ import annotations
 from deltaweave.delta.log.actions import encoder
 from deltaweave.delta.log.arrow_values import python_values, sorted_values
 from deltaweave.delta.log.catalogs import place_of_new_table
+from deltaweave.delta.log.checkpoint_files import newest_checkpoint
 from deltaweave.delta.log.commits import (
     Commit,
     FileChanges,
@@ -38,9 +41,10 @@ from deltaweave.delta.log.commits import (
 )
 from deltaweave.delta.log.features import may_rebase, refuse_unsupported
 from deltaweave.delta.log.file_index import scan_of_known_files, scan_with_index
-from deltaweave.delta.log.file_layout import FileLayout
+from deltaweave.delta.log.file_layout import FileLayout, layout_in_log
 from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.log.file_paths import (
+    absolute_location,
     commit_file,
     commit_name,
     decoded,
@@ -49,8 +53,13 @@ from deltaweave.delta.log.file_paths import (
     location_in,
 )
 from deltaweave.delta.log.file_version import FileVersion, file_versions
-from deltaweave.delta.log.key_overlap import KeyOverlap, key_overlaps
-from deltaweave.delta.log.metadata import TableMetadata
+from deltaweave.delta.log.key_overlap import (
+    KeyOverlap,
+    bounded_columns,
+    key_overlaps,
+    key_overlaps_in_log,
+)
+from deltaweave.delta.log.metadata import KEY_INDEX_PROPERTY, TableMetadata
 from deltaweave.delta.log.num_records import num_physical_rows_column, parsed
 from deltaweave.delta.log.partition_files import in_partitions
 from deltaweave.delta.log.repeated_hours import PartitionTime, RepeatedHours, hours_that_repeat
@@ -65,10 +74,12 @@ from deltaweave.delta.log.strict_reads import (
     strict,
 )
 from deltaweave.delta.log.table_log import TableLog
+from deltaweave.delta.log.version_on_disk import VersionOnDisk, newest_on_disk
 from deltaweave.delta.log.versions import at_version, latest, version_at
 
 __all__ = [
     "FILE_RELATION",
+    "KEY_INDEX_PROPERTY",
     "STRICTLY",
     "Commit",
     "FileChanges",
@@ -81,10 +92,13 @@ __all__ = [
     "TableLog",
     "TableMetadata",
     "TableSnapshot",
+    "VersionOnDisk",
+    "absolute_location",
     "always_strict",
     "are_bounded",
     "are_without_nulls",
     "at_version",
+    "bounded_columns",
     "bounds",
     "commit_file",
     "commit_from",
@@ -101,9 +115,13 @@ __all__ = [
     "in_partitions",
     "is_spelled_as_it_is",
     "key_overlaps",
+    "key_overlaps_in_log",
     "latest",
+    "layout_in_log",
     "location_in",
     "may_rebase",
+    "newest_checkpoint",
+    "newest_on_disk",
     "num_physical_rows_column",
     "options_of_files",
     "parsed",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from deltaweave.delta.jvm import grouped, json_text
-from deltaweave.delta.log.num_records import num_physical_rows_column
+from deltaweave.delta.log.actions import Action
+from deltaweave.delta.log.num_records import num_physical_rows, num_physical_rows_column, parsed
 
 
 @dataclass(frozen=True)
@@ -59,3 +62,23 @@ def layout_of(files: DataFrame, small_file_bytes: int) -> FileLayout:
     row = partitions.agg(*[F.sum(name).alias(name) for name in names]).first()
     assert row is not None
     return FileLayout(**{name: int(row[name] or 0) for name in names})
+
+
+def layout_in_log(adds: Sequence[Action], small_file_bytes: int) -> FileLayout:
+    """Return the same by the files' AddFiles, without Spark."""
+    small = Counter(
+        tuple(sorted(add["partitionValues"].items()))
+        for add in adds
+        if add["size"] < small_file_bytes
+    )
+    rows = [num_physical_rows(parsed(add.get("stats"))) for add in adds]
+    vectors = [add.get("deletionVector") or {} for add in adds]
+    return FileLayout(
+        files=len(adds),
+        size_in_bytes=sum(add["size"] for add in adds),
+        small_files=sum(files for files in small.values() if files > 1),
+        unclustered_files=sum(add.get("clusteringProvider") is None for add in adds),
+        rows=sum(each or 0 for each in rows),
+        deleted_rows=sum(each.get("cardinality") or 0 for each in vectors),
+        files_without_statistics=rows.count(None),
+    )

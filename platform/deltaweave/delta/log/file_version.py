@@ -61,9 +61,13 @@ def _joined(names: Sequence[str]) -> Column:
     return F.concat_ws("|", *texts)
 
 
+def vector_of(action: Action) -> str:
+    """Return the same text for an AddFile or a RemoveFile."""
+    return _texts(action.get("deletionVector") or {}, _OF_VECTOR)
+
+
 def _of(add: Action) -> FileVersion:
-    vector = add.get("deletionVector") or {}
-    return FileVersion(add["path"], _texts(add, _OF_ROW_IDS), _texts(vector, _OF_VECTOR))
+    return FileVersion(add["path"], _texts(add, _OF_ROW_IDS), vector_of(add))
 
 
 def _texts(values: Action, names: tuple[str, ...]) -> str:

@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql.types import DataType, StructType
+
+from deltaweave.delta.log.actions import Action
 from deltaweave.delta.log.file_list import FileList
+from deltaweave.delta.log.metadata import TableMetadata
 from deltaweave.delta.log.snapshot import TableSnapshot
-from deltaweave.delta.log.statistics import Bounds, bounds
+from deltaweave.delta.log.statistic_bounds import are_bounded
+from deltaweave.delta.log.statistics import Bounds, bounds, bounds_in_log
+from deltaweave.errors import StatementError
 
 
 @dataclass(frozen=True)
@@ -45,9 +51,47 @@ def key_overlaps(table: TableSnapshot, files: FileList, columns: Sequence[str]) 
         files: All its files.
         columns: Columns as the table spells them, whose types `are_bounded` holds of.
     """
-    wanted = [((name,), table.schema[name].dataType) for name in columns]
-    known = bounds(table, files, wanted)
+    known = bounds(table, files, _typed(table.schema, columns))
     return [_overlap(name, each) for name, each in zip(columns, known, strict=True)]
+
+
+def key_overlaps_in_log(
+    metadata: TableMetadata, adds: Sequence[Action], columns: Sequence[str]
+) -> list[KeyOverlap] | None:
+    """Return the same by the files' AddFiles, without Spark; None if Spark has to read them."""
+    known = bounds_in_log(metadata, adds, _typed(metadata.schema, columns))
+    if known is None:
+        return None
+    return [_overlap(name, each) for name, each in zip(columns, known, strict=True)]
+
+
+def bounded_columns(schema: StructType, names: Sequence[str], table: str) -> list[str]:
+    """Return columns that statistics bound, as the table spells them.
+
+    Args:
+        schema: The table's columns.
+        names: Their names in any case.
+        table: The table, for the error message.
+
+    Raises:
+        StatementError: There is no such column, or statistics do not bound its type.
+    """
+    fields = {field.name.lower(): field for field in schema}
+    for name in names:
+        field = fields.get(name.lower())
+        if field is None or not are_bounded(field.dataType):
+            raise StatementError(
+                f"it has no column {name!r} whose values statistics bound.",
+                table=table,
+                operation="looking at key ranges",
+                state="Nothing was read or written.",
+                hint="Columns of numbers, strings, dates and times have bounds.",
+            )
+    return [fields[name.lower()].name for name in names]
+
+
+def _typed(schema: StructType, columns: Sequence[str]) -> list[tuple[tuple[str], DataType]]:
+    return [((name,), schema[name].dataType) for name in columns]
 
 
 def _overlap(column: str, known: Bounds) -> KeyOverlap:

@@ -1,4 +1,4 @@
-"""What a table's metadata says of its columns and properties, read from the JVM once."""
+"""What a table's metadata says of its columns and properties, read once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from deltaweave.delta.jvm import JavaObject
 from deltaweave.delta.log import actions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+KEY_INDEX_PROPERTY = "deltaweave.keyIndex"
+"""The table property that names the column of the key index."""
 
 _NO_COLUMNS = '{"type":"struct","fields":[]}'
 _CHANGE_FEED = "delta.enableChangeDataFeed"
@@ -42,7 +45,11 @@ class TableMetadata:
     @staticmethod
     def of(spark: SparkSession, metadata: JavaObject) -> TableMetadata:
         """What Delta's `Metadata` says; a few py4j calls."""
-        fields = actions.to_json(spark, metadata)
+        return TableMetadata.of_action(actions.to_json(spark, metadata))
+
+    @staticmethod
+    def of_action(fields: actions.Action) -> TableMetadata:
+        """Return what the action says, as the log has it."""
         return TableMetadata(
             fields["id"],
             fields.get("createdTime"),
@@ -55,6 +62,25 @@ class TableMetadata:
     def schema(self) -> StructType:
         """The columns."""
         return StructType.fromJson(json.loads(self.schema_text))
+
+    @property
+    def indexed_column(self) -> str | None:
+        """The column of the table's key index, if it has one."""
+        return self.properties.get(KEY_INDEX_PROPERTY)
+
+    def fields_at(self, path: Sequence[str]) -> list[StructField]:
+        """The fields on the path to a column or nested field, outermost first."""
+        found: list[StructField] = []
+        within: DataType = self.schema
+        for name in path:
+            assert isinstance(within, StructType), "only structs have fields"
+            found.append(within[name])
+            within = found[-1].dataType
+        return found
+
+    def physical_path(self, path: Sequence[str]) -> tuple[str, ...]:
+        """The path of a column or nested field in files and statistics."""
+        return tuple(map(physical_name, self.fields_at(path)))
 
     @property
     def keeps_change_feed(self) -> bool:
@@ -86,3 +112,8 @@ class TableMetadata:
     def has_random_directories(self) -> bool:
         """Whether new files lie in directories of random names, not in those of partitions."""
         return self._is_mapped or self.is_on("delta.randomizeFilePrefixes")
+
+
+def physical_name(field: StructField) -> str:
+    """Return what files and statistics call a column or nested field."""
+    return str((field.metadata or {}).get(f"{_COLUMN_MAPPING}.physicalName", field.name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from deltaweave.delta import jvm as jvm_
 from deltaweave.delta.jvm import JavaObject
@@ -21,7 +21,7 @@ from deltaweave.delta.log.file_layout import FileLayout, layout_of
 from deltaweave.delta.log.file_list import FileList
 from deltaweave.delta.log.file_version import files_not_in, vector_column
 from deltaweave.delta.log.followed_tables import MAX_FILES, follow, known_files
-from deltaweave.delta.log.metadata import TableMetadata
+from deltaweave.delta.log.metadata import TableMetadata, physical_name
 from deltaweave.delta.log.num_records import num_physical_rows_column
 from deltaweave.delta.log.strict_reads import always_strict, strict_plan
 
@@ -98,21 +98,7 @@ class TableSnapshot:
     @cached_property
     def physical_names(self) -> dict[str, str]:
         """What the table's files and statistics call each of its columns."""
-        return {field.name: _physical_name(field) for field in self.schema}
-
-    def fields_at(self, path: Sequence[str]) -> list[StructField]:
-        """The fields on the path to a column or nested field, outermost first."""
-        found: list[StructField] = []
-        within: DataType = self.schema
-        for name in path:
-            assert isinstance(within, StructType), "only structs have fields"
-            found.append(within[name])
-            within = found[-1].dataType
-        return found
-
-    def physical_path(self, path: Sequence[str]) -> tuple[str, ...]:
-        """The path of a column or nested field in files and statistics."""
-        return tuple(map(_physical_name, self.fields_at(path)))
+        return {field.name: physical_name(field) for field in self.schema}
 
     def setting(self, name: str) -> str | None:
         """A table property's value, if it is set."""
@@ -286,10 +272,6 @@ class TableSnapshot:
     def _chosen(self, files: DataFrame) -> FileList:
         chosen = getattr(files._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
         return self._as_list(jvm_.seq_of(jvm_.jvm(self.spark), chosen))
-
-
-def _physical_name(field: StructField) -> str:
-    return str((field.metadata or {}).get("delta.columnMapping.physicalName", field.name))
 
 
 def data_path(log: JavaObject) -> str:

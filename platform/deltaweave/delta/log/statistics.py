@@ -29,9 +29,16 @@ from pyspark.sql.types import (
 )
 
 from deltaweave.delta import jvm as jvm_
+from deltaweave.delta.log.actions import Action
 from deltaweave.delta.log.arrow_values import python_values
 from deltaweave.delta.log.file_list import FileList
-from deltaweave.delta.log.num_records import NUM_RECORDS, num_physical_rows
+from deltaweave.delta.log.metadata import TableMetadata
+from deltaweave.delta.log.num_records import (
+    NUM_RECORDS,
+    Statistics,
+    num_physical_rows,
+    parsed,
+)
 from deltaweave.delta.log.snapshot import TableSnapshot
 from deltaweave.delta.log.statistic_bounds import MEANINGS, Meaning, bound, itself
 
@@ -73,14 +80,25 @@ def bounds(
         columns: The path of each column or nested field, and the type in which to read it: its own
             or a wider one, for which `are_bounded` holds.
     """
-    partitioned_by = table.partition_columns
-    known = [
-        _known_column(table, path, data_type, is_partition=path[0] in partitioned_by)
-        for path, data_type in columns
-    ]
-    found = _in_text(files, known)
+    known = [_known_column(table.metadata, *column) for column in columns]
+    found = None
+    if files.adds is not None and files.statistics is not None and files.have_statistics:
+        found = _in_text(files.adds, files.statistics, known)
     if found is None:
         found = _queried(table, files, known)
+    return [column.bounds(each) for column, each in zip(known, found, strict=True)]
+
+
+def bounds_in_log(
+    metadata: TableMetadata,
+    adds: Sequence[Action],
+    columns: Sequence[tuple[Sequence[str], DataType]],
+) -> list[Bounds] | None:
+    """Return the same by the files' AddFiles, without Spark; None if Spark has to read them."""
+    known = [_known_column(metadata, *column) for column in columns]
+    found = _in_text(adds, [parsed(add.get("stats")) for add in adds], known)
+    if found is None:
+        return None
     return [column.bounds(each) for column, each in zip(known, found, strict=True)]
 
 
@@ -158,21 +176,21 @@ class _KnownColumn:
 
 
 def _known_column(
-    table: TableSnapshot, path: Sequence[str], data_type: DataType, *, is_partition: bool
+    metadata: TableMetadata, path: Sequence[str], data_type: DataType
 ) -> _KnownColumn:
-    field = table.fields_at(path)[-1]
+    field = metadata.fields_at(path)[-1]
     changes = (field.metadata or {}).get("delta.typeChanges", [])
     was_single = isinstance(field.dataType, FloatType) or any(
         change.get("fromType") == "float" for change in changes
     )
-    return _KnownColumn(table.physical_path(path), data_type, is_partition, was_single)
+    is_partition = path[0] in metadata.partition_columns
+    return _KnownColumn(metadata.physical_path(path), data_type, is_partition, was_single)
 
 
-def _in_text(files: FileList, columns: Sequence[_KnownColumn]) -> list[_Raw] | None:
+def _in_text(
+    adds: Sequence[Action], statistics: Sequence[Statistics], columns: Sequence[_KnownColumn]
+) -> list[_Raw] | None:
     """The statistics in the log's text; None if Spark has to read them."""
-    adds, statistics = files.adds, files.statistics
-    if adds is None or statistics is None or not files.have_statistics:
-        return None
     if any(column.is_cast_by_spark for column in columns):
         return None
     rows = [num_physical_rows(each) for each in statistics]

@@ -21,7 +21,6 @@ from deltaweave.engine.find.driver_size import Held, in_threads, most_on_driver
 from deltaweave.engine.find.file_numbers import places_of_files, with_numbers
 from deltaweave.engine.find.key_index import (
     KEY_INDEX_DIRECTORY,
-    KEY_INDEX_PROPERTY,
     index_new_files,
     stored_index,
     wanted_index,
@@ -38,7 +37,6 @@ from deltaweave.engine.find.pairs_by_keys import compared_by_keys
 
 __all__ = [
     "KEY_INDEX_DIRECTORY",
-    "KEY_INDEX_PROPERTY",
     "ON_DRIVER",
     "Candidates",
     "Compared",

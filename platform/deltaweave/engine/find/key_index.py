@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-KEY_INDEX_PROPERTY = "deltaweave.keyIndex"
-"""The table property that names the indexed column."""
-
 # Beside the data: VACUUM skips directories whose names begin with "_".
 KEY_INDEX_DIRECTORY = "_deltaweave_keys"
 
@@ -210,7 +207,7 @@ def stored_index(table: TableSnapshot) -> KeyIndex | None:
     None also if the column was dropped or renamed after the property was set, or the table's
     properties encrypt its files: those of the index would not be encrypted.
     """
-    column = table.setting(KEY_INDEX_PROPERTY)
+    column = table.metadata.indexed_column
     if column is None or encryption_properties(table.metadata.properties):
         return None
     return index_of(table, column)

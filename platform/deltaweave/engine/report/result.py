@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from types import MappingProxyType
 
+from deltaweave.counts import counted
 from deltaweave.engine.write import Strategy
 
 # Delta's own metric names and meanings (MergeIntoCommandBase.baseMetrics, Delta 4.4). Times are in
@@ -190,7 +191,7 @@ class MergeResult:
                 f"{counts['numTargetFilesRemoved']:,} removed, "
                 f"{counts['numTargetFilesAdded']:,} added",
                 *(
-                    [f"rescued: {self.num_events_rescued:,} events that cannot be applied"]
+                    [f"rescued: {counted(self.num_events_rescued, 'event')} that cannot be applied"]
                     if self.num_events_rescued
                     else []
                 ),

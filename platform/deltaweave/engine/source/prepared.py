@@ -16,6 +16,7 @@ from functools import cached_property
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from deltaweave.counts import counted
 from deltaweave.delta.jvm import delta_message, interrupts_shown, translated, unique_number
 from deltaweave.delta.scan import (
     OPERATORS,
@@ -269,7 +270,7 @@ def check_same_source(merge: ResolvedMerge, source: PreparedSource) -> None:
             merge.spark, "sourceNotDeterministicInMergeException", with_session=True
         )
         raise SourceError(
-            f"{message.text} It had {source.num_rows} rows, then {now}.",
+            f"{message.text} It had {counted(source.num_rows, 'row')}, then {now:,}.",
             table=merge.table,
             hint="Set spark.databricks.delta.merge.materializeSource to auto, or write the source "
             "to a table first.",

@@ -19,7 +19,12 @@ from deltaweave.engine.tasks.bloom_filters import (
 )
 from deltaweave.engine.tasks.change_feed import ChangeFile, change_file, images
 from deltaweave.engine.tasks.file_tasks import REWRITTEN_SCHEMA, in_batches, in_whole, rewriter
-from deltaweave.engine.tasks.floating_bounds import BOUNDED_SCHEMA, OWN_NAME, bounded_files
+from deltaweave.engine.tasks.floating_bounds import (
+    BOUNDED_SCHEMA,
+    OWN_NAME,
+    bounded_files,
+    is_bounded,
+)
 from deltaweave.engine.tasks.parquet_rewrite import as_stored, rewrite_rows
 from deltaweave.engine.tasks.storage import Disk, ObjectStore, Storage, location_of
 from deltaweave.engine.tasks.stored_rows import all_rows, rows_at
@@ -56,6 +61,7 @@ __all__ = [
     "images",
     "in_batches",
     "in_whole",
+    "is_bounded",
     "location_of",
     "read_batches",
     "rewrite_rows",

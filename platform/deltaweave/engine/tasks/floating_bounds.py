@@ -38,15 +38,15 @@ def bounded_files(
             bounded = [
                 path
                 for path, location in zip(paths, locations, strict=True)
-                if _is_bounded(storage, location)
+                if is_bounded(storage, location)
             ]
             yield pa.record_batch([pa.array(bounded, pa.string())], ["path"])
 
     return found
 
 
-def _is_bounded(storage: Storage, location: str) -> bool:
-    """Whether the engine wrote the file, with statistics or a page index of floating values."""
+def is_bounded(storage: Storage, location: str) -> bool:
+    """Return whether the engine wrote the file, with bounds of floating values in its footer."""
     with storage.opened(location) as file:
         footer = file.metadata
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]

@@ -277,7 +277,7 @@ def test_explain_says_that_the_index_was_asked(spark: SparkSession, tmp_path: Pa
     plan = deltaweave.explain(spark, statement)
     assert plan.key_index == "k"
     assert plan.after_source_keys.files == 1
-    assert "after the source's keys and the index of k: 1 files" in str(plan)
+    assert "after the source's keys and the index of k: 1 file, " in str(plan)
 
 
 @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1) | st.none(), max_size=30), max_size=5))

@@ -1,0 +1,129 @@
+"""The newest version of a table, read from the log files on a disk: no Spark has to start."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deltaweave.delta.log.actions import Action
+from deltaweave.delta.log.checkpoint_files import newest_checkpoint
+from deltaweave.delta.log.file_paths import commit_name
+from deltaweave.delta.log.file_version import vector_of
+from deltaweave.delta.log.metadata import TableMetadata
+
+_COMMIT = re.compile(r"\d{20}\.json")
+# Python holds each file's entry as an object, about a kilobyte; longer logs are left to Spark.
+_MAX_LOG_BYTES = 64 << 20
+# Features that do not change which files a log lists; a table with another is left to Delta.
+_FEATURES = {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint"}
+_FEATURES |= {"vacuumProtocolCheck", "variantType", "typeWidening-preview", "variantType-preview"}
+_OF_ADDS = ("path", "partitionValues", "size", "stats", "deletionVector", "clusteringProvider")
+
+
+@dataclass(frozen=True)
+class VersionOnDisk:
+    """A version of a table on a disk.
+
+    Attributes:
+        data_path: Where the table's data is, e.g. `file:/lake/orders`, as Delta has it.
+        version: The version.
+        metadata: Its columns, partition columns and properties.
+        adds: The AddFiles of its data files.
+    """
+
+    data_path: str
+    version: int
+    metadata: TableMetadata
+    adds: Sequence[Action]
+
+
+def newest_on_disk(table: Path) -> VersionOnDisk | None:
+    """Return the newest version of the table in a directory; None if Spark has to read its log.
+
+    That is a log that is damaged or has a gap, whose checkpoint has a format of later tables, or of
+    a table with features that are not known here. The list of files is used only if its file count
+    and size match the version's checksum, where there is one.
+
+    Raises:
+        OSError: The log cannot be read.
+    """
+    try:
+        return _read(table, table / "_delta_log")
+    except (KeyError, TypeError, ValueError):  # Delta reports what is damaged
+        return None
+
+
+def _read(table: Path, log: Path) -> VersionOnDisk | None:
+    names = [each.name for each in log.iterdir()]
+    checkpoint, parts = newest_checkpoint(names)
+    commits = sorted(each for each in names if _COMMIT.fullmatch(each))
+    commits = [each for each in commits if int(each[:20]) > checkpoint]
+    version = checkpoint + len(commits)
+    read = [log / each for each in (*parts, *commits)]
+    is_whole = not commits or commits[-1] == commit_name(version)
+    if version < 0 or not is_whole or sum(each.stat().st_size for each in read) > _MAX_LOG_BYTES:
+        return None
+    metadata: TableMetadata | None = None
+    files: dict[tuple[str, str], Action] = {}
+    for action in _actions(read):
+        if action is None or "sidecar" in action:
+            return None
+        if added := action.get("add"):
+            files[added["path"], vector_of(added)] = added
+        elif removed := action.get("remove"):
+            files.pop((removed["path"], vector_of(removed)), None)
+        elif found := action.get("metaData"):
+            metadata = TableMetadata.of_action(found)
+        elif not set(action.get("protocol", {}).get("readerFeatures") or ()) <= _FEATURES:
+            return None
+    adds = list(files.values())
+    if metadata is None or not _matches_checksum(log / f"{version:020}.crc", adds):
+        return None
+    return VersionOnDisk(f"file:{table.absolute()}", version, metadata, adds)
+
+
+def _actions(files: Sequence[Path]) -> Iterator[Action | None]:
+    """The actions of a checkpoint's files and of commits, in order; None if Spark has to read."""
+    for file in files:
+        if file.suffix == ".parquet":
+            yield from _in_checkpoint(file)
+        elif ".checkpoint." in file.name:
+            yield None
+        else:
+            with file.open(encoding="utf-8") as lines:
+                yield from (json.loads(line) for line in lines if line.strip())
+
+
+def _in_checkpoint(file: Path) -> Iterator[Action | None]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as checkpoint:
+        schema = checkpoint.schema_arrow
+        of_adds = {each.name for each in schema.field("add").type}
+        if "stats" not in of_adds:
+            yield None
+            return
+        columns = [f"add.{each}" for each in _OF_ADDS] + ["protocol", "metaData", "sidecar"]
+        found: pa.Table = checkpoint.read(columns=columns)
+    for row in found.to_pylist():
+        yield {kind: _plain(action) for kind, action in row.items() if action is not None}
+
+
+def _plain(action: Action) -> Action:
+    """An action with its maps, which Arrow has as lists of pairs, as the log's JSON has them."""
+    maps = ("partitionValues", "configuration")
+    return {name: dict(value or ()) if name in maps else value for name, value in action.items()}
+
+
+def _matches_checksum(file: Path, adds: Sequence[Action]) -> bool:
+    try:
+        checksum: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return True
+    size = sum(add["size"] for add in adds)
+    return (checksum["numFiles"], checksum["tableSizeBytes"]) == (len(adds), size)

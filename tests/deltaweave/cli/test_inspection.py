@@ -1,0 +1,132 @@
+"""`inspect` of a table on a disk, whose log is read without Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from typer.testing import CliRunner, Result
+
+from deltaweave.cli import app, inspection
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("deltaweave.cli.options.quiet_session", never)
+    for name in CONFIGURING:
+        monkeypatch.delenv(name, raising=False)
+
+
+CONFIGURING = ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def inspected(table: Path, *arguments: str) -> dict[str, Any]:
+    result = run("inspect", table, *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    facts: dict[str, Any] = json.loads(result.stdout)
+    return facts
+
+
+def write(table: Path, *keys: int) -> None:
+    rows = pa.table({"k": pa.array(keys, pa.int64()), "p": [f"p{k % 2}" for k in keys]})
+    write_deltalake(table, rows, mode="append", partition_by=["p"])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Two files of 1 and 3, one of 2; 1 was deleted."""
+    table = tmp_path / "table"
+    write(table, 1, 2)
+    write(table, 3)
+    DeltaTable(table).delete("k = 1")
+    write(table, 5)
+    return table
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_files_rows_and_ranges_are_read_from_the_log(table: Path, checkpoint: bool) -> None:
+    if checkpoint:
+        DeltaTable(table).create_checkpoint()
+        write(table, 7)
+        DeltaTable(table).delete("k = 7")
+    facts = inspected(table, "--key", "K")
+    expected = {
+        "location": f"file:{table}",
+        "partition_columns": ["p"],
+        "files": 3,
+        "small_files": 2,  # of p1
+        "rows": 3,
+        "files_without_statistics": 0,
+        "files_with_floating_bounds": 0,
+        "key_overlaps": [
+            {
+                "column": "k",
+                "files": 3,
+                "files_without_bounds": 0,
+                "overlapping_files": 0,
+                "mean_files_per_key": 1.0,
+                "most_files_per_key": 1,
+            }
+        ],
+    }
+    assert {name: facts[name] for name in expected} == expected
+    assert facts["version"] == DeltaTable(table).version()
+
+
+def test_an_inspection_and_an_error_start_no_jvm(table: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from deltaweave.cli import app; app(sys.argv[1:], standalone_mode=False);"
+        " from pyspark import SparkContext; sys.exit(SparkContext._gateway is not None)"
+    )
+    command = [sys.executable, "-c", code, "inspect", str(table), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["files"] == 3
+    for arguments in (["inspect"], ["history"], ["maintain"]):
+        result = run(*arguments, tmp_path / "missing")
+        assert result.exit_code == 1
+        assert "there is no Delta table here" in result.stderr
+    wrong = run("inspect", table, "--key", "no_such")
+    assert wrong.exit_code == 1
+    assert "no column 'no_such'" in wrong.stderr
+
+
+@pytest.mark.parametrize("damage", ["gap", "broken", "checksum", "feature", "checkpoint"])
+def test_a_log_of_another_form_is_left_to_spark(table: Path, damage: str) -> None:
+    log = table / "_delta_log"
+    newest = log / f"{3:020}.json"
+    if damage == "gap":
+        (log / f"{1:020}.json").unlink()
+    elif damage == "broken":
+        newest.write_text(newest.read_text()[:-20])
+    elif damage == "checksum":
+        (log / f"{3:020}.crc").write_text('{"numFiles": 9, "tableSizeBytes": 1}')
+    elif damage == "feature":
+        protocol = {"minReaderVersion": 3, "readerFeatures": ["unheard-of"]}
+        newest.write_text(newest.read_text() + json.dumps({"protocol": protocol}) + "\n")
+    else:
+        (log / f"{3:020}.checkpoint.0-0-0.json").write_text("{}")
+    assert inspection._on_disk(str(table), [], 1, []) is None
+
+
+@pytest.mark.parametrize("given", [{"conf": ["spark.hadoop.fs.defaultFS=hdfs://host"]}, {}])
+def test_what_may_be_a_path_elsewhere_is_left_to_spark(
+    given: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not given:
+        monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    missing = str(tmp_path / "missing")
+    assert inspection._on_disk(missing, [], 1, given.get("conf", [])) is None
+    assert inspection._on_disk("s3a://lake/orders", [], 1, []) is None

@@ -3,6 +3,7 @@
 - `project`: `init`, a Dagster project with a first table.
 - `statements`: `merge` and `explain`, of a MERGE as text or in a file.
 - `changes`: `apply-changes`, of change events in any order.
+- `malformed_records`: which column of a record cannot be read as its declared type.
 - `upkeep`: `maintain`, which compacts and vacuums a table where it needs it.
 - `merge_history`: `history`, the merges of a table.
 - `inspection`: `inspect`, how its rows are laid out.

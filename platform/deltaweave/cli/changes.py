@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deltaweave.cli.malformed_records import malformed_column
 from deltaweave.cli.options import (
     Catalog,
     Conf,
@@ -23,6 +26,9 @@ from deltaweave.terminal import FAILED, MISUSED, fail
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# Spark's error classes of a record that FAILFAST refuses, in CSV and in JSON.
+_MALFORMED = ("MALFORMED_RECORD", "CANNOT_PARSE_JSON_FIELD")
 
 
 def apply_changes(
@@ -95,7 +101,10 @@ def apply_changes(
             refuse_credentials(location, operation="reading the events")
     except DeltaweaveError as error:
         fail(str(error), FAILED)
-    with working("Applying changes", conf, catalog, verbose=verbose) as spark:
+    with (
+        working("Applying changes", conf, catalog, verbose=verbose) as spark,
+        _naming_column(spark, source, format, schema, options),
+    ):
         _check_place(spark, table)
         result = deltaweave.apply_changes(
             spark,
@@ -114,6 +123,24 @@ def apply_changes(
             late_by=timedelta(days=late_by_days),
         )
     print_result(result, json=json)
+
+
+@contextmanager
+def _naming_column(
+    spark: SparkSession, source: str, format: str, schema: str | None, options: dict[str, str]
+) -> Iterator[None]:
+    """Name the column in the error that a value is not of its declared type."""
+    try:
+        yield
+    except DeltaweaveError as error:
+        if schema is None or not (error.error_class or "").startswith(_MALFORMED):
+            raise
+        found = None
+        with suppress(Exception):  # the error that is reported must not be hidden
+            found = malformed_column(spark, source, format.lower(), schema, options)
+        hint = "Correct the record or --schema. --option mode=PERMISSIVE reads such values as null."
+        error.restate(hint=f"{found}\n{hint}" if found else hint)
+        raise
 
 
 def _check_place(spark: SparkSession, table: str) -> None:

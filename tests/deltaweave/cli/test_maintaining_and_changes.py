@@ -72,19 +72,24 @@ def test_change_events_that_cannot_be_applied_are_told(
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_value_that_is_not_of_its_type_is_refused_with_its_file_and_record(
+def test_a_value_that_is_not_of_its_type_is_refused_with_its_file_record_and_column(
     tmp_path: Path,
 ) -> None:
-    events = tmp_path / "events.csv"
-    events.write_text("id,state,n\n1,open,1\n2,sent,two\n")
-    schema = "id INT, state STRING, n INT"
+    path, schema = tmp_path / "orders", "id INT, state STRING, n INT"
     of_events = ["--key", "id", "--sequence-by", "coalesce(n, 0)", "--schema", schema]
-    of_file = ["--format", "csv", "--option", "header=true"]
-    path = tmp_path / "orders"
-    result = run("apply-changes", path, events, *of_events, *of_file)
-    assert result.exit_code == 1, result.output
-    for said in (str(path), "events.csv", "MALFORMED_RECORD_IN_PARSING"):
-        assert said in result.stderr
+    for format, text in (
+        ("csv", "id,state,n\n1,open,1\n2,sent,two\n"),
+        ("json", '{"id": 1, "n": 1}\n{"id": 2, "state": "sent", "n": "two"}\n'),
+    ):
+        events = tmp_path / f"events.{format}"
+        events.write_text(text)
+        of_file = ["--format", format, "--option", "header=true"]
+        result = run("apply-changes", path, events, *of_events, *of_file)
+        assert result.exit_code == 1, result.output
+        for said in (str(path), events.name, "The record is", "sent"):
+            assert said in result.stderr
+        assert "Column n is declared as INT, and 'two' cannot be read as one." in result.stderr
+        assert "mode=PERMISSIVE" in result.stderr
 
 
 @pytest.mark.minutes

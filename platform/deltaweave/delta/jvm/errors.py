@@ -225,6 +225,12 @@ def _arguments(java_error: JavaObject) -> dict[str, Any]:
             "Correct spark.sql.catalog.<name> of the catalog's name, or add the jars of its "
             "connector (spark.jars.packages), of a release for this Spark."
         )
+    elif (arguments["error_class"] or "").startswith("CAST_"):
+        arguments["hint"] = (
+            "Correct the value in the source, or cast it in the source's query: try_cast returns "
+            "NULL where a value cannot be cast. Merges cast the source's values to the types of "
+            "the target's columns."
+        )
     elif arguments["error_class"] == "SCHEMA_NOT_FOUND":
         arguments["hint"] = "Create the schema first (CREATE SCHEMA …), or name another one."
     return arguments

@@ -120,7 +120,8 @@ def _failed_before(instance: DagsterInstance) -> list[RunRequest]:
         RunRequest(
             run_key=run.tags[RUN_KEY_TAG],
             partition_key=partition,
-            tags={name: tag for name, tag in run.tags.items() if name.startswith("deltaweave/")},
+            # Also those that Dagster's pages hide: `.dagster/deltaweave.…`.
+            tags={name: tag for name, tag in run.tags.items() if "deltaweave" in name},
         )
         for partition, run in sorted(newest.items())
         if run.status in (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)

@@ -14,7 +14,13 @@ from dagster_deltaweave.logs import (
     records_id,
     records_of_merge,
 )
-from dagster_deltaweave.partitions import IDENTITY_TAG, RECORDED_TAG, by_run, output_partition_keys
+from dagster_deltaweave.partitions import (
+    IDENTITY_TAG,
+    RECORDED_TAG,
+    by_run,
+    output_partition_keys,
+    written_tag,
+)
 from dagster_deltaweave.run_mark import mark_commits_with_run
 from deltaweave import Lease
 from deltaweave.changes.lineage import LogOf
@@ -44,7 +50,7 @@ def record_applied_before(context: OutputContext, table: Table) -> dict[str, Any
     """
     recorded = partition_records(context, table, output_partition_keys(context))
     held = table.snapshot().applied_versions("deltaweave/merged/")
-    is_of_delivery = IDENTITY_TAG in context.step_context.dagster_run.tags
+    is_of_delivery = written_tag(context.step_context.dagster_run.tags, IDENTITY_TAG) is not None
     for name, record in recorded.items():
         known = held.get(name, -1)
         if "#" in name and (known <= 0 or (is_of_delivery and known != record)):
@@ -67,7 +73,7 @@ def partition_records(
     if not partitions:
         return {}
     tags = context.step_context.dagster_run.tags
-    delivery = tags.get(IDENTITY_TAG) if len(partitions) == 1 else None
+    delivery = written_tag(tags, IDENTITY_TAG) if len(partitions) == 1 else None
     # Not when the step began: an earlier step of the run may have read what had landed.
     record = record_of(delivery, run_created_ms(context) * 1_000_000)
     for attempt in range(_ATTEMPTS):

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from dagster import AssetKey
 
 from dagster_deltaweave.io_manager.applied_again import pair_that_counts
-from dagster_deltaweave.partitions import DELIVERY_TAG, FULL_REFRESH_TAG
+from dagster_deltaweave.partitions import DELIVERY_TAG, FULL_REFRESH_TAG, shown_name, written_tag
 from dagster_deltaweave.tables import (
     Changes,
     MergeDeclaration,
@@ -264,11 +264,11 @@ def _pair(
         if not partitions:
             raise _not_idempotent(asset, "the run has no partition.")
         return _partition_id(asset, partitions[0]), 0
-    delivery = tags.get(DELIVERY_TAG)
+    delivery = written_tag(tags, DELIVERY_TAG)
     if not delivery:
         raise _not_idempotent(
             asset,
-            f"the run has no tag {DELIVERY_TAG}.",
+            f"the run has no tag {shown_name(DELIVERY_TAG)}.",
             "Let the sensor request it, or give the run the tag of the delivery it applies.",
         )
     of_what = _partition_id(asset, partitions[0]) if partitions else asset.to_user_string()

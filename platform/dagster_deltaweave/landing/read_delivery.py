@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from dagster_deltaweave.landing.delivery import Delivery
 from dagster_deltaweave.landing.listing import delivery
-from dagster_deltaweave.partitions import DELIVERY_TAG
+from dagster_deltaweave.partitions import DELIVERY_TAG, hidden_tag, written_tag
 from dagster_deltaweave.storage import local_path, without_query
 from deltaweave.delta.jvm import translated
 from deltaweave.delta.scan import checkpointed
@@ -25,7 +25,7 @@ from deltaweave.errors import SourceError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-LANDING = "deltaweave/landing"
+LANDING = hidden_tag("deltaweave/landing")
 """Run tag with its delivery as JSON: `directory`, `marker`, `suffix`, its `identity`, and `files`.
 
 `files` is the digest of all its files. It is missing if they could not be listed, without a marker
@@ -55,7 +55,7 @@ def directory_name(directory: str | Path) -> str:
 def directory_of(tags: Mapping[str, str]) -> str:
     """The landing directory of the delivery that a run's tags name; empty if they name none."""
     try:
-        return without_query(json.loads(tags[LANDING])["directory"])
+        return without_query(json.loads(written_tag(tags, LANDING) or "")["directory"])
     except (KeyError, TypeError, ValueError):  # none, or a tag that was written by hand
         return ""
 
@@ -85,7 +85,7 @@ def rows_of_delivery(
     Raises:
         SourceError: Another delivery is there now, or arrived while the rows were read.
     """
-    if LANDING not in tags:
+    if written_tag(tags, LANDING) is None:
         return rows
     before = _look(partition, tags, table)
     with translated(table, operation="reading a delivery", otherwise=SourceError):
@@ -97,7 +97,7 @@ def rows_of_delivery(
 
 def _look(partition: str, tags: Mapping[str, str], table: str) -> str | None:
     """The digest of the delivery's files; raises a SourceError if the tag names another one."""
-    landing = json.loads(tags[LANDING])
+    landing = json.loads(written_tag(tags, LANDING) or "")
     directory, marker, suffix = landing["directory"], landing["marker"], landing.get("suffix", "")
     found = delivery(directory, partition, marker, suffix)
     if found is None:
@@ -112,8 +112,9 @@ def _look(partition: str, tags: Mapping[str, str], table: str) -> str | None:
 
 
 def _error(partition: str, tags: Mapping[str, str], table: str, problem: str) -> SourceError:
+    version = written_tag(tags, DELIVERY_TAG)
     return SourceError(
-        f"the source partition {partition} of delivery {tags[DELIVERY_TAG]} {problem}.",
+        f"the source partition {partition} of delivery {version} {problem}.",
         table=table,
         operation="reading a delivery",
         hint="The sensor requests a run for the delivery that is there once its marker is written "

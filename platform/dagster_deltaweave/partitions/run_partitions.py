@@ -28,22 +28,35 @@ from deltaweave.errors import StatementError
 PARTITIONS = "deltaweave/partitions"
 """Run tag that lists partitions, adjacent or not: `a,c,f`, or a JSON list of strings."""
 
-WAITED_TAG = "deltaweave/waited_for"
+HIDDEN = ".dagster/deltaweave."
+"""Begins run tags that Dagster's pages leave out; read such a tag with `written_tag`."""
+
+
+def hidden_tag(name: str) -> str:
+    """Return the name of a tag that Dagster's pages leave out.
+
+    >>> hidden_tag("deltaweave/attempt")
+    '.dagster/deltaweave.attempt'
+    """
+    return HIDDEN + name.removeprefix("deltaweave/")
+
+
+WAITED_TAG = hidden_tag("deltaweave/waited_for")
 """Run tag: the older partition because of which a run failed; see `wrote`."""
 
-ATTEMPT_TAG = "deltaweave/attempt"
+ATTEMPT_TAG = hidden_tag("deltaweave/attempt")
 """Run tag: the number of the run among those that the sensor requested for its delivery."""
 
-RECORDED_TAG = "deltaweave/recorded"
+RECORDED_TAG = hidden_tag("deltaweave/recorded")
 """Run tag: the tables record what this run merged of its partitions; see `wrote`."""
 
 FULL_REFRESH_TAG = "deltaweave/full_refresh"
 """Run tag: `true` makes the run rebuild its tables."""
 
-DELIVERY_TAG = "deltaweave/delivery"
-"""Run tag with the delivery of its partition that a run applies."""
+DELIVERY_TAG = hidden_tag("deltaweave/delivery")
+"""Run tag with the delivery of its partition that a run applies; by hand, by its `shown_name`."""
 
-IDENTITY_TAG = "deltaweave/fingerprint"
+IDENTITY_TAG = hidden_tag("deltaweave/fingerprint")
 """Run tag that identifies the delivery among those of its partition."""
 
 ORDER_TAG = "deltaweave/order"
@@ -60,6 +73,20 @@ def partition_tags(partitions: Iterable[str]) -> dict[str, str]:
     return {PARTITIONS: json.dumps(list(partitions))}
 
 
+def written_tag(tags: Mapping[str, str], name: str) -> str | None:
+    """Return the value of a hidden tag, or None; earlier releases and people do not hide it.
+
+    >>> written_tag({"deltaweave/attempt": "2"}, ".dagster/deltaweave.attempt")
+    '2'
+    """
+    return tags.get(name, tags.get(shown_name(name)))
+
+
+def shown_name(name: str) -> str:
+    """Return the name that a hidden tag has in earlier releases and by hand."""
+    return f"deltaweave/{name.removeprefix(HIDDEN)}"
+
+
 def by_run(run_id: str, value: str = "") -> str:
     """The value of a tag that a run writes of itself; Dagster copies tags to the run's retries."""
     return f"{value} (run {run_id})".strip()
@@ -67,7 +94,7 @@ def by_run(run_id: str, value: str = "") -> str:
 
 def wrote(run: DagsterRun, tag: str) -> bool:
     """Whether the run itself has written the tag."""
-    value = run.tags.get(tag, "")
+    value = written_tag(run.tags, tag) or ""
     # Earlier releases did not name the run, and a retry may have such a tag of the run before.
     is_unnamed = value and "(run " not in value and run.parent_run_id is None
     return bool(is_unnamed) or value.endswith(by_run(run.run_id))

@@ -26,6 +26,8 @@ from dagster_deltaweave.partitions import (
     IDENTITY_TAG,
     WAITED_TAG,
     ended_at,
+    shown_name,
+    written_tag,
     wrote,
 )
 from dagster_deltaweave.sensors.target_runs import TargetRuns
@@ -94,7 +96,7 @@ def standing_of(
         is_requested = RUN_KEY_TAG in run.tags and _is_for(record, delivery)
         if run.status == DagsterRunStatus.NOT_STARTED and is_requested:
             # The daemon died before it launched the run: it does so if it is requested again.
-            attempt = int(run.tags.get(ATTEMPT_TAG, "1"))
+            attempt = int(written_tag(run.tags, ATTEMPT_TAG) or "1")
             return Standing(attempt, run.tags[RUN_KEY_TAG], missing=of_target.assets_of(run))
         if of_target.is_under_way(record):
             return Standing(run=run)
@@ -103,7 +105,8 @@ def standing_of(
     for record in runs:
         run = record.dagster_run
         merges = left.keys() & of_target.assets_of(run)
-        is_for_it, is_by_hand = _is_for(record, delivery), IDENTITY_TAG not in run.tags
+        is_for_it = _is_for(record, delivery)
+        is_by_hand = written_tag(run.tags, IDENTITY_TAG) is None
         if not is_for_it and not is_by_hand:
             break  # what was before another delivery does not count for this one
         if run.status == DagsterRunStatus.SUCCESS:
@@ -173,8 +176,9 @@ def _problem(ended: Sequence[RunRecord], policy: RetryPolicy) -> str:
 
 def _is_for(record: RunRecord, delivery: Delivery) -> bool:
     tags = record.dagster_run.tags
-    if IDENTITY_TAG in tags:
-        return tags[IDENTITY_TAG] == delivery.identity
+    identity = written_tag(tags, IDENTITY_TAG)
+    if identity is not None:
+        return identity == delivery.identity
     # A run of an older release, which identified deliveries only by their fingerprints.
     is_later = _created_at(record) > delivery.marked_at - _CLOCKS_DIFFER
     return tags.get(RUN_KEY_TAG) == f"{delivery.partition}@{delivery.fingerprint}" and is_later
@@ -188,16 +192,17 @@ def delivery_run_request(
     delivery: Delivery, standing: Standing, tags: Mapping[str, str]
 ) -> RunRequest:
     """Return the request of a run for a delivery, with these tags and those that name it."""
+    own = {
+        DELIVERY_TAG: _version_of_delivery(delivery),
+        IDENTITY_TAG: str(delivery.identity),
+        ATTEMPT_TAG: str(standing.attempt),
+    }
+    shown = {shown_name(name) for name in own}
     return RunRequest(
         run_key=standing.run_key,
         partition_key=delivery.partition,
         asset_selection=standing.selected,
-        tags={
-            **tags,
-            DELIVERY_TAG: _version_of_delivery(delivery),
-            IDENTITY_TAG: str(delivery.identity),
-            ATTEMPT_TAG: str(standing.attempt),
-        },
+        tags={name: value for name, value in tags.items() if name not in shown} | own,
     )
 
 

@@ -32,6 +32,7 @@ from dagster_deltaweave.partitions import (
     RECORDED_TAG,
     Positions,
     newest_first,
+    written_tag,
     wrote,
 )
 from dagster_deltaweave.storage import file_system, redacted, without_query
@@ -95,7 +96,7 @@ class TargetAsset:
             return True
         if wrote(run, RECORDED_TAG):
             return False
-        return self.held is not None or ATTEMPT_TAG in run.tags
+        return self.held is not None or written_tag(run.tags, ATTEMPT_TAG) is not None
 
     def newest_merged(self, positions: Positions, instance: DagsterInstance) -> str | None:
         """The newest merged partition, before which none is merged any more."""

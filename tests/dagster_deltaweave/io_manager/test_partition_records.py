@@ -24,6 +24,7 @@ from dagster import (
 from dagster_deltaweave.io_manager import partition_records
 from dagster_deltaweave.logs import merged_partitions, order_id, records_id
 from dagster_deltaweave.logs.merged_batch import LogAt
+from dagster_deltaweave.partitions import RECORDED_TAG
 from deltaweave import Lease, Table
 from tests.dagster_deltaweave.made_logs import CREATED, ID, MadeTable, commit, restore
 
@@ -112,7 +113,7 @@ def test_a_delivery_is_recorded_by_its_landing_directory(table: RecordedTable) -
         landing = json.dumps({"directory": directory, "marker": "_SUCCESS", "identity": "5@7"})
         tags = {"deltaweave/landing": landing, "deltaweave/fingerprint": "5@7"}
         table.commit(table.records("a", tags))
-    assert table.tags_of_runs == [{"deltaweave/recorded": "(run run)"}] * 2
+    assert table.tags_of_runs == [{RECORDED_TAG: "(run run)"}] * 2
     found = merged_partitions(str(table.path), ORDERS)
     assert found is not None
     looked = [found.holds_delivery("a", each, "5@7", 9) for each in ("/one", "/other", "/third")]

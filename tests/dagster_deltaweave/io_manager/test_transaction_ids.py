@@ -29,6 +29,7 @@ from dagster_deltaweave import (
     merge_asset,
 )
 from dagster_deltaweave.io_manager.transaction_ids import marks_of_run
+from dagster_deltaweave.landing.read_delivery import LANDING
 from dagster_deltaweave.tables.declaration import MergeDeclaration
 from deltaweave import Table, clauses
 from deltaweave.errors import SourceError
@@ -333,9 +334,9 @@ def test_a_run_that_an_earlier_release_tagged_without_its_files_is_merged(
 ) -> None:
     landing.land(1)
     tags = landing.requested()
-    tag = json.loads(tags["deltaweave/landing"])
+    tag = json.loads(tags[LANDING])
     assert tag.pop("files")
-    landing.merge({**tags, "deltaweave/landing": json.dumps(tag)})
+    landing.merge({**tags, LANDING: json.dumps(tag)})
     assert rows(table("counts")) == [("x", 1)]
 
 

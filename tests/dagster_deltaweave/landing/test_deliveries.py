@@ -29,6 +29,7 @@ from dagster._core.test_utils import create_run_for_test
 
 from dagster_deltaweave import partition_path
 from dagster_deltaweave.landing.read_delivery import _look
+from dagster_deltaweave.partitions import DELIVERY_TAG
 from deltaweave.errors import SourceError
 from tests.dagster_deltaweave.sensors.test_landing import EARLIER, LATER, land, orders_sensor
 from tests.dagster_deltaweave.ticks import launch, requested, run_keys
@@ -56,9 +57,7 @@ def in_turn(ticks: list[SensorExecutionData]) -> list[str | None]:
 
 def delivery_tags(*ticks: SensorExecutionData) -> list[int]:
     return [
-        int(request.tags["deltaweave/delivery"])
-        for data in ticks
-        for request in data.run_requests or []
+        int(request.tags[DELIVERY_TAG]) for data in ticks for request in data.run_requests or []
     ]
 
 
@@ -98,7 +97,7 @@ def test_an_earlier_delivery_put_back_is_requested_as_the_newest(
             cursor = data.cursor
             partitions += requested(data)
             keys.extend(run_keys(data))
-            tags.extend(request.tags["deltaweave/delivery"] for request in data.run_requests or [])
+            tags.extend(request.tags[DELIVERY_TAG] for request in data.run_requests or [])
         return partitions
 
     place, aside = landing / "2000-03", tmp_path / "aside"

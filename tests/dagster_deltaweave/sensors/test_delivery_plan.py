@@ -61,10 +61,13 @@ from dagster_deltaweave.logs import (
 )
 from dagster_deltaweave.logs.merged_batch import LogAt
 from dagster_deltaweave.partitions import (
+    ATTEMPT_TAG,
+    IDENTITY_TAG,
     by_run,
     newest_first,
     partitions_of_run,
     unmerged_attempts,
+    written_tag,
 )
 from dagster_deltaweave.storage import file_system
 from tests.dagster_deltaweave.ticks import requested, tick
@@ -231,7 +234,7 @@ class Shop:
         if not version:
             self.commit(0, {"metaData": {"id": "11111111"}}, name=name)
             version = 1
-        identity = tags.get("deltaweave/fingerprint")
+        identity = written_tag(tags, IDENTITY_TAG)
         record = {recorded_name(day, directory_of(tags)): record_of(identity, time.time_ns())}
         records = records_id("11111111", AssetKey(name))
         order_of = f"deltaweave/order/{name}"
@@ -637,7 +640,7 @@ def test_what_needed_its_last_attempt_is_requested_again_after_a_restore(shop: S
     shop.run_all(shop.tick())
     shop.restore(to=1)
     # Its run key is new, also if the first run was deleted.
-    first = shop.instance.get_runs(RunsFilter(tags={"deltaweave/attempt": "1"}), limit=1)
+    first = shop.instance.get_runs(RunsFilter(tags={ATTEMPT_TAG: "1"}), limit=1)
     shop.instance.delete_run(first[0].run_id)
     [request] = shop.tick().run_requests or []
     assert request.partition_key == "day-2"
@@ -719,7 +722,7 @@ def test_newer_days_wait_for_one_that_failed_and_come_once_it_is_merged(shop: Sh
     assert "attempt 2 of 2: deliver it again, or run it yourself" in shop.said()
     shop.land("day-2")  # repaired
     assert requested(data := shop.tick()) == ["day-2", "day-3", "day-4"]
-    assert [r.tags["deltaweave/attempt"] for r in data.run_requests or []] == ["1", "1", "1"]
+    assert [r.tags[ATTEMPT_TAG] for r in data.run_requests or []] == ["1", "1", "1"]
     assert shop.run_all(data) == ["day-2", "day-3", "day-4"]
     assert "4 merged." in shop.said()
 

@@ -54,6 +54,9 @@ def retry_run_if_transient(retries: int, context: OutputContext | None = None) -
         if isinstance(error, Transient) and retries:
             waits = 0 if context is None else len(waits_of_step(context))
             raise RetryRequested(retries + waits, _SECONDS_BEFORE_RETRY) from error
+        if context is not None:
+            # Dagster shows the error below the stack trace of its own, folded.
+            context.log.error(str(error))
         raise
 
 

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
 import deltaweave
+from tests.remaining_time import RemainingTime
 
 # Before the JVM starts: without it, Spark resolves the host's name, which a sandbox may not have.
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -92,6 +93,11 @@ LONGEST_FIRST = (
     "tests/deltaweave/engine/test_follow_rivals.py",
     "tests/deployment/test_tutorial.py",
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # which a worker of xdist has
+        config.pluginmanager.register(RemainingTime(config))
 
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[Any] | None:

@@ -40,7 +40,7 @@ from dagster_deltaweave.components.merge_sources import (
 Automation: TypeAlias = Annotated[
     InstanceOf[AutomationCondition[Any]] | None, Resolver.default(model_field_type=str | None)
 ]
-"""A condition of Dagster's, as an expression: `"{{ automation_condition.eager() }}"`."""
+"""A condition of Dagster's, as an expression: `"{{ dg.AutomationCondition.eager() }}"`."""
 
 
 def _resolved_keys(context: ResolutionContext, keys: str | Sequence[str]) -> list[AssetKey]:

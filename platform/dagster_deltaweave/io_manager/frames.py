@@ -7,6 +7,7 @@ which is optional, but uses it if the deployment has imported it.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -109,6 +110,13 @@ def _is_in(module: str, *names: str) -> Callable[[Any], bool]:
     return is_it
 
 
+def _to_pandas(rows: DataFrame, _: Any) -> Any:
+    with warnings.catch_warnings():
+        # pyspark warns of an error, with Java's stack trace, and raises it, too.
+        warnings.filterwarnings("ignore", "toPandas attempted Arrow optimization")
+        return rows.toPandas()
+
+
 def _to_polars(rows: DataFrame, annotation: Any) -> Any:
     import polars as pl
 
@@ -120,7 +128,7 @@ _CONVERSIONS: tuple[tuple[Callable[[Any], bool], Callable[[DataFrame, Any], Any]
     # DataFrame or a parent of it: Spark has classic and Connect subclasses.
     (lambda kind: isinstance(kind, type) and issubclass(DataFrame, kind), lambda rows, _: rows),
     (lambda kind: isinstance(kind, type) and issubclass(kind, DataFrame), lambda rows, _: rows),
-    (_is_in("pandas", "DataFrame"), lambda rows, _: rows.toPandas()),
+    (_is_in("pandas", "DataFrame"), _to_pandas),
     (_is_in("pyarrow", "Table"), lambda rows, _: rows.toArrow()),
     (_is_in("pyarrow", "RecordBatchReader"), lambda rows, _: rows.toArrow().to_reader()),
     (_is_in("polars", "DataFrame", "LazyFrame"), _to_polars),

@@ -42,7 +42,7 @@ attributes:
     description: Every order once.
     owners: ["team:sales"]
     tags: {tier: gold}
-    automation_condition: "{{ automation_condition.eager() }}"
+    automation_condition: "{{ dg.AutomationCondition.eager() }}"
   keys: [id]
   clauses:
     - {when: matched, then: delete, condition: s.op = 'delete'}

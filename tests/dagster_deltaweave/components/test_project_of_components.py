@@ -69,7 +69,7 @@ attributes:
   partition_by: [day]
   source: {type: path, path: /landing/orders}
   rematerialization: {batches: 100, age: {hours: 2}, running: true}
-  base_automation_condition: "{{ automation_condition.eager() }}"
+  base_automation_condition: "{{ dg.AutomationCondition.eager() }}"
 """
 
 AROUND_THEM = """
@@ -92,7 +92,7 @@ attributes:
   asset: [sales/customers, sales/orders_base]
   unique_key: [id]
   no_nulls: [id]
-  automation_condition: "{{ automation_condition.eager() }}"
+  automation_condition: "{{ dg.AutomationCondition.eager() }}"
   metadata: {severity: high}
   pool: checks
   retry_policy: {max_retries: 2, delay: 5}

@@ -120,7 +120,7 @@ def test_dagsters_own_arguments_and_tags_of_runs_are_passed_on(
         run_tags={"team": "sales", "deltaweave/delivery": "not of the sensor"},
     )
     land(landing, "2000-03")
-    definition = sensor.get_sensor_def("orders_landed")
+    definition = sensor.get_unresolved_sensor_def("orders_landed")
     assert (definition.tags, definition.owners) == ({"tier": "gold"}, ["team:sales"])
     [request] = tick(sensor, instance).run_requests or []
     assert request.tags[DELIVERY_TAG].isdigit()

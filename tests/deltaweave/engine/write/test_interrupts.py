@@ -63,7 +63,7 @@ def test_an_interrupt_while_the_source_is_evaluated_ends_the_merge(
     write_table(spark, path, [(1, 10), (2, 20)], SCHEMA)
     begun, of_pyspark = tmp_path / "begun", signal.getsignal(signal.SIGINT)
 
-    def slow(k: int) -> int:
+    def slow(k):  # type: ignore[no-untyped-def]  # with hints of Python's types, pyspark warns
         begun.touch()
         time.sleep(0.5)
         return k

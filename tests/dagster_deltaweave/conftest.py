@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,9 +22,34 @@ from deltaweave import Table
 Run = Callable[..., ExecuteInProcessResult]
 
 
+def _event_log(home: Path) -> dict[str, Any]:
+    """One database for the events of all runs; by default, Dagster makes one for each run."""
+    storage = {
+        "module": "dagster._core.storage.event_log",
+        "class": "ConsolidatedSqliteEventLogStorage",
+        "config": {"base_dir": str(home / "history")},
+    }
+    return {"event_log_storage": storage}
+
+
+@pytest.fixture(scope="session")
+def empty_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home of Dagster with its databases: to make them takes most of a small test's time."""
+    home = tmp_path_factory.mktemp("dagster")
+    with instance_for_test(temp_dir=str(home), overrides=_event_log(home)) as instance:
+        instance.get_runs(limit=1)
+        instance.all_logs("no run")
+        instance.all_instigator_state()
+    return home
+
+
 @pytest.fixture
-def instance() -> Iterator[DagsterInstance]:
-    with instance_for_test() as instance:
+def instance(
+    empty_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DagsterInstance]:
+    home = tmp_path_factory.mktemp("home")
+    shutil.copytree(empty_home, home, dirs_exist_ok=True)
+    with instance_for_test(temp_dir=str(home), overrides=_event_log(home)) as instance:
         yield instance
 
 

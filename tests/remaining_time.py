@@ -11,13 +11,14 @@ _STEP = 0.05  # of all tests, between two lines
 
 
 class RemainingTime:
-    """Prints a line after each twentieth of the tests; one object for all workers."""
+    """Prints the minutes left when they change, at most after each twentieth of the tests."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._began = time.monotonic()
         self._ended = 0
         self._next = _STEP
+        self._last = ""
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self._session = session
@@ -31,9 +32,11 @@ class RemainingTime:
         self._next = (done // _STEP + 1) * _STEP
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
-            seconds = (time.monotonic() - self._began) * (1 - done) / done
-            reporter.ensure_newline()
-            reporter.write_line(in_words(done, seconds))
+            line = in_words(done, (time.monotonic() - self._began) * (1 - done) / done)
+            if line.split(", ")[1] != self._last.split(", ")[-1]:
+                reporter.ensure_newline()
+                reporter.write_line(line)
+            self._last = line
 
 
 def in_words(done: float, seconds: float) -> str:

@@ -171,7 +171,7 @@ def test_rows_are_those_of_the_postgresql_that_the_changes_come_from(
         for column in LARGE:
             database.execute(f"ALTER TABLE customers ALTER {column} SET STORAGE EXTERNAL")
         database.execute(INSERT.format(1, 6))
-        # With the settings that docs/changes.md asks for.
+        # With the settings that docs/how-to/debezium.md asks for.
         connector = postgres_connector(port, "public.customers")
         connector["decimal.handling.mode"] = "string"
         connect_once = partial(running_connectors, directory, kafka, POSTGRES_PACKAGE, [connector])
@@ -244,7 +244,7 @@ def wait_for_saved_position(directory: Path, seconds: float = 60) -> None:
     """Until the connector has saved that it is past its snapshot: else it takes a second one.
 
     Its rows would come before all changes that the log brought, and what changed while the
-    connector was down would be in them alone (docs/changes.md, "From Debezium").
+    connector was down would be in them alone (docs/how-to/snapshots-again.md).
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

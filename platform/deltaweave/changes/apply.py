@@ -188,7 +188,7 @@ def _not_emptied(table: Table) -> StatementError:
         table,
         "an event empties the table, and a table of histories is not emptied.",
         "Leave it out (rows of debezium_changes: .where(\"_cdc_op <> 't'\")), and give each key of "
-        "the table a delete with its sequence: docs/changes.md shows how.",
+        "the table a delete with its sequence: docs/how-to/debezium.md shows how.",
     )
 
 

@@ -40,7 +40,8 @@ _BEFORE_THIS = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
 
 _HINT = (
     " that was made long before it, so it is of another log, whose positions begin anew. Give the "
-    "messages of that log a greater epoch (debezium_changes: epoch=), see docs/changes.md."
+    "messages of that log a greater epoch (debezium_changes: epoch=): "
+    "docs/how-to/another-log.md shows how."
 )
 
 _START = "__START_AT"

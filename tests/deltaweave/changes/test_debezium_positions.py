@@ -56,7 +56,7 @@ def test_versions_are_valid_by_time_and_position(spark: SparkSession, tmp_path: 
         ("d", 30, minute[19], minute[30], False),
         ("e", 50, 0, None, False),  # its message has no time
     ]
-    # Valid at a time, as docs/changes.md has it.
+    # Valid at a time, as docs/how-to/debezium.md has it.
     at = "TIMESTAMP '2026-07-01 12:15:00Z'"
     valid = f"__START_AT.changed_at <= {at} AND ifnull(__END_AT.changed_at > {at}, true)"
     assert [

@@ -174,7 +174,7 @@ def test_pending_changes_of_another_log_are_an_error_in_every_view_until_they_ha
     for read in reads:
         with pytest.raises(Exception, match=OTHER_LOG):
             read()
-    # As docs/changes.md says.
+    # As docs/how-to/another-log.md says.
     spark.sql(
         f"UPDATE delta.`{table.changes.path_or_name}` SET _cdc_sequence.at.epoch = 1 "
         "WHERE _cdc_sequence.at.changed_at >= TIMESTAMP '2026-07-02 12:00:00Z'"

@@ -8,10 +8,8 @@ The lock is `flock` on a hidden file in the table's log (`lock_file`), which sta
 of Delta's log lists it, since its name sorts before those of versions. The creation of a table
 locks a file beside its directory and deletes it afterwards: Delta creates tables only in empty
 directories. If a process is killed, the system releases its lock as soon as the processes that it
-forked meanwhile have ended too.
-
-Only deltaweave takes the lock. It is not reentrant: code that holds it must not commit to the same
-table in another call.
+forked meanwhile have ended too. Only deltaweave takes the lock. It is not reentrant: code that
+holds it must not commit to the same table in another call.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from typing import TYPE_CHECKING
 from deltaweave.delta.commit.lock_file import LockedDirectory, LockFile, UnusableLockFileError
 from deltaweave.delta.commit.mounts import doubt_about_hosts
 from deltaweave.delta.jvm import number_setting
-from deltaweave.errors import LockFileError, TableLockedError
+from deltaweave.errors import AccessDeniedError, LockFileError, TableLockedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -239,6 +237,8 @@ def _attempt(
     try:
         if make_directory is not None:
             make_directory()
+    except AccessDeniedError:
+        raise
     except Exception as error:  # Hadoop's: the table cannot be created either
         raise _WithoutLockError(str(error).partition("\n")[0]) from error
     try:
@@ -289,7 +289,7 @@ def _holder(path: Path) -> str:
         return "another process or thread"
 
 
-@cache  # which says it once for each directory
+@cache  # once for each directory
 def _say_unlocked(directory: Path, why: str) -> None:
     logger.warning("%s: commits without a lock among processes: %s", directory, why)
 

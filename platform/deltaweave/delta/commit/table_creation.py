@@ -122,14 +122,29 @@ def _alone_in(spark: SparkSession, place: JavaObject, table: str) -> Iterator[No
     ours = [each for each in ours if not os.path.exists(each)]
     try:
         with TableLock(spark, location, table=table, operation="creation") as lock:
-            # Hadoop makes it with the permissions that Delta's own directories have.
-            lock.take_for_creation(lambda: files.mkdirs(place))
+            lock.take_for_creation(lambda: _make(files, place, table))
             yield
     except Exception:
         for each in ours:
             with suppress(OSError):  # another writer has put something there
                 each.rmdir()
         raise
+
+
+def _make(files: JavaObject, place: JavaObject, table: str) -> None:
+    """Make a directory as Hadoop does, with the permissions that Delta's own directories have.
+
+    Raises:
+        AccessDeniedError: Its file system refuses it, e.g. /proc, whose directories seem writable.
+    """
+    if not files.mkdirs(place):
+        raise AccessDeniedError(
+            f"the directory {place.toString()} cannot be made: its file system refuses it.",
+            table=table,
+            operation="creation",
+            state="Nothing was written.",
+            hint="Name a place on a disk that is mounted for writing, and that has room.",
+        )
 
 
 def _refuse_closed(directory: Path, table: str) -> None:

@@ -311,6 +311,15 @@ def test_two_creators_of_a_table_exclude_each_other(table: Path, *, through_a_li
     assert sorted(each.name for each in table.parent.iterdir()) == ["new", "orders", "other name"]
 
 
+def test_a_place_that_is_refused_is_not_waited_for(table: Path) -> None:
+    def refused() -> None:
+        raise errors.AccessDeniedError("its file system refuses it.", table="orders")
+
+    lock = local_disk.TableLock(session_with_limit(600), f"file:{table}", table="orders")
+    with pytest.raises(errors.AccessDeniedError):
+        lock.take_for_creation(refused)
+
+
 def test_a_directory_whose_parent_takes_no_file_is_locked_itself(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

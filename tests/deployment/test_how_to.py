@@ -203,3 +203,20 @@ def test_the_site_has_every_page_once() -> None:
     others = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
     others.add("platform/ARCHITECTURE.md")
     assert sorted(pages_of(nav)) == sorted(documents | others)
+
+
+def test_no_paragraph_of_the_documentation_has_more_than_six_lines() -> None:
+    begins_another = re.compile(r"\s*([-*|#>]|\d+\.) ?|<|\[[^\]]+\]:")
+    pages = [
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / f"{name}.md" for name in ("README", "SECURITY")),
+    ]
+    long = []
+    for page in pages:
+        text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        lines = 0
+        for line in text.splitlines():
+            lines = 1 if begins_another.match(line) else lines + 1 if line.strip() else 0
+            if lines == 7:
+                long.append(f"{page.name}: {line}")
+    assert long == []

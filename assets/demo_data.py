@@ -65,7 +65,7 @@ class Period(NamedTuple):
 
 
 def landing(lake: Path) -> Path:
-    """The directory under which the source partitions of web_returns land."""
+    """Return the directory under which the source partitions of web_returns land."""
     return lake / "landing" / TABLE
 
 
@@ -124,14 +124,14 @@ def land_next(lake: Path, *, scale: float = 1) -> str | None:
 
 
 def _month(returns: pa.Table) -> pa.ChunkedArray:
-    """The month of each return's date, counted from the year 0; null without a date."""
+    """Return the month of each return's date, counted from the year 0; null without a date."""
     since_epoch = pc.subtract(returns["wr_returned_date_sk"], pa.scalar(_UNIX_EPOCH, pa.int32()))
     date = pc.cast(since_epoch, pa.date32())
     return pc.add(pc.multiply(pc.year(date), 12), pc.subtract(pc.month(date), 1))
 
 
 def _periods(month: pa.ChunkedArray) -> list[Period]:
-    """The periods of the partitions that have returns, in arrival order."""
+    """Return the periods of the partitions that have returns, in arrival order."""
     months = pc.unique(month.drop_null()).to_pylist()
     years = {each // 12 for each in months}
     yearly = {Period(12 * year, 12 * year + 11) for year in years if year <= LAST_YEAR}
@@ -156,7 +156,7 @@ def _changed(
 
 
 def _draw(returns: pa.Table, number: int) -> pa.ChunkedArray:
-    """A number from 0 to 1023 for each return, decided by its key and the partition's number."""
+    """Draw a number from 0 to 1023 for each return, from its key and the partition's number."""
 
     def constant(value: int) -> pa.Scalar:
         return pa.scalar(value, pa.uint64())
@@ -176,7 +176,7 @@ def _draw(returns: pa.Table, number: int) -> pa.ChunkedArray:
 
 
 def _correct(returns: pa.Table, number: int) -> pa.Table:
-    """The returns with one more piece, and one more currency unit, for each partition so far."""
+    """Add one piece and one currency unit to the returns for each partition so far."""
     for name in ("wr_return_quantity", "wr_return_amt", "wr_return_amt_inc_tax", "wr_net_loss"):
         column = SCHEMA.field(name)
         more = pa.scalar(number, column.type)
@@ -202,7 +202,7 @@ def _write_partition(lake: Path, name: str, changes: pa.Table) -> None:
 
 
 def _generate(lake: Path, scale: float) -> Path:
-    """The generator's output at this scale, made unless the lake has it."""
+    """Return the generator's output at this scale; generate it unless the lake has it."""
     made = lake / "generated" / f"scale-{scale:g}" / f"{TABLE}.dat"
     if made.exists():
         return made

@@ -42,14 +42,14 @@ def on_this_machine() -> Iterator[Variables]:
 
 @contextmanager
 def on_a_cluster() -> Iterator[Variables]:
-    """A standalone cluster of two workers on this machine, which ends with the context."""
+    """Run a standalone cluster of two workers on this machine until the context ends."""
     here = lake() / "cluster"
     with standalone_cluster(here / "processes", workers=2, memory="1g") as cluster:
         yield {**cluster.environment, **_COLD, **cluster_variables(cluster.master, here)}
 
 
 def cluster_variables(master: str, here: Path) -> Variables:
-    """The variables of the environment `cluster` for a cluster on this machine.
+    """Return the variables of the environment `cluster` for a cluster on this machine.
 
     Args:
         master: Its address, `spark://…`.
@@ -73,7 +73,7 @@ def cluster_variables(master: str, here: Path) -> Variables:
 
 @contextmanager
 def on_an_object_store() -> Iterator[Variables]:
-    """An S3-speaking server on this machine, which ends with the context and keeps its objects."""
+    """Run an S3 server on this machine until the context ends; its objects are kept."""
     here = lake() / "object_store"
     here.mkdir(parents=True, exist_ok=True, mode=0o700)
     with closing(KeptObjects(here / "objects.sqlite")) as objects:
@@ -83,7 +83,7 @@ def on_an_object_store() -> Iterator[Variables]:
 
 
 def store_variables(endpoint: str, access_key: str) -> Variables:
-    """The variables of the environment `object_store` for the server on this machine."""
+    """Return the variables of the environment `object_store` for the server on this machine."""
     return {
         "DELTAWEAVE_ENV": "object_store",
         "DELTAWEAVE_SPARK_MASTER": "",

@@ -64,7 +64,7 @@ class Merged:
 
 
 def requested_runs(instance: DagsterInstance) -> list[RunRequest]:
-    """The runs that failed before, and those that the landing sensor requests now.
+    """Return the runs that failed before, and those that the landing sensor requests now.
 
     The sensor requests a failed run again after a pause, and some times only. Whoever runs the demo
     again does not wait.
@@ -106,13 +106,13 @@ def execute(instance: DagsterInstance, request: RunRequest) -> Merged:
 
 @cache
 def _repository() -> RemoteRepositoryOrigin:
-    """The definitions as `dagster dev` finds them by the workspace."""
+    """Return the definitions as `dagster dev` finds them by the workspace."""
     [location] = location_origins_from_yaml_paths([str(_WORKSPACE)])
     return RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
 
 
 def _failed_before(instance: DagsterInstance) -> list[RunRequest]:
-    """The deliveries whose newest run failed, by partition."""
+    """Return a run request for each partition whose newest run failed."""
     newest: dict[str, DagsterRun] = {}
     for run in instance.get_runs(RunsFilter(tags={SENSOR_NAME_TAG: web_returns_landed.name})):
         newest.setdefault(run.tags[PARTITION_NAME_TAG], run)
@@ -129,7 +129,7 @@ def _failed_before(instance: DagsterInstance) -> list[RunRequest]:
 
 
 def _tags(request: RunRequest) -> dict[str, str]:
-    """The tags by which Dagster knows the run of a sensor's request."""
+    """Return the tags by which Dagster knows the run of a sensor's request."""
     return {SENSOR_NAME_TAG: web_returns_landed.name, RUN_KEY_TAG: request.run_key or ""}
 
 

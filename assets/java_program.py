@@ -33,7 +33,7 @@ class JavaProgramError(RuntimeError):
 
 
 def class_path(packages: Sequence[str]) -> str:
-    """The jars of packages and of all that they need.
+    """Return the class path of packages and all their dependencies.
 
     They are fetched once, by the Ivy that pyspark ships, so that no Maven is needed; not into
     Spark's own cache, whose jars are of other releases.
@@ -99,7 +99,7 @@ def running(
     seconds: float = 60,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that runs until the context is left, and its process group with it.
+    """Run a program, with a process group of its own, until the context is left.
 
     It ends with this process, too, however that ends.
 
@@ -174,7 +174,7 @@ except ProcessLookupError:
 
 
 def _watch_over(group: int) -> subprocess.Popen[bytes]:
-    """A process that kills a process group when this process has ended."""
+    """Start a process that kills a process group when this process has ended."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _WATCH, str(group)],
         stdin=subprocess.PIPE,

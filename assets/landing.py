@@ -25,5 +25,5 @@ web_returns_landing = AssetSpec(
 
 
 def landing_directory() -> Path:
-    """The directory under which the partitions of web_returns land."""
+    """Return the directory under which the partitions of web_returns land."""
     return lake() / "landing" / "web_returns"

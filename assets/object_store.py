@@ -98,7 +98,7 @@ class ObjectStore:
             self.objects[path] = (content, now)
 
     def listing(self, bucket: str, query: dict[str, list[str]]) -> str:
-        """The answer to ListObjectsV2."""
+        """Answer ListObjectsV2."""
         self.listings += 1
         prefix, delimiter = query.get("prefix", [""])[0], query.get("delimiter", [""])[0]
         after = query.get("continuation-token", query.get("start-after", [""]))[0]
@@ -271,7 +271,7 @@ class _Requests(BaseHTTPRequestHandler):
 
 @contextmanager
 def object_store(store: ObjectStore | None = None) -> Iterator[tuple[ObjectStore, str]]:
-    """A store that listens on loopback, and its endpoint; it ends when the context is left."""
+    """Serve a store on loopback until the context is left; yield it with its endpoint."""
     answering = store or ObjectStore()
     requests = type("Requests", (_Requests,), {"store": answering})
     with ThreadingHTTPServer(("127.0.0.1", 0), requests) as server:

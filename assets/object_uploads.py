@@ -9,7 +9,7 @@ from io import BufferedIOBase
 
 
 def read_body(sent: BufferedIOBase, headers: Message) -> bytes:
-    """The body of a request.
+    """Read the body of a request.
 
     Clients may send it in chunks of HTTP's, and Amazon's in chunks of their own, with checksums
     after it.

@@ -42,7 +42,7 @@ def run_on_own_screen(
 
 @contextmanager
 def _own_screen(log: Path) -> Iterator[Console]:
-    """A console on the screen, while everything else of this process writes to the log.
+    """Give the screen to a console, and send all other output of this process to the log.
 
     Spark's JVM and Dagster write to the process's own stdout and stderr, so it is those that move.
     """

@@ -70,7 +70,7 @@ class StandaloneCluster:
         return worker
 
     def _known_workers(self) -> set[str]:
-        """The ids of the workers that the master has seen; none while it does not answer."""
+        """Return the ids of the workers that the master has seen; none while it does not answer."""
         try:
             with urlopen(f"{self._page}/json/", timeout=5) as answer:
                 return {worker["id"] for worker in json.load(answer)["workers"]}
@@ -132,7 +132,7 @@ def _class_path() -> str:
 
 
 def _configuration(directory: Path) -> Path:
-    """A directory with what master, workers and drivers read when they start: their secret."""
+    """Write the configuration with the secret that master, workers and drivers read at start."""
     configuration = directory / "conf"
     configuration.mkdir(mode=0o700, exist_ok=True)
     file = configuration / "spark-defaults.conf"

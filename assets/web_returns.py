@@ -76,6 +76,6 @@ def web_returns(context: AssetExecutionContext, spark: SparkResource) -> DataFra
 
 
 def read_returns(spark: SparkSession, path: str) -> DataFrame:
-    """A landed partition, whose files must have the columns of the table and `op`."""
+    """Read a landed partition, whose files must have the table's columns and `op`."""
     rows = read_source_partition(spark, path, schema=f"{SCHEMA}, op STRING", table="web_returns")
     return rows.fillna(_NO_DATE, ["wr_returned_date_sk"])

@@ -37,12 +37,12 @@ class EnvironmentVariableError(ValueError):
 
 
 def lake() -> Path:
-    """The root of the demo lake: `DELTAWEAVE_LAKE`, by default `.lake` in the repository."""
+    """Return the root of the demo lake: `DELTAWEAVE_LAKE`, by default `.lake` in the repository."""
     return Path(os.environ.get("DELTAWEAVE_LAKE") or _REPOSITORY / ".lake").absolute()
 
 
 def resources() -> dict[str, Any]:
-    """The resources of the chosen environment, by the keys that assets ask for.
+    """Return the resources of the chosen environment, by the keys that assets ask for.
 
     Raises:
         EnvironmentVariableError: There is no such environment, or it lacks variables.

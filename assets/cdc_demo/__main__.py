@@ -97,7 +97,7 @@ def _compare(console: Console, what: str, found: pipeline.Rows, expected: pipeli
 
 
 def _changes(before: pipeline.Rows, after: pipeline.Rows) -> Table:
-    """A few of the rows that changed, came or went."""
+    """Return a table that shows a few of the changed, new and deleted rows."""
     old, new = ({row[0]: row for row in rows} for rows in (before, after))
     kinds = {
         "changed": sorted(key for key in old.keys() & new.keys() if old[key] != new[key]),

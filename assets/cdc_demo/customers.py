@@ -44,7 +44,7 @@ class Customer:
     story: str
 
     def sent(self, *, story: bool = True) -> dict[str, Any]:
-        """The row as Debezium sends it; the long text only where it is in PostgreSQL's log."""
+        """Return the row as Debezium sends it; the long text only where PostgreSQL's log has it."""
         spent = f"{self.spent // 100}.{self.spent % 100:02}"
         values = {"id": self.id, "name": self.name, "city": self.city, "spent": spent}
         return {**values, "story": self.story if story else NOT_SENT}
@@ -131,7 +131,7 @@ class Shop:
 
 
 def delivered(events: list[str], number: int) -> list[str]:
-    """A round's events as they arrive: shuffled, and every tenth of them twice."""
+    """Return a round's events as they arrive: shuffled, every tenth of them twice."""
     draw = random.Random(-number)
     arriving = events + draw.sample(events, int(len(events) * _SHARE_TWICE))
     draw.shuffle(arriving)
@@ -139,7 +139,7 @@ def delivered(events: list[str], number: int) -> list[str]:
 
 
 def rows_after(rounds: int, size: int = SIZE) -> dict[int, Customer]:
-    """The rows of a database of this size after so many rounds, by id."""
+    """Return the rows of a database of this size after this many rounds, by id."""
     shop = Shop(size)
     for number in range(1, rounds + 1):
         shop.play(number)
@@ -151,6 +151,6 @@ def _story(draw: random.Random) -> str:
 
 
 def round_of(event: str) -> int:
-    """The round that an event is of."""
+    """Return the number of the round that sent an event."""
     number: int = json.loads(event)["source"]["txId"]
     return number

@@ -32,11 +32,11 @@ class KafkaTopic(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` calls it."""
+        """Return the name that `format` takes."""
         return "kafka_topic"
 
     def schema(self) -> str:
-        """A row for each message."""
+        """Return the columns of a message."""
         return "key BINARY, value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
 
     def streamReader(self, schema: StructType) -> TopicReader:  # noqa: N802
@@ -71,7 +71,7 @@ class TopicReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self._available_now: Offsets | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802
-        """The oldest messages that there are."""
+        """Return the oldest offset of each partition."""
         return {partition: oldest for partition, (oldest, _) in self._watermarks().items()}
 
     def latestOffset(self, start: Any, limit: ReadLimit) -> Offsets:  # noqa: N802
@@ -83,12 +83,12 @@ class TopicReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self._available_now = self._ends()
 
     def partitions(self, start: Any, end: Any) -> Sequence[OffsetRange]:
-        """A task for each partition of the topic that has new messages."""
+        """Return one input partition for each partition of the topic that has new messages."""
         ranges = [OffsetRange(int(each), start.get(each, 0), end[each]) for each in end]
         return [each for each in ranges if each.start < each.end]
 
     def read(self, partition: Any) -> Iterator[tuple[Any, ...]]:
-        """The messages of a range.
+        """Yield the messages of a range of offsets.
 
         Raises:
             KafkaException: Kafka has them no more, or does not answer.

@@ -76,7 +76,7 @@ def deliver_next_round(bootstrap: str, size: int = customers.SIZE) -> Delivered:
 
 
 def newest_round(bootstrap: str) -> int:
-    """The round of the newest event in the topic; 0 where there is none."""
+    """Return the round of the newest event in the topic; 0 where there is none."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "newest-round"})
     try:
         _, end = _offsets(consumer)
@@ -98,7 +98,7 @@ def newest_round(bootstrap: str) -> int:
     reraise=True,
 )
 def _offsets(consumer: Consumer) -> tuple[int, int]:
-    """The first offset of the topic and the one after its last event.
+    """Return the topic's first offset and the one after its last event.
 
     A broker that was just started refuses to say while it chooses the leaders of its topics.
     """
@@ -107,7 +107,7 @@ def _offsets(consumer: Consumer) -> tuple[int, int]:
 
 
 def messages_of(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
-    """What comes through a topic, as a stream of messages with their offsets."""
+    """Return a topic's messages as a stream, with their offsets."""
     from assets.cdc_demo.kafka_source import KafkaTopic
 
     spark.dataSource.register(KafkaTopic)
@@ -121,7 +121,7 @@ def events_of(messages: DataFrame) -> DataFrame:
 
 
 def customers_table(spark: SparkSession, lake: Path) -> MergeOnReadTable:
-    """The table: a base and the changes to it."""
+    """Return the demo's table: a base and the changes to it."""
     path = str(lake / "customers")
     return deltaweave.MergeOnReadTable(spark, path, keys=customers.KEYS, **deltaweave.FROM_DEBEZIUM)
 
@@ -133,7 +133,7 @@ def ingest(table: MergeOnReadTable, stream: DataFrame, lake: Path) -> None:
 
 
 def rows_of(read: DataFrame) -> Rows:
-    """The rows that a reader of the table sees."""
+    """Return the rows that a reader of the table sees."""
     return {
         (row.id, row.name, row.city, row.spent, row.story)
         for row in read.select("id", "name", "city", "spent", "story").collect()
@@ -141,7 +141,7 @@ def rows_of(read: DataFrame) -> Rows:
 
 
 def rows_in_the_database(rounds: int, size: int = customers.SIZE) -> Rows:
-    """The rows that the table must have, by the database that the events come from."""
+    """Return the rows that the table must have, computed from the events' database."""
     return {
         (row.id, row.name, row.city, Decimal(row.spent).scaleb(-2), row.story)
         for row in customers.rows_after(rounds, size).values()

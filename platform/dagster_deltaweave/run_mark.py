@@ -69,13 +69,13 @@ def unmark_session(spark: SparkSession, run_id: str) -> None:
 
 
 def run_id_in(user_metadata: str | None) -> str | None:
-    """The run whose IO manager or upkeep made a commit; None if none did."""
+    """Return the run whose IO manager or upkeep made a commit; None if none did."""
     run_id = _parsed(user_metadata).get(RUN_ID)
     return run_id if isinstance(run_id, str) else None
 
 
 def session_runs_in(user_metadata: str | None) -> list[str]:
-    """The runs of which one made a commit by other code than an IO manager's or upkeep's."""
+    """Return the runs, one of which made a commit by code outside of IO manager and upkeep."""
     runs = _parsed(user_metadata).get(RUNS_OF_SESSION)
     return [str(each) for each in runs] if isinstance(runs, list) else []
 

@@ -24,7 +24,7 @@ _IN_URI = re.compile(r"(?<=://)[^\s/@]+:[^\s@]+(?=@)|(?<=\?)[^\s'\"]+")
 
 
 def local_path(location: str | Path) -> Path | None:
-    """The local path of a location, or None if it is on an object store.
+    """Return the local path of a location, or None if it is on an object store.
 
     A location is a path, or a URI as Delta and Spark write it: `file:/lake/orders` or
     `s3a://bucket/orders`. Only URIs of the form `file:///…` are percent-decoded.
@@ -68,7 +68,7 @@ def file_system(location: str | Path) -> tuple[FileSystem, str]:
 
 
 def same_place(location: str | Path) -> str:
-    """A normalized name of a location: equal for all its spellings, with links followed."""
+    """Normalize the name of a location: equal for all its spellings, with links followed."""
     path = local_path(location)
     if path is not None:
         return os.path.realpath(path)
@@ -78,13 +78,13 @@ def same_place(location: str | Path) -> str:
 
 
 def without_query(location: str | Path) -> str:
-    """A location for people: a store's URI without its query and without a final slash."""
+    """Shorten a location for people: a store's URI without its query and final slash."""
     path = local_path(location)
     return str(location) if path is not None else str(location).partition("?")[0].rstrip("/")
 
 
 def redacted(error: object) -> str:
-    """An error's message without the secrets that a store may repeat in it.
+    """Remove the secrets that a store may repeat in an error's message.
 
     This removes user information and queries of URIs, and the values of environment variables that
     are named like secrets.

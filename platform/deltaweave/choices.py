@@ -8,7 +8,7 @@ from deltaweave.errors import StatementError
 
 
 def choice_problem(name: str, given: object, known: Iterable[object]) -> str | None:
-    """The problem of an argument that is not a known word; None if it is one.
+    """Describe what is wrong with an argument that must be a known word; None if it is one.
 
     >>> choice_problem("mode", "apend", ["append", "overwrite"])
     "mode is 'apend'; known are append, overwrite."

@@ -62,7 +62,7 @@ class ChangedRows:
 
 
 def touched_rows(older: TableSnapshot | None, newer: TableSnapshot) -> TouchedRows:
-    """The rows of only those files by which two versions differ; see `Table.touched_rows`."""
+    """Read the rows of only those files by which two versions differ; see `Table.touched_rows`."""
     if older is None:
         all_rows = newer.read_whole()
         files = newer.num_files
@@ -80,7 +80,7 @@ def touched_rows(older: TableSnapshot | None, newer: TableSnapshot) -> TouchedRo
 
 
 def changed_rows(after: int | None, newer: TableSnapshot, *, table: str) -> ChangedRows:
-    """The change data feed between two versions; see `Table.changed_rows`."""
+    """Read the change data feed between two versions; see `Table.changed_rows`."""
     if not newer.metadata.keeps_change_feed:
         raise SourceError(
             "the table keeps no change data feed, so what changed cannot be read.",

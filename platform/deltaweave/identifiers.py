@@ -51,7 +51,7 @@ def back_quoted(name: str) -> str:
 
 
 def unquoted(name: str) -> str:
-    """A name without its back quotes, if it has any.
+    """Strip a name's back quotes, if it has any.
 
     >>> unquoted("`a``b`"), unquoted("a")
     ('a`b', 'a')
@@ -61,7 +61,7 @@ def unquoted(name: str) -> str:
 
 
 def column(*path: str) -> Column:
-    """A column, or a field by the path to it; the names are taken literally.
+    """Build a column, or a field by the path to it; the names are taken literally.
 
     `F.col` and `select` read names as SQL: a dot means a field, and a back quote is an error.
 
@@ -87,7 +87,7 @@ def spelled_as(columns: Iterable[str], names: Iterable[str]) -> list[str]:
 
 
 def literal(text: str) -> str:
-    r"""A string as a constant.
+    r"""Write a string as a SQL constant.
 
     A dollar sign before a brace is written by its code point, because Spark replaces `${…}` by a
     setting's value before it parses any text.
@@ -109,7 +109,7 @@ def is_path(path_or_name: str) -> bool:
 
 
 def table_name(path_or_name: str) -> str:
-    """What SQL calls a table given by path or name: a path becomes `` delta.`path` ``.
+    """Return the SQL name of a table given by path or name: a path becomes `` delta.`path` ``.
 
     Raises:
         StatementError: The path holds `${…}` (`quoted`).

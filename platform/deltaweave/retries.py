@@ -43,7 +43,7 @@ def again_after_a_conflict(function: Callable[P, R]) -> Callable[P, R]:
 def attempts_at_a_merge(
     may_repeat: Callable[[], bool], before_sleep: Callable[[RetryCallState], None]
 ) -> Retrying:
-    """Attempts at a merge, while another commit wins and the caller says that it may be repeated.
+    """Build attempts at a merge, while another commit wins and the caller allows another attempt.
 
     The waits grow as those of `again_after_a_conflict`, from 0.2 s on.
     """

@@ -65,7 +65,7 @@ _OF_A_SECRET = re.compile(
 
 
 def secret_keys(spark_conf: Mapping[str, object]) -> list[str]:
-    """The keys of a Spark configuration whose values are secrets, by their names.
+    """Return the keys of a Spark configuration whose values are secrets, judged by their names.
 
     >>> secret_keys({"spark.hadoop.fs.s3a.secret.key": "…", "spark.authenticate.secret.file": "…"})
     ['spark.hadoop.fs.s3a.secret.key']
@@ -83,7 +83,7 @@ _AUTHENTICATED: Mapping[str, str] = {"spark.authenticate": "true"}
 
 
 def local_conf(spark_conf: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The configuration of a session on this machine: Delta's keys, our tuning, then the caller's.
+    """Build a local session's configuration: Delta's keys, our tuning, then the caller's.
 
     The caller's packages and extensions are added to Delta's; other keys replace ours. With a local
     master, the driver listens on loopback and asks for a secret. Drivers of other masters listen as
@@ -105,7 +105,7 @@ def local_conf(spark_conf: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def local_session(**spark_conf: str) -> SparkSession:
-    """A Delta-enabled session, tuned for one machine; an active session is reused as Spark does.
+    """Start a Delta-enabled session, tuned for one machine, or reuse an active one as Spark does.
 
     With a local master, all its ports are on loopback, the Spark UI's too. To reach the UI from
     elsewhere, set `spark.driver.bindAddress`, or the environment variable `SPARK_LOCAL_IP`.
@@ -192,7 +192,7 @@ def java_found() -> tuple[str, str | None]:
 
 
 def _property(key: str, value: str) -> str:
-    """A line of a file of Java properties."""
+    """Write a line of a file of Java properties."""
     escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
     return f"{key}={escaped}\n"
 

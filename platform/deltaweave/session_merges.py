@@ -196,7 +196,7 @@ def may_be_merge(text: object) -> bool:
 
 @contextmanager
 def _formatted(spark: SparkSession, text: str, kwargs: dict[str, Any]) -> Iterator[str]:
-    """The text with the keyword arguments in place, DataFrames as temporary views."""
+    """Format the text with the keyword arguments, with DataFrames as temporary views."""
     if not kwargs:
         yield text
         return
@@ -215,7 +215,7 @@ def _merged(
     as_it_is: Callable[[], DataFrame],
     by_built_in: Callable[[], DataFrame] | None,
 ) -> DataFrame:
-    """The counts of a merge on the engine, or what Delta's own MERGE returns or raises.
+    """Return the counts of a merge on the engine, or what Delta's own MERGE returns or raises.
 
     Args:
         spark: The session.
@@ -261,7 +261,7 @@ def _goes_wrong_by_built_in(parsed: ParsedMerge) -> bool:
 
 
 def _as_built_in_says_it(spark: SparkSession, error: DeltaweaveError) -> Exception:
-    """The error that Delta's own MERGE raises in place of this one, if there is one."""
+    """Return the error that Delta's own MERGE raises in place of this one, if there is one."""
     logger.info("%s: %s", error.table, type(error).__name__)
     if isinstance(error, AmbiguousMatchError):
         return python_error(
@@ -276,7 +276,7 @@ def _as_built_in_says_it(spark: SparkSession, error: DeltaweaveError) -> Excepti
 
 
 def _counts(spark: SparkSession, result: MergeResult) -> DataFrame:
-    """The row that Delta's own MERGE returns; none where the session's pair was applied before."""
+    """Return the row that Delta's own MERGE returns; none if the pair was applied before."""
     if result.strategy == Strategy.ALREADY_APPLIED.value:
         return rows_of_numbers(spark, [], list(_COUNTS))
     counts = [

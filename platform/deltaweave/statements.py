@@ -92,7 +92,7 @@ def merge(
 
 
 def explain(spark: SparkSession, statement: str) -> MergePlan:
-    """What a MERGE statement would do to its target as it is now; nothing is written.
+    """Explain what a MERGE statement would do to its target as it is now; nothing is written.
 
     The source is read, and materialized during the call if a merge would materialize it. Of the
     target, the file list and the statistics are read, and no row.

@@ -96,7 +96,7 @@ class Table:
         return f"Table({self.path_or_name!r})"
 
     def named_with(self, ending: str) -> Table:
-        """The table whose path or name is this one's with an ending."""
+        """Return the table whose path or name is this one's with an ending."""
         if self._is_path:
             return Table(self.spark, self._parts[1].rstrip("/") + ending)
         *catalog, name = self._parts
@@ -178,7 +178,7 @@ class Table:
         return self.snapshot().version
 
     def version_at(self, time: datetime) -> int | None:
-        """The newest version that was committed at this time or before, or None.
+        """Return the newest version that was committed at this time or before, or None.
 
         Args:
             time: With its time zone.
@@ -187,7 +187,7 @@ class Table:
         return version_at(self.spark, self._name, time)
 
     def setting(self, name: str) -> str | None:
-        """A table property's value, if it is set."""
+        """Return a table property's value, if it is set."""
         return self.snapshot().setting(name)
 
     def partition_columns(self) -> list[str]:
@@ -214,7 +214,7 @@ class Table:
         return strict(self.spark.table(self._name))
 
     def row_count(self) -> int:
-        """The number of rows: by the log's statistics or, if a file has none, counted."""
+        """Return the number of rows: from the log's statistics, or counted if a file has none."""
         snapshot = self.snapshot()
         known = snapshot.num_records()
         return snapshot.read().count() if known is None else known
@@ -261,7 +261,7 @@ class Table:
             return self.spark.sql(f"DESCRIBE HISTORY {self._name}")
 
     def last_applied(self, application_id: str, version: int | None = None) -> int | None:
-        """The newest version that was committed with this application id, or None.
+        """Return the newest version that was committed with this application id, or None.
 
         Args:
             application_id: The id of an idempotency pair.
@@ -270,7 +270,7 @@ class Table:
         return self.snapshot(version).last_applied(application_id)
 
     def touched_rows(self, after: int | None, until: int | None = None) -> TouchedRows:
-        """The rows of only those files by which two versions differ.
+        """Read the rows of only those files by which two versions differ.
 
         Args:
             after: The older version, or None for everything.
@@ -520,7 +520,7 @@ class Table:
         return TableLog.of(self.spark, self._parts)
 
     def snapshot(self, version: int | None = None) -> TableSnapshot:
-        """A version of it, by default the newest, with its files and metadata."""
+        """Read a version of the table, by default the newest, with its files and metadata."""
         log = self._log()
         newest = log.latest()
         if newest.version < 0:

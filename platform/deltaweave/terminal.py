@@ -24,7 +24,7 @@ it cannot be told whether a merge was committed."""
 
 
 def writable(directory: Path) -> Path:
-    """The directory as an absolute path; it is created if it is missing."""
+    """Return the directory as an absolute path; create it if it is missing."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -62,7 +62,7 @@ def check_java() -> None:
 
 @contextmanager
 def session(directory: Path) -> Iterator[SparkSession]:
-    """The session of this process, or a new one with more memory, which ends with the context."""
+    """Open this process's session, or a new one with more memory that ends with the context."""
     running = _running()
     if running is not None:
         yield running
@@ -77,7 +77,7 @@ def session(directory: Path) -> Iterator[SparkSession]:
 
 @contextmanager
 def quiet_session(conf: Sequence[str], *, verbose: bool) -> Iterator[SparkSession]:
-    """The session of this process, or a new one that ends with the context and leaves no file.
+    """Open this process's session, or a new one that ends with the context and leaves no file.
 
     Args:
         conf: Spark settings on top of those of `local_session`, each as `key=value`.
@@ -96,7 +96,7 @@ def quiet_session(conf: Sequence[str], *, verbose: bool) -> Iterator[SparkSessio
 
 
 def _running() -> SparkSession | None:
-    """The session that this process has: whoever started it ends it.
+    """Return the session that this process has; whoever started it ends it.
 
     It need not be the active one of this thread, as where a connection to the JVM was made anew.
     """
@@ -125,7 +125,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 @contextmanager
 def _started(options: Mapping[str, str], log: Path | None) -> Iterator[SparkSession]:
-    """A new session; its JVM's output goes into the log, if there is one."""
+    """Start a session; its JVM's output goes into the log, if there is one."""
     from deltaweave.session import local_session
 
     check_java()

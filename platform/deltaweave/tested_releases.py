@@ -29,7 +29,7 @@ ALLOW_UNTESTED = "DELTAWEAVE_ALLOW_UNTESTED_VERSIONS"
 
 
 def line(release: str) -> Release:
-    """A release's major and minor number.
+    """Return a release's major and minor number.
 
     >>> line("4.1.0-SNAPSHOT")
     (4, 1)
@@ -95,7 +95,7 @@ def check_jar(spark: str, location: str) -> None:
 
 
 def table_of_pairs() -> str:
-    """The tested pairs as a table, one line each."""
+    """Return the tested pairs as a table, one line each."""
     rows = [
         ("Spark", "Delta", "Delta's package"),
         *((s, d, delta_package(s, d)) for s, d in TESTED),
@@ -104,7 +104,7 @@ def table_of_pairs() -> str:
 
 
 def delta_package(spark: str, delta: str) -> str:
-    """The Maven coordinates of Delta's jar for a pair; since 4.1, Delta has one for each Spark.
+    """Return the Maven coordinates of Delta's jar for a pair of releases.
 
     >>> delta_package("4.0.5", "4.0.1"), delta_package("4.1.1", "4.3.1")
     ('io.delta:delta-spark_2.13:4.0.1', 'io.delta:delta-spark_4.1_2.13:4.3.1')
@@ -114,7 +114,7 @@ def delta_package(spark: str, delta: str) -> str:
 
 
 def installed_pair() -> tuple[str, str]:
-    """The releases of pyspark and delta-spark in this Python."""
+    """Return the releases of pyspark and delta-spark in this Python."""
     try:
         return version("pyspark"), version("delta-spark")
     except PackageNotFoundError:  # a Spark of its own has its Python beside its jars

@@ -39,7 +39,7 @@ def base_asset(
     metadata: Mapping[str, Any] | None,
     kinds: Set[str],
 ) -> AssetsDefinition:
-    """The base: materializing it merges the pending changes into it.
+    """Build the base asset, whose materialization merges the pending changes into it.
 
     Args:
         declaration: The declaration of the base.
@@ -76,7 +76,7 @@ def view_asset(
     arguments: DagsterArguments,
     metadata: Mapping[str, Any] | None,
 ) -> AssetsDefinition:
-    """The view: it has no table, and materializing it records what is pending.
+    """Build the view asset: it has no table, and materializing it records what is pending.
 
     Args:
         declaration: The declaration of the view.

@@ -197,7 +197,7 @@ def _problem(
     merge_text: str | None,
     schema_policy: str,
 ) -> str | None:
-    """What is wrong with a declared merge, for its author; None if nothing is."""
+    """Return why a declared merge is invalid, for its author; None if it is valid."""
     if isinstance(keys, str):
         return f"keys is a list of columns: keys=[{keys!r}]."
     if sum(bool(given) for given in (keys, on, merge_text)) != 1:
@@ -219,7 +219,7 @@ def _order_problem(
     merge_text: str | None,
     except_column_list: Sequence[str],
 ) -> str | None:
-    """What is wrong with the declared order of merges; None if nothing is."""
+    """Return why the declared order of merges is invalid; None if it is valid."""
     unknown = choice_problem("order", order, get_args(Order))
     if unknown is not None or sequence_by is None:
         return unknown
@@ -243,7 +243,7 @@ def _column_problem(
     except_column_list: Sequence[str],
     schema: StructType | str | None,
 ) -> str | None:
-    """What is wrong with columns that arguments name, as far as definitions tell; None if nothing.
+    """Return what is wrong with the columns that arguments name; None if nothing is known to be.
 
     DDL is parsed where Spark runs, and a run then checks it.
     """
@@ -272,7 +272,7 @@ def _table_problem(
     idempotent_by: str | None,
     arguments: DagsterArguments,
 ) -> str | None:
-    """What is wrong with a declared table or with its partitions; None if nothing is."""
+    """Return why the declared table or its partitions are invalid; None if they are valid."""
     if partition_by and cluster_by:
         return "a table has partition_by or cluster_by, not both."
     if idempotent_by is None:

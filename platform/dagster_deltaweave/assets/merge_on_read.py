@@ -202,7 +202,7 @@ def _problem(
     table: str | None,
     changes_table: str | None,
 ) -> str | None:
-    """What is wrong with a declared table, for its author; None if nothing is."""
+    """Return why a declared table is invalid, for its author; None if it is valid."""
     if isinstance(keys, str) or not keys:
         return "keys is a list of one or more columns."
     unknown = choice_problem("strategy", strategy, get_args(Strategy)) or choice_problem(

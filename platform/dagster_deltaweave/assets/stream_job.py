@@ -33,7 +33,7 @@ def build_stream_job(
     run_for: timedelta | None = None,
     observe_every: timedelta = timedelta(seconds=30),
 ) -> UnresolvedAssetJobDefinition:
-    """A job whose run keeps the stream of a merge-on-read table running.
+    """Build a job whose run keeps the stream of a merge-on-read table running.
 
     Each micro-batch is appended once, and readers see it immediately, while the run continues. The
     base can be rematerialized at any time meanwhile. Observations of the changes record:

@@ -63,7 +63,7 @@ class DagsterArguments(TypedDict, total=False):
 
 
 def asset_key(key_prefix: str | Sequence[str] | None, name: str) -> AssetKey:
-    """The key that Dagster gives an asset with this prefix and name."""
+    """Return the key that Dagster gives an asset with this prefix and name."""
     prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
     return AssetKey([*prefix, name])
 
@@ -79,7 +79,7 @@ def table_asset(
     kinds: Set[str],
     pool: str | None,
 ) -> AssetsDefinition:
-    """The asset of a function, with its table's declaration in the metadata of its definition.
+    """Build the asset of a function, with its table's declaration in the definition's metadata.
 
     Args:
         function: The asset's function.
@@ -129,7 +129,7 @@ def _needs_order(declaration: TableDeclaration, arguments: DagsterArguments) -> 
 
 
 def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, before which the run waits for those of older partitions.
+    """Wrap the function so that the run first waits for the runs of older partitions.
 
     Of others than plain functions and generators, the run waits when their rows are stored.
     """

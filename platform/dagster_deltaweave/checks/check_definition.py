@@ -173,17 +173,17 @@ def check_op_name(specs: Sequence[AssetCheckSpec]) -> str:
 
 
 def checked_asset(context: AssetCheckExecutionContext) -> AssetKey:
-    """The key of the asset that is checked, which may have got a prefix since it was declared."""
+    """Return the key of the checked asset, which may have gained a prefix since its declaration."""
     return next(iter(context.check_specs)).asset_key
 
 
 def asset_table(context: AssetCheckExecutionContext, asset: NamedAsset) -> "Table":
-    """The table of an asset, as the IO manager of the run knows it."""
+    """Return the table of an asset, as the run's IO manager knows it."""
     tables = run_locator(context.op_execution_context.resources, asset.io_manager_key)
     key = checked_asset(context)
     return tables.table(key, asset.place(context.op_execution_context, key, "checking"))
 
 
 def invalid_checks(key: AssetKey, problem: str) -> DagsterInvalidDefinitionError:
-    """The error for checks that are declared incorrectly."""
+    """Return the error for incorrectly declared checks."""
     return DagsterInvalidDefinitionError(f"checks of {key.to_user_string()}: {problem}")

@@ -77,7 +77,7 @@ class JudgedRun:
 
 
 def judged_run(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> JudgedRun | None:
-    """The materializations that a check of this run judges; None if no run made any."""
+    """Return the materializations that a check of this run judges; None if no run made any."""
     own = materializations_of_run(instance, run.run_id, key)
     if own is not None:
         return JudgedRun(run.run_id, True, *own)
@@ -95,7 +95,7 @@ def judged_run(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> Jud
 
 
 def newest_runs(instance: DagsterInstance, key: AssetKey) -> Iterator[JudgedRun]:
-    """What each run materialized of the asset, the newest run first.
+    """Yield what each run materialized of the asset, the newest run first.
 
     Materializations without a run, as sensors report them, are left out. A run of many partitions
     has as many records, so they are read page by page, as far as the caller iterates.

@@ -62,7 +62,7 @@ def build_merge_checks(
     severity: AssetCheckSeverity = AssetCheckSeverity.ERROR,
     **arguments: "Unpack[CheckArguments]",
 ) -> AssetChecksDefinition:
-    """Checks of what the check's own run merged. The requested checks run together.
+    """Build checks of what the check's own run merged. The requested checks run together.
 
     A check that runs alone judges the newest run that materialized the asset, and names it.
 
@@ -192,7 +192,7 @@ def _source_rows(values: Mapping[str, Any], takes_all: bool) -> Finding:
 
 
 def _run_before(instance: DagsterInstance, key: AssetKey, judged: JudgedRun) -> JudgedRun | None:
-    """The run that left the version before the judged run's, among runs that recorded a row count.
+    """Return the run that left the previous version, among runs that recorded a row count.
 
     Concurrent runs do not always record their results in the order in which they commit.
     """

@@ -55,7 +55,7 @@ def build_orphan_changes_check(
     io_manager_key: str | None = None,
     **arguments: "Unpack[CheckArguments]",
 ) -> AssetChecksDefinition:
-    """A check, `no_orphan_changes`, that reads the delivered changes again and looks them up.
+    """Build a check, `no_orphan_changes`, that reads the delivered changes again and looks them up.
 
     Every changed key must be in the table, and no deleted key may be. Of a key that is both changed
     and deleted, nothing is expected: it is not known which of the two came last.
@@ -118,7 +118,7 @@ def build_orphan_changes_check(
 
 
 def _version_left(judged: JudgedRun, table: "Table") -> int:
-    """The version that the run left; the newest if it recorded none, or one of another table."""
+    """Return the version that the run left; the newest if it recorded none of this table."""
     values = judged.values
     if values.get(TABLE_ID) == table.id():
         return int(values[TABLE_VERSION])

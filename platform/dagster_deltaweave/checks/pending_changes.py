@@ -38,7 +38,7 @@ def build_pending_changes_check(
     io_manager_key: str | None = None,
     **arguments: "Unpack[CheckArguments]",
 ) -> AssetChecksDefinition:
-    """A check of the view, `pending_changes`: no more changes are pending than the policy allows.
+    """Build a check of the view, `pending_changes`: no more is pending than the policy allows.
 
     With the sensor's own policy, it would fail whenever a rematerialization is due. So give it
     wider limits, which are exceeded only if a rematerialization is late.

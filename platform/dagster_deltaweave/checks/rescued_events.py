@@ -50,7 +50,7 @@ def build_rescued_events_check(
     io_manager_key: str | None = None,
     **arguments: "Unpack[CheckArguments]",
 ) -> AssetChecksDefinition:
-    """A check, `no_rescued_events`: the table of events that cannot be applied is empty.
+    """Build a check, `no_rescued_events`: the table of events that cannot be applied is empty.
 
     It fails as long as the table has rows: correct the events, apply them again, and delete them
     there.

@@ -120,7 +120,7 @@ def nulls_in_columns(
 def _files_to_look_at(
     table: "Table", snapshot: "TableSnapshot", since: int | None
 ) -> "tuple[FileList | None, str]":
-    """The files added since a version, or those of the whole table if they are listed; in words."""
+    """Return the files to look at, and which they are in words: all, or those since a version."""
     if since is not None:
         try:
             added = snapshot.files_not_in(table.snapshot(since))
@@ -132,7 +132,7 @@ def _files_to_look_at(
 
 
 def _rows_of(snapshot: "TableSnapshot", files: "FileList | None") -> "DataFrame":
-    """The rows of these files, by default of all.
+    """Read the rows of these files, or of the whole snapshot for None.
 
     A few small files are one partition, whose aggregates need no shuffle and one job.
     """
@@ -163,7 +163,7 @@ def _null_count(column: str) -> str:
 def version_that_passed(
     instance: DagsterInstance, key: AssetCheckKey, table: "Table", columns: Sequence[str]
 ) -> int | None:
-    """The version of this table at which the check last passed for these physical columns."""
+    """Return the table version at which the check last passed for these physical columns."""
     passed = instance.event_log_storage.get_asset_check_execution_history(
         key, limit=1, status={AssetCheckExecutionRecordStatus.SUCCEEDED}
     )

@@ -79,7 +79,7 @@ def build_table_checks(
     io_manager_key: str | None = None,
     **arguments: "Unpack[CheckArguments]",
 ) -> AssetChecksDefinition:
-    """Checks of the rows in an asset's table. The requested checks run together.
+    """Build checks of the rows in an asset's table. The requested checks run together.
 
     - `unique_key`: no two rows have equal values in these columns. As for SQL's UNIQUE, a row with
       a null in one of them equals no other row. It always reads these columns of the whole table,
@@ -170,7 +170,7 @@ class _Asked:
     def findings(
         self, context: AssetCheckExecutionContext, key: AssetKey, table: "Table"
     ) -> dict[str, Finding]:
-        """The findings of this run's selected checks in the newest version of the table."""
+        """Check the newest version of the table; return the findings of this run's checks."""
         selected = {each.name for each in context.selected_asset_check_keys}
         if not table.exists():
             missing: Finding = (False, f"There is no table at {table.path_or_name} yet.", {})

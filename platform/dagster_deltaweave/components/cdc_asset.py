@@ -55,7 +55,7 @@ class EventTableComponent(TableComponent):
     table: Annotated[str | None, Field(description="Path or catalog name of the table.")] = None
 
     def _event_arguments(self) -> dict[str, Any]:
-        """The arguments that the decorators of change events share, and Dagster's."""
+        """Return the arguments that the decorators of change events share, and Dagster's."""
         late_by = {} if self.late_by is None else {"late_by": self.late_by.timedelta()}
         return {
             "keys": self.keys,
@@ -119,7 +119,7 @@ class CdcAssetComponent(EventTableComponent):
     ] = None
 
     def asset_definitions(self) -> Sequence[AssetsDefinition]:
-        """The one asset."""
+        """Build the asset of change events that the attributes declare."""
         decorate = cdc_asset(
             stored_as_scd_type=self.stored_as_scd_type,
             track_history_column_list=self.track_history_column_list,

@@ -127,7 +127,7 @@ class DeltaTablesComponent(StateBackedComponent, Resolvable, Model):
     def build_defs_from_state(
         self, context: ComponentLoadContext, state_path: Path | None
     ) -> Definitions:
-        """The assets of the tables that were found; none before the first refresh."""
+        """Build the assets of the tables that were found; none before the first refresh."""
         if state_path is None:
             return Definitions()
         tables = json.loads(state_path.read_text())["tables"]
@@ -138,7 +138,7 @@ class DeltaTablesComponent(StateBackedComponent, Resolvable, Model):
         )
 
     def get_asset_spec(self, table: Mapping[str, Any]) -> AssetSpec:
-        """The spec of a table's asset.
+        """Build the spec of a table's asset.
 
         Args:
             table: `name`, `path` (below the root), `location`, `description` and `columns`.
@@ -166,7 +166,7 @@ def _state_of(table: FoundTable) -> dict[str, Any]:
 
 
 def _columns(table: FoundTable) -> list[dict[str, Any]] | None:
-    """The table's columns; None if a type is not known to this release of Spark."""
+    """Return the table's columns; None if a type is not known to this release of Spark."""
     # Imported here because loading the definitions needs no Spark; this starts none either.
     from pyspark.sql.types import StructType
 

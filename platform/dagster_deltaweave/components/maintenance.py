@@ -39,7 +39,7 @@ class Policy(Model, Resolvable):
     least_retention: Duration | None = None
 
     def upkeep_policy(self) -> UpkeepPolicy:
-        """The limits as the jobs take them."""
+        """Return the limits as an `UpkeepPolicy`."""
         between, kept = self.time_between_vacuums, self.least_retention
         return UpkeepPolicy(
             small_file_bytes=self.small_file_bytes,
@@ -96,7 +96,7 @@ class MaintenanceComponent(Component, Resolvable, Model):
     ] = None
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
-        """The schedule and its job."""
+        """Build the upkeep schedule and its job."""
         schedule = build_upkeep_schedule(
             name=self.name,
             tables=declared_assets(context, self.assets),

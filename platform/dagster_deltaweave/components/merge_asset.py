@@ -40,7 +40,7 @@ class MergeClause(Model, Resolvable):
         return self
 
     def clause(self) -> Clause:
-        """The clause as the engine takes it."""
+        """Build the clause that the attributes declare."""
         name = f"when_{self.when}_{self.then}"
         build: Callable[..., Clause] | None = getattr(when, name, None)
         if build is None:
@@ -124,7 +124,7 @@ class MergeAssetComponent(TableComponent):
     ] = False
 
     def asset_definitions(self) -> Sequence[AssetsDefinition]:
-        """The one merge asset."""
+        """Build the merge asset that the attributes declare."""
         decorate = merge_asset(
             keys=self.keys,
             unique_keys=self.unique_keys,

@@ -46,7 +46,7 @@ class Rematerialization(Model, Resolvable):
     running: Annotated[bool, Field(description="Whether the sensor starts by itself.")] = False
 
     def sensor(self, table: MergeOnReadAssets, io_manager_key: str) -> SensorDefinition:
-        """The sensor `<view>_rematerialization`."""
+        """Build the sensor `<view>_rematerialization`."""
         policy = RematerializationPolicy(
             rows=self.rows,
             size_in_bytes=self.size_in_bytes,
@@ -125,7 +125,7 @@ class MergeOnReadAssetComponent(EventTableComponent):
     ] = None
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
-        """The three assets, and the sensor."""
+        """Build the three assets of the table, and the sensor if one is declared."""
         assets = self.asset_definitions()
         sensors = []
         if self.rematerialization is not None:
@@ -133,7 +133,7 @@ class MergeOnReadAssetComponent(EventTableComponent):
         return Definitions(assets=list(assets), sensors=sensors)
 
     def asset_definitions(self) -> MergeOnReadAssets:
-        """Changes, base and view."""
+        """Build the assets of the changes, the base and the view."""
         kept = self.keep_merged_for
         decorate = merge_on_read_asset(
             inserts=self.inserts,

@@ -75,7 +75,7 @@ Source = PathSource | SqlSource | FunctionSource
 
 
 def inputs_of_source(source: Source) -> Mapping[str, AssetIn] | None:
-    """The inputs of the asset: the upstream assets that a query names."""
+    """Return the upstream assets that a query names, as inputs; None for other sources."""
     if not isinstance(source, SqlSource):
         return None
     return {
@@ -84,13 +84,13 @@ def inputs_of_source(source: Source) -> Mapping[str, AssetIn] | None:
 
 
 def resources_of_source(source: Source) -> set[str]:
-    """The resources that the source takes from the context."""
+    """Return the resources that the source takes from the context."""
     # A function names the resources that it needs as its parameters.
     return set() if isinstance(source, FunctionSource) else {_SPARK}
 
 
 def function_of_source(source: Source) -> Callable[..., Any]:
-    """The function of the asset, which returns the changes."""
+    """Build the asset's function, which returns the changes."""
     if isinstance(source, FunctionSource):
         return source.function
     if isinstance(source, SqlSource):
@@ -112,7 +112,7 @@ def _files(source: PathSource) -> Callable[..., Any]:
 
 
 def path_of_partition(path: str, key: str, is_pattern: bool = True) -> str:
-    """The path with a partition's key in place of `{partition}`, whatever characters the key holds.
+    """Put a partition's key in place of `{partition}`, whatever characters the key holds.
 
     Args:
         path: The path.

@@ -143,7 +143,7 @@ class TableChecksComponent(Component, Resolvable, Model):
         return Definitions(asset_checks=[each for checks in of_each for each in checks])
 
     def check_definitions(self, asset: AssetsDefinition) -> list[AssetChecksDefinition]:
-        """The checks that the attributes declare.
+        """Build the checks that the attributes declare.
 
         Args:
             asset: The asset of the table.
@@ -197,7 +197,7 @@ class TableChecksComponent(Component, Resolvable, Model):
         return self.source_rows or self.row_count_change is not None
 
     def _blocking(self) -> tuple[bool | list[str], bool | list[str]]:
-        """What blocks of the checks of merges, and of the checks of rows."""
+        """Return which checks of merges block, and which checks of rows."""
         if isinstance(self.blocking, bool):
             return self.blocking, self.blocking
         # A name of a check that is not asked for is left to those that are, which refuse it.

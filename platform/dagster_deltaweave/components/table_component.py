@@ -64,7 +64,7 @@ class Duration(Model, Resolvable):
     seconds: Annotated[float, Field(ge=0)] = 0
 
     def timedelta(self) -> timedelta:
-        """The span as Python has it."""
+        """Return the span as a Python `timedelta`."""
         return timedelta(
             days=self.days, hours=self.hours, minutes=self.minutes, seconds=self.seconds
         )
@@ -93,15 +93,15 @@ class TableComponent(Component, Resolvable, Model):
     )
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
-        """The assets of the table."""
+        """Build the definitions of the table's assets."""
         return Definitions(assets=self.asset_definitions())
 
     def asset_definitions(self) -> Sequence[AssetsDefinition]:
-        """The assets that the attributes declare."""
+        """Build the assets that the attributes declare."""
         raise NotImplementedError
 
     def _dagster_arguments(self) -> dict[str, Any]:
-        """The arguments of our decorators that are Dagster's, or name the asset."""
+        """Return the decorator arguments that are Dagster's own or that name the asset."""
         spec, op = self.asset, self.op or OpSpec()
         passed_on: DagsterArguments = {
             "ins": inputs_of_source(self.source),

@@ -28,7 +28,7 @@ class AfterCommit:
     warnings: list[str] = field(default_factory=list)
 
     def attempt(self, what: str, recorded: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-        """The result of recording; empty, with a warning, if it fails."""
+        """Call a recording function; if it fails, note a warning and return an empty mapping."""
         try:
             return recorded()
         except Exception as error:
@@ -47,7 +47,7 @@ class AfterCommit:
 
 
 def metadata_as_recorded(table: Table, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The metadata of the recorded version; of the newest version if none was recorded."""
+    """Return the metadata of the recorded version; of the newest version if none was recorded."""
     if not table.exists():  # a first batch without events creates no table
         return {}
     return table_metadata(table, recorded.get(TABLE_VERSION))

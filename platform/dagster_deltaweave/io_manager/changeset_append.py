@@ -132,13 +132,13 @@ class _Told:
     num_rescued: int
 
     def then(self, batch: int, metadata: Mapping[str, Any]) -> _Told:
-        """What it is with a batch and metadata, which has no number if they cannot be counted."""
+        """Return the record for a batch; without a count in the metadata, the last count stays."""
         waiting = _number(metadata.get(RESCUED_EVENTS))
         return _Told(batch, self.num_rescued if waiting is None else waiting)
 
 
 def _materialized(context: OutputContext, key: AssetKey) -> _Told:
-    """What the asset was last materialized with."""
+    """Return what the asset's newest materialization recorded."""
     event = context.step_context.instance.get_latest_materialization_event(key)
     made = event.asset_materialization if event else None
     if made is None:
@@ -168,7 +168,7 @@ def _materialize(
 
 
 def first_attempt(instance: DagsterInstance, run: DagsterRun, key: AssetKey) -> str:
-    """The id of the run that made the first attempt at what this run does.
+    """Return the id of the run that first attempted what this run does.
 
     If the step that materialized the asset succeeded in the parent run, a re-execution brings new
     rows. If that step failed after it, by another output or a kill, the re-execution repeats all of
@@ -211,7 +211,7 @@ def observe_pending(
 
 
 def pending_metadata(context: Recorder, at: MergeOnReadLocations) -> dict[str, Any]:
-    """What is pending, as flat metadata; empty if the logs cannot be read."""
+    """Return the pending changes as flat metadata; empty if the logs cannot be read."""
     try:
         pending = pending_changes(at)
     except SourceError as error:

@@ -235,7 +235,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         record_listed_partitions(context, partitions)
 
     def _rows_of(self, context: OutputContext, value: object) -> "DataFrame | None":
-        """The rows of a value; None if its type is unknown."""
+        """Return the rows of a value; None if its type is unknown."""
         if (handler := handler_of_value(self.type_handlers(), value)) is not None:
             return handler.handle_output(context, value, self.spark.session)
         return frames.to_spark(self.spark.session, value)
@@ -279,7 +279,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             record_listed_partitions(context, output_partition_keys(context))
 
     def _table_if_there(self, context: OutputContext) -> "Table | None":
-        """The table of an asset that returned None, if there is one."""
+        """Return the table of an asset whose function returned None; None if there is no table."""
         key = context.asset_key
         place: TablePlace | None = None
         try:
@@ -292,7 +292,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
             return None  # an asset that declares no table needs no place for one
 
     def load_input(self, context: InputContext) -> Any:
-        """The upstream asset's table, its partitions, or what changed, as the input asks."""
+        """Load the upstream asset's table, its partitions, or what changed, as the input asks."""
         if not context.has_asset_key:
             return self._of_ops.load(context)
         if within := self._of_ops.in_graph(context):

@@ -116,7 +116,7 @@ class EarlierRuns:
             raise self._later(awaited, 0)
 
     def _later(self, awaited: _Attempt, pause: float) -> WaitsForOlder | OutOfOrderError:
-        """What makes Dagster try the step again; an error of the run if it may not."""
+        """Return what makes Dagster retry the step; the run's error if it may not retry."""
         step = self.context.step_context
         if not step.retry_mode.disabled:
             return WaitsForOlder(step.previous_attempt_count + 1, pause, awaited.run.run_id)
@@ -153,7 +153,7 @@ class EarlierRuns:
         ]
 
     def _attempts(self, newest_merged: Callable[[], str | None]) -> list[_Attempt]:
-        """The runs of older partitions that must still be merged, oldest first."""
+        """Return the runs of older partitions that must still be merged, oldest first."""
         own = self.positions(self._own)
         older = [each for each in self._others() if each[0] < own]
         if not older:
@@ -182,7 +182,7 @@ class EarlierRuns:
         return sorted(found, key=lambda each: self.positions(each.partition))
 
     def _others_under_way(self, ended: Sequence[_Attempt]) -> dict[str, _Attempt]:
-        """Runs in progress of partitions whose newest run has ended."""
+        """Return runs in progress of partitions whose newest run has ended."""
         if not ended:
             return {}
         asset, definition = self.context.asset_key, self.context.asset_partitions_def
@@ -195,7 +195,7 @@ class EarlierRuns:
         }
 
     def _refused(self, failed: _Attempt) -> OutOfOrderError:
-        """The error of this run because that of an older partition failed."""
+        """Return this run's error for a failed run of an older partition."""
         return self._error(
             failed,
             f"was not merged, because its run {failed.run.run_id} failed",

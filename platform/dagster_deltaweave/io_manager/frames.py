@@ -22,7 +22,7 @@ KNOWN = (
 
 
 def to_spark(spark: SparkSession, rows: Any) -> DataFrame | None:
-    """The rows as a Spark DataFrame; None if their type is unknown.
+    """Convert rows to a Spark DataFrame; None if their type is unknown.
 
     Rows of other types go through the driver's memory as Arrow.
     """
@@ -33,7 +33,7 @@ def to_spark(spark: SparkSession, rows: Any) -> DataFrame | None:
 
 
 def _arrow(rows: Any) -> Any:
-    """The rows as an Arrow table; None if their type is unknown."""
+    """Convert rows to an Arrow table; None if their type is unknown."""
     module = type(rows).__module__.split(".")[0]
     if module == "polars":
         return _polars_to_arrow(rows)
@@ -75,7 +75,7 @@ def _polars_to_arrow(rows: Any) -> Any:
 
 
 def as_annotated(rows: DataFrame, annotation: Any, *, what: str) -> Any:
-    """The rows as the type that the input is annotated with; else as a lazy DataFrame.
+    """Convert rows to the type that the input is annotated with; else to a lazy DataFrame.
 
     Args:
         rows: The rows.

@@ -47,7 +47,7 @@ class InputOptions:
                 raise self._error(f"{key} cannot be followed, because {why}", f"Leave {key} out.")
 
     def select(self, rows: DataFrame) -> DataFrame:
-        """The rows with the columns that are asked for.
+        """Select the columns that are asked for.
 
         Raises:
             SourceError: The rows lack one of them.
@@ -77,7 +77,7 @@ class InputOptions:
 
 
 def input_options(metadata: Mapping[str, Any], name: str, table: str) -> InputOptions:
-    """The options in the metadata of an input.
+    """Read the options in the metadata of an input.
 
     Args:
         metadata: The metadata of the input's definition.

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def load_input(context: InputContext, tables: TableLocator, handlers: Sequence[TypeHandler]) -> Any:
-    """The upstream asset's table, its partitions, or what changed, as the input asks."""
+    """Load the upstream asset's table, its partitions, or what changed, as the input asks."""
     upstream = context.upstream_output
     metadata = (upstream.definition_metadata if upstream else None) or {}
     declaration = table_place(metadata, asset=context.asset_key.to_user_string())
@@ -133,14 +133,14 @@ def _why_not_unapplied(definition: AssetsDefinition | None, read: str) -> str | 
 def _own_tables(
     context: InputContext, definition: AssetsDefinition, otherwise: TableLocator
 ) -> TableLocator:
-    """The locator of the loading asset's own IO manager, which need not be the upstream's."""
+    """Return the locator of the loading asset's own IO manager; the upstream may have another."""
     name = definition.get_io_manager_key_for_asset_key(definition.key)
     manager = getattr(context.step_context.resources, name, None)
     return getattr(manager, "locator", otherwise)
 
 
 def _downstream(context: InputContext) -> AssetsDefinition | None:
-    """The asset that loads; None in an op, or if a value is loaded outside of a run."""
+    """Return the loading asset; None in an op, or if a value is loaded outside of a run."""
     try:
         return context.step_context.assets_def
     except DagsterInvariantViolationError:
@@ -183,7 +183,7 @@ def _was_recorded(context: InputContext) -> bool:
 def _partitions_of(
     context: InputContext, table: Table, expression: Any, version: int | None
 ) -> DataFrame:
-    """The rows of the run's partitions; all rows if partitions are not parts of the table."""
+    """Return the rows of the run's partitions; all rows if partitions are no parts of the table."""
     rows = table.read(version)
     if expression is None or not context.has_asset_partitions:
         return rows

@@ -69,7 +69,7 @@ class MergedPartitions:
 
     @classmethod
     def of(cls, asset: AssetKey, table: Table, positions: Positions) -> MergedPartitions:
-        """The partitions that were merged into the newest version."""
+        """Read which partitions were merged into the newest version."""
         lease = order_id(asset)
         if not table.exists():
             return cls(lease, -1, -1, {}, positions)
@@ -100,7 +100,7 @@ class MergedPartitions:
         return [key for key in newer if key not in partitions]
 
     def lease_of(self, partitions: Sequence[str], *, anew: bool = False) -> Lease:
-        """What must still hold when the merge of these partitions commits, and its marks.
+        """Return the lease of these partitions: what must hold at the commit, and transaction ids.
 
         Args:
             partitions: The partitions.
@@ -120,7 +120,7 @@ def lease_of_run(
     partitions: Sequence[str],
     wait_seconds: float,
 ) -> Lease | None:
-    """The lease of a run's merge; None if order does not matter.
+    """Return the lease of a run's merge; None if order does not matter.
 
     The run waits here until the runs of older partitions have ended.
 
@@ -201,7 +201,7 @@ def marks_of_refreshed(
     *,
     is_of_all: bool,
 ) -> Mapping[str, int]:
-    """The application ids and versions that mark the partitions of a rebuilt table as merged."""
+    """Return the transaction ids that record a rebuilt table's partitions as merged."""
     positions = _positions(context, declaration, partitions)
     if positions is None:
         return {}
@@ -220,7 +220,7 @@ def _positions(
 def _newest_materialized(
     context: OutputContext, table: Table, positions: Positions, partitions: Sequence[str]
 ) -> str | None:
-    """The newest partition before the run's that a release without this order merged, or None.
+    """Return the newest partition before the run's that a release without order merged, or None.
 
     The run does not wait for runs that failed before that partition, perhaps years ago.
     """

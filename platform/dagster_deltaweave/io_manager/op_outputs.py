@@ -62,7 +62,7 @@ class OpOutputs:
         return (self._of_graphs[place],)
 
     def load(self, context: InputContext) -> Any:
-        """The output that an op's input takes.
+        """Load the output that an op's input takes.
 
         Raises:
             SourceError: It was a DataFrame of another process.

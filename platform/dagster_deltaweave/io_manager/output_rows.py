@@ -23,7 +23,7 @@ ToRows: TypeAlias = "Callable[[Any], DataFrame | None]"
 
 
 def without_empty_partitions(output: Any, partitions: Sequence[str]) -> Any:
-    """The output without the partitions for which it has None; None if it has no others.
+    """Drop the partitions for which the output has None; return None if it has no others.
 
     An empty dict is no output of a run without partitions, and is refused as such.
     """
@@ -35,7 +35,7 @@ def without_empty_partitions(output: Any, partitions: Sequence[str]) -> Any:
 def changes_of_output(
     to_rows: ToRows, output: Any, asset: AssetKey, partitions: Sequence[str]
 ) -> Changes:
-    """The rows to store, of one table or of one for each partition of the run.
+    """Return the rows to store, of one table or of one for each partition of the run.
 
     Args:
         to_rows: Gives the rows of what it returned.

@@ -62,7 +62,7 @@ def record_applied_before(context: OutputContext, table: Table) -> dict[str, Any
 def partition_records(
     context: OutputContext, table: Table, partitions: Sequence[str]
 ) -> dict[str, int]:
-    """The application ids and versions by which the commit says that it merged the partitions.
+    """Return the transaction ids by which the commit records that it merged the partitions.
 
     What a RESTORE took back is recorded first, by a commit of its own. Together with the rows of
     this run, it would take back what another run of such a partition commits before this one.

@@ -24,13 +24,13 @@ _ITSELF, _NOTHING = "itself", "nothing"
 
 
 def inserted_rows(rows: DataFrame, declaration: MergeDeclaration) -> DataFrame:
-    """The rows that a clause inserts where the table lacks their key."""
+    """Return the rows that a clause inserts where the table lacks their key."""
     inserts = [takes(each) for each in declaration.clauses if each.kind == "not_matched"]
     return rows.alias("s").where(reduce(lambda one, other: one | other, inserts, F.lit(False)))
 
 
 def left_of_key(rows: DataFrame, declaration: MergeDeclaration, columns: Collection[str]) -> Column:
-    """What a row leaves of its key if that is the same whatever the table has; else `DEPENDS`.
+    """Return what a row leaves of its key if that does not depend on the table; else `DEPENDS`.
 
     Args:
         rows: The changes, by the name `s`.
@@ -59,7 +59,7 @@ def left_of_key(rows: DataFrame, declaration: MergeDeclaration, columns: Collect
 
 
 def _first(clauses: Sequence[Clause], *, otherwise: str) -> Column:
-    """What the first clause leaves that takes a row."""
+    """Return what the first clause that takes a row leaves of its key."""
     left = F.lit(otherwise)
     for clause in reversed(clauses):
         leaves = F.lit(_NOTHING if clause.action == "delete" else _ITSELF)
@@ -68,7 +68,7 @@ def _first(clauses: Sequence[Clause], *, otherwise: str) -> Column:
 
 
 def _written(clause: Clause, rows: DataFrame) -> frozenset[tuple[str, str]]:
-    """The columns that a clause writes, with their values, to be compared with other clauses'."""
+    """Return the columns that a clause writes, with values, to compare with other clauses'."""
     if clause.assignments is None:
         return frozenset((name.lower(), "its own") for name in rows.columns)
     values = clause.assignments.items()

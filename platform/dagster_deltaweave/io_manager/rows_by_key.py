@@ -121,7 +121,7 @@ def one_row_for_each_key(
 def _with_new_keys_once(
     table: Table, declaration: MergeDeclaration, rows: DataFrame, is_rebuilt: bool
 ) -> DataFrame:
-    """The rows, of which no two would be inserted for one key."""
+    """Refuse several rows that would be inserted for one key, or reduce them to one."""
     keys, why = declaration.keys, "each of these rows would be inserted"
     inserted = _repeated(inserted_rows(rows, declaration), keys)
     if not table.exists() or is_rebuilt or _refuses_repeated(declaration):
@@ -149,7 +149,7 @@ def _refuses_repeated(declaration: MergeDeclaration) -> bool:
 
 
 def _repeated(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The keys that come several times, with how often; a key with a null is none."""
+    """Return the keys that occur several times, with their counts; keys with a null are dropped."""
     named = reduce(lambda one, other: one & other, (column(key).isNotNull() for key in keys))
     count = F.count(F.lit(1)).alias(_COUNT)
     counted = grouped(rows.where(named), [column(key) for key in keys], [count])
@@ -165,7 +165,7 @@ def _lacked_by(table: Table, repeated: DataFrame, keys: Sequence[str]) -> DataFr
 def _placed(
     table: Table, declaration: MergeDeclaration, changes: Changes, run: RunPartitions
 ) -> DataFrame | None:
-    """The rows with the place of their partition in the run's; None if nothing tells an order."""
+    """Add the position of its partition in the run to each row; None if nothing gives an order."""
     rows: DataFrame = changes.rows
     places: dict[str, Any] = {
         key: None if run.positions is None else run.positions(key) for key in run.keys
@@ -193,7 +193,7 @@ def _told_by_expression(
     run: RunPartitions,
     ranks: Mapping[str, int],
 ) -> Column | None:
-    """The place of a row's partition by `partition_expr`, null in none of them."""
+    """Return the position of a row's partition by `partition_expr`; null if it is in none."""
     if declaration.partition_expr is None:
         return None
     of_rank: defaultdict[int, list[str]] = defaultdict(list)
@@ -219,7 +219,7 @@ def _told_by_expression(
 def _newest(
     table: Table, declaration: MergeDeclaration, placed: DataFrame
 ) -> tuple[DataFrame, list[tuple[DataFrame, str, str]]]:
-    """The newest row of each key; if the clauses only insert, the first one.
+    """Keep the newest row of each key; if the clauses only insert, the first one.
 
     Returns:
         The rows; and keys of which it is not known whether that is right, with why and a hint: two
@@ -264,7 +264,7 @@ def _newest(
 
 
 def _columns_of(table: Table, declaration: MergeDeclaration, rows: DataFrame) -> list[str]:
-    """The columns of the asset's table, which may not be there yet."""
+    """Return the columns of the asset's table, which may not exist yet."""
     if table.exists():
         return table.read().columns
     if declaration.schema is not None:

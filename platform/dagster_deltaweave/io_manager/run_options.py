@@ -91,7 +91,7 @@ def declared_write(
 
 
 def with_mode_of_output(declaration: TableDeclaration, context: OutputContext) -> TableDeclaration:
-    """The declaration, with the mode that the run's output names in its metadata.
+    """Return the declaration, with the mode that the run's output names in its metadata.
 
     Raises:
         StatementError: The mode is not known.
@@ -108,7 +108,7 @@ def with_mode_of_output(declaration: TableDeclaration, context: OutputContext) -
 
 
 def with_tags(options: RunOptions, tags: Mapping[str, str], asset: str) -> RunOptions:
-    """The options, with those that the run's tags change.
+    """Return the options as changed by the run's tags.
 
     Args:
         options: What asset and IO manager declare.

@@ -29,7 +29,7 @@ _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 
 
 def rows_of_table(declaration: TableDeclaration, changes: DataFrame) -> DataFrame:
-    """The changes without the columns that only clauses use."""
+    """Drop the columns that only clauses use from the changes."""
     if isinstance(declaration, MergeDeclaration):
         return changes.drop(*declaration.except_column_list)
     return changes
@@ -89,7 +89,7 @@ def refuse_missing_columns(table: Table, declaration: TableDeclaration, changes:
 def _table_columns(
     table: Table, declaration: MergeDeclaration, changes: DataFrame
 ) -> Sequence[str]:
-    """The columns of the table, or of the one that would be created."""
+    """Return the columns of the table, or of the one that would be created."""
     if table.exists() and not is_unwritten(there := table.snapshot()):
         return there.schema.names
     if declaration.schema is None:

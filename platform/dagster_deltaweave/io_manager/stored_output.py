@@ -199,7 +199,7 @@ def _one_row_for_each_key(
 def _with_rescued(
     stored: Stored, context: OutputContext, table: Table, declaration: ChangesDeclaration
 ) -> Stored:
-    """What was stored, recorded together with how many events wait to be corrected."""
+    """Record how many events wait to be corrected, beside what was stored."""
     return replace(
         stored,
         record=lambda: {
@@ -262,7 +262,7 @@ def _replaced(
     changes: Changes,
     partitions: Sequence[str],
 ) -> str | None:
-    """The predicate of the rows that a write replaces; None if it replaces all rows or none."""
+    """Return the predicate of the rows that a write replaces; None if it replaces all or none."""
     if declaration.mode == "append":
         return None
     if declaration.replace_where is not None:

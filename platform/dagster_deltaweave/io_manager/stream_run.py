@@ -41,7 +41,7 @@ class StreamRun:
 
     @classmethod
     def of(cls, tags: Mapping[str, str]) -> StreamRun:
-        """The stream run that the tags of a run ask for; by default all available events, once."""
+        """Read the stream run from a run's tags; by default all available events, once."""
         return cls(**json.loads(tags.get(STREAM_TAG, "{}")))
 
 

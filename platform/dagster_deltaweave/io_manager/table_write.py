@@ -39,7 +39,7 @@ _logger = logging.getLogger(__name__)
 def statement_over(
     table: Table, declaration: MergeDeclaration, changes: DataFrame
 ) -> Callable[[str], str]:
-    """The declared statement as a function of the name of the changes."""
+    """Return the declared statement as a function of the name of the changes."""
     target = table_name(table.path_or_name)
     return lambda source: declaration.statement(target, source, changes.columns)
 
@@ -80,7 +80,7 @@ def apply(
 
 
 def explain(table: Table, declaration: MergeDeclaration, changes: DataFrame) -> MergePlan:
-    """What the declared statement is expected to do."""
+    """Explain what the declared statement is expected to do."""
     statement = statement_over(table, declaration, changes)
     with _hinting_at_declaration(declaration, statement), _view(changes) as view:
         return deltaweave.explain(changes.sparkSession, statement(view))
@@ -180,7 +180,7 @@ def rebuild(
 
 
 def _inserted_rows(table: Table, declaration: MergeDeclaration, changes: DataFrame) -> DataFrame:
-    """The rows that the merge would insert into an empty table, where no row matches."""
+    """Return the rows that the merge would insert into an empty table, where no row matches."""
     inserts = [clause for clause in declaration.clauses if clause.kind == "not_matched"]
     if not inserts:
         raise StatementError(

@@ -80,7 +80,7 @@ def marks_of_run(
     tags: Mapping[str, str],
     first_attempt: Callable[[], str],
 ) -> Marks:
-    """The marks of a run that adds to its table.
+    """Return the transaction ids of a run that adds to its table.
 
     Args:
         asset: The asset.
@@ -122,7 +122,7 @@ def marks_of_refresh(
     partitions: Sequence[str],
     is_of_all: bool,
 ) -> Marks:
-    """The marks of a run that rebuilds its table: every partition in it counts as applied.
+    """Return the transaction ids of a run that rebuilds its table and applies all its partitions.
 
     Args:
         asset: The asset.
@@ -163,7 +163,7 @@ def marks_of_refresh(
 def applied_version(
     upstream: AssetKey, upstream_table: Table, asset: AssetKey, table: Table
 ) -> int | None:
-    """The upstream version up to which an asset's table has applied the upstream; None for none.
+    """Return the upstream version up to which a table has applied its upstream; None for none.
 
     Args:
         upstream: The upstream asset.
@@ -207,7 +207,7 @@ def _made_anew(upstream: AssetKey, table: Table, asset: AssetKey) -> SourceError
 def _of_upstream(
     asset: AssetKey, changes: Changes, upstreams: Sequence[AssetKey], table: Table
 ) -> Marks:
-    """The mark with which touched rows are applied exactly once; none for all other changes."""
+    """Return the transaction id with which touched rows are applied exactly once, if any are."""
     applied = changes.applied
     if not upstreams and applied is None:
         return Marks()

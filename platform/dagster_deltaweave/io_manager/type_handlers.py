@@ -27,19 +27,19 @@ class TypeHandler(ABC):
 
     @abstractmethod
     def handle_output(self, context: OutputContext, obj: Any, spark: SparkSession) -> DataFrame:
-        """The rows of a value, which the IO manager stores as the asset declares."""
+        """Return the rows of a value, which the IO manager stores as the asset declares."""
 
     @abstractmethod
     def load_input(self, context: InputContext, rows: DataFrame) -> Any:
-        """The rows that an input has, as the type that it is annotated with."""
+        """Convert an input's rows to the type that it is annotated with."""
 
 
 def handler_of_value(handlers: Sequence[TypeHandler], value: object) -> TypeHandler | None:
-    """The first handler of a value's type."""
+    """Return the first handler of a value's type."""
     found = (each for each in handlers if isinstance(value, tuple(each.supported_types)))
     return next(found, None)
 
 
 def handler_of_type(handlers: Sequence[TypeHandler], annotation: object) -> TypeHandler | None:
-    """The first handler of the type that an input is annotated with."""
+    """Return the first handler of the type that an input is annotated with."""
     return next((each for each in handlers if annotation in each.supported_types), None)

@@ -63,7 +63,7 @@ def problem_of_partition_key(partition: str) -> str | None:
 
 
 def hive_value(name: str) -> str | None:
-    """The unescaped value in a directory's name of Hive's form `<column>=<value>`, or None."""
+    """Return the unescaped value in a directory's name of the form `<column>=<value>`, or None."""
     column, equals, value = name.partition("=")
     return unquote(value) if column and equals else None
 
@@ -84,12 +84,12 @@ def is_partition(name: str, suffix: str) -> bool:
 def file_delivery(
     name: str, suffix: str, fingerprint: str | None, changed_at: int, marked_at: int = 0
 ) -> Delivery:
-    """The delivery in a file with this name."""
+    """Return the delivery in a file with this name."""
     return Delivery(name.removesuffix(suffix), fingerprint, changed_at, marked_at, name)
 
 
 def digest(files: Iterable[ListedFile]) -> str | None:
-    """A digest of names, sizes and times of the files; None if there are none."""
+    """Return a digest of names, sizes and times of the files; None if there are none."""
     described = "\n".join(f"{path}\t{size}\t{mtime}" for path, size, mtime in sorted(files))
     if not described:
         return None

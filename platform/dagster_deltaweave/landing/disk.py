@@ -18,7 +18,7 @@ from dagster_deltaweave.landing.delivery import (
 
 
 def deliveries_on_disk(root: Path, marker: str | None, suffix: str) -> Iterator[Delivery]:
-    """The source partitions in a directory on a local disk: files if they have a suffix."""
+    """List the source partitions in a directory on a local disk: files if there is a suffix."""
     with os.scandir(root) as entries:
         for entry in entries:
             if not is_partition(entry.name, suffix):
@@ -36,7 +36,7 @@ def deliveries_on_disk(root: Path, marker: str | None, suffix: str) -> Iterator[
 
 
 def delivery_on_disk(entry: os.DirEntry[str], marker: str | None, suffix: str) -> Delivery | None:
-    """The delivery in a directory, or in a file that has the suffix; None if it is the other.
+    """Return the delivery in a directory, or with a suffix in a file; None for the other kind.
 
     Raises:
         OSError: It cannot be read, or is there no more.
@@ -52,7 +52,7 @@ def delivery_on_disk(entry: os.DirEntry[str], marker: str | None, suffix: str) -
 
 
 def _delivered_file(entry: os.DirEntry[str], marker: str | None, suffix: str) -> Delivery:
-    """The delivery in a file, which is complete once the file `<its name><marker>` exists."""
+    """Return the delivery in a file, complete once the file `<its name><marker>` exists."""
     mtime, changed = _times(entry.path)
     if entry.is_symlink():
         changed = max(changed, _links_changed(entry.path))
@@ -67,7 +67,7 @@ def _delivered_file(entry: os.DirEntry[str], marker: str | None, suffix: str) ->
 
 
 def _marked_delivery(entry: os.DirEntry[str], marker: str) -> Delivery:
-    """The delivery in a directory, which is complete once its marker exists."""
+    """Return the delivery in a directory, which is complete once its marker exists."""
     changed = _directory_changed(entry)
     try:
         mtime, marked_at = _times(f"{entry.path}/{marker}")
@@ -78,7 +78,7 @@ def _marked_delivery(entry: os.DirEntry[str], marker: str) -> Delivery:
 
 
 def _times(path: str) -> tuple[int, int]:
-    """A file's modification time, and when the file or a link that leads to it changed."""
+    """Return a file's modification time, and when the file or a link that leads to it changed."""
     status = own = os.lstat(path)
     if stat.S_ISLNK(own.st_mode):
         status = os.stat(path)
@@ -91,7 +91,7 @@ def _directory_changed(entry: os.DirEntry[str]) -> int:
 
 
 def _links_changed(path: str) -> int:
-    """The latest change time in the chain of links that begins with this link."""
+    """Return the latest change time in the chain of links that begins with this link."""
     parent, name = os.path.split(path)
     newest, at, left = 0, os.path.realpath(parent), [name]
     while left:
@@ -111,7 +111,7 @@ def _links_changed(path: str) -> int:
 
 
 def _measured_delivery(entry: os.DirEntry[str]) -> Delivery:
-    """The delivery in a directory, by names, sizes and times of all its files."""
+    """Return the delivery in a directory, by names, sizes and times of all its files."""
     changed = _directory_changed(entry)
     files = []
     for path, status, own in _files_under(entry.path, frozenset()):
@@ -149,7 +149,7 @@ def _files_under(
 
 
 def link_in(directory: Path) -> str | None:
-    """The name of a link in a directory, or its own name if it is one; None without links."""
+    """Return the name of a link in a directory, or its own name if it is one; or None."""
     if directory.is_symlink():
         return directory.name
     for parent, directories, files in os.walk(directory):  # follows no link

@@ -29,7 +29,7 @@ from deltaweave.errors import SourceError
 def list_deliveries(
     directory: str | Path, marker: str | None, suffix: str = ""
 ) -> list[Delivery] | None:
-    """The source partitions in a landing directory, unordered; None if there is no directory.
+    """List the source partitions in a landing directory, unordered; None without a directory.
 
     Names that begin with `.` or `_` are not partitions. On an object store all objects under the
     directory are listed, a thousand in each request.
@@ -66,7 +66,7 @@ def list_deliveries(
 def partition_path(
     root: str | Path, partition: str, *, follow_links: bool = True, suffix: str = ""
 ) -> str:
-    """The directory of a source partition: `<root>/<key>`, or Hive's `<root>/<column>=<key>`.
+    """Return the directory of a source partition: `<root>/<key>`, Hive's `<root>/<column>=<key>`.
 
     With a suffix it is the file `<root>/<key><suffix>`, or `<root>/<column>=<key><suffix>`.
 
@@ -156,7 +156,7 @@ def _no_directory(
 def delivery(
     directory: str | Path, partition: str, marker: str | None, suffix: str = ""
 ) -> Delivery | None:
-    """The current state of one source partition in a landing directory; None if there is none.
+    """Return the current state of a source partition in a landing directory; None without one.
 
     Args:
         directory: A path or a URI.
@@ -179,7 +179,7 @@ def delivery(
 
 
 def _one(directory: str | Path, name: str, marker: str | None, suffix: str) -> Delivery | None:
-    """The delivery in the directory or file with this name, found without looking at the others."""
+    """Find the delivery in the directory or file with this name without looking at others."""
     path = local_path(directory)
     if path is None:
         if suffix:  # listed with the others, because a file's own time is cut to seconds

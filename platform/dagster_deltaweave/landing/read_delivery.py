@@ -36,7 +36,7 @@ LANDING = hidden_tag("deltaweave/landing")
 def landing_tag(
     directory: str | Path, marker: str | None, found: Delivery, suffix: str = ""
 ) -> dict[str, str]:
-    """The tag of a run for a delivery that was found in a landing directory."""
+    """Return the tag of a run for a delivery that was found in a landing directory."""
     tag = {"directory": directory_name(directory), "marker": marker, "identity": found.identity}
     if suffix:
         tag["suffix"] = suffix
@@ -47,13 +47,13 @@ def landing_tag(
 
 
 def directory_name(directory: str | Path) -> str:
-    """A landing directory's name in run tags."""
+    """Return the name of a landing directory in run tags."""
     path = local_path(directory)
     return str(directory) if path is None else str(path.absolute())
 
 
 def directory_of(tags: Mapping[str, str]) -> str:
-    """The landing directory of the delivery that a run's tags name; empty if they name none."""
+    """Return the landing directory of the delivery in a run's tags; empty if they name none."""
     try:
         return without_query(json.loads(written_tag(tags, LANDING) or "")["directory"])
     except (KeyError, TypeError, ValueError):  # none, or a tag that was written by hand
@@ -71,7 +71,7 @@ def _files(directory: str | Path, name: str, suffix: str) -> str | None:
 def rows_of_delivery(
     rows: DataFrame, partition: str, tags: Mapping[str, str], *, table: str
 ) -> DataFrame:
-    """The rows of the delivery that a run's tags name, read and kept by Spark.
+    """Read the rows of the delivery that a run's tags name, and keep them in Spark.
 
     If the tags do not say where the delivery landed, the rows are returned as they are: whoever
     tags a run by hand is responsible for what it reads.

@@ -27,7 +27,7 @@ _PATTERN = re.compile(r"[\\*?\[\]{},]")
 
 
 def literal_path(path: str) -> str:
-    """The path with `*` and the like escaped: Spark would read it as a pattern."""
+    """Escape `*` and the like in a path, which Spark would read as a pattern."""
     return _PATTERN.sub(r"\\\g<0>", path)
 
 
@@ -154,14 +154,14 @@ def _check_schemas(
 
 
 def schema_as_struct(schema: StructType | str) -> StructType:
-    """A schema that is given as a StructType or as DDL."""
+    """Return a schema as a StructType, also if it is given as DDL."""
     struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     assert isinstance(struct, StructType)  # fromDDL is annotated with the wider DataType
     return struct
 
 
 def schema_differences(expected: StructType, found: StructType) -> Iterator[str]:
-    """The differences of a schema, a text for each column; order and nullability may differ."""
+    """Yield the differences of two schemas, a text a column; order and nullability may differ."""
     types = {field.name: field.dataType.simpleString() for field in found}
     for field in expected:
         type_name = field.dataType.simpleString()

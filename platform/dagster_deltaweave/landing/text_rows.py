@@ -55,11 +55,11 @@ class TextFiles:
     options: Mapping[str, str]
 
     def refused_option(self) -> str | None:
-        """The first option that this module sets itself; None if there is none."""
+        """Return the first option that this module sets itself; None if there is none."""
         return next((name for name in self.options if name.lower() in _OURS), None)
 
     def schema_of(self, file: str) -> StructType:
-        """The columns in a file, those that are not in the schema as texts.
+        """Return the columns in a file; those that the schema lacks are texts.
 
         A CSV file has those of its header; one without a header, those of the schema. A JSON file
         has all of the schema, because its objects need not name each.
@@ -164,7 +164,7 @@ class TextFiles:
         return self._parsed(typed).isNotNull() & self._parsed(texts).isNull()
 
     def _parsed(self, schema: StructType) -> Column:
-        """The record, if it does not fit this schema; else null."""
+        """Return the record if it does not fit this schema; else null."""
         options = {key: text for key, text in self.options.items() if key.lower() not in _OF_FILES}
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RECORD}
         whole = _with(schema, RECORD)
@@ -173,7 +173,7 @@ class TextFiles:
         return F.from_json(F.col(RECORD), whole, options)[RECORD]
 
     def _line_of(self, file: str, record: str) -> int | None:
-        """The number of the line at which a row begins; None if the file cannot be read again."""
+        """Return the number of a row's first line; None if the file cannot be read again."""
         first = record.splitlines()[0] if record else ""
         encoding = self._option("encoding", self._option("charset", "utf-8"))
         try:

@@ -68,7 +68,7 @@ class PendingChanges(Pending):
         return None if fraction is None else 1 + fraction
 
     def metadata(self) -> dict[str, MetadataValue]:
-        """The numbers as flat metadata, `changes/…`."""
+        """Return the numbers as flat metadata, `changes/…`."""
         seconds_since_newest = _since(self.newest).total_seconds() if self.newest else None
         return number_metadata(
             {
@@ -86,7 +86,7 @@ class PendingChanges(Pending):
 
 
 def pending_changes(at: MergeOnReadLocations) -> PendingChanges | None:
-    """What is pending; None if nothing was ever appended.
+    """Return the pending changes; None if nothing was ever appended.
 
     Raises:
         SourceError: A log cannot be read.
@@ -117,7 +117,7 @@ def pending_changes(at: MergeOnReadLocations) -> PendingChanges | None:
 
 
 def batches_after(at: MergeOnReadLocations, batch: int) -> Pending:
-    """The batches that were appended after the batch with this number.
+    """Return the batches that were appended after the batch with this number.
 
     Raises:
         SourceError: The log cannot be read.

@@ -81,7 +81,7 @@ class DeltaLog:
         self._directory = f"{base}/_delta_log"
 
     def after(self, position: Position, limit: int | None = None) -> list[Commit] | None:
-        """The commits after a position, oldest first.
+        """Return the commits after a position, oldest first.
 
         Args:
             position: The position of a commit that was seen before.
@@ -107,24 +107,24 @@ class DeltaLog:
         return position in (commit.position, self._dated(commit))
 
     def all(self, limit: int | None = None) -> list[Commit]:
-        """The commits that the log still holds, oldest first; none if there is no table."""
+        """Return the commits that the log still holds, oldest first; none if there is no table."""
         versions = self._versions()
         return list(islice(self._from(versions[0]), limit)) if versions else []
 
     def newest_first(self) -> Iterator[Commit]:
-        """The commits that the log still holds, newest first."""
+        """Yield the commits that the log still holds, newest first."""
         for version in reversed(self._versions()):
             commit = self.commit(version)
             if commit is not None:
                 yield commit
 
     def commit(self, version: int) -> Commit | None:
-        """The commit of a version, or None if the log does not hold it."""
+        """Return the commit of a version, or None if the log does not hold it."""
         commit = self._as_written(version)
         return None if commit is None else replace(commit, position=self._dated(commit))
 
     def _as_written(self, version: int) -> Commit | None:
-        """The commit of a version, with the time 0 if its writer gave none."""
+        """Return the commit of a version, with the time 0 if its writer gave none."""
         name = f"{version:020}.json"
         text = self._read(name)
         if text is None:
@@ -135,7 +135,7 @@ class DeltaLog:
             raise ValueError(f"{name} holds no commit ({type(error).__name__}: {error})") from None
 
     def with_column_names(self, commits: list[Commit]) -> list[Commit]:
-        """The commits with partition values by the columns' names instead of their physical ones.
+        """Replace physical names of partition columns in the commits by the columns' names.
 
         The names are in the log's newest schema. It is read only if Delta generated a physical
         name: a column from before column mapping has its original name as its physical one.
@@ -157,7 +157,7 @@ class DeltaLog:
         return {field["metadata"].get(physical, field["name"]): field["name"] for field in fields}
 
     def metadata(self) -> Mapping[str, Any] | None:
-        """The newest `metaData` action: in the commits since the checkpoint, else in it.
+        """Return the newest `metaData` action: in the commits since the checkpoint, else in it.
 
         From a checkpoint, these are its schema and description. None if there is no table.
         """
@@ -193,7 +193,7 @@ class DeltaLog:
             raise ValueError(f"{checkpoint} is damaged ({error})") from None
 
     def _from(self, version: int) -> Iterator[Commit]:
-        """The commits from a version on, several read at a time."""
+        """Yield the commits from a version on; several are read at a time."""
         with ThreadPoolExecutor(_AT_ONCE) as readers:
             # The first one is read alone, because usually there is none.
             commits = [self.commit(version)]
@@ -206,7 +206,7 @@ class DeltaLog:
                 commits = list(readers.map(self.commit, range(version, version + _AT_ONCE)))
 
     def _dated(self, commit: Commit) -> Position:
-        """The position of a commit; if it has no time, that of its file is used."""
+        """Return the position of a commit; if the commit has no time, its file's time is used."""
         if commit.position.timestamp:
             return commit.position
         path = f"{self._directory}/{commit.version:020}.json"
@@ -214,7 +214,7 @@ class DeltaLog:
         return Position(commit.version, (info.mtime_ns or 0) // 1_000_000)
 
     def _versions(self) -> list[int]:
-        """The versions whose commits exist, in order and without a gap up to the newest."""
+        """Return the versions whose commits exist, in order and without a gap up to the newest."""
         from pyarrow.fs import FileSelector
 
         infos = self._store.get_file_info(FileSelector(self._directory, allow_not_found=True))
@@ -258,7 +258,7 @@ def _metadata_of_checkpoint(file: Any) -> Mapping[str, Any] | None:
 
 
 def _metadata(text: bytes) -> Mapping[str, Any] | None:
-    """The `metaData` action among the actions of a commit or checkpoint."""
+    """Return the `metaData` action among the actions of a commit or checkpoint."""
     for line in text.split(b"\n"):
         if b'"metaData"' in line:
             action: Mapping[str, Any] = json.loads(line)

@@ -39,7 +39,7 @@ class FoundTable:
 def find_tables(
     root: str, levels: int, is_excluded: Callable[[tuple[str, ...]], bool]
 ) -> list[FoundTable]:
-    """The tables below a root, in the order of their paths.
+    """Find the tables below a root, in the order of their paths.
 
     Directories inside of a table are not looked at, nor are those whose name begins with `.` or
     `_`. A table whose log cannot be understood is left out, with a warning in the log.
@@ -82,7 +82,7 @@ def _below(
     levels: int,
     is_excluded: Callable[[tuple[str, ...]], bool],
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The locations and paths of directories with a log."""
+    """Yield the locations and paths of directories with a log."""
     from pyarrow.fs import FileSelector, FileType
 
     infos = store.get_file_info(FileSelector(directory))

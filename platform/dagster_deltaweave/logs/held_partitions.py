@@ -73,7 +73,7 @@ class HeldPartitions:
 
 
 def recorded_name(partition: str, directory: str) -> str:
-    """The name by which a partition is recorded, if it landed in a directory."""
+    """Return the name by which a partition is recorded, if it landed in a directory."""
     if not directory:
         return partition
     digest = hashlib.sha256(directory.encode(errors="surrogateescape")).hexdigest()
@@ -81,7 +81,7 @@ def recorded_name(partition: str, directory: str) -> str:
 
 
 def record_of(delivery: str | None, created_ns: int) -> int:
-    """What is recorded of a partition that was merged.
+    """Return the version that records a merged partition.
 
     Args:
         delivery: Identifies the delivery that the run applied; None for whatever had landed.
@@ -107,12 +107,12 @@ def holds_delivery(record: int, delivery: str, changed_at: int) -> bool:
 
 
 def records_id(table_id: str, asset: AssetKey) -> str:
-    """The application id of an asset's records; those of partitions have `#<partition>` behind."""
+    """Return the application id of an asset's records; partitions append `#<partition>`."""
     return f"deltaweave/merged/{table_id[:8]}/{asset.to_user_string()}"
 
 
 def order_id(asset: AssetKey) -> str:
-    """The application id of the order of an asset's partitions, which have `#<partition>` behind.
+    """Return the application id of an asset's partition order; partitions append `#<partition>`.
 
     See `io_manager/merge_order`. A commit that records that a RESTORE took a partition back records
     it of the order, too.
@@ -129,7 +129,7 @@ def records_of_merge(
     looked: int | None = None,
     order: str | None = None,
 ) -> dict[str, int]:
-    """The application ids and versions that a commit adds to record merged partitions.
+    """Return the application ids and versions that a commit adds to record merged partitions.
 
     Args:
         log: The log of the table.
@@ -209,7 +209,7 @@ def taken_back(
 
 
 def _between(log: Log, before: int | None, restored: int) -> Iterator[str]:
-    """The application ids of the commits that were undone, the newest first."""
+    """Yield the application ids of the undone commits, newest first."""
     for version in range(restored - 1, -1 if before is None else before, -1):
         commit = log.commit(version)
         if commit is None:
@@ -218,7 +218,7 @@ def _between(log: Log, before: int | None, restored: int) -> Iterator[str]:
 
 
 def _log(store: FileSystem, directory: str) -> tuple[int, str | None, dict[str, int]]:
-    """The newest version of a table, its id, and the version of each application id."""
+    """Return the newest version of a table, its id, and the version of each application id."""
     from pyarrow.fs import FileSelector
 
     infos = store.get_file_info(FileSelector(directory, allow_not_found=True))
@@ -238,7 +238,7 @@ def _log(store: FileSystem, directory: str) -> tuple[int, str | None, dict[str, 
 
 
 def _in_lines(store: FileSystem, path: str) -> tuple[str | None, dict[str, int]]:
-    """The table's id, if a commit or a checkpoint in JSON gives it, and its application ids."""
+    """Read the table's id, if a commit or JSON checkpoint has it, and its application ids."""
     table_id: str | None = None
     applied: dict[str, int] = {}
     with store.open_input_stream(path) as stream:

@@ -62,7 +62,7 @@ class Change:
 
 
 def last_change(table: Table) -> Change:
-    """The newest commit of a table that may have changed its rows.
+    """Return the newest commit of a table that may have changed its rows.
 
     Raises:
         DeltaweaveError: There is no table.
@@ -78,7 +78,7 @@ def last_change(table: Table) -> Change:
 
 
 def version_with_rows_of(table: Table, time_ms: int) -> int:
-    """The newest version with the rows that the table had at a time.
+    """Return the newest version with the rows that the table had at a time.
 
     It is later than the version of that time if the commits since then left the rows as they were.
     If the newest version is not later than the time, this needs no Spark job. A commit counts as
@@ -111,7 +111,7 @@ def version_with_rows_of(table: Table, time_ms: int) -> int:
 
 
 def _latest(ms: int) -> int:
-    """The latest possible time of a commit: object stores keep only whole seconds."""
+    """Return the latest possible time of a commit: object stores keep only whole seconds."""
     return ms + 999 if ms % 1000 == 0 else ms
 
 
@@ -126,7 +126,7 @@ def _made_meanwhile(table: Table, commit: Row) -> CommitConflictError:
 
 
 def _further_and_further_back(table: Table) -> Iterator[tuple[list[Row], bool]]:
-    """The newest commits, ten times as many in each step, and whether these are all of the log."""
+    """Yield the newest commits, ten times as many in each step, and whether they are all."""
     limit = _AT_FIRST
     while True:
         commits = _newest_commits(table, limit)

@@ -53,7 +53,7 @@ class LogAt:
         return None if actions is None else file_changes_from(actions)
 
     def _actions(self, version: int, kinds: tuple[bytes, bytes]) -> list[dict[str, Any]] | None:
-        """The actions of a commit that are of two kinds; None if the log does not hold it."""
+        """Return the actions of two kinds in a commit; None if the log does not hold it."""
         store, base = file_system(self.place)
         try:
             with store.open_input_stream(f"{base}/_delta_log/{version:020}.json") as stream:

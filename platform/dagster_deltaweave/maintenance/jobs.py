@@ -54,7 +54,7 @@ def build_upkeep_schedule(
     io_manager_key: str | None = None,
     default_status: DefaultScheduleStatus = DefaultScheduleStatus.STOPPED,
 ) -> ScheduleDefinition:
-    """A schedule of `build_upkeep_job`; its job is `<name>_job`.
+    """Build a schedule of `build_upkeep_job`; its job is `<name>_job`.
 
     Args:
         name: Name of the schedule.
@@ -90,7 +90,7 @@ def build_upkeep_job(
     policy: UpkeepPolicy | None = None,
     io_manager_key: str | None = None,
 ) -> JobDefinition:
-    """A job that maintains the tables of merge assets.
+    """Build a job that maintains the tables of merge assets.
 
     `optimize` compacts small files (OPTIMIZE), by the table's clustering if it has one. `purge`
     rewrites files with rows marked deleted (REORG … APPLY (PURGE)). `floating_bounds` rewrites

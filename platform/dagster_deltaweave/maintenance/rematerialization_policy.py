@@ -34,7 +34,7 @@ class RematerializationPolicy:
     expansion: float = 4
 
     def reason(self, pending: PendingChanges) -> str | None:
-        """A sentence that says why the base is due to be rematerialized, or None if it is not."""
+        """Return a sentence on why the base is due to be rematerialized; None if it is not."""
         reasons = self._reasons(pending) if pending.batches else []
         return f"{'; '.join(reasons)}." if reasons else None
 

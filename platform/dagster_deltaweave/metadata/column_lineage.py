@@ -40,7 +40,7 @@ def merge_lineage(
     changes: DataFrame,
     statement: Callable[[str], str],
 ) -> TableColumnLineage | None:
-    """The lineage that merging these changes gives the asset's table; None if none is known.
+    """Return the column lineage of merging these changes into the asset's table, if it is known.
 
     The statement is analyzed once more; no row is read.
 
@@ -104,7 +104,7 @@ def table_lineage(
 
 
 def upstream_places(context: OutputContext, tables: TableLocator) -> dict[AssetKey, str | None]:
-    """The location of each upstream's data, as far as it is known."""
+    """Return the location of each upstream's data, as far as it is known."""
     assets = context.step_context.job_def.asset_layer
     places: dict[AssetKey, str | None] = {}
     for key in assets.get(context.asset_key).parent_keys - {context.asset_key}:
@@ -140,6 +140,6 @@ def _is_within(location: str, place: str) -> bool:
 
 
 def _as_uri(path: str) -> str:
-    """A location as a URI, because a local path has several spellings."""
+    """Return a location as a URI, because a local path has several spellings."""
     path = path.rstrip("/")
     return re.sub(r"^(file:)?/+", "file:/", path)

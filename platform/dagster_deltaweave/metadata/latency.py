@@ -48,7 +48,7 @@ class Latency:
 
 
 def latencies(instance: DagsterInstance, last: int = 10) -> Iterator[Latency]:
-    """The latency of each of the last successful runs that merged, the latest run first."""
+    """Yield the latency of each of the last successful runs that merged, the latest run first."""
     successful = RunsFilter(statuses=[DagsterRunStatus.SUCCESS])
     for run in instance.get_runs(successful, limit=last):
         latency = _of_run(instance.all_logs(run.run_id))

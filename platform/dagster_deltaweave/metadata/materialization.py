@@ -118,7 +118,7 @@ def record_write(
 
 
 def version_of_changed_rows(result: MergeResult) -> int | None:
-    """The version that a merge made if it changed rows; it may commit only an idempotency pair."""
+    """Return the version of a merge that changed rows; None for an idempotency pair alone."""
     metrics = result.metrics
     changed = (
         metrics.num_target_rows_inserted
@@ -155,7 +155,7 @@ def _record_version(context: OutputContext, table: Table, committed: int | None)
 
 
 def _recorded_version(context: OutputContext) -> int | None:
-    """The data version of the asset's last materialization, if it is a version of a table."""
+    """Return the data version of the asset's last materialization, if it is a table version."""
     instance = context.step_context.instance
     event = instance.get_latest_materialization_event(context.asset_key)
     materialization = event.asset_materialization if event else None

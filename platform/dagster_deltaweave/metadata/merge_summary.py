@@ -61,7 +61,7 @@ class PhaseLine:
 
 
 def summary(result: MergeResult) -> str:
-    """What a merge did in a line, what matters most first."""
+    """Return one line on what a merge did, with what matters most first."""
     metrics = result.metrics
     if result.was_applied_before:
         return "Nothing was merged, since these changes were applied before."
@@ -76,7 +76,7 @@ def summary(result: MergeResult) -> str:
 
 
 def phase_lines(result: MergeResult) -> Iterator[PhaseLine]:
-    """A line for each phase that ran, and for the commit even if nothing was committed."""
+    """Yield a line for each phase that ran, and for the commit even if nothing was committed."""
     metrics = result.metrics
     why = _MATERIALIZATION.get(result.source_materialization, result.source_materialization)
     source = counted(metrics.num_source_rows, "row") + (f", {why}" if why else "")
@@ -99,7 +99,7 @@ def phase_lines(result: MergeResult) -> Iterator[PhaseLine]:
 
 
 def readable(size_in_bytes: int) -> str:
-    """A size in bytes, in the unit that people read it in, e.g. `1.2 MB`."""
+    """Return a size in bytes in the unit that people read it in, e.g. `1.2 MB`."""
     size, unit = float(size_in_bytes), "bytes"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 1000:
@@ -130,7 +130,7 @@ def _skipped_files(result: MergeResult) -> str:
 
 
 def _touched_files(result: MergeResult) -> str:
-    """What became of touched files; nothing if Delta's own MERGE ran, which does not say that."""
+    """Return what became of touched files; empty for Delta's own MERGE, which reports nothing."""
     if result.strategy == "builtin":
         return ""
     metrics = result.metrics
@@ -139,7 +139,7 @@ def _touched_files(result: MergeResult) -> str:
 
 
 def _repeated(result: MergeResult) -> Iterator[str]:
-    """What did not go straight."""
+    """Yield a sentence for each retry of the merge or its commit."""
     if result.attempts > 1:
         yield f"Ran {result.attempts} times, since executors died."
     if result.commit_attempts > 1:

@@ -104,7 +104,7 @@ _ALREADY_APPLIED = "already-applied"
 
 
 def in_order(of_run: Mapping[str, object], of_table: Mapping[str, object]) -> dict[str, object]:
-    """The metadata of a run, then that of its table, with what matters most before both.
+    """Put a run's metadata before that of its table, and what matters most before both.
 
     What both have is as the run recorded it.
     """
@@ -114,7 +114,7 @@ def in_order(of_run: Mapping[str, object], of_table: Mapping[str, object]) -> di
 
 
 def always_zero(table: Table, statement: str | None) -> set[str]:
-    """Counts that are zero in each merge, as the table and the statement are.
+    """Return the counts that are zero in each merge of this table with this statement.
 
     Args:
         table: The target.
@@ -227,7 +227,7 @@ def _write_amplification(result: MergeResult) -> float | None:
 def write_metadata(
     result: WriteResult, how: str, predicate: str | None
 ) -> dict[str, MetadataValue]:
-    """What a write without a merge committed, and which rows it replaced."""
+    """Describe as metadata what a write without a merge committed, and which rows it replaced."""
     metadata: dict[str, MetadataValue] = {"write/mode": MetadataValue.text(how)}
     for key, name in WRITE_COUNTS.items():
         if name in result.metrics:
@@ -280,10 +280,10 @@ def table_metadata(table: Table, version: int | None = None) -> dict[str, object
 
 
 def warnings_metadata(warnings: Collection[str]) -> dict[str, MetadataValue]:
-    """What may be wrong with what was committed, a line each; empty without warnings."""
+    """Return the warnings about what was committed as metadata, a line each; empty without any."""
     return {"deltaweave/warnings": MetadataValue.text("\n".join(warnings))} if warnings else {}
 
 
 def plan_metadata(plan: MergePlan) -> dict[str, MetadataValue]:
-    """What the merge was expected to do, before it ran."""
+    """Return the plan that was made before the merge ran, as metadata."""
     return {"merge/plan": MetadataValue.md(f"```\n{plan}\n```")}

@@ -34,7 +34,7 @@ _COLUMNS = TableSchema(
 def merge_observation(
     asset_key: AssetKey, partition: str | None, result: MergeResult
 ) -> AssetObservation:
-    """The observation of a merge: what it did, and `merge/phases`, a table of its phases.
+    """Build the observation of a merge: what it did, and `merge/phases`, a table of its phases.
 
     Args:
         asset_key: The asset of the merge's target.

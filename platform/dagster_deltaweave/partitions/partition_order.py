@@ -29,7 +29,7 @@ Positions = Callable[[str], Any]
 def partition_positions(
     definition: PartitionsDefinition[str] | None, instance: DagsterInstance
 ) -> Positions | None:
-    """A function that gives each partition's position; None if the partitions have no order.
+    """Return a function from partition to position; None if the partitions have no order.
 
     Args:
         definition: The asset's partitions, None if it has none.
@@ -48,7 +48,7 @@ def partition_positions(
 
 
 def newest_first(merged: Mapping[str, int], positions: Positions) -> Iterator[str]:
-    """The merged partitions that count, newest first.
+    """Yield the merged partitions that count, newest first.
 
     Partitions do not count if the asset no longer has them, or if the order went back to an
     older partition since.

@@ -53,7 +53,7 @@ def ended_at(record: RunRecord) -> float:
 
 
 def planned_assets(instance: DagsterInstance, run: DagsterRun) -> frozenset[AssetKey]:
-    """The assets that a run is to materialize."""
+    """Return the assets that a run is to materialize."""
     if run.asset_selection is not None:
         return frozenset(run.asset_selection)
     # A run of a whole job names no assets, but its planned materializations are recorded.
@@ -65,7 +65,7 @@ def planned_assets(instance: DagsterInstance, run: DagsterRun) -> frozenset[Asse
 def partitions_of_run(
     run: DagsterRun, partitions_def: PartitionsDefinition[str], instance: DagsterInstance
 ) -> Sequence[str]:
-    """The partitions that a run's tags name: one, a range, or a list; none if they name none."""
+    """Return the partitions that a run's tags name: one, a range, or a list; empty if none."""
     if PARTITION_NAME_TAG in run.tags:
         return [run.tags[PARTITION_NAME_TAG]]
     first, last = (run.tags.get(tag) for tag in RANGE_TAGS)

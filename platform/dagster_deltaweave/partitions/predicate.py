@@ -53,7 +53,7 @@ def partition_predicate(
     table: str,
     rows: DataFrame,
 ) -> str:
-    """The SQL predicate of the rows of these partitions.
+    """Build the SQL predicate of the rows of these partitions.
 
     Args:
         definition: The asset's partitions, None if it has none.
@@ -206,7 +206,7 @@ def _between(expression: str, windows: Sequence[_Window], spelt: Callable[[datet
 
 
 def _windows(definition: TimeWindows, keys: Sequence[str]) -> list[_Window]:
-    """The partitions' time windows in the partitions' time zone, adjacent ones joined."""
+    """Return the partitions' time windows in their time zone; adjacent ones are joined."""
     # Compared as instants, because Python compares times in one zone by their wall clocks.
     instants = sorted(
         (window.start.astimezone(timezone.utc), window.end.astimezone(timezone.utc))

@@ -64,7 +64,7 @@ ORDER_TAG = "deltaweave/order"
 
 
 def partition_tags(partitions: Iterable[str]) -> dict[str, str]:
-    """The tags of one run for these partitions, which need not be adjacent.
+    """Return the tags of one run for these partitions, which need not be adjacent.
 
     Give them to a run without Dagster's own partition: `RunRequest(tags=partition_tags(…))`,
     `dagster job launch --tags`. In such a run, an asset cannot load inputs that are partitioned
@@ -88,7 +88,7 @@ def shown_name(name: str) -> str:
 
 
 def by_run(run_id: str, value: str = "") -> str:
-    """The value of a tag that a run writes of itself; Dagster copies tags to the run's retries."""
+    """Return a tag's value with the run that wrote it, because Dagster copies tags to retries."""
     return f"{value} (run {run_id})".strip()
 
 
@@ -116,7 +116,7 @@ def is_refresh(tags: Mapping[str, str]) -> bool:
 
 
 def partition_keys(context: AssetExecutionContext | OpExecutionContext) -> list[str]:
-    """The partitions that this run is for: one, a range, or those that its tag lists.
+    """Return the partitions that this run is for: one, a range, or those that its tag lists.
 
     Args:
         context: The context of an asset's function, or of an op in a graph asset; in unit tests

@@ -55,7 +55,7 @@ def build_commit_observer(
     description: str | None = None,
     **arguments: Unpack[SensorArguments],
 ) -> SensorDefinition:
-    """A sensor that records each commit to these tables that no Dagster run made.
+    """Build a sensor that records each commit to these tables that no Dagster run made.
 
     Each commit becomes an observation of the asset: the operation, the version (which is the data
     version), and the operation's metrics as flat `commit/…` numbers. The asset's last
@@ -125,7 +125,7 @@ def _look_at_asset(
     limit: int,
     materializes: bool,
 ) -> tuple[list[AssetEvent], str]:
-    """The events to record for one asset, and a note; updates `followed`.
+    """Return the events to record for one asset, and a note; update `followed`.
 
     Args:
         context: The sensor's context.
@@ -184,7 +184,7 @@ def _is_partitioned(context: SensorEvaluationContext, table: NamedAsset) -> bool
 
 
 def _graph(context: SensorEvaluationContext) -> AssetGraph | None:
-    """The assets of the code location; None if the tick has none, as in a test."""
+    """Return the assets of the code location; None if the tick has none, as in a test."""
     return None if context.repository_def is None else context.repository_def.asset_graph
 
 
@@ -211,7 +211,7 @@ def _newest_materialization(
 
 
 def _location(newest: AssetMaterialization | None, table: NamedAsset) -> str | None:
-    """The location of the asset's table, by its last materialization or else its declaration."""
+    """Return the location of the asset's table, by its last materialization or its declaration."""
     uri = newest.metadata.get(URI) if newest else None
     if uri is not None:
         return str(uri.value)
@@ -264,7 +264,7 @@ def _metadata(commit: Commit) -> dict[str, Any]:
 
 
 def _numbers(metrics: Mapping[str, str]) -> dict[str, MetadataValue]:
-    """The metrics that are whole numbers, flat and in snake_case, in their original units."""
+    """Return the whole-number metrics, flat and in snake_case, in their original units."""
     return {
         "commit/" + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower(): MetadataValue.int(
             int(value)

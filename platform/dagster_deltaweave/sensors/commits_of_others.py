@@ -55,7 +55,7 @@ class TableLook:
 def look_for_commits(
     instance: DagsterInstance, key: AssetKey, location: str, before: Followed | None, limit: int
 ) -> TableLook:
-    """The commits since the last look that no run made and no observation has recorded."""
+    """Return the commits since the last look that no run made and no observation has recorded."""
     log = DeltaLog(location)
     observed = None if before else last_observed(instance, key)
     before = Followed(location, observed) if observed else before
@@ -86,7 +86,7 @@ def _first_look(log: DeltaLog, location: str) -> TableLook:
 def _commits_after(
     log: DeltaLog, location: str, before: Followed, limit: int
 ) -> list[Commit] | None:
-    """The commits to read, oldest first; None if the location holds another table."""
+    """Return the commits to read, oldest first; None if the location holds another table."""
     # The position tells whether this is the same table, even if the table was moved.
     commits = log.after(before.seen, limit)
     if commits is None and same_place(location) == same_place(before.location):
@@ -98,7 +98,7 @@ def _commits_after(
 def _judged(
     instance: DagsterInstance, key: AssetKey, log: DeltaLog, commits: Sequence[Commit]
 ) -> tuple[Sequence[Commit], list[Commit]]:
-    """The first commits whose writers are known by now, and those of them to observe."""
+    """Return the first commits whose writers are known by now, and those of them to observe."""
     by_session = _of_sessions(instance, key, commits)
     unmarked = [
         each

@@ -241,7 +241,7 @@ class _Planner:
         return is_newer and self._positions is not None and self._positions(partition) is not None
 
     def _failed_without_delivery(self, landed: set[str]) -> dict[str, str]:
-        """The partitions that newer ones wait for though no complete delivery of them is there.
+        """Return partitions without a complete delivery for which newer partitions wait.
 
         Their runs failed, as of a backfill, and a run of a newer one would fail because of that.
         """
@@ -269,5 +269,5 @@ class _Planner:
 
 
 def _described(missing: Sequence[TargetAsset]) -> str:
-    """What a tick found of the tables, so that what was done counts only as long as it is so."""
+    """Describe which tables are missing, so that a tick's result counts only while that holds."""
     return " ".join(f"{each.key.to_user_string()}:{each.held is None}" for each in missing)

@@ -128,7 +128,7 @@ def _after(
     policy: RetryPolicy,
     missing: frozenset[AssetKey],
 ) -> Standing:
-    """The standing of a delivery that none of the ended runs has merged for these assets."""
+    """Return the standing of a delivery that none of the ended runs has merged for these assets."""
     # What succeeded was taken back since: failures before that are no reason not to merge it.
     counted = list(takewhile(lambda each: _succeeded(each) == _succeeded(ended[0]), ended))
     number, key = len(counted) + 1, _run_key(delivery, runs)
@@ -141,7 +141,7 @@ def _after(
 
 
 def _run_key(delivery: Delivery, runs: Sequence[RunRecord]) -> str:
-    """A run key of the delivery that none of the runs has."""
+    """Return a run key of the delivery that none of the runs has."""
     own = f"{delivery.partition}@{delivery.identity}"
     keys = [record.dagster_run.tags.get(RUN_KEY_TAG, "") for record in runs]
     numbers = [key.removeprefix(f"{own}#") for key in keys if key.startswith(f"{own}#")]
@@ -207,7 +207,7 @@ def delivery_run_request(
 
 
 def _version_of_delivery(delivery: Delivery) -> str:
-    """A version that no other delivery of the partition has; if it is a time, later is newer."""
+    """Return a version that no other delivery of the partition has; as a time, later is newer."""
     fingerprint, changed_at = delivery.fingerprint, str(delivery.changed_at)
     is_marked = delivery.marked_at or fingerprint == changed_at
     return changed_at if is_marked else f"{fingerprint}.{changed_at}"

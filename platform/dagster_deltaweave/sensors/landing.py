@@ -72,7 +72,7 @@ class _Watched:
         return without_query(self.directory)
 
     def tags_of(self, found: Delivery) -> dict[str, str]:
-        """The tags of a run for a delivery, but for those that name the delivery."""
+        """Return the tags of a run for a delivery, except those that name the delivery."""
         return {
             **self.run_tags,
             **landing_tag(self.directory, self.marker, found, self.suffix),
@@ -105,7 +105,7 @@ def build_partition_sensor(
     run_tags: Mapping[str, str] | None = None,
     **arguments: Unpack[SensorArguments],
 ) -> SensorDefinition:
-    """A sensor over a directory in which each source partition lands as a directory.
+    """Build a sensor over a directory in which each source partition lands as a directory.
 
     A partition is complete when its marker file exists or, without a marker, when names, sizes and
     times of its files are the same as in the previous tick. The marker must be written last: to
@@ -239,7 +239,7 @@ def _requests(
     chosen: Sequence[tuple[Delivery, Standing]],
     cursor: str,
 ) -> SensorResult:
-    """The run requests for the chosen deliveries."""
+    """Build the run requests for the chosen deliveries."""
     return SensorResult(
         run_requests=[
             delivery_run_request(each, standing, watched.tags_of(each)) for each, standing in chosen
@@ -257,7 +257,7 @@ def _requests(
 
 
 def _horizon(found: Iterable[Delivery], settled: int) -> int:
-    """The time, in ns since 1970, before which no more deliveries can become visible.
+    """Return the time, in ns since 1970, before which no more deliveries can become visible.
 
     It is never later than the newest time from the storage, because its clock may be behind.
     """
@@ -266,7 +266,7 @@ def _horizon(found: Iterable[Delivery], settled: int) -> int:
 
 
 def _with_keys(found: Iterable[Delivery], known: frozenset[str] | None) -> Iterable[Delivery]:
-    """The deliveries with their partition keys, which differ from the names of Hive directories."""
+    """Give the deliveries their partition keys, which differ from the names of Hive directories."""
     if known is None:
         return found
     named = sorted(found, key=lambda each: (each.partition not in known, each.partition))
@@ -275,7 +275,7 @@ def _with_keys(found: Iterable[Delivery], known: frozenset[str] | None) -> Itera
 
 
 def _with_key(delivery: Delivery, known: frozenset[str], taken: set[str]) -> Delivery:
-    """The delivery with its partition key, which is added to `taken`."""
+    """Give the delivery its partition key, and add the key to `taken`."""
     name = delivery.partition
     value = hive_value(name)
     if name not in known and value in known and value not in taken:

@@ -41,7 +41,7 @@ class _Fetch(Protocol):
 
 
 def position_metadata(position: Position) -> dict[str, MetadataValue]:
-    """A commit's version and time as metadata; `position_in` reads them back."""
+    """Return a commit's version and time as metadata; `position_in` reads them back."""
     return {
         VERSION: MetadataValue.int(position.version),
         TIMESTAMP: MetadataValue.timestamp(position.timestamp / 1000),
@@ -49,7 +49,7 @@ def position_metadata(position: Position) -> dict[str, MetadataValue]:
 
 
 def position_in(metadata: Mapping[str, Any]) -> Position | None:
-    """The position of the commit that metadata describes, or None."""
+    """Return the position of the commit that metadata describes, or None."""
     version, timestamp = metadata.get(VERSION), metadata.get(TIMESTAMP)
     if version is None or timestamp is None:
         return None
@@ -57,7 +57,7 @@ def position_in(metadata: Mapping[str, Any]) -> Position | None:
 
 
 def last_observed(instance: DagsterInstance, key: AssetKey) -> Position | None:
-    """The newest commit that was observed; None if the newest observations have none."""
+    """Return the position of the newest observed commit; None if recent observations have none."""
     records = _newest_first(instance.fetch_observations, AssetRecordsFilter(key), _SEARCHED)
     observations = (record.event_log_entry.asset_observation for record in records)
     positions = (position_in(each.metadata) for each in observations if each)
@@ -67,7 +67,7 @@ def last_observed(instance: DagsterInstance, key: AssetKey) -> Position | None:
 def versions_of_runs(
     instance: DagsterInstance, key: AssetKey, versions: Collection[int], since: int
 ) -> set[int]:
-    """The versions among these that materializations recorded since a time, in ms since 1970."""
+    """Return which of these versions materializations recorded since a time, in ms since 1970."""
     found: set[int] = set()
     wanted = AssetRecordsFilter(key, after_timestamp=since / 1000)
     for record in _newest_first(instance.fetch_materializations, wanted):

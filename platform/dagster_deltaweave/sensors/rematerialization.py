@@ -80,7 +80,7 @@ class Due:
         return f"{self.state}#{self.attempt}" if self.attempt > 1 else self.state
 
     def request(self, run_tags: Mapping[str, str]) -> RunRequest:
-        """The run."""
+        """Build the run request that rematerializes the base."""
         base = self.assets.base.key
         return RunRequest(
             run_key=self.run_key,
@@ -106,7 +106,7 @@ def build_rematerialization_sensor(
     run_tags: Mapping[str, str] | None = None,
     **arguments: Unpack[SensorArguments],
 ) -> SensorDefinition:
-    """A sensor that rematerializes a base when more is pending than its policy allows.
+    """Build a sensor that rematerializes a base when more is pending than its policy allows.
 
     While such a run is in progress, no other is requested. If it failed, it is requested again
     after `retry_after_seconds`, and after twice as long each further time, up to an hour; a tick
@@ -166,7 +166,7 @@ def build_rematerialization_schedule(
     io_manager_key: str | None = None,
     run_tags: Mapping[str, str] | None = None,
 ) -> ScheduleDefinition:
-    """A schedule that rematerializes the bases for which changes are pending.
+    """Build a schedule that rematerializes the bases for which changes are pending.
 
     Args:
         name: The schedule's name.
@@ -208,7 +208,7 @@ def _due(
     managers: Sequence[str],
     policy: RematerializationPolicy,
 ) -> tuple[list[Due], list[str]]:
-    """The bases that are due, and a note on each of the others."""
+    """Return the bases that are due, and a note on each of the others."""
     due, notes = [], []
     for each, manager in zip(tables, managers, strict=True):
         base, locator = _base(each), run_locator(context.resources, manager)
@@ -243,7 +243,7 @@ def _due(
 def _again(
     instance: DagsterInstance, due: Sequence[Due], retry_after_seconds: float
 ) -> tuple[list[Due], list[str]]:
-    """What is due with the number of runs for it that failed, and a note on what has to wait."""
+    """Return what is due now, with its number of failed runs, and a note on what waits."""
     now, notes = [], []
     for each in due:
         base = _base(each.assets)

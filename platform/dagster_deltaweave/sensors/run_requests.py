@@ -43,7 +43,7 @@ class PastRuns:
         self._sensor_name = sensor_name
 
     def with_key(self, run_key: str) -> RunRecord | None:
-        """The run with this key, or None."""
+        """Return the run with this key, or None."""
         records = self._context.instance.get_run_records(RunsFilter(tags={RUN_KEY_TAG: run_key}))
         return next((record for record in records if self._is_ours(record.dagster_run)), None)
 
@@ -76,7 +76,7 @@ def first_without_a_run(
     run_key: Callable[[T], str],
     limit: int,
 ) -> tuple[list[T], list[T]]:
-    """The first candidates without a run, and those that have a run.
+    """Choose the first candidates without a run; return them and the candidates that have a run.
 
     Args:
         context: The context of the tick.
@@ -106,7 +106,7 @@ def additions(
     partitions_def: PartitionsDefinition[str] | None,
     partitions: Sequence[str],
 ) -> list[AddDynamicPartitionsRequest]:
-    """The request that adds the partitions that Dagster does not have yet, if any."""
+    """Return the request that adds the partitions that Dagster does not have yet, if any."""
     if not isinstance(partitions_def, DynamicPartitionsDefinition) or not partitions_def.name:
         return []
     missing = [
@@ -125,7 +125,7 @@ def is_key(partition: str) -> bool:
 def known_partitions(
     context: SensorEvaluationContext, partitions_def: PartitionsDefinition[str] | None
 ) -> frozenset[str] | None:
-    """The partitions that a definition has now, or None if it takes any."""
+    """Return the partitions that a definition has now, or None if it takes any."""
     if partitions_def is None or isinstance(partitions_def, DynamicPartitionsDefinition):
         return None
     # A dimension may be dynamic.

@@ -79,7 +79,7 @@ def build_table_sensor(
     run_tags: Mapping[str, str] | None = None,
     **arguments: Unpack[SensorArguments],
 ) -> SensorDefinition:
-    """A sensor on a Delta table that others write; it reads the log without Spark.
+    """Build a sensor on a Delta table that others write; it reads the log without Spark.
 
     Without `partitions_def`, it requests one run for the newest of the versions since the last
     tick. With it, the sensor requests one run for each partition in which rows were added or
@@ -190,7 +190,7 @@ def _tick(context: SensorEvaluationContext, watched: _Watched) -> SensorResult:
 def _with_valid_keys(
     context: SensorEvaluationContext, watched: _Watched, changes: list[Change]
 ) -> list[Change]:
-    """The changes whose partitions Dagster accepts as keys; the others are logged."""
+    """Keep the changes whose partitions Dagster accepts as keys; log the others."""
     no_keys = [each for each in changes if not is_key(each.partition)]
     if no_keys:
         context.log.warning(

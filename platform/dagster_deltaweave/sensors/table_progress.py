@@ -40,7 +40,7 @@ class Progress:
 
     @classmethod
     def of(cls, cursor: str | None) -> Progress | None:
-        """The progress that a cursor holds; None if the cursor was reset or cannot be read."""
+        """Read the progress from a cursor; None if the cursor was reset or cannot be read."""
         try:
             values = json.loads(cursor or "null")
             progress = cls(**{**values, "seen": Position(**values["seen"])})
@@ -66,7 +66,7 @@ class Progress:
         return Position(self.until, self.until_timestamp) in [each.position for each in commits]
 
     def to_cursor(self) -> str:
-        """The progress as a cursor."""
+        """Return the progress as a cursor."""
         return json.dumps(asdict(self))
 
 
@@ -107,7 +107,7 @@ def look_at_table(
 
 
 def _newest_change(log: DeltaLog) -> list[Commit]:
-    """The newest commit that changed rows, or the newest of all if none in the log did."""
+    """Return the newest commit that changed rows, or the newest of all if none in the log did."""
     newest = None
     for commit in log.newest_first():
         newest = newest or commit
@@ -124,7 +124,7 @@ def changes_to_request(
     partitions_def: PartitionsDefinition[str] | None,
     partition_key: PartitionKeyOf | None,
 ) -> tuple[list[Change], dict[str, str]]:
-    """The changes to request, in order, and those of unknown partitions."""
+    """Return the changes to request, in order, and those of unknown partitions."""
     changing = [each for each in commits if each.changes_data]
     if partitions_def is None:
         return [Change("", _spelt(each.position)) for each in changing[-1:]], {}
@@ -159,7 +159,7 @@ def progress_after(
     dealt_with: int,
     unknown: Mapping[str, str],
 ) -> Progress:
-    """The progress after this many changes were requested or skipped."""
+    """Return the progress after this many changes were requested or skipped."""
     newest = commits[-1].position if commits else progress.seen
     waiting = changes[dealt_with:]
     if not waiting:

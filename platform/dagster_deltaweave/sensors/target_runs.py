@@ -63,7 +63,7 @@ class TargetRuns:
     def _of_several_ended(
         self, key: AssetKey, partitions: Sequence[str]
     ) -> Iterator[tuple[str, RunRecord]]:
-        """The runs of several partitions that materialized some of these."""
+        """Yield the runs of several partitions that materialized some of these."""
         wanted = AssetRecordsFilter(key, asset_partitions=list(partitions))
         found = self._instance.fetch_materializations(wanted, limit=_LOOKED_AT).records
         by_run = {(each.run_id, each.partition_key) for each in found if each.run_id}
@@ -110,7 +110,7 @@ class TargetRuns:
         return frozenset(of_runs).union(self._left_to_backfills())
 
     def _left_to_backfills(self) -> Iterator[str]:
-        """The partitions for which backfills will make runs."""
+        """Yield the partitions for which backfills will make runs."""
         graph = self._target.repository.asset_graph
         going_on = BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED])
         for backfill in self._instance.get_backfills(filters=going_on):

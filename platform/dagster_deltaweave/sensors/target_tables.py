@@ -99,7 +99,7 @@ class TargetAsset:
         return self.held is not None or written_tag(run.tags, ATTEMPT_TAG) is not None
 
     def newest_merged(self, positions: Positions, instance: DagsterInstance) -> str | None:
-        """The newest merged partition, before which none is merged any more."""
+        """Return the newest merged partition; no partition before it is merged any more."""
         if self.is_read:
             order = self.held.order if self.held else {}
         else:
@@ -160,7 +160,7 @@ class SensorTarget:
         return own or others
 
     def without(self, held: Collection[AssetKey]) -> Sequence[AssetKey] | None:
-        """The assets of a run that leaves these out, if they can be; None for all."""
+        """Return a run's assets without these, if they can be left out; None for all assets."""
         nodes = [self.repository.asset_graph.get(key) for key in self.keys]
         executed = [each for each in nodes if each.is_executable]
         wanted = [each for each in executed if each.key not in held]
@@ -242,7 +242,7 @@ def _manager_of(definition: AssetsDefinition, key: AssetKey) -> str:
 
 
 def _needed(definition: AssetsDefinition, key: AssetKey) -> dict[str, ResourceDefinition]:
-    """The IO manager of an asset and the resources that it needs, of those bound to the asset."""
+    """Return an asset's IO manager and the resources that it needs, of those bound to the asset."""
     bound, left = definition.resource_defs, [_manager_of(definition, key)]
     needed: dict[str, ResourceDefinition] = {}
     while left:

@@ -52,7 +52,7 @@ class ChangesOfPartitions(Changes):
 
 
 def application_id(upstream: AssetKey, downstream: AssetKey, table_id: str | None = None) -> str:
-    """The application id with which `downstream` commits the versions of `upstream` it applied.
+    """Return the application id of `downstream`'s commits of the versions of `upstream` it applied.
 
     Args:
         upstream: The upstream asset.
@@ -64,7 +64,7 @@ def application_id(upstream: AssetKey, downstream: AssetKey, table_id: str | Non
 
 
 def touched_upstreams(definition: AssetsDefinition) -> list[AssetKey]:
-    """The upstream assets of which this asset reads only the touched or changed rows."""
+    """Return the upstream assets of which this asset reads only the touched or changed rows."""
     if not isinstance(definition.node_def, OpDefinition):
         return []  # ops of a graph asset get whole tables
     inputs = definition.op.ins

@@ -46,11 +46,11 @@ class Namespace:
         return bool(self.catalog or self.schema)
 
     def or_else(self, default: Namespace) -> Namespace:
-        """This one, with the default in place of what it does not say."""
+        """Fill in what this namespace lacks from the default."""
         return Namespace(self.catalog or default.catalog, self.schema or default.schema)
 
     def name_of(self, key: AssetKey) -> str:
-        """The name of an asset's table, as SQL spells it: the last part of the key, qualified.
+        """Return the name of an asset's table as SQL spells it: the key's last part, qualified.
 
         Raises:
             StatementError: Nothing names its schema, or SQL cannot hold the name.
@@ -84,7 +84,7 @@ NO_NAMESPACE = Namespace()
 
 
 def namespace_in(metadata: Mapping[str, Any], asset: str) -> Namespace:
-    """What the metadata of an asset says; only texts are names.
+    """Read the catalog and schema in the metadata of an asset; only texts are names.
 
     Before Dagster had `dagster/column_schema`, `schema` was a common key for a table's columns: a
     `TableSchema` under it is no name.
@@ -106,7 +106,7 @@ def namespace_in(metadata: Mapping[str, Any], asset: str) -> Namespace:
 
 
 def full_names(spark: SparkSession) -> Callable[[str], str]:
-    """A function that gives the full name of a table, equal for all spellings of its name.
+    """Return a function that gives a table's full name, equal for all spellings of its name.
 
     Names that differ only in case are equal, as in Spark's own catalog.
     """

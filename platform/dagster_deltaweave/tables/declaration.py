@@ -161,7 +161,7 @@ class MergeDeclaration(TableDeclaration):
         return [*super()._locations, *_texts(self.merge_text)]
 
     def statement(self, target: str, source: str, columns: Sequence[str] = ()) -> str:
-        """The MERGE text over a target and a source, both named as SQL names them.
+        """Build the MERGE text over a target and a source, both named as SQL names them.
 
         Args:
             target: The table.
@@ -186,7 +186,7 @@ class MergeDeclaration(TableDeclaration):
         return "\n".join(lines)
 
     def table_columns(self, columns: Sequence[str]) -> list[str]:
-        """The columns of the changes that are also columns of the table."""
+        """Keep the columns of the changes that are also columns of the table."""
         left_out = {name.lower() for name in self.except_column_list}
         return [name for name in columns if name.lower() not in left_out]
 
@@ -243,12 +243,12 @@ class MergeOnReadDeclaration(TableDeclaration):
         return [*super()._locations, *_texts(*given, self.arguments.get("rescued"))]
 
     def of_part(self, part: Literal["changes", "base"]) -> MergeOnReadDeclaration:
-        """The declaration of the asset with the changes, or of that with the base."""
+        """Return the declaration of the asset with the changes, or of that with the base."""
         table = self.base_path if part == "base" else self.changes_path
         return replace(self, part=part, table=table)
 
     def at(self, key: AssetKey) -> MergeOnReadDeclaration:
-        """The declaration with the keys that its assets have, of which one is known.
+        """Return the declaration with its assets' actual keys, derived from the one known key.
 
         Definitions may get a prefix after they were declared (`load_assets_from_modules`).
 

@@ -47,7 +47,7 @@ class TableLocator:
         return self.spark.session
 
     def table(self, key: AssetKey, place: TablePlace | None = None) -> Table:
-        """The table of an asset: where it is declared, in its schema, or under the root.
+        """Open the table of an asset: where it is declared, in its schema, or under the root.
 
         Raises:
             StatementError: There can be no table at its key or of its name. Or the default schema
@@ -97,7 +97,7 @@ class TableLocator:
 
 
 def run_locator(resources: object, io_manager_key: str) -> TableLocator:
-    """The locator of a run: that of the IO manager among its resources.
+    """Return the locator of a run: that of the IO manager among its resources.
 
     Args:
         resources: The resources of a context.

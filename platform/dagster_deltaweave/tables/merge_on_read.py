@@ -74,7 +74,7 @@ class MergeOnReadLocations:
 def merge_on_read_locations(
     tables: TableLocator, declaration: MergeOnReadDeclaration
 ) -> MergeOnReadLocations:
-    """The locations, as declared or under the root at their keys; this needs no session."""
+    """Return the locations, as declared or under the root at their keys; this needs no session."""
     base = tables.path_or_name(declaration.base, declaration.of_part("base"))
     changes = tables.path_or_name(declaration.changes, declaration.of_part("changes"))
     # Not in the changeset's directory, because a table is created in an empty directory.
@@ -84,7 +84,7 @@ def merge_on_read_locations(
 def open_merge_on_read(
     tables: TableLocator, declaration: MergeOnReadDeclaration
 ) -> MergeOnReadTable:
-    """The table, in the session of the locator."""
+    """Open the merge-on-read table in the session of the locator."""
     at = merge_on_read_locations(tables, declaration)
     return deltaweave.MergeOnReadTable(
         tables.session, at.base, changes=at.changes, **declaration.arguments
@@ -94,7 +94,7 @@ def open_merge_on_read(
 def load_merge_on_read(
     tables: TableLocator, declaration: MergeOnReadDeclaration, metadata: Mapping[str, Any]
 ) -> DataFrame:
-    """The rows of the view or of the base alone, lazily.
+    """Read the rows of the view or of the base alone, lazily.
 
     Args:
         tables: Where the tables are.

@@ -26,12 +26,12 @@ _WHEN = {
 
 
 def equal_keys_condition(keys: tuple[str, ...]) -> str:
-    """The merge condition that all these columns are equal in target and source."""
+    """Build the merge condition that all these columns are equal in target and source."""
     return " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in keys)
 
 
 def with_written_out_stars(clause: Clause, columns: Sequence[str]) -> Clause:
-    """The clause with its `*`, if any, replaced by these columns of the source."""
+    """Replace the clause's `*`, if any, by these columns of the source."""
     assignments = {quoted(name): f"s.{quoted(name)}" for name in columns}
     if clause.action == "update_all":
         return when.when_matched_update(assignments, clause.condition)
@@ -41,7 +41,7 @@ def with_written_out_stars(clause: Clause, columns: Sequence[str]) -> Clause:
 
 
 def not_older(clause: Clause, sequence: str | None) -> Clause:
-    """The clause, restricted to source rows that are not older than the matched target row.
+    """Restrict the clause to source rows that are not older than the matched target row.
 
     A target row without a sequence is older than all source rows. A source row without a sequence
     is older than all target rows with one.
@@ -60,7 +60,7 @@ def not_older(clause: Clause, sequence: str | None) -> Clause:
 
 
 def clause_text(clause: Clause) -> str:
-    """A WHEN clause as SQL."""
+    """Write a WHEN clause as SQL."""
     condition = "" if clause.condition is None else f" AND ({clause.condition})"
     return f"WHEN {_WHEN[clause.kind]}{condition} THEN {_action_text(clause)}"
 

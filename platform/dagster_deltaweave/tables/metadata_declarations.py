@@ -55,14 +55,14 @@ _ENTRIES = frozenset(
 
 
 def declaration_metadata(declaration: TableDeclaration) -> dict[str, Any]:
-    """The metadata entry that carries the declaration with the asset's definition."""
+    """Return the metadata entry that carries the declaration with the asset's definition."""
     # An object entry keeps the instance in the process and shows its class in the UI. Dagster would
     # replace a bare object by text, with a deprecation warning.
     return {DECLARATION: ObjectMetadataValue(declaration)}
 
 
 def merge_declaration_in(metadata: Mapping[str, Any]) -> MergeDeclaration | None:
-    """The declared merge that the metadata of an asset's definition carries, if any."""
+    """Return the declared merge that the metadata of an asset's definition carries, if any."""
     instance = _instance_in(metadata)
     return instance if isinstance(instance, MergeDeclaration) else None
 
@@ -106,13 +106,13 @@ def table_place(metadata: Mapping[str, Any], *, asset: str) -> TablePlace:
 
 
 def partition_expr_in(metadata: Mapping[str, Any]) -> str | Mapping[str, str] | None:
-    """The expression of a row's partition in an asset's metadata; None if there is none."""
+    """Return the expression of a row's partition in an asset's metadata; None if there is none."""
     expression: str | Mapping[str, str] | None = _plain(metadata.get(PARTITION_EXPR))
     return expression
 
 
 def _in_namespace(declared: _Place, metadata: Mapping[str, Any], asset: str) -> _Place:
-    """What is declared, with the catalog and schema of the metadata, if there are any."""
+    """Add the catalog and schema of the metadata, if there are any, to the declared place."""
     namespace = namespace_in(metadata, asset)
     if not namespace.is_given:
         return declared
@@ -134,7 +134,7 @@ def _in_namespace(declared: _Place, metadata: Mapping[str, Any], asset: str) -> 
 
 
 def _plain_declaration(metadata: Mapping[str, Any], asset: str) -> TableDeclaration | None:
-    """The declaration that plain entries make; None if they do not say how to write."""
+    """Build the declaration from plain metadata entries; None if they do not say how to write."""
     given = {
         key.removeprefix(_PREFIX): _plain(value)
         for key, value in metadata.items()

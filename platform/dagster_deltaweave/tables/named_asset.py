@@ -174,7 +174,7 @@ def _place(metadata: Mapping[str, Any], key: AssetKey, operation: str) -> TableP
 
 
 def _graph(context: OpExecutionContext) -> AssetGraph:
-    """The assets of the code location; for a run outside of one, those of its job."""
+    """Return the assets of the code location; for a run outside of one, those of its job."""
     try:
         return context.repository_def.asset_graph
     except CheckError:

@@ -24,7 +24,7 @@ Declaration = TypeVar("Declaration", bound=TableDeclaration)
 
 
 def with_owner(declaration: Declaration, key: AssetKey) -> Declaration:
-    """The declaration of a table that says which asset creates it."""
+    """Add the asset that creates the table to the declaration's properties."""
     properties = {**(declaration.properties or {}), OWNER: key.to_user_string()}
     return replace(declaration, properties=properties)
 

@@ -50,7 +50,7 @@ def problem_of_table_key(key: AssetKey) -> str | None:
 
 
 def path_under(root: str, key: AssetKey) -> str:
-    """The path of the table at a key under a root.
+    """Return the path of the table at a key under a root.
 
     Raises:
         StatementError: The key leads elsewhere.
@@ -85,7 +85,7 @@ def check_parents(path_or_name: str, location: str, is_table: Callable[[str], bo
 
 
 def parents(location: str) -> Iterator[str]:
-    """The directories above a location, from the nearest to the bucket or to one below `/`.
+    """Yield the directories above a location, from the nearest to the bucket or to one below `/`.
 
     >>> list(parents("s3a://bucket/sales/orders")), list(parents("file:/lake/orders"))
     (['s3a://bucket/sales', 's3a://bucket'], ['file:/lake'])

@@ -58,7 +58,7 @@ class Place:
 def places_of_assets(
     graph: AssetGraph, asset: AssetKey, path_of: PathOf, full_name: NameOf
 ) -> Iterator[Place]:
-    """The places of assets with the same IO manager, and of assets that declare a table."""
+    """Yield the places of assets with the same IO manager, and of assets that declare a table."""
     own_manager = graph.get(asset).io_manager_key
     for key in graph.materializable_asset_keys:
         node = graph.get(key)
@@ -73,7 +73,7 @@ def places_of_assets(
 def places_of(
     key: AssetKey, declaration: TableDeclaration, path_of: PathOf | None, full_name: NameOf
 ) -> Iterator[Place]:
-    """The places of one asset; without `path_of`, those that it declares itself."""
+    """Yield the places of one asset; without `path_of`, those that it declares itself."""
     for path, is_declared in _paths(key, declaration, path_of):
         if is_path(path):
             is_merged_on_read = isinstance(declaration, MergeOnReadDeclaration)
@@ -96,7 +96,7 @@ def _plain_path(key: AssetKey, metadata: Mapping[str, Any], path_of: PathOf) -> 
 
 
 def places_of_base(declaration: TableDeclaration | None, path_of: PathOf) -> Iterator[Place]:
-    """The place of the base that a run of its changes creates, even if it is not in the graph."""
+    """Yield the place of the base that a run of its changes creates, even outside the graph."""
     if isinstance(declaration, MergeOnReadDeclaration) and declaration.part == "changes":
         path = path_of(declaration.base, declaration.of_part("base"))
         if is_path(path):
@@ -129,7 +129,7 @@ def _by_metadata(key: AssetKey, place: TablePlace | None) -> str:
 
 
 def declaration_in(metadata: Mapping[str, Any], key: AssetKey) -> TableDeclaration | None:
-    """The declaration in an asset's metadata; None if there is none, or none that is valid."""
+    """Return the declaration in an asset's metadata; None if there is no valid one."""
     try:
         return table_declaration(metadata, asset=key.to_user_string())
     except StatementError:

@@ -178,7 +178,7 @@ def apply_changes(
 
 
 def _with_findings(result: MergeResult, events: Events) -> MergeResult:
-    """The result with what was found of the batch."""
+    """Add what was found in the batch to the result."""
     warnings = (*result.warnings, *events.warnings)
     return replace(result, num_events_rescued=events.num_unusable, warnings=warnings)
 
@@ -225,7 +225,7 @@ def _to_current_rows(
 
 
 def _columns(table: Table, shape: EventShape) -> tuple[str, ...]:
-    """The columns of the events, and further ones of a table of histories, without the keys."""
+    """Return the columns of the events and of a table of histories, without the keys."""
     if not table.exists():
         return shape.columns
     columns = TableColumns.of(table.snapshot(), (START, END))
@@ -240,7 +240,7 @@ def _tracked(
     only: Sequence[str] | None,
     all_but: Sequence[str] | None,
 ) -> tuple[str, ...]:
-    """The columns whose change begins a version."""
+    """Return the columns whose change begins a version."""
     if only is None and all_but is None:
         return tuple(columns)
     if not keeps_histories or (only is not None and all_but is not None):

@@ -14,7 +14,7 @@ _MICROSECOND = "INTERVAL '0.000001' SECOND"
 
 
 def collectable(value: Column, data_type: DataType) -> Column:
-    """A value in a form that can be collected without loss; `constant` reverses it.
+    """Convert a value to a form that can be collected without loss; `constant` reverses it.
 
     Python collects times in its local zone, where one hour in autumn occurs twice, and has no dates
     after the year 9999. So times and dates are collected as numbers.
@@ -32,7 +32,7 @@ def collectable(value: Column, data_type: DataType) -> Column:
 
 
 def constant(collected: Any, data_type: DataType) -> Column | None:
-    """A collected `collectable` value as a constant of the original type; None for null."""
+    """Convert a collected `collectable` value to a constant of its type; None for null."""
     if collected is None:
         return None
     if isinstance(data_type, StructType):

@@ -138,7 +138,7 @@ def applied_in_line(log: Log, version: int, application_id: str, held: int | Non
 
 
 def _applied_before(log: Log, line: list[Commit], application_id: str, held: int | None) -> Applied:
-    """What a line holds of an application id that none of its known commits holds."""
+    """Return what a line of commits holds of an application id that no known commit names."""
     if line and (line[-1].version == 0 or begins_anew(line[-1])):
         return Applied(None)
     restored = [commit for commit in line if commit.operation == RESTORED]
@@ -177,7 +177,7 @@ def _restored_by_files(log: Log, restore: Commit) -> int | None:
 def _with_files_of(
     after: FileChanges, changes: Mapping[int, FileChanges], restored: int
 ) -> set[int]:
-    """The versions with the files that a table has after a RESTORE.
+    """Return the versions with the files that a table has after a RESTORE.
 
     Args:
         after: The changes of the RESTORE's commit.
@@ -205,7 +205,7 @@ def _with_files_of(
 
 
 def _time_of(parameters: Mapping[str, Any]) -> tuple[int, bool] | None:
-    """The time of a RESTORE, in ms since 1970, and whether its zone is known; None without one."""
+    """Return the time of a RESTORE, in ms since 1970, and whether its zone is known; or None."""
     moment = parameters.get("datetime")  # as delta-rs says it
     if isinstance(moment, int) or str(moment).isdecimal():
         return int(str(moment)), True

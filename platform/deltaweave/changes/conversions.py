@@ -33,7 +33,7 @@ _WITHOUT_LOSS = (ByteType, ShortType, IntegerType)
 
 
 def plain(data_type: DataType) -> DataType:
-    """The type with nulls allowed at every depth, and without what else is known of its fields."""
+    """Return the type with nulls allowed at every depth, and without its fields' metadata."""
     if isinstance(data_type, StructType):
         return StructType([StructField(f.name, plain(f.dataType)) for f in data_type])
     if isinstance(data_type, ArrayType):
@@ -49,7 +49,7 @@ def by_case(fields: Iterable[StructField]) -> dict[str, StructField]:
 
 
 def names_of(wanted: StructField) -> list[str]:
-    """The names that a wanted field may have among the fields that there are."""
+    """Return the names by which a wanted field may be found among existing fields."""
     return list((wanted.metadata or {}).get(FROM, [wanted.name]))
 
 
@@ -76,7 +76,7 @@ def struct_of(
 
 
 def converted(value: Column, held: DataType, wanted: DataType) -> Column:
-    """A value as one of another type, as far as that loses nothing; otherwise as it is."""
+    """Convert a value to another type as far as that loses nothing; else leave it as it is."""
     if is_as(held, wanted):
         return value
     if isinstance(held, StructType) and isinstance(wanted, StructType):
@@ -98,7 +98,7 @@ def converted(value: Column, held: DataType, wanted: DataType) -> Column:
 
 
 def spelled(names: Sequence[str], present: Column) -> Column:
-    """The names in an array as these columns spell them.
+    """Spell the names in an array as these columns spell them.
 
     Names that differ in case alone are the same, as everywhere in SQL. Names of no column stay as
     they are.
@@ -156,7 +156,7 @@ def widens(narrow: DataType, wide: DataType) -> bool:
 
 
 def wider(held: DataType, further: DataType) -> DataType:
-    """The type that holds values of two types: all fields of both; the first if none does."""
+    """Return the type that holds values of two types: all fields of both; else the first."""
     if isinstance(held, StructType) and isinstance(further, StructType):
         others = by_case(further)
         fields = [
@@ -202,7 +202,7 @@ def changed_leaves(
 
 
 def with_leaves_of(wanted: DataType, held: DataType) -> DataType:
-    """The wanted type, with the leaves that there are as they are."""
+    """Return the wanted type, with the leaves that exist as they are."""
     if isinstance(held, StructType) and isinstance(wanted, StructType):
         there = by_case(held)
         return StructType(

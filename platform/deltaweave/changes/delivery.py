@@ -55,11 +55,11 @@ class Delivery:
 
     @classmethod
     def of(cls, table: Table, pair: tuple[str, int] | None) -> Delivery:
-        """A batch that is handed over now."""
+        """Note a batch that is handed over now."""
         return cls(pair, table.version())
 
     def terms(self, newest: TableSnapshot, line: OfOneLine) -> Terms:
-        """The pair and the lease with which a merge applies the batch as a whole.
+        """Return the pair and the lease with which a merge applies the batch as a whole.
 
         RESTORE takes the rows of a batch and leaves its pair, by which all but its deletes would
         count as applied. Then the batch is applied again, and its commit names the pair again. So

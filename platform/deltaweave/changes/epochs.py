@@ -136,7 +136,7 @@ def unless_held_of_other_log(
 def _unless_later(
     value: str, fields: Sequence[str], keys: Mapping[str, str], time: str, at: str
 ) -> str:
-    """The SQL for a value, or an error if a time is after that of a position behind it."""
+    """Return the SQL for a value, or for an error if a time is after that of a later position."""
     tolerance = _TOLERANCE
     if SERVER_ID in fields:
         is_same = f"{time}.{SERVER_ID} = {at}.{SERVER_ID}"
@@ -216,7 +216,7 @@ def as_held(at: Column, at_type: DataType, table: Table) -> Column:
 
 
 def _held(table: Table) -> DataType | None:
-    """The type of a table's sequences, without the tie; None if it has none."""
+    """Return the type of a table's sequences, without the tie; None if it has none."""
     columns = table.snapshot().schema if table.exists() else StructType()
     types = {field.name: field.dataType for field in columns}
     sequence = types.get(SEQUENCE)

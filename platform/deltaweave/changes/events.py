@@ -78,7 +78,7 @@ class EventShape:
         return self.ignore_nulls or self.present is not None
 
     def stored(self, name: str) -> str:
-        """What the tables beside the table call a column."""
+        """Return the name of a column in the side tables."""
         return name if self.table is None else self.table.name(name)
 
 
@@ -135,7 +135,7 @@ class Events:
 def read_events(
     source: DataFrame, shape: EventShape, *, table: str, rescues: bool = False
 ) -> Events:
-    """The source's rows as events, kept in the executors' memory until `let_go()`.
+    """Read the source's rows as events, kept in the executors' memory until `let_go()`.
 
     Args:
         source: The rows.
@@ -178,7 +178,7 @@ def speaks_of(name: str, shape: EventShape) -> Column:
 
 
 def last_at(at: Column) -> Column:
-    """The last sequence with this `at`, which is that of a delete."""
+    """Return the last sequence with this `at`, which is that of a delete."""
     return F.struct(at.alias("at"), F.lit(_LAST).alias("tie"))
 
 
@@ -237,7 +237,7 @@ def values_of(rows: DataFrame, columns: Sequence[str]) -> Column:
 
 
 def digest(rows: DataFrame, shape: EventShape) -> Column:
-    """A hash of what upserts set, which orders those with the same sequence.
+    """Hash what upserts set; the hash orders those with the same sequence.
 
     A value is hashed with its column's name, and a null is not hashed. So the digest depends on
     which columns are null and not on the order of columns. A column that is added later, and is
@@ -290,7 +290,7 @@ def _at_type(rows: DataFrame) -> DataType:
 
 
 def _totals(at_type: DataType) -> list[Column]:
-    """The number of events, the number of deletes, and the last truncate."""
+    """Return the number of events, the number of deletes, and the last truncate."""
     at, operation = F.col(SEQUENCE)["at"], F.col(OPERATION)
     last_truncate = F.max(F.when(operation == TRUNCATE, at))
     return [

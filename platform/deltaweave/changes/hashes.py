@@ -20,7 +20,7 @@ from deltaweave.identifiers import quoted
 
 
 def hashed(value: Column, data_type: DataType, name: str) -> list[Column]:
-    """The arguments for `xxhash64`, so that different values have different hashes.
+    """Return the arguments for `xxhash64`, so that different values have different hashes.
 
     `xxhash64` skips nulls, also in structs and arrays, and flattens arrays of arrays. So each value
     comes with a name, and values in arrays and maps are hashed one by one.
@@ -62,7 +62,7 @@ def _is_compared_exactly(data_type: DataType) -> bool:
 
 
 def comparable(rows: DataFrame, struct: str, name: str) -> Column:
-    """A field of a struct of `rows`, in a form that `=` compares exactly.
+    """Return a field of a struct of `rows` in a form that `=` compares exactly.
 
     Maps, variants, and numbers of which 0.0 equals -0.0 are compared by their hashes.
     """

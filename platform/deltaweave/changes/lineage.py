@@ -87,7 +87,7 @@ class Lineage:
 
     @classmethod
     def of(cls, newest: TableSnapshot, since_ms: int, version: int | None = None) -> Lineage:
-        """The lineage of a version.
+        """Build the lineage of a version.
 
         Args:
             newest: The newest version of the table.
@@ -142,12 +142,12 @@ class Lineage:
 
 
 def noted_by_clone(commit: Commit) -> int:
-    """The time, in µs since 1970, at which a clone notes what its source remembers."""
+    """Return the time, in µs since 1970, at which a clone notes what its source remembers."""
     return commit.at_ms * 1000
 
 
 def backwards(newest: TableSnapshot, first: int) -> Iterator[Commit]:
-    """The commits of a table from the newest to a first version, as far as its log holds them."""
+    """Yield a table's commits from the newest to a first version, as far as its log holds them."""
     for version in range(newest.version, first - 1, -1):
         commit = commit_of(newest, version)
         if commit is None:
@@ -156,7 +156,7 @@ def backwards(newest: TableSnapshot, first: int) -> Iterator[Commit]:
 
 
 def newest_in_line(snapshot: TableSnapshot, application_id: str) -> Applied:
-    """What the commits of a version hold of an application id, which it may hold itself."""
+    """Return what the commits of a version hold of an application id, which it may hold itself."""
     held = snapshot.last_applied(application_id)
     if held is None:
         return Applied(None)
@@ -190,7 +190,7 @@ def is_made_anew(source: TableSnapshot, clone: Commit) -> bool:
 
 
 def cloned_by(newest: TableSnapshot, since: int) -> Commit | None:
-    """The commit by which a table has the rows of another one, after it was last looked at.
+    """Return the commit by which a table took over another's rows since it was last looked at.
 
     Args:
         newest: The newest version of the table.
@@ -207,7 +207,7 @@ def cloned_by(newest: TableSnapshot, since: int) -> Commit | None:
 
 
 def _looked_at(newest: TableSnapshot) -> int:
-    """The version up to which a table without a side table was looked at, by the checksum alone."""
+    """Return the version up to which a table without side tables was checked, by its checksum."""
     return (newest.listed_ids or {}).get(LOOKED_AT, -1)
 
 
@@ -262,7 +262,7 @@ class OfOneLine(Lease):
                 )
 
     def checked(self, result: MergeResult, table: Table) -> MergeResult:
-        """The result of a merge, unless a RESTORE came before its commit without a conflict.
+        """Return a merge's result unless a RESTORE came before its commit without a conflict.
 
         Raises:
             CommitConflictError: It did.
@@ -273,7 +273,7 @@ class OfOneLine(Lease):
         return result
 
     def with_pair(self, pair: tuple[str, int], held: int) -> OfOneLine:
-        """This lease, for a merge that commits a pair which would pass for applied.
+        """Extend this lease for a merge that commits a pair which would pass for applied.
 
         Args:
             pair: An application id and a version.
@@ -291,7 +291,7 @@ class OfOneLine(Lease):
 
 
 def line_of(newest: TableSnapshot, noted: int | None = None) -> OfOneLine:
-    """The lease of a table's line, whose commit names what was noted for it."""
+    """Return the lease of a table's line, whose commit names what was noted for it."""
     marks = {} if noted is None else {REMEMBERED: noted}
     if newest.version - _looked_at(newest) >= NOTED_EVERY:
         marks[LOOKED_AT] = newest.version

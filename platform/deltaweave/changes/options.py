@@ -54,7 +54,7 @@ class ChangeOptions:
     message_column: str | None = None
 
     def spelled_as(self, columns: Sequence[str]) -> ChangeOptions:
-        """The same options, with the names of columns as these columns spell them."""
+        """Return the same options, with columns spelled as in `columns`."""
 
         def one(name: str | None) -> str | None:
             return None if name is None else spelled_as(columns, [name])[0]
@@ -105,7 +105,7 @@ def check_keys(table: Table, keys: Sequence[str]) -> None:
 
 
 def schema_of(events: Events, further: Sequence[StructField]) -> StructType:
-    """The schema of the events' table, with further columns."""
+    """Return the schema of the events' table, with further columns."""
     values = events.rows.schema[VALUES].dataType
     assert isinstance(values, StructType)
     keys = [StructField(key, events.rows.schema[key].dataType) for key in events.shape.keys]
@@ -126,7 +126,7 @@ def check_columns(table: Table, schema: StructType) -> None:
 
 
 def _missing(of: DataType, held: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
-    """The fields of a type, at every depth, that a table's type lacks."""
+    """Yield the fields of a type, at every depth, that a table's type lacks."""
     if isinstance(of, StructType) and isinstance(held, StructType):
         has = {field.name.lower(): field.dataType for field in held}
         for field in of:
@@ -147,7 +147,7 @@ def _expression(given: str | Column) -> Column:
 
 
 def _sequence(table: Table, rows: DataFrame, given: Column) -> tuple[Column, DataType]:
-    """The sequences of events as the table holds them, and their type."""
+    """Return the sequences of events as the table holds them, and their type."""
     with translated(table.path_or_name, operation="reading changes", otherwise=SourceError):
         at_type = rows.select(given.alias("at")).schema["at"].dataType
         sequence = as_held(given, at_type, table)
@@ -161,7 +161,7 @@ def _condition(given: str | Column | None) -> Column | None:
 
 
 def _columns(table: Table, rows: DataFrame, options: ChangeOptions) -> tuple[str, ...]:
-    """The columns of the table that are not keys."""
+    """Return the columns of the table that are not keys."""
     keys, column_list = options.keys, options.column_list
     if column_list is not None and options.except_column_list is not None:
         raise wrong(table, "column_list and except_column_list exclude each other.")
@@ -196,13 +196,13 @@ def check_names_are_free(table: Table, taken: Sequence[str]) -> None:
 
 
 def properties_of_new(shape: EventShape, schema: StructType) -> dict[str, str]:
-    """The properties of a new table with this schema for events of this shape."""
+    """Return the properties of a new table with this schema for events of this shape."""
     first = first_columns([*shape.keys, *shape.columns]) if shape.is_partial else {}
     return {"delta.enableDeletionVectors": "true", **needed_properties(schema), **first}
 
 
 def needed_properties(schema: StructType) -> dict[str, str]:
-    """The properties that a new table needs for the names of its columns.
+    """Return the properties that a new table needs for the names of its columns.
 
     Parquet does not allow blanks and some other characters in names. With column mapping, Delta
     gives such columns other names in the files.
@@ -224,14 +224,14 @@ def _needs_mapping(data_type: DataType) -> bool:
 
 
 def wrong(table: Table, problem: str, hint: str | None = None) -> StatementError:
-    """The error for invalid arguments."""
+    """Build the error for invalid arguments."""
     return StatementError(problem, table=table.path_or_name, operation=_OPERATION, hint=hint)
 
 
 def condition_of_keys(
     where: str | Column, rows: DataFrame, keys: Sequence[str], table: Table
 ) -> Column:
-    """A condition of key columns.
+    """Resolve a condition of key columns.
 
     Args:
         where: The condition.

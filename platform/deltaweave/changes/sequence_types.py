@@ -23,7 +23,7 @@ def is_null(at: Column, data_type: DataType) -> Column:
 
 
 def nullable(data_type: DataType) -> DataType:
-    """The type with nulls allowed at every depth.
+    """Return the type with nulls allowed at every depth.
 
     Types that require values are other types to Spark, and Delta has none within maps and arrays.
     So the values of a table and of its events have types without requirements before they meet.

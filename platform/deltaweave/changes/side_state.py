@@ -62,7 +62,7 @@ _looked_at: dict[tuple[str, str], int] = {}
 
 
 def noted_now() -> int:
-    """The time in µs since 1970; two calls never return the same."""
+    """Return the time in µs since 1970; two calls never return the same."""
     global _last_noted
     with _lock:
         _last_noted = max(_last_noted + 1, time.time_ns() // 1000)
@@ -70,7 +70,7 @@ def noted_now() -> int:
 
 
 def noted_at(noted_us: int) -> Column:
-    """The column of a side table that says when its rows were noted."""
+    """Build the column of a side table that says when its rows were noted."""
     return F.timestamp_micros(F.lit(noted_us))
 
 
@@ -129,7 +129,7 @@ def settle(kept_in: Table, table: Table, directory: str) -> TableSnapshot:
 
 
 def settled(side: TableSnapshot, newest: TableSnapshot, directory: str) -> Settled | None:
-    """The rows of a version of a side table that count for the newest version of its table.
+    """Return a side table's rows that count for its table's newest version.
 
     None if all do, because the table has not left its line since the last look.
     """
@@ -150,7 +150,7 @@ def _held(
     table: TableSnapshot,
     directory: str,
 ) -> Settled:
-    """The rows of a side table that count for a version of its table.
+    """Return the rows of a side table that count for a version of its table.
 
     Args:
         versions: The versions of the side table, see `_versions`.
@@ -192,7 +192,7 @@ def _take_over(kept_in: Table, table: Table, newest: TableSnapshot, directory: s
 
 
 def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame | None:
-    """What the source of a clone remembered at the version that was cloned, if it is there."""
+    """Read what a clone's source remembered at the cloned version, if it still exists."""
     name, version = clone.parameters["source"], int(clone.parameters["sourceVersion"])
     try:
         source = _source(newest.spark, name)
@@ -225,7 +225,7 @@ def _of_clone(newest: TableSnapshot, clone: Commit, directory: str) -> DataFrame
 
 
 def _source(spark: SparkSession, name: str) -> Table:
-    """The source of a clone, whose commit names it without quoting what is in the name.
+    """Open the source of a clone, whose commit names it without quotes.
 
     Raises:
         DeltaweaveError: There is no such table.
@@ -246,7 +246,7 @@ def _source(spark: SparkSession, name: str) -> Table:
 
 
 def _versions(side: TableSnapshot) -> Iterator[tuple[TableSnapshot, set[int]]]:
-    """The versions of a side table that hold different batches, the newest first, with these."""
+    """Yield the versions of a side table that hold different batches, newest first, with these."""
     at, noted = side, _noted_in(side)
     while True:
         yield at, noted
@@ -267,7 +267,7 @@ def _oldest_ms(versions: Sequence[tuple[TableSnapshot, set[int]]]) -> int:
 
 
 def _noted_in(side: TableSnapshot) -> set[int]:
-    """The batches that a version of a side table holds."""
+    """Return the batches that a version of a side table holds."""
     with translated(side.data_path, operation="reading", version=side.version):
         times = side.read_whole().select(F.unix_micros(NOTED).alias("noted"))
         found = collected(times.distinct())

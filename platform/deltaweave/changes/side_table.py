@@ -43,7 +43,7 @@ _OWNER = "deltaweave.sideTableOf"
 
 
 def side_table(table: Table, directory: str, owner: str | None = None) -> Table:
-    """The side table of a table; it may not exist yet.
+    """Return the side table of a table; it may not exist yet.
 
     A new table in the same place has another id. What was remembered for the old table would undo
     its rows, so it gets its own side table. A side table without an owner is from an earlier
@@ -156,7 +156,7 @@ def encryption_of(table: Table, kept_in: Table) -> dict[str, str]:
 
 
 def side_tables(table: Table) -> Iterator[Table]:
-    """The existing side tables of a table, including its key index."""
+    """Yield the existing side tables of a table, including its key index."""
     index = Table(table.spark, f"{table.location()}/{KEY_INDEX_DIRECTORY}")
     for each in (index, side_table(table, TOMBSTONES), side_table(table, EVENTS)):
         if each.exists():
@@ -169,7 +169,7 @@ def newest_version(kept_in: Table) -> int:
 
 
 def noted_before(keep_for: timedelta, noted: int | None = None) -> str:
-    """The SQL condition of rows that were written longer ago.
+    """Return the SQL condition of rows that were written longer ago.
 
     Args:
         keep_for: How long ago.

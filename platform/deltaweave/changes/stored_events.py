@@ -40,7 +40,7 @@ _IsThere = Callable[[Column], Column]
 
 
 def completed(events: Events, table: TableColumns) -> Events:
-    """The events with all columns of their table, in its types where these are wider.
+    """Complete the events by all columns of their table, in its types where these are wider.
 
     An event that may leave columns out does not set those that its source lacks. Another one sets
     them to their default, or to null.
@@ -78,7 +78,7 @@ def check_are_of(newest: TableSnapshot, events: Events) -> None:
 
 
 def with_values_of(rows: DataFrame, wanted: DataType) -> DataFrame:
-    """The rows with values of a struct's type, whose fields are found by name at every depth.
+    """Convert the rows' values to a struct's type, finding fields by name at every depth.
 
     A cast takes them by position. Here, it only changes the types that fields have, and evaluating
     a value that does not fit is an error.
@@ -107,7 +107,7 @@ def to_stored(rows: DataFrame, shape: EventShape) -> DataFrame:
 
 
 def stored_schema(rows: DataFrame, shape: EventShape) -> StructType:
-    """The types of rows from `to_stored` as their table has them, where it has these columns."""
+    """Return the types of rows from `to_stored`, as their table has them if it has the columns."""
     table = {} if shape.table is None else {f.name: f for f in shape.table.stored.values()}
 
     def of_table(field: StructField) -> StructField:
@@ -123,7 +123,7 @@ def stored_schema(rows: DataFrame, shape: EventShape) -> StructType:
 
 
 def to_events(kept: DataFrame, shape: EventShape) -> DataFrame:
-    """Stored events as events of the table's columns.
+    """Convert stored events to events of the table's columns.
 
     Columns that the stored events lack are null, and are not set by events that may leave columns
     out.
@@ -166,7 +166,7 @@ def untaken(held: StructType, shape: EventShape) -> dict[tuple[str, ...], Column
 
 
 def _untaken(held: DataType, wanted: DataType) -> Iterator[tuple[tuple[str, ...], _IsThere]]:
-    """The paths to fields that a type does not take, and what tells whether a value has them."""
+    """Yield the paths to fields that a type does not take, and the test that a value has them."""
     if isinstance(held, StructType) and isinstance(wanted, StructType):
         into = {name.lower(): of.dataType for of in wanted for name in names_of(of)}
         for field in held:
@@ -205,7 +205,7 @@ def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[st
 
 
 def _sequence(rows: DataFrame, table: TableColumns) -> Column:
-    """The rows' sequences, in the table's type if that is wider."""
+    """Return the rows' sequences, in the table's type if that is wider."""
     held = rows.schema[SEQUENCE].dataType
     assert isinstance(held, StructType)
     sequence, at = F.col(SEQUENCE), held["at"].dataType
@@ -215,7 +215,7 @@ def _sequence(rows: DataFrame, table: TableColumns) -> Column:
 
 
 def _exact_sequence(rows: DataFrame, table: TableColumns) -> Column:
-    """The rows' sequences in the table's type; evaluating one that this changes is an error."""
+    """Cast the rows' sequences to the table's type; evaluating one that changes is an error."""
     held = rows.schema[SEQUENCE].dataType
     assert isinstance(held, StructType)
     at, wanted = held["at"].dataType, table.at
@@ -233,21 +233,21 @@ def _exact_sequence(rows: DataFrame, table: TableColumns) -> Column:
 
 
 def _key(key: str, held: list[StructField], table: TableColumns) -> Column:
-    """A key column, by the names that tables beside have for it."""
+    """Read a key column, by the names that side tables have for it."""
     wanted = table.fields[key.lower()].dataType
     values = [converted(column(field.name), field.dataType, wanted) for field in held]
     return F.coalesce(*values) if len(values) > 1 else (values or [F.lit(None).cast(wanted)])[0]
 
 
 def _values(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
-    """Stored values as those of the table's columns, as the shape spells these."""
+    """Convert stored values to the table's columns, as the shape spells these."""
     held = _values_type(kept)
     wanted = _wanted(shape, table)
     return F.col(VALUES) if is_as(held, wanted) else struct_of(F.col(VALUES), held, wanted)
 
 
 def _wanted(shape: EventShape, table: TableColumns) -> StructType:
-    """The type of values as the shape spells them, with the names that stored ones may have."""
+    """Return the type of values as the shape spells them, with the names of stored ones."""
     return StructType(
         [
             StructField(
@@ -260,7 +260,7 @@ def _wanted(shape: EventShape, table: TableColumns) -> StructType:
 
 
 def _present(kept: DataFrame, shape: EventShape, table: TableColumns) -> Column:
-    """The names that stored events say they set, as the shape spells them."""
+    """Return the names that stored events set, as the shape spells them."""
     there = by_case(_values_type(kept))
     of_stored, held = {}, []
     for name in shape.columns:
@@ -283,7 +283,7 @@ def _values_type(rows: DataFrame) -> StructType:
 
 
 def _named(names: Mapping[str, str], present: Column) -> Column:
-    """The names in an array, in any case, by a mapping; those that it lacks are left out."""
+    """Rename the names in an array, in any case, by a mapping; drop those that it lacks."""
     if not names:
         return F.when(present.isNotNull(), F.array().cast("array<string>"))
     known = F.map_from_arrays(F.array(*map(F.lit, names)), F.array(*map(F.lit, names.values())))

@@ -50,7 +50,7 @@ class TableColumns:
 
     @classmethod
     def of(cls, table: TableSnapshot, own: Sequence[str]) -> TableColumns:
-        """The columns of a version of a table.
+        """Read the columns of a version of a table.
 
         Args:
             table: The version.
@@ -84,7 +84,7 @@ class TableColumns:
         return replace(self, fields={n: f for n, f in self.fields.items() if n in lower})
 
     def name(self, of: str) -> str:
-        """What the tables beside call a column."""
+        """Return the name of a column in the side tables."""
         field = self.stored.get(of.lower())
         return of if field is None else field.name
 
@@ -94,7 +94,7 @@ class TableColumns:
         return [of] if field is None else names_of(field)
 
     def lacking(self, known: Sequence[str]) -> list[StructField]:
-        """The columns of other names, which the table does not compute itself."""
+        """Return the columns of other names, which the table does not compute itself."""
         spelled = {name.lower() for name in known}
         return [
             field
@@ -103,7 +103,7 @@ class TableColumns:
         ]
 
     def widest(self, of_event: StructField) -> StructField:
-        """A column of events in the table's type, if that has all fields of the events."""
+        """Return a column of events in the table's type, if that has all fields of the events."""
         field = self.fields.get(of_event.name.lower())
         fits = field is not None and has_fields_of(field.dataType, of_event.dataType)
         data_type = field.dataType if field is not None and fits else of_event.dataType
@@ -111,7 +111,7 @@ class TableColumns:
 
 
 def first_columns(names: Sequence[str]) -> dict[str, str]:
-    """The properties of a new table that say which columns it has from the beginning.
+    """Return the properties of a new table that record the columns it began with.
 
     A row with a null in another column may be older than the column.
     """
@@ -124,17 +124,17 @@ def is_computed(field: StructField) -> bool:
 
 
 def generated(fields: Iterable[StructField]) -> dict[str, str]:
-    """The SQL of columns that are generated from others, by name."""
+    """Return the SQL of columns that are generated from others, by name."""
     return {f.name: str(f.metadata[_GENERATED]) for f in fields if _GENERATED in (f.metadata or {})}
 
 
 def numbered(fields: Iterable[StructField]) -> list[str]:
-    """The names of identity columns."""
+    """Return the names of identity columns."""
     return [f.name for f in fields if _NUMBERED in (f.metadata or {})]
 
 
 def defaults(fields: Sequence[StructField]) -> dict[str, str]:
-    """The SQL of the fields' defaults, by name."""
+    """Return the SQL of the fields' defaults, by name."""
     return {f.name: str(f.metadata[_DEFAULT]) for f in fields if _DEFAULT in (f.metadata or {})}
 
 
@@ -143,7 +143,7 @@ def _in_files(field: StructField) -> str:
 
 
 def _read(field: StructField, *, by_name: bool) -> StructField:
-    """A column that is found by its name in files or, if earlier releases did so, by its name."""
+    """Return a column found by its name in files or, for earlier releases, by its own name."""
     names = [_in_files(field), *([field.name] if by_name else [])]
     metadata = {**(field.metadata or {}), FROM: names}
     data_type = _of_fields(field.dataType, lambda each: _read(each, by_name=by_name))
@@ -151,13 +151,13 @@ def _read(field: StructField, *, by_name: bool) -> StructField:
 
 
 def _stored(field: StructField) -> StructField:
-    """A column named as in files, that is found by its name."""
+    """Return a column named as in files, that is found by its name."""
     data_type = _of_fields(field.dataType, _stored)
     return StructField(_in_files(field), data_type, metadata={FROM: [field.name]})
 
 
 def _of_fields(data_type: DataType, change: Callable[[StructField], StructField]) -> DataType:
-    """The type with each of its fields changed."""
+    """Apply a change to each field of a type."""
     if isinstance(data_type, StructType):
         return StructType([change(field) for field in data_type])
     if isinstance(data_type, ArrayType):

@@ -186,7 +186,7 @@ def _events(
     options: dict[str, str],
     table: str,
 ) -> DataFrame:
-    """The events, from a table of this name or at this path, or from other files."""
+    """Read the events from a table of this name, a table at this path, or other files."""
     from deltaweave import Table
     from deltaweave.delta.jvm import translated
 

@@ -92,7 +92,7 @@ def _commit(file: Path) -> Commit:
 
 
 def _commit_info(file: Path) -> dict[str, Any]:
-    """The action that describes the commit; Delta's writers put it first."""
+    """Read the action that describes the commit; Delta's writers put it first."""
     with file.open(encoding="utf-8") as lines:
         for line in lines:
             if line.startswith('{"commitInfo"'):

@@ -32,7 +32,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Show Spark's own lines
 
 
 def as_path_if_there(given: str) -> str:
-    """What a path, a table's name, or the name of a directory or file here means.
+    """Resolve a path, a table's name, or the name of a directory or file here.
 
     >>> as_path_if_there("sales.orders"), as_path_if_there("/lake/orders")
     ('sales.orders', '/lake/orders')
@@ -58,7 +58,7 @@ Plot = Annotated[
 def working(
     what: str, conf: list[str], catalog: str | None, *, verbose: bool
 ) -> Iterator[SparkSession]:
-    """A session; a terminal shows the steps, and an error ends the command.
+    """Open a session; a terminal shows the steps, and an error ends the command.
 
     Args:
         what: What is done, e.g. "Merging".

@@ -113,7 +113,7 @@ def _write(directory: Path, package: str) -> None:
 
 
 def _templates(folder: Traversable, place: Path) -> Iterator[tuple[Path, Traversable]]:
-    """The templates under a folder, each with the place of its file in the project."""
+    """Yield the templates under a folder, each with its file's path in the project."""
     for each in folder.iterdir():
         if each.is_dir():
             yield from _templates(each, place / each.name)

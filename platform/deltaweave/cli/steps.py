@@ -108,7 +108,7 @@ class Steps:
 
 
 def _console() -> Console:
-    """The standard error; a terminal also while the session redirects that of this process."""
+    """Return standard error as a terminal, even while the session redirects the process's own."""
     if not sys.stderr.isatty():
         return Console(stderr=True)
     encoding, errors = sys.stderr.encoding, sys.stderr.errors

@@ -13,7 +13,7 @@ warm = typer.Typer(no_args_is_help=True, help="The Spark drivers that stay betwe
 
 @warm.callback()
 def _warm() -> None:
-    """The Spark drivers that stay between runs."""
+    """Control the Spark drivers that stay between runs."""
 
 
 @warm.command("stop")

@@ -85,7 +85,7 @@ def commit_changes(
 
 
 def written_by_one(one: Changes, other: Changes) -> FileList:
-    """The new files of the one that the other does not have."""
+    """Return the new files of one output that the other lacks."""
     if one.written is None:
         return one.touched.none()
     kept = set() if other.written is None else set(other.written.files.paths)

@@ -79,7 +79,7 @@ class MergePlan:
     advice: str
 
     def __str__(self) -> str:
-        """The plan as lines of text."""
+        """Return the plan as lines of text."""
         amplification = self.write_amplification
         return "\n".join(
             [

@@ -81,7 +81,7 @@ class _MustRedoError(Exception):
 def followed(
     lost: Transaction, source: PreparedSource, changes: Changes, terms: Terms, lock: TableLock
 ) -> Followed | None:
-    """The output for the newest version; None if the merge has to be done again.
+    """Return the output for the newest version; None if the merge must run again.
 
     Args:
         lost: The transaction whose commit lost.
@@ -160,7 +160,7 @@ def _check_table(lost: Transaction, newer: Transaction, terms: Terms) -> None:
 def _changes_after(
     newer: Transaction, source: PreparedSource, changes: Changes, lock: TableLock
 ) -> Followed:
-    """The changes, with united deletion vectors where others marked rows of the same files."""
+    """Return the changes, with vectors united where others marked rows of the same files."""
     import numpy as np
 
     files = files_by_conditions(newer)
@@ -202,7 +202,7 @@ def _after_moves(
     gone: Collection[str],
     came: FileList,
 ) -> tuple[Changes, int]:
-    """The changes in the files to which rows with matches moved, and how many files these are."""
+    """Change the files to which matched rows moved; return the changes and the number of files."""
     why_not = why_not_moved(newer, changes, gone)
     if why_not is not None:
         raise _MustRedoError(f"{counted(len(gone), 'file')} with matches went away, and {why_not}")
@@ -224,7 +224,7 @@ def _is_marked(file: FileVersion, candidates: dict[str, FileVersion]) -> bool:
 
 
 def _united(newer: Transaction, changes: Changes, marked: FileList) -> Changes:
-    """The changes, where other commits marked rows of scanned files."""
+    """Unite the changes with the rows that other commits marked in scanned files."""
     if len(marked) > limits.MAX_UNITED_VECTORS:
         raise _MustRedoError(f"rows of {len(marked)} scanned files were marked")
     since = MarkedSince(changes.candidates.among(set(marked.paths)), marked)

@@ -138,7 +138,7 @@ class KeptSource:
         self._stack.close()
 
     def prepared(self, merge: ResolvedMerge, attempt: int) -> PreparedSource:
-        """The source; see `prepared_source`."""
+        """Return the source; prepare it the first time (see `prepared_source`)."""
         if self._kept is None:
             self._kept = self._stack.enter_context(prepared_source(merge, attempt))
         return self._kept

@@ -8,7 +8,7 @@ from deltaweave.engine.tasks import Disk, ObjectStore, Storage
 
 
 def storage_of(table: TableSnapshot) -> Storage | None:
-    """The storage of a table's files; None if Python does not open it."""
+    """Return the storage of a table's files; None if Python does not open it."""
     if table.data_path.startswith("file:"):
         return Disk()
     settings = settings_for_arrow(table)

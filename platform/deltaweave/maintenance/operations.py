@@ -42,7 +42,7 @@ _COUNTED = ("files_removed", "files_added", "files_deleted")
 
 
 def with_side_tables(keep: Operation) -> Operation:
-    """The operation on a table and then on its side tables, with the sum of their numbers.
+    """Wrap an operation so that it also runs on side tables, and sum their numbers.
 
     VACUUM and the other commands on a table do not touch its side tables.
     """

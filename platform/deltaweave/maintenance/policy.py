@@ -55,7 +55,7 @@ class UpkeepPolicy:
         return None
 
     def of_side_tables(self) -> UpkeepPolicy:
-        """The policy for side tables: any retention, because nobody reads their older versions."""
+        """Return the policy for side tables: any retention; nobody reads their older versions."""
         return replace(self, least_retention=timedelta(0))
 
     def vacuuming(self, last: datetime | None, now: datetime) -> str | None:
@@ -72,5 +72,5 @@ class UpkeepPolicy:
 
 
 def fraction(part: int, whole: int) -> float:
-    """A part of a whole; 0 of nothing."""
+    """Return a part of a whole; 0 of nothing."""
     return part / whole if whole else 0.0

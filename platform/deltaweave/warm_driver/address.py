@@ -56,12 +56,12 @@ class Address:
             yield
 
     def emptied_log(self) -> TextIO:
-        """The log, emptied, to be written by the keeper and all that it starts."""
+        """Empty the log, and open it for the keeper and all that it starts."""
         return os.fdopen(_opened(self.log, os.O_TRUNC), "w")
 
 
 def sockets() -> list[Path]:
-    """The sockets of all drivers of this user on this machine, also of some that were killed.
+    """List the sockets of all this user's drivers on this machine, also of some that were killed.
 
     Raises:
         WarmDriverError: Other users could open their directory.
@@ -70,7 +70,7 @@ def sockets() -> list[Path]:
 
 
 def address(spark_conf: Mapping[str, str]) -> Address:
-    """The address of the driver with this configuration, for this user on this machine.
+    """Return the address of the driver with this configuration, for this user on this machine.
 
     Raises:
         WarmDriverError: Other users could open its directory.
@@ -99,7 +99,7 @@ def check_peer(connection: socket.socket) -> None:
 
 
 def fingerprint(spark_conf: Mapping[str, str]) -> str:
-    """A hash of all that a driver starts with: configuration, jars, versions, environment."""
+    """Hash all that a driver starts with: configuration, jars, versions, environment."""
     parts = {
         "configuration": dict(spark_conf),
         "jars": [_stamp(path) for path in _jars(spark_conf)],
@@ -136,12 +136,12 @@ def _stamp(path: Path) -> list[object]:
 
 
 def _opened(path: Path, flags: int = 0) -> int:
-    """A descriptor of a file that only its owner may read; a link in its place is an error."""
+    """Open a file that only its owner may read; a link in its place is an error."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | flags, 0o600)
 
 
 def _private_directory() -> Path:
-    """A directory of this user on this machine. Dagster's home may be shared.
+    """Return a directory of this user on this machine. Dagster's home may be shared.
 
     The path of a Unix socket is limited to about 100 characters.
     """

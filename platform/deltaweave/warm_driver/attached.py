@@ -37,7 +37,7 @@ class AttachedContext(SparkContext):
 
 
 def attached_session(port: int, secret: str, job_tag: str) -> SparkSession:
-    """The session behind a py4j server of the keeper, as this process's PySpark session.
+    """Attach to the session behind the keeper's py4j server, as this process's PySpark session.
 
     Args:
         port: The py4j server's port on loopback.
@@ -72,7 +72,7 @@ def forget_gateway() -> None:
 
 
 def code_stamp() -> str:
-    """A hash of the code of this process: its own files and the installed packages."""
+    """Hash the code of this process: its own files and the installed packages."""
     paths = sysconfig.get_paths()
     libraries = tuple(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     digest = hashlib.sha256()

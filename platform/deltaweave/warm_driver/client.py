@@ -125,7 +125,7 @@ def _attach(place: Address, name: str, settings: Mapping[str, Any]) -> Attachmen
 
 
 def _greet(place: Address, hello: Mapping[str, Any]) -> tuple[socket.socket, dict[str, Any]] | None:
-    """The connection to the keeper, and its answer; None if no keeper answers."""
+    """Connect to the keeper; return the connection and its answer, None if no keeper answers."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_SECONDS_FOR_AN_ANSWER)
     try:

@@ -47,7 +47,7 @@ def stop_drivers(*, also_in_use: bool) -> list[Asked]:
 
 
 def _asked(place: Path, what: str) -> Asked | None:
-    """What the keeper at a socket answers; None if there is none, or one of another release."""
+    """Ask the keeper at a socket; None if there is none, or one of another release."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_SECONDS_FOR_AN_ANSWER)
         try:

@@ -23,7 +23,7 @@ _NEW_ORDERS = 10**12  # above those of any scale
 
 
 def returns_table(spark: SparkSession, base: Path, changes: Path) -> MergeOnReadTable:
-    """The table with this base and this changeset."""
+    """Open the merge-on-read table with this base and this changeset."""
     return MergeOnReadTable(
         spark,
         str(base),
@@ -37,7 +37,7 @@ def returns_table(spark: SparkSession, base: Path, changes: Path) -> MergeOnRead
 
 
 def changed_table(workspace: Workspace, changed: float) -> Path:
-    """The directory of `base`, with a file for each part, and of `changes`, with one batch.
+    """Return the directory of `base`, with a file for each part, and `changes`, with one batch.
 
     Args:
         workspace: Where the directory is kept.
@@ -75,5 +75,5 @@ def drawn_changes(workspace: Workspace, changed: float) -> DataFrame:
 
 
 def _first_events(workspace: Workspace) -> DataFrame:
-    """The base's rows as the events that fill it."""
+    """Return the base's rows as the events that fill it."""
     return workspace.returns().withColumns({"op": F.lit("upsert"), "version": F.lit(1)})

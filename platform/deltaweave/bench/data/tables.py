@@ -74,7 +74,7 @@ class Workspace:
     log_files: int = 100_000
 
     def made_once(self, name: str, make: Callable[[Path], None]) -> Path:
-        """The path of what `make` writes to the path it gets; `make` runs only the first time."""
+        """Return the path that `make` writes to; `make` runs only the first time."""
         path = self.directory / f"scale-{self.scale:g}" / name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ class Workspace:
         return path
 
     def target(self, name: str, write: Callable[[Path], None]) -> Path:
-        """A target table that `write` makes, one with deletion vectors and one without."""
+        """Write a target table by `write`, one with deletion vectors and one without."""
         vectors = "on" if self.deletion_vectors else "off"
         return self.made_once(f"{name}-vectors-{vectors}", write)
 
@@ -112,20 +112,20 @@ class Workspace:
             writer.save(str(path))
 
     def parts(self) -> list[Path]:
-        """The generated rows in the generator's order, as Parquet files of equal row counts."""
+        """Return the Parquet files of the generated rows, in order, of equal row counts."""
         directory = self.made_once("parts", self._generate_parts)
         return sorted(directory.glob("*.parquet"))
 
     def web_returns(self) -> Path:
-        """The target of Delta's cases: not partitioned, with a file for each part."""
+        """Return the target of Delta's cases: not partitioned, with a file for each part."""
         return self.target("web_returns", lambda path: self.write_delta(self.returns(), path))
 
     def returns(self) -> DataFrame:
-        """The generated rows."""
+        """Read the generated rows."""
         return self.spark.read.parquet(*map(str, self.parts()))
 
     def web_returns_source(self, fractions: Fractions, key_type: KeyType) -> Path:
-        """A source with rows of web_returns, as a Delta table."""
+        """Return a Delta table of source rows drawn from web_returns."""
         name = f"source-{str(fractions).replace('/', '-')}-{key_type}"
 
         def make(path: Path) -> None:
@@ -269,5 +269,5 @@ def _link(file: str, link: str) -> None:
 
 
 def sql_name(table: Path) -> str:
-    """The name of the Delta table at a path in SQL."""
+    """Return the name of the Delta table at a path in SQL."""
     return f"delta.{quoted(str(table))}"

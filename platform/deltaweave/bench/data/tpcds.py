@@ -54,7 +54,7 @@ class GeneratorError(RuntimeError):
 
 
 def schema() -> pa.Schema:
-    """The columns of web_returns, in the generator's order."""
+    """Return the columns of web_returns, in the generator's order."""
     import pyarrow as pa
 
     return pa.schema(
@@ -103,7 +103,7 @@ def generate(directory: Path, scale: float) -> Path:
 
 
 def batches(generated: Path) -> Iterator[pa.RecordBatch]:
-    """The returns in a generated file, in its order, in batches."""
+    """Yield the returns in a generated file, in its order, in batches."""
     import pyarrow.csv
 
     columns = schema()
@@ -119,7 +119,7 @@ def batches(generated: Path) -> Iterator[pa.RecordBatch]:
 
 
 def read(generated: Path) -> pa.Table:
-    """The returns in a generated file, as one table."""
+    """Read the returns in a generated file as one table."""
     import pyarrow as pa
 
     return pa.Table.from_batches(batches(generated), schema()).combine_chunks()

@@ -37,7 +37,7 @@ class UseCase:
 
     @classmethod
     def at(cls, spark: SparkSession, directory: Path, rows: int) -> UseCase:
-        """The table in a directory; `make` fills its base."""
+        """Open the use case's table in a directory; `make` fills its base."""
         table = MergeOnReadTable(
             spark,
             str(directory / "base"),
@@ -57,7 +57,7 @@ class UseCase:
         self.table.rematerialize("overwrite")
 
     def updates(self, numbered: DataFrame) -> DataFrame:
-        """Updates of rows that are drawn evenly.
+        """Draw updates of rows evenly.
 
         Args:
             numbered: The number (`value`, bigint) and time (`timestamp`) of each update.

@@ -25,7 +25,7 @@ _ROWS_OF_A_CHUNK = 10_000
 
 
 def repeated_text(directory: Path, size: int) -> LimitMerge:
-    """An upsert of texts into one file, where both repeat three values and files store each once.
+    """Upsert texts into one file, where both repeat three values and files store each once.
 
     The target has `size` MiB of texts, the source a quarter as many; half of its rows match.
     """
@@ -41,7 +41,7 @@ def repeated_text(directory: Path, size: int) -> LimitMerge:
 
 
 def late_bytes(directory: Path, size: int) -> LimitMerge:
-    """An update of two rows in each of four files, whose first rows are empty and others are not.
+    """Update two rows in each of four files, whose first rows are empty and others are not.
 
     So no sample of first rows shows the `size` MiB of texts, which files store once.
     """
@@ -70,7 +70,7 @@ def late_bytes(directory: Path, size: int) -> LimitMerge:
 
 
 def wide_keys(directory: Path, size: int) -> LimitMerge:
-    """An upsert by `size` keys of 3,000 characters, of which half match; the target has as many."""
+    """Upsert by `size` keys of 3,000 characters, half of which match; the target has as many."""
     half = size // 2
     target = _table(directory / "target", _keyed(range(size)))
     source = _table(directory / "source", _keyed(range(half, half + size)))

@@ -23,7 +23,7 @@ _UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 
 
 def many_add_files(directory: Path, size: int) -> LimitMerge:
-    """An upsert that must find the few files that exist by the source's keys alone."""
+    """Upsert into few files that exist and must be found by the source's keys alone."""
     target, source = directory / "target", directory / "source"
     adds = [
         write_file(
@@ -70,7 +70,7 @@ def _named_alone(numbers: range) -> pyarrow.Array:
 
 
 def many_partitions(directory: Path, size: int) -> LimitMerge:
-    """An update of one row in each partition."""
+    """Update one row in each partition."""
     import pyarrow as pa
 
     target, source = directory / "target", directory / "source"

@@ -19,7 +19,7 @@ _UPSERT = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 
 
 def large_source(directory: Path, size: int) -> LimitMerge:
-    """An upsert of `size` MiB of rows, with an executor that has half as much memory.
+    """Upsert `size` MiB of rows, with an executor that has half as much memory.
 
     The engine materializes a source of Parquet files, because they could change. The payload of the
     rows cannot be compressed. One executor with two cores runs in a separate process.
@@ -51,7 +51,7 @@ def _with_payload(ids: range, seed: int) -> pyarrow.Table:
 
 
 def many_pairs(directory: Path, size: int) -> LimitMerge:
-    """A delete of three of four rows in each file, where two source rows match each deleted row.
+    """Delete three of four rows in each file, where two source rows match each deleted row.
 
     So half as many rows are deleted as there are pairs.
     """
@@ -83,7 +83,7 @@ def many_pairs(directory: Path, size: int) -> LimitMerge:
 
 
 def many_rows(directory: Path, size: int) -> LimitMerge:
-    """An upsert that updates a tenth of the rows and inserts a hundredth as many new ones."""
+    """Upsert: update a tenth of the rows and insert a hundredth as many new ones."""
     target, source = directory / "target", directory / "source"
     new = size // 100
 

@@ -70,7 +70,7 @@ def sampled_memory() -> Iterator[PeakMemory]:
 
 
 def heap_peaks_mib(log: Path) -> tuple[int, int]:
-    """The most heap in use before and after a garbage collection, by a JVM's `-Xlog:gc`.
+    """Return the peaks of used heap before and after a garbage collection, by `-Xlog:gc`, in MiB.
 
     After a collection, the heap holds what the program needs, and garbage that only a later
     collection finds.
@@ -83,7 +83,7 @@ def heap_peaks_mib(log: Path) -> tuple[int, int]:
 
 
 def _descendants(root: int) -> Iterator[tuple[int, int]]:
-    """The processes that a process started, directly or indirectly, each with its parent."""
+    """Yield the processes that a process started, directly or indirectly, each with its parent."""
     parents = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit() and (found := _parent(int(entry.name))) is not None:
@@ -112,7 +112,7 @@ def _resident_mib(pid: int) -> int:
 
 
 def _read(pid: int, file: str) -> str:
-    """A file of a process; empty if the process has ended."""
+    """Read a file of a process from /proc; empty if the process has ended."""
     try:
         return (_PROC / str(pid) / file).read_text(errors="replace")
     except OSError:

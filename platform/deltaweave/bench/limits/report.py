@@ -21,7 +21,7 @@ _MEMORY = {
 
 
 def as_table(results: Sequence[Measured]) -> Table:
-    """The results for the screen."""
+    """Lay out the results of the limits for the screen."""
     table = Table(
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
@@ -41,7 +41,7 @@ def as_table(results: Sequence[Measured]) -> Table:
 
 
 def outcome(result: Measured) -> str:
-    """The outcome of a merge in a few words."""
+    """Describe the outcome of a merge in a few words."""
     if result.error is not None:
         written = "wrote a version" if result.wrote else "wrote nothing"
         return f"refused, {written}" if result.is_refused else f"FAILED, {written}"

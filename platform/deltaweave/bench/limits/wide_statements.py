@@ -78,7 +78,7 @@ def _by_source(number: int) -> Iterator[str]:
 
 
 def many_columns(directory: Path, size: int) -> LimitMerge:
-    """An upsert of all columns."""
+    """Upsert all columns of a table of `size` columns."""
     target, source = directory / "target", directory / "source"
     names = [f"v{i}" for i in range(size - 2)]
     _write(target, _numbered(range(_ROWS), names), deletion_vectors=True)

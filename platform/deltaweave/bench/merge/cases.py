@@ -41,7 +41,7 @@ class UnknownCaseError(ValueError):
 
 
 def delta_cases() -> list[Case]:
-    """The 16 cases of Delta's benchmark."""
+    """Return the 16 cases of Delta's benchmark."""
     return [
         *(_of_delta("single_insert_only", "insert", each, INSERT_ALL) for each in _INSERTS),
         *(
@@ -128,7 +128,7 @@ def _with_features() -> list[Case]:
 
 
 def chosen(names: Sequence[str], cases: Sequence[Case]) -> list[Case]:
-    """The cases with these names, in the order of the cases; Delta's 16 if no name is given.
+    """Return the cases with these names, in the order of the cases; Delta's 16 if no name is given.
 
     Raises:
         UnknownCaseError: No case has one of the names.
@@ -158,7 +158,7 @@ def _of_delta(kind: str, label: str, fractions: Fractions, *clauses: str) -> Cas
 
 
 def _in_words(label: str, fractions: Fractions) -> str:
-    """What a case does, for a chart: `upsert: 1% of rows in 50% of files, 0.1% new`."""
+    """Describe a case for a chart: `upsert: 1% of rows in 50% of files, 0.1% new`."""
     matched, new = (
         f"{share * 100:g}%" for share in (fractions.rows_matched, fractions.rows_not_matched)
     )

@@ -37,7 +37,7 @@ def with_constraints(workspace: Workspace) -> Path:
 
 
 def _with_properties(workspace: Workspace, name: str, properties: Mapping[str, str]) -> Path:
-    """A table of the rows of web_returns with these properties."""
+    """Return a table of the rows of web_returns with these properties."""
 
     def make(path: Path) -> None:
         workspace.write_delta(workspace.returns(), path, properties=properties)

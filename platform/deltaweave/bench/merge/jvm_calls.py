@@ -18,7 +18,7 @@ Interval = tuple[float, float]
 
 @contextmanager
 def noted_calls(spark: SparkSession) -> Iterator[list[Interval]]:
-    """The calls of all threads in the block; those by which objects are released do not count."""
+    """Yield the JVM calls of all threads in the block, except those that release objects."""
     gateway: Any = spark.sparkContext._gateway
     client = gateway._gateway_client
     send = client.send_command

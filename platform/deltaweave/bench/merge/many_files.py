@@ -18,7 +18,7 @@ _ROWS_OF_A_FILE = 1_000
 
 
 def found_by_condition(workspace: Workspace) -> Merges:
-    """The ON condition names the key range of the one file."""
+    """Return merges whose ON condition names the key range of the one file."""
     return _merges(workspace, f"t.id = s.id AND t.id < {_ROWS_OF_A_FILE}")
 
 
@@ -58,7 +58,7 @@ def _write_table(workspace: Workspace, path: Path) -> None:
 
 
 def _add(number: int) -> dict[str, Any]:
-    """The action that adds the file of this number, with its thousand ids."""
+    """Return the action that adds the file of this number, with its thousand ids."""
     low = number * _ROWS_OF_A_FILE
     statistics = {
         "numRecords": _ROWS_OF_A_FILE,

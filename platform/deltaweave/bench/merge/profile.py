@@ -112,7 +112,7 @@ def time_parts(
     calls: Sequence[Interval],
     commit: Sequence[Interval],
 ) -> TimeParts:
-    """The parts of a time, by when jobs, calls of the JVM and the commit ran; they may overlap."""
+    """Split a time by when jobs, calls of the JVM and the commit ran; they may overlap."""
     in_commit = _length(whole, commit)
     in_jobs = _length(whole, [*commit, *jobs])
     in_calls = _length(whole, [*commit, *jobs, *calls])

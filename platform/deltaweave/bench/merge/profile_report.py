@@ -17,7 +17,7 @@ _MIB = 1 << 20
 
 
 def profiles_table(profiles: Sequence[Profile]) -> Group:
-    """The profiles for a screen of 80 characters: seconds beside the limit, then what was done."""
+    """Lay out the profiles for 80 characters: seconds beside the limit, then the work done."""
     seconds = _table(
         ("whole", "jobs", "planning", "commit", "Python", "limit", "times\nlimit"),
         "Seconds; limit: pyarrow reads the keys and writes the changed rows",

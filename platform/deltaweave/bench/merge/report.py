@@ -38,11 +38,11 @@ class Report:
     results: Sequence[CaseResult]
 
     def with_result(self, result: CaseResult) -> Report:
-        """The report with one more result."""
+        """Return the report with one more result."""
         return replace(self, results=(*self.results, result))
 
     def geometric_means(self) -> dict[str, float]:
-        """The geometric mean ratio of Delta's cases, with deletion vectors `on` and `off`."""
+        """Return the geometric mean ratio of Delta's cases, by deletion vectors `on` and `off`."""
         means = {}
         for vectors in (True, False):
             ratios = [
@@ -66,7 +66,7 @@ class Report:
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     def table(self) -> Table:
-        """The results for a screen; a ratio above 1 says that the engine was faster."""
+        """Lay out the results for a screen; a ratio above 1 says that the engine was faster."""
         table = Table(
             box=box.SIMPLE, padding=0, caption=self._means_in_words(), caption_justify="left"
         )
@@ -140,7 +140,7 @@ _WAYS = {True: ("with deletion vectors", "#5b3fd6"), False: ("copy on write", "#
 
 
 def empty_report(workspace: Workspace, runs: int) -> Report:
-    """The report of a benchmark that is about to begin.
+    """Build the report of a benchmark that is about to begin.
 
     It contains what the numbers depend on, but nothing that identifies the machine.
 

@@ -84,7 +84,7 @@ class CaseResult:
     rows_equal: bool | None
 
     def median_seconds(self, side: str) -> float | None:
-        """The median time of a side's runs, or None if it did not run."""
+        """Return the median time of a side's runs, or None if it did not run."""
         return median(run.seconds for run in self.runs[side]) if side in self.runs else None
 
     @property
@@ -222,7 +222,7 @@ def _run_builtin(spark: SparkSession, merges: Merges, table: Path) -> Run:
 def _timed(
     run: Callable[[SparkSession, str], T], spark: SparkSession, merges: Merges, table: Path
 ) -> tuple[tuple[float, ...], list[T]]:
-    """The time of each statement, in seconds, and its result."""
+    """Run each statement; return its time, in seconds, and its result."""
     seconds, given = [], []
     for statement in merges.statements:
         text = statement.into(table)
@@ -233,7 +233,7 @@ def _timed(
 
 
 def _copying(touched: Sequence[str]) -> Side:
-    """A side that reads these files of the target and writes their rows as plain Parquet."""
+    """Return a side that reads these files of the target and writes their rows as plain Parquet."""
 
     def run(spark: SparkSession, merges: Merges, table: Path) -> Run:
         files = [str(merges.target / unquote(path)) for path in touched]
@@ -273,13 +273,13 @@ def _are_equal(
 
 
 def fingerprint(rows: DataFrame) -> tuple[object, ...]:
-    """The number of rows and two checksums over all columns, independent of the rows' order."""
+    """Count the rows and compute two checksums over all columns, whatever the rows' order."""
     (found,) = rows.selectExpr(*checksums(rows.columns)).collect()
     return tuple(found)
 
 
 def checksums(columns: Sequence[str]) -> list[str]:
-    """The SQL of a fingerprint, which every Spark release evaluates to the same values."""
+    """Return the SQL of a fingerprint, which every Spark release evaluates to the same values."""
     # The hash skips nulls, so IS NULL is hashed too: else (1, null) would equal (null, 1).
     hashed = ", ".join(f"{quoted(name)}, {quoted(name)} IS NULL" for name in sorted(columns))
     row = f"xxhash64({hashed})"

@@ -34,7 +34,7 @@ class SparkWork:
 
 @contextmanager
 def noted_work(spark: SparkSession) -> Iterator[SparkWork]:
-    """What all threads let Spark do in the block; it is complete when the block has ended.
+    """Yield the work that all threads give Spark in the block; it is complete at the block's end.
 
     Jobs that still run then, as Delta starts some in the background, do not count.
     """
@@ -54,7 +54,7 @@ def noted_work(spark: SparkSession) -> Iterator[SparkWork]:
 
 
 def _newest_jobs(spark: SparkSession) -> Iterator[Any]:
-    """The jobs that Spark remembers, the newest first; it forgets the oldest of many."""
+    """Yield the jobs that Spark remembers, the newest first; it forgets the oldest of many."""
     # Spark notes what happens in a thread of its own.
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     return iterate(_store(spark).jobsList(_EVERY_STATUS))
@@ -65,5 +65,5 @@ def _store(spark: SparkSession) -> Any:
 
 
 def _seconds(time: Any) -> float:
-    """A Scala Option of a Java date as seconds since the epoch."""
+    """Convert a Scala Option of a Java date to seconds since the epoch."""
     return int(time.get().getTime()) / 1000

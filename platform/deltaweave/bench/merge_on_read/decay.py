@@ -105,7 +105,7 @@ def _read_seconds(use_case: UseCase) -> float:
 
 
 def as_table(results: Sequence[Decay], rows: int) -> Table:
-    """The results for the screen: a row for each batch, with times and pending changes."""
+    """Lay out the decay: a row for each batch, with read times and pending changes."""
     table = Table(box=box.SIMPLE, padding=0, caption_justify="left")
     left, kept = results
     table.caption = (

@@ -121,7 +121,7 @@ def _wait(query: StreamingQuery, seconds: float) -> None:
 
 
 def _batches(spark: SparkSession, use_case: UseCase) -> list[Mapping[str, float]]:
-    """The number of changes, the oldest and newest change, and the commit time of each batch."""
+    """Return each batch's number of changes, oldest and newest change, and commit time."""
     changes = use_case.table.changes.path_or_name
     history = spark.sql(f"DESCRIBE HISTORY {sql_name(Path(changes))}")
     # The first version created the changeset; each later version appended the batch of its number.
@@ -166,7 +166,7 @@ def _is_right(use_case: UseCase) -> bool:
 
 
 def as_table(results: Sequence[Ingested], rows: int) -> Table:
-    """The results for the screen."""
+    """Lay out the results of ingestion for the screen."""
     table = Table(
         box=box.SIMPLE,
         padding=0,

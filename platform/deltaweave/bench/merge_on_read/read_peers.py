@@ -72,7 +72,7 @@ class Side:
     error: str | None = None
 
     def median(self, operation: str) -> float:
-        """The median time, in seconds."""
+        """Return the median time of an operation, in seconds."""
         return median(self.seconds[operation])
 
     @property

@@ -16,7 +16,7 @@ _HEADINGS = ("the same\nParquet files", "the table", "upsert", "the table\nafter
 
 
 def as_table(comparison: Comparison) -> Table:
-    """The medians, in seconds, of each side that ran."""
+    """Lay out the medians, in seconds, of each side that ran."""
     caption = (
         f"Seconds; {comparison.changes:,} changes to {comparison.rows:,} rows; rows equal: "
         f"{'yes' if comparison.rows_equal else 'NO'}"

@@ -15,7 +15,7 @@ _PEERS = {PLAIN: "a plain scan of the base", BUILTIN: "built-in MERGE"}
 
 
 def as_table(timings: Timings) -> Table:
-    """The medians, and their ratios to a plain scan or to built-in MERGE."""
+    """Lay out the medians, and their ratios to a plain scan or to built-in MERGE."""
     caption = (
         f"{timings.changes:,} changes to {timings.rows:,} rows; rows equal: "
         f"{'yes' if timings.rows_equal else 'NO'}"

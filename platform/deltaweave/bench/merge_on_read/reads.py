@@ -53,11 +53,11 @@ class Timings:
     rows_equal: bool
 
     def median(self, operation: str, method: str) -> float:
-        """The median time, in seconds."""
+        """Return the median time of an operation by a method, in seconds."""
         return median(self.seconds[operation, method])
 
     def over(self, operation: str, method: str) -> float:
-        """The ratio of its median to a plain scan of the base, or to built-in MERGE."""
+        """Return the ratio of the method's median to a plain scan, or to built-in MERGE."""
         peer = PLAIN if operation == READ else BUILTIN
         return self.median(operation, method) / self.median(operation, peer)
 
@@ -148,7 +148,7 @@ def _measurements(home: Path) -> Iterator[Measurement]:
 
 
 def _builtin(spark: SparkSession, base: Path, changes: Path) -> float:
-    """The time of Delta's own MERGE of the same changes, in seconds."""
+    """Return the time of Delta's own MERGE of the same changes, in seconds."""
     newest = spark.read.format("delta").load(str(changes)).where("_cdc_batch > 1")
     values = [
         F.col("_cdc_values")[name].alias(name)

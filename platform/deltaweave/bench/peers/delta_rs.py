@@ -37,7 +37,7 @@ def has_delta_rs() -> bool:
 
 
 def delta_rs_versions() -> Mapping[str, str]:
-    """The version of the package, by its name."""
+    """Return the version of the package deltalake, by its name."""
     return {_PACKAGE: version(_PACKAGE)}
 
 
@@ -74,7 +74,7 @@ def _opened(table: Path) -> DeltaTable:
 
 
 def _source(statement: Statement) -> tuple[str, QueryBuilder]:
-    """The query of a statement's source, and the tables that it reads, by their names in it."""
+    """Return the query of a statement's source, and the tables that it reads, by name."""
     from deltalake import QueryBuilder
 
     paths = [path.replace("``", "`") for path in _TABLE.findall(statement.source)]
@@ -89,7 +89,7 @@ def _source(statement: Statement) -> tuple[str, QueryBuilder]:
 def _merge(
     target: DeltaTable, statement: Statement, tables: QueryBuilder, query: str
 ) -> TableMerger:
-    """The statement in delta-rs's form."""
+    """Convert the statement to delta-rs's form."""
     merger = target.merge(
         tables.execute(query),
         statement.condition,

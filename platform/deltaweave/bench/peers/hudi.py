@@ -35,7 +35,7 @@ HUDI = Peer(
 
 
 def upsert(columns: Sequence[str], keys: Sequence[str]) -> SqlUpsert:
-    """The SQL that creates a merge-on-read table of Hudi and upserts into it.
+    """Build the SQL that creates a merge-on-read table of Hudi and upserts into it.
 
     It has Hudi's default index (`SIMPLE`), which joins the changes with the keys of the files that
     may hold them. Its compaction does not run, and neither does ours.

@@ -77,7 +77,7 @@ def measure(process: PeerProcess, job: Mapping[str, Any]) -> IcebergRuns:
 def merge_job(
     spark: SparkSession, merges: Merges, target_files: Sequence[Path], mode: str, runs: int
 ) -> dict[str, Any]:
-    """A job for Iceberg's process: one merge of a case, on the same rows as the engine's.
+    """Build a job for Iceberg's process: one merge of a case, on the same rows as the engine's.
 
     Args:
         spark: Our session, which lists the files of the source table.
@@ -105,7 +105,7 @@ def merge_job(
 
 
 def upsert(columns: Sequence[str], keys: Sequence[str]) -> SqlUpsert:
-    """The SQL that creates a merge-on-read table of Iceberg and upserts into it."""
+    """Build the SQL that creates a merge-on-read table of Iceberg and upserts into it."""
     table = f"{_CATALOG}.bench.upserted"
     properties = ", ".join(
         f"'{name}' = '{value}'" for name, value in _properties(MERGE_ON_READ).items()

@@ -53,7 +53,7 @@ class PeerResult:
     is_deltas: bool = True
 
     def ratio(self, peer: str) -> float | None:
-        """A peer's median time divided by the engine's; None if the peer did not run."""
+        """Return a peer's median time divided by the engine's; None if the peer did not run."""
         if peer not in self.peers:
             return None
         return median(self.peers[peer].seconds) / median(self.engine_seconds)
@@ -79,18 +79,18 @@ class PeersReport:
     results: Sequence[PeerResult] = ()
 
     def with_result(self, result: PeerResult) -> PeersReport:
-        """The report with one more result."""
+        """Return the report with one more result."""
         return replace(self, results=(*self.results, result))
 
     def geometric_means(self) -> dict[str, dict[str, float]]:
-        """The geometric means of the ratios in Delta's cases, by peer and mode."""
+        """Return the geometric means of the ratios in Delta's cases, by peer and mode."""
         return {
             peer: {mode: geometric_mean(ratios) for mode, ratios in modes.items()}
             for peer, modes in self._ratios().items()
         }
 
     def lowest(self) -> dict[str, dict[str, float]]:
-        """The lowest ratios in Delta's cases, by peer and mode."""
+        """Return the lowest ratios in Delta's cases, by peer and mode."""
         return {
             peer: {mode: min(ratios) for mode, ratios in modes.items()}
             for peer, modes in self._ratios().items()
@@ -109,7 +109,7 @@ class PeersReport:
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     def table(self) -> Table:
-        """The results for a screen; a ratio above 1 says that the engine was faster."""
+        """Lay out the results for a screen; a ratio above 1 says that the engine was faster."""
         table = Table(
             box=box.SIMPLE, padding=0, caption=self._means_in_words(), caption_justify="left"
         )

@@ -54,7 +54,7 @@ class Peer:
         return self.runtime.rpartition(":")[2]
 
     def environment(self, directory: Path) -> Path:
-        """The directory of the virtual environment with its Spark."""
+        """Return the directory of the virtual environment with the peer's Spark."""
         return directory / f"{self.name}-env"
 
     def is_made(self, environment: Path) -> bool:
@@ -162,14 +162,14 @@ class PeerProcess:
         return answer
 
     def _why(self) -> str:
-        """The exception that stopped its JVM, if the log names one."""
+        """Return the exception that stopped the peer's JVM, if the log names one."""
         printed = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         thrown = [line for line in printed if line.startswith("Exception in thread")]
         return f" {thrown[0]}" if thrown else ""
 
 
 def session_conf(spark: SparkSession) -> dict[str, str]:
-    """The part of our session's configuration that a peer's session shares: all but Delta's."""
+    """Return our session's configuration without Delta's, which a peer's session shares."""
     conf = spark.sparkContext.getConf()
     ours = {name: conf.get(name) for name in local_conf() if name not in delta_conf()}
     return {

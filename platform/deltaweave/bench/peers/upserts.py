@@ -36,7 +36,7 @@ def upsert_job(
     change_files: Sequence[Path],
     runs: int,
 ) -> dict[str, Any]:
-    """A job for a peer's process: each run creates the table and runs all operations on it.
+    """Build a job for a peer's process: each run creates the table and runs all operations on it.
 
     Args:
         sql: How the peer creates the table and upserts.

@@ -46,7 +46,7 @@ class Combined:
 
 
 def combined(shape: EventShape, row: Named, change: Named, in_table: str = "true") -> Combined:
-    """A row of the table with the changes of its key; either may be missing.
+    """Combine a row of the table with the changes of its key; either may be missing.
 
     Args:
         shape: How the events were read.
@@ -87,7 +87,7 @@ def combined(shape: EventShape, row: Named, change: Named, in_table: str = "true
 
 
 def new_row(shape: EventShape, change: Named) -> dict[str, str]:
-    """The columns, without the keys, of a new row that changes make, by name."""
+    """Return the columns, without the keys, of a new row that changes make, by name."""
     upserted = change(UPSERTED)
     if not shape.is_partial:
         return {**{c: _value(change, c) for c in shape.columns}, SEQUENCE: upserted}
@@ -107,7 +107,7 @@ def _value(change: Named, column: str) -> str:
 
 
 def stored_names(shape: EventShape, column: str) -> list[str]:
-    """The names by which a row's sequences of columns may hold that of a column."""
+    """Return the names by which a row's sequences of columns may hold that of a column."""
     return [column] if shape.table is None else shape.table.names(column)
 
 
@@ -123,7 +123,7 @@ def _null_is_unset(shape: EventShape, column: str) -> bool:
 
 
 def _held_of(shape: EventShape, row: Named, column: str) -> str:
-    """The sequence of a column's value in a row; null if no event set it."""
+    """Return the sequence of a column's value in a row; null if no event set it."""
     others, cases = row(COLUMN_SEQUENCES), ""
     for each in map(literal, stored_names(shape, column)):
         cases += f"WHEN map_contains_key({others}, {each}) THEN {others}[{each}] "
@@ -135,7 +135,7 @@ def _held_of(shape: EventShape, row: Named, column: str) -> str:
 def _other_than(
     sequence: str, of_columns: Mapping[str, str], values: Mapping[str, str], shape: EventShape
 ) -> str:
-    """The columns' sequences by their stored names, without those that equal the row's.
+    """Return the columns' sequences by stored name, except those that equal the row's.
 
     Null if all do. A null that an event set has its sequence here too, where it would otherwise
     count as not set.

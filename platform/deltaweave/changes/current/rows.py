@@ -49,7 +49,7 @@ from deltaweave.table import Table
 
 
 def current_row_columns(events: Events) -> list[StructField]:
-    """The columns that a table of current rows has in addition to the events' columns."""
+    """Return the columns that a table of current rows has in addition to the events' columns."""
     fields = [StructField(SEQUENCE, events.sequence_type)]
     if events.shape.is_partial:
         sequences = MapType(StringType(), events.sequence_type)
@@ -126,7 +126,7 @@ def apply_to_current_rows(
 
 
 def alive(changes: DataFrame, events: Events) -> DataFrame:
-    """The changes without upserts that are older than the key's last delete.
+    """Drop upserts that are older than the key's last delete from the changes.
 
     Evaluating them is an error if they are of several logs that nothing tells apart.
     """

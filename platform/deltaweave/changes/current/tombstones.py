@@ -77,7 +77,7 @@ class Tombstones:
 
     @classmethod
     def of(cls, table: Table) -> Tombstones:
-        """The tombstones of a table."""
+        """Open the tombstones of a table."""
         return cls(table, side_table(table, TOMBSTONES))
 
     def version(self) -> int:
@@ -154,7 +154,7 @@ class Tombstones:
         version: int,
         table: TableSnapshot | None = None,
     ) -> DataFrame:
-        """The changes, one for each key, with the last known delete of the key at a version.
+        """Add to the changes, one for each key, the key's last known delete at a version.
 
         Args:
             changes: The keys, `_cdc_deleted` of the events alone, and other columns.
@@ -183,7 +183,7 @@ class Tombstones:
 
 
 def _last_emptied(rows: DataFrame, events: Events) -> Column | None:
-    """The sequence (`at`) of the last event among the rows that emptied the table."""
+    """Return the sequence (`at`) of the last event among the rows that emptied the table."""
     at_type = events.sequence_type["at"].dataType
     last = F.max(F.col(SEQUENCE)["at"].cast(at_type))
     found = rows.where(F.col(_OF_ALL)).agg(collectable(last, at_type)).first()
@@ -191,7 +191,7 @@ def _last_emptied(rows: DataFrame, events: Events) -> Column | None:
 
 
 def _of_keys(rows: DataFrame, events: Events) -> DataFrame:
-    """The newest delete of each key, among the remembered ones."""
+    """Return the newest remembered delete of each key."""
     rows = to_events(rows, replace(events.shape, present=None))
     keys = [quoted(key) for key in events.shape.keys]
     newest = F.max(SEQUENCE).alias(_REMEMBERED)

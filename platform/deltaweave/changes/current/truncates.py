@@ -25,7 +25,7 @@ Named = Callable[[str], Column]
 
 
 def clauses_for_other_keys(events: Events) -> list[Clause]:
-    """The clauses for rows that no other event changes."""
+    """Build the clauses for rows that no other event changes."""
     if events.truncated is None:
         return []
 
@@ -44,7 +44,7 @@ def clauses_for_other_keys(events: Events) -> list[Clause]:
 
 
 def rows_left(base: DataFrame, events: Events) -> DataFrame:
-    """The rows of a table that the truncates leave, before the other changes of the events."""
+    """Keep the rows that the truncates leave, before the other changes of the events."""
     if events.truncated is None:
         return base
 
@@ -66,7 +66,7 @@ def _is_older(row: Named, events: Events) -> Column:
 
 
 def _left(row: Named, events: Events) -> dict[str, Column]:
-    """The columns of a newer row, without its older values."""
+    """Return the columns of a newer row, with values older than the truncate removed."""
     emptied_at, of_several = _emptied_at(events), row(COLUMN_SEQUENCES)
     left = {}
     for c in events.shape.columns:

@@ -67,7 +67,7 @@ def debezium_changes(
     rescues: bool = False,
     epoch: int | Column = 0,
 ) -> DataFrame:
-    """The envelopes as rows of the table whose changes they are.
+    """Convert the envelopes to rows of the table whose changes they are.
 
     >>> rows = debezium_changes(kafka, schema="id INT, name STRING", connector="postgresql")
     >>> deltaweave.apply_changes(spark, target, rows, keys=["id"], **FROM_DEBEZIUM)
@@ -191,7 +191,7 @@ def _is_taken(name: str) -> bool:
 def _units(
     time_unit: TimeUnit | Mapping[str, TimeUnit], wanted: StructType
 ) -> Mapping[str, TimeUnit]:
-    """What times count, for every column.
+    """Return what times count, for every column.
 
     Raises:
         StatementError: There is no such unit, or a column is no time.

@@ -95,7 +95,7 @@ def _check_has(wanted: StructType, found: Mapping[str, StructField], held: Struc
 def _read(
     value: Column, held: DataType, field: StructField, place: Column, unit: TimeUnit
 ) -> ReadValue:
-    """A value in a column's type; fields of structs are found by name."""
+    """Read a value as a column's type; fields of structs are found by name."""
     wanted = field.dataType
     if is_as(held, wanted):
         return ReadValue.fine(value)

@@ -99,7 +99,7 @@ def rows_of_documents(
 
 
 def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
-    """The envelopes among the messages, with their documents."""
+    """Parse the envelopes among the messages, with their documents."""
     envelope = _envelope(messages)
     rows = messages.frame.where(column(messages.value).isNotNull()).withColumn(_ENVELOPE, envelope)
     rows = rows.withColumns(
@@ -165,7 +165,7 @@ def _part_of(names: Column) -> Column:
 
 
 def _envelope(messages: Messages) -> Column:
-    """The parts of an envelope, as `_PARTS` has them; of `source` all that a decoder gave."""
+    """Return the parts of an envelope that `_PARTS` names; of a decoded `source`, all parts."""
     value = column(messages.value)
     held = messages.frame.schema[messages.value].dataType
     if isinstance(held, StructType):
@@ -205,7 +205,7 @@ def _description(value: Column, held: StructType) -> Column:
 
 
 def _with_times(text: Column) -> Column:
-    """A text with times as `relaxed` sends those since 1970, instead of milliseconds."""
+    """Write times in a text as `relaxed` sends those since 1970, instead of milliseconds."""
     # What is beyond all years stays as it is, and is no time where it is read.
     millis = F.array_distinct(F.regexp_extract_all(text, F.lit(_MILLIS), 1))
     possible = F.filter(millis, lambda n: F.length(n) <= _DIGITS_OF_A_TIME)
@@ -226,7 +226,7 @@ def _part(value: Column, held: StructType, name: str, data_type: str) -> Column:
 
 
 def _key(messages: Messages) -> Column:
-    """The document of the key alone, by Kafka's key; null without one."""
+    """Build the document of a deleted row from Kafka's key; null without a key."""
     if messages.key is None:
         return F.lit(None).cast(_FIELDS)
     key = column(messages.key)
@@ -239,7 +239,7 @@ def _key(messages: Messages) -> Column:
 
 
 def _plain(text: Column) -> Column:
-    """The fields of a document in extended JSON, as `_FIELDS`; null if it is none.
+    """Parse the fields of a document in extended JSON, as `_FIELDS`; null if it is none.
 
     Their texts are those of plain JSON. A field that is a time itself has its milliseconds.
     """

@@ -115,7 +115,7 @@ def rows_of_texts(
 
 
 def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
-    """The envelopes among the messages, with their parts.
+    """Parse the envelopes among the messages, with their parts.
 
     Evaluating them is an error if a message is a flattened row instead.
     """
@@ -191,7 +191,7 @@ def _refused_as_flattened(place: Column) -> Column:
 
 
 def _types_by_column() -> Column:
-    """The Connect schemas of a row's columns, by name; null if the message has none."""
+    """Return the Connect schemas of a row's columns, by name; null if the message has none."""
     of_rows = F.filter(
         column(_ENVELOPE, "schema", "fields"), lambda part: part["field"].isin("before", "after")
     )

@@ -203,7 +203,7 @@ def _any(patterns: Iterable[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A pattern of the ways in which JSON may write a text."""
+    """Build a pattern of the ways in which JSON may write a text."""
     return "".join(map(_escaped_character, text))
 
 

@@ -159,7 +159,7 @@ class TextValue:
         )
 
     def _since_1970(self, data_type: DataType) -> ReadValue:
-        """The value as a number of units since 1970."""
+        """Read the value as a number of units since 1970."""
         given: str = "days" if isinstance(data_type, DateType) else self.unit
         factors = F.create_map(
             *[
@@ -197,7 +197,7 @@ class TextValue:
         return F.floor(number * factor).cast("decimal(33,0)")
 
     def _as_number(self, data_type: DataType) -> ReadValue:
-        """A number, also of `decimal.handling.mode=precise`."""
+        """Read the value as a number, also of `decimal.handling.mode=precise`."""
         with_scale = F.when(
             self.text.startswith("{"), F.from_json(self.text, "scale INT, value STRING")
         )
@@ -277,7 +277,7 @@ def of_micros(micros: Column, data_type: DataType) -> Column:
 
 
 def _whole_number(base64: Column) -> Column:
-    """The digits of a number, from its two's complement, in base64.
+    """Decode the digits of a number from its two's complement in base64.
 
     Null for numbers of more than 38 digits, which no decimal of Spark holds.
     """

@@ -47,7 +47,7 @@ class Remembered:
 
     @classmethod
     def of(cls, table: Table, keep_for: timedelta) -> Remembered:
-        """The remembered events of a table."""
+        """Open the remembered events of a table."""
         return cls(table, side_table(table, EVENTS), keep_for)
 
     def version(self) -> int:
@@ -55,7 +55,7 @@ class Remembered:
         return newest_version(self.kept_in)
 
     def of_keys(self, events: Events, version: int) -> DataFrame | None:
-        """The remembered events of a batch's keys at a version: columns as `Events.rows`."""
+        """Read the remembered events of a batch's keys at a version: columns as `Events.rows`."""
         if version < 0:
             return None
         rows = self.kept_in.snapshot(version).read_whole()

@@ -118,7 +118,7 @@ class Histories:
             delivery, others = Delivery.of(self.table, None), self.events.rows.limit(0)
 
     def _versions(self, version: int) -> DataFrame:
-        """The versions of the batch's keys: keys, start, end, and the values as a struct."""
+        """Read the versions of the batch's keys: keys, start, end, and the values as a struct."""
         rows = self.table.snapshot(version).read_whole()
         keys, values = self.events.shape.keys, values_of(rows, self.events.shape.columns)
         of_keys = rows.join(self.events.key_rows, list(keys), "left_semi")
@@ -184,7 +184,7 @@ class Histories:
         return known.withColumns(together)
 
     def _of_versions(self, versions: DataFrame) -> DataFrame:
-        """The events that versions show: the upsert that began each, the delete that ended it.
+        """Derive events from versions: the upsert that began each, the delete that ended it.
 
         Columns as in `_known`, but `_cdc_began` is the version's start, null for deletes.
         """
@@ -232,7 +232,7 @@ class Histories:
         return known.withColumn(_IS_BORDER, F.expr(differs)).drop("_cdc_tracked")
 
     def _to_remember(self, known: DataFrame) -> DataFrame:
-        """The events that the table's versions will not show."""
+        """Return the events that the table's versions will not show."""
         if not self.versions_are_events:
             return self.events.rows
         return known.where(~F.col(_IS_BORDER)).select(*map(column, self.events.rows.columns))
@@ -250,7 +250,7 @@ class Histories:
             return bool(new.select(F.lit(1)).take(1))
 
     def _histories(self, known: DataFrame) -> DataFrame:
-        """The versions that the events make: keys, start, end, and the values as a struct."""
+        """Build the versions that the events make: keys, start, end, and the values as a struct."""
         in_order = f"ORDER BY {SEQUENCE}.at"
         number = F.expr(f"sum(int({_IS_BORDER})) OVER (PARTITION BY {self._keys} {in_order})")
         # The last event of a version has the values of the columns that are not tracked.
@@ -269,7 +269,7 @@ class Histories:
         )
 
     def _gone(self, known: DataFrame) -> DataFrame:
-        """The keys and starts of versions in the table that the events no longer make."""
+        """Return the keys and starts of versions in the table that the events no longer make."""
         begins = f"if({_IS_BORDER} AND {_IS_UPSERT}, {SEQUENCE}.at, NULL) AS _cdc_begins"
         keys = map(quoted, self.events.shape.keys)
         starts = known.selectExpr(*keys, f"explode({_BEGAN}) AS {START}", begins)
@@ -295,5 +295,5 @@ class Histories:
 
 
 def history_columns(events: Events) -> list[StructField]:
-    """The columns that a table of histories has in addition to the events' columns."""
+    """Return the columns that a table of histories has in addition to the events' columns."""
     return [StructField(name, events.sequence_type["at"].dataType) for name in (START, END)]

@@ -31,12 +31,12 @@ _SURELY_FEW_ROWS = 500_000
 
 
 def merged_mark(base_id: str) -> str:
-    """The application id whose version is the newest batch in the base with this id."""
+    """Return the application id whose version is the newest batch in the base with this id."""
     return f"{MERGED}/{base_id}"
 
 
 def restored_mark(snapshot: TableSnapshot, until: int) -> int | None:
-    """The mark of a base that was restored, if it says that batches are merged that are not.
+    """Return the batch that a restored base wrongly names as merged, or None.
 
     Args:
         snapshot: The version of the base.
@@ -47,7 +47,7 @@ def restored_mark(snapshot: TableSnapshot, until: int) -> int | None:
 
 
 def merged_batch(base: Table, version: int | None = None) -> int:
-    """The newest batch in the base at a version; 0 if there is none or the base was replaced.
+    """Return the newest batch in the base at a version; 0 if none, or if the base was replaced.
 
     Args:
         base: The base.
@@ -115,7 +115,7 @@ class _Merged:
 
 
 def _merged_in(snapshot: TableSnapshot) -> _Merged:
-    """The newest batch that is in a version of the base, by the commits that it consists of.
+    """Return the newest batch in a version of the base, by the commits that it consists of.
 
     RESTORE leaves the mark as it is, and takes the rows of batches away.
     """
@@ -132,7 +132,7 @@ def _merged_in(snapshot: TableSnapshot) -> _Merged:
 
 
 def _after(changeset: Changeset, merged: _Merged) -> Batches:
-    """The batches that a version of a base lacks.
+    """Return the batches that a version of a base lacks.
 
     Batches are purged once it is known that the base has them. So if the log of the base does not
     tell any more what a RESTORE left in it, those that were purged since then are in it.
@@ -149,7 +149,7 @@ def _after(changeset: Changeset, merged: _Merged) -> Batches:
 def at_one_moment(
     base: Table, changes: Table, shape_of: Callable[[TableSnapshot], EventShape]
 ) -> tuple[TableSnapshot, Changeset, Batches]:
-    """A version of the base, its changeset, and all batches after the newest one in it.
+    """Read a version of the base, its changeset, and all batches after the newest one in it.
 
     Args:
         base: The base.
@@ -218,7 +218,7 @@ def _check_have_columns(
 def _ways_on(
     changeset: Changeset, batches: Batches, base_id: str, lost: Sequence[tuple[str, ...]]
 ) -> str:
-    """What can be done with batches of which values are lost."""
+    """Write a hint on what to do with batches whose values are lost."""
     name = f"delta.{quoted(changeset.table.location())}"
     first, last = batches.after + 1, batches.last_of_another_base(base_id)
     hint = (

@@ -96,7 +96,7 @@ class Batches:
         return self.newest > self.after and self.last_of_another_base(base_id) > self.after
 
     def last_of_another_base(self, base_id: str) -> int:
-        """The last of them that may be of a base that was there before; 0 if none may be."""
+        """Return the last batch that may belong to an earlier base; 0 if none may."""
         first = _first_of(self.table, base_id)
         return self.newest if first is None else first - 1
 
@@ -106,7 +106,7 @@ class Batches:
 
 
 def _first_of(changeset: TableSnapshot, base_id: str) -> int | None:
-    """The number of a base's first batch; None if the newest batches may be of another base.
+    """Return a base's first batch; None if the newest batches may be of another base.
 
     A base may have its place back: RESTORE takes its id over, too.
     """
@@ -128,7 +128,7 @@ class Changeset:
     shape: EventShape
 
     def newest(self) -> int:
-        """The number of the newest batch; 0 if there was none."""
+        """Return the number of the newest batch; 0 if there was none."""
         return (self.table.last_applied(NUMBERED) or 0) if self.table.exists() else 0
 
     def create_if_missing(
@@ -194,7 +194,7 @@ class Changeset:
         return self._as_events(self.table.read())
 
     def after(self, batch: int) -> Batches:
-        """The batches after a number that are not purged.
+        """List the batches after a number that are not purged.
 
         Their files are listed here, so queries need not list them again.
         """
@@ -220,7 +220,7 @@ class Changeset:
         return to_events(rows.drop(BATCH, INGESTED), self.shape)
 
     def untaken_values(self, batches: Batches) -> list[tuple[str, ...]]:
-        """The paths, in the changeset, to values that some events have and no column takes."""
+        """Return the paths, in the changeset, to values of events that no column takes."""
         values = batches.table.schema[VALUES].dataType
         assert isinstance(values, StructType)
         found = untaken(values, self.shape)
@@ -229,7 +229,7 @@ class Changeset:
         return [] if row is None else [path for path, has in zip(found, row, strict=True) if has]
 
     def truncated(self, batches: Batches) -> Column | None:
-        """The sequence (`at`) of the last event among them that empties the table, or None.
+        """Return the sequence (`at`) of the batches' last event that empties the table, or None.
 
         Returns:
             A constant; None if the log says that there is no such event.
@@ -244,7 +244,7 @@ class Changeset:
         return None if found is None else constant(found[0], at_type)
 
     def pending(self, batch: int) -> Pending:
-        """The batches after a number, by the log alone."""
+        """Count the batches after a number, by the log alone."""
         import pyarrow.compute as pc
 
         if not self.table.exists():

@@ -18,7 +18,7 @@ _HASH = "_cdc_key_hash"
 def with_other_keys(
     rows: DataFrame, known: DataFrame, keys: Sequence[str], *, broadcasts: bool
 ) -> DataFrame:
-    """The rows whose key is not in `known`.
+    """Keep the rows whose key is not in `known`.
 
     Keys of several columns are looked up by one hash first, because Spark builds and searches a
     hash table of numbers faster than one of rows. The columns are compared only where hashes are

@@ -81,7 +81,7 @@ class MergedView:
         return self.are_newer and not self.shape.is_partial
 
     def rows(self, method: ViewMethod) -> DataFrame:
-        """The rows, with all columns of the base.
+        """Return the rows of the view, with all columns of the base.
 
         Raises:
             StatementError: The method does not fit these events.
@@ -131,7 +131,7 @@ class MergedView:
         return list(self.shape.keys)
 
     def _joined(self, how: Literal["left", "full_outer"], changes: DataFrame) -> DataFrame:
-        """The base's rows with their changes; with a full join, new rows too."""
+        """Join the base's rows with their changes; with a full join, add new rows too."""
         base, changes = self.base.alias("b"), changes.alias("c")
         if how == "full_outer":
             base = self.base.withColumn(_IN_BASE, F.lit(True)).alias("b")
@@ -160,7 +160,7 @@ class MergedView:
         return kept.unionByName(self._new(self.changes))
 
     def _not_in_base(self) -> DataFrame:
-        """The changes of keys that the base does not have, as rows."""
+        """Return the changes of keys that the base lacks, as rows."""
         keys = [quoted(key) for key in self._keys]
         # First find the changed keys that the base has: this reads only its keys, without a
         # shuffle.
@@ -169,7 +169,7 @@ class MergedView:
         return self._new(self.changes.join(self._sent(known), self._keys, "left_anti"))
 
     def _new(self, changes: DataFrame) -> DataFrame:
-        """Changes as new rows, for keys that the base does not have."""
+        """Convert changes of keys that the base lacks to new rows."""
         alive = changes.where(F.col(UPSERTED).isNotNull())
         keys = {key: quoted(key) for key in self._keys}
         return _selected(alive, {**keys, **new_row(self.shape, quoted)})

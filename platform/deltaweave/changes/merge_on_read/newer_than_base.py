@@ -48,7 +48,7 @@ def are_newer(changes: Batches, base: TableSnapshot, sequence: StructType) -> bo
 
 
 def _parts(path: list[str], data_type: DataType) -> Iterator[tuple[list[str], DataType]]:
-    """The parts of a sequence, in their order."""
+    """Yield the parts of a sequence, in their order."""
     if not isinstance(data_type, StructType):
         yield path, data_type
         return
@@ -57,6 +57,6 @@ def _parts(path: list[str], data_type: DataType) -> Iterator[tuple[list[str], Da
 
 
 def _known(ends: list[Any], are_null: list[bool]) -> list[Any] | None:
-    """The bounds of the files that hold values; None if one of them has no bounds."""
+    """Return the bounds of the files that hold values; None if one of them has no bounds."""
     ends = [end for end, is_null in zip(ends, are_null, strict=True) if not is_null]
     return None if None in ends else ends

@@ -82,7 +82,7 @@ def best_strategy(base: Table, num_changes: int) -> Strategy:
 
 
 def touched_partitions(base: Table, view: MergedView) -> str:
-    """The SQL condition of the partitions in which a row changes, before or after.
+    """Build the SQL condition of the partitions in which a row changes, before or after.
 
     Raises:
         StatementError: The base has no partitions.
@@ -108,7 +108,7 @@ def touched_partitions(base: Table, view: MergedView) -> str:
 
 
 def _equals(name: str, data_type: DataType) -> Column:
-    """Makes the SQL condition that a column has a row's value, as text.
+    """Build the SQL condition that a column has a row's value, as text.
 
     Spark makes the text, because Python has no years beyond 9999 and a time zone of its own. Times
     are compared by microseconds: in a zone with daylight saving, one hour of text is ambiguous each

@@ -50,7 +50,7 @@ class KnownDeletes:
 
     @classmethod
     def of_now(cls, base: Table) -> KnownDeletes:
-        """What the base remembers now."""
+        """Read what the base remembers now."""
         tombstones = Tombstones.of(base)
         return cls(tombstones, tombstones.version())
 
@@ -77,7 +77,7 @@ class Sides:
     broadcast_limit_bytes: int
 
     def columns(self, base: TableSnapshot | None = None) -> TableColumns:
-        """The columns of a version of the base, by default the newest.
+        """Return the columns of a version of the base, by default the newest.
 
         Raises:
             StatementError: The base numbers its rows.
@@ -162,7 +162,7 @@ class Sides:
     def view_of_now(
         self, where: str | Column | None, *, asks_order: bool
     ) -> tuple[MergedView, Events]:
-        """The view of both sides at one moment, and the events in it.
+        """Build the view of both sides at one moment; return it and the events in it.
 
         Args:
             where: Condition of key columns for both sides, or None.
@@ -188,7 +188,7 @@ class Sides:
         return view, events
 
     def rows_when_read(self) -> DataFrame:
-        """The rows that both sides have whenever they are read, strictly whatever is set then."""
+        """Return the rows that both sides have whenever they are read, whatever is set then."""
         base, changeset, _ = at_one_moment(self.base, self.changes, self.shape)
         tombstones, shape = Tombstones.of(self.base), changeset.shape
         events = Events(changeset.events(), shape)
@@ -213,7 +213,7 @@ class Sides:
         *,
         asks_order: bool,
     ) -> MergedView:
-        """The view of some rows of a version of the base, and the events of some batches.
+        """Build the view of some rows of a version of the base, and the events of some batches.
 
         Args:
             snapshot: The version of the base.

@@ -185,7 +185,7 @@ class MergeOnReadTable:
     def read(
         self, method: ViewMethod | Literal["auto"] = "auto", *, where: str | Column | None = None
     ) -> DataFrame:
-        """The rows as of now: the base with all changes since.
+        """Read the rows as of now: the base with all changes since.
 
         Both are read at their current versions, even if the DataFrame is used later.
 
@@ -213,7 +213,7 @@ class MergeOnReadTable:
         return visible(view.rows(method), view.base)
 
     def read_optimized(self) -> DataFrame:
-        """The base alone, as the last rematerialization left it, without what is `pending`."""
+        """Read the base alone, as the last rematerialization left it, without what is `pending`."""
         base = self.base.snapshot().read_whole()
         return visible(base, base)
 
@@ -241,15 +241,15 @@ class MergeOnReadTable:
         self._sides.rows_when_read().createOrReplaceTempView(name)
 
     def merged_batch(self) -> int:
-        """The newest batch that is in the base; 0 for none."""
+        """Return the number of the newest batch in the base; 0 for none."""
         return merged_batch(self.base)
 
     def newest_batch(self) -> int:
-        """The newest batch that was appended; 0 for none."""
+        """Return the number of the newest appended batch; 0 for none."""
         return Changeset(self.changes, self._sides.shape()).newest() if self.base.exists() else 0
 
     def pending(self) -> Pending:
-        """What is not in the base yet."""
+        """Count the batches, rows and bytes that are not in the base yet."""
         merged = self.merged_batch() if self.base.exists() else 0
         return Changeset(self.changes, self._sides.shape()).pending(merged)
 

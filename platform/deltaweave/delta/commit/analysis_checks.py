@@ -61,7 +61,7 @@ def _check_schema(transaction: Transaction) -> None:
 
 
 def _types(schema: JavaObject) -> Any:
-    """The columns in their order with their types, without what else is said of fields."""
+    """Return the columns in their order with their types, without other field metadata."""
     return _plain(json.loads(schema.json()))
 
 
@@ -98,7 +98,7 @@ def _check_identity_columns(transaction: Transaction) -> None:
 
 
 def _high_water_marks(metadata: JavaObject) -> dict[str, int]:
-    """The last value given out by each identity column that has given out any."""
+    """Return the last value that each identity column has given out, if any."""
     schema = metadata.schemaString()
     if _HIGH_WATER_MARK not in schema:
         return {}

@@ -16,7 +16,7 @@ from deltaweave.identifiers import column
 
 
 def assigned(rows: DataFrame, transaction: JavaObject, *, may_evolve: bool) -> DataFrame:
-    """The rows, cast to the table's types as an INSERT casts them; values that do not fit fail.
+    """Cast the rows to the table's types as an INSERT does; values that do not fit fail.
 
     Not cast are columns that the table lacks, types that cannot be assigned and structs with fields
     of other names (Delta's writer refuses them by name), and types to which the table may widen.
@@ -56,7 +56,7 @@ def assigned(rows: DataFrame, transaction: JavaObject, *, may_evolve: bool) -> D
 
 
 def _in_order(rows: DataFrame, schema: JavaObject) -> tuple[DataFrame, set[str]]:
-    """The rows with the fields of structs in the order of a table's.
+    """Put the fields of structs in the order of a table's.
 
     Args:
         rows: The rows.
@@ -81,7 +81,7 @@ def _in_order(rows: DataFrame, schema: JavaObject) -> tuple[DataFrame, set[str]]
 
 
 def _ordered(given: DataType, wanted: DataType) -> DataType | None:
-    """A type with the fields of its structs in another's order; None if their names differ."""
+    """Put the fields of a type's structs in another's order; None if their names differ."""
     if isinstance(given, StructType) and isinstance(wanted, StructType):
         there = {field.name.lower(): field for field in given}
         if len(there) != len(given) or there.keys() != {field.name.lower() for field in wanted}:

@@ -20,7 +20,7 @@ _ROW_IDS = "delta.rowTracking"
 
 @contextmanager
 def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
-    """A transaction on the target's newest version, active on this thread during the block.
+    """Open a transaction on the target's newest version, active on this thread in the block.
 
     While it is active, a source that reads the target too (a self-merge) reads the same version,
     and Delta registers its reads.
@@ -41,7 +41,7 @@ def transaction_on(merge: ResolvedMerge) -> Iterator[Transaction]:
 
 
 def transaction_after(lost: Transaction) -> Transaction:
-    """A transaction on the newest version that may commit the files that another one wrote.
+    """Begin a transaction on the newest version to commit the files that a lost one wrote.
 
     It has read nothing yet: whoever uses it registers again what the merge reads. Values that Delta
     remembers of the written rows, as those of identity columns, stay with the one that lost.

@@ -122,7 +122,7 @@ def committed(
 
 
 def _landed_at(log: JavaObject, transaction: JavaObject) -> int | None:
-    """The version that the transaction wrote, or None; read from the log without a job of Spark.
+    """Return the version that the transaction wrote, or None; read from the log without a job.
 
     Raises:
         Exception: The log cannot be read.
@@ -153,7 +153,7 @@ def _read_version(transaction: JavaObject) -> int:
 
 
 def _told(transaction: JavaObject, log: JavaObject) -> str:
-    """What became of the commit, for a log entry."""
+    """Describe what became of the commit, for a log entry."""
     try:
         version = _landed_at(log, transaction)
     except Exception as error:

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def compaction(spark: SparkSession) -> JavaObject:
-    """The hook of transactions by which Delta compacts."""
+    """Return the post-commit hook by which Delta compacts."""
     return jvm_.singleton(jvm_.jvm(spark).org.apache.spark.sql.delta.hooks, "AutoCompact")
 
 

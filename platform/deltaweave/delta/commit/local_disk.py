@@ -49,7 +49,7 @@ _SECONDS_TO_ADMIT_WRITERS = 2
 
 
 def local_directory(location: str) -> Path | None:
-    """The directory of a location on a local disk, or None for other storage.
+    """Return the directory of a location on a local disk, or None for other storage.
 
     >>> local_directory("file:/lake/my orders"), local_directory("s3a://bucket/orders")
     (PosixPath('/lake/my orders'), None)
@@ -149,7 +149,7 @@ class TableLock:
     def _locked(
         self, path: Path, make_directory: Callable[[], object] | None, directory: Path | None
     ) -> LockFile:
-        """The locked file, as soon as no other holds the lock; each holder is waited for."""
+        """Wait for each holder of the lock, and return the locked file."""
         began, limit, pause, holder = time.monotonic(), None, _SHORTEST_PAUSE_SECONDS, ""
         first = began
         while True:
@@ -233,7 +233,7 @@ class _NoLocksNowError(Exception):
 def _attempt(
     path: Path, make_directory: Callable[[], object] | None, directory: Path | None
 ) -> LockFile | None:
-    """The locked file; None if another holds the lock, or the file was replaced."""
+    """Try to lock the file; None if another holds the lock, or the file was replaced."""
     try:
         if make_directory is not None:
             make_directory()
@@ -267,7 +267,7 @@ def _attempt(
 
 
 def _without_file(path: Path, directory: Path | None, error: OSError) -> LockFile | None:
-    """The directory of a new table whose parent takes no lock file; None to try again."""
+    """Lock the directory of a new table whose parent takes no lock file; None to try again."""
     if error.errno == errno.ESTALE:  # another host deleted it
         return None
     may_write = os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True)

@@ -143,7 +143,7 @@ class LockFile:
             raise UnusableLockFileError(f"{self.path} holds something else than a lock's record")
 
     def _text(self) -> str:
-        """The record; empty while none is there, or where the lock keeps others from reading."""
+        """Read the record; empty if there is none, or where the lock keeps others from reading."""
         try:
             text = os.pread(self._descriptor, _MAX_RECORD_BYTES, 0)
         except OSError:
@@ -186,7 +186,7 @@ class LockedDirectory(LockFile):
 
 
 def _opened(path: Path, *, create: bool) -> tuple[int, bool]:
-    """The descriptor of a lock file, and whether it was created now."""
+    """Open a lock file; return its descriptor, and whether it was created now."""
     try:
         if not create:
             return os.open(path, _FLAGS), False
@@ -263,7 +263,7 @@ def writers(entries: list[Entry], of_directory: os.stat_result, own: os.stat_res
 
 
 def _entries(directory: Path, status: os.stat_result) -> list[Entry]:
-    """The access control list of a directory, or its mode as such a list."""
+    """Return the access control list of a directory, or its mode as such a list."""
     acl = _acl(directory)
     if acl is not None:
         return list(_ACL_ENTRY.iter_unpack(acl[len(_ACL_VERSION) :]))
@@ -272,7 +272,7 @@ def _entries(directory: Path, status: os.stat_result) -> list[Entry]:
 
 
 def _acl(file: int | Path) -> bytes | None:
-    """The access control list of a file, or None where it has none besides its mode."""
+    """Read the access control list of a file; None where it has none besides its mode."""
     try:
         return os.getxattr(file, _ACL)
     except (OSError, AttributeError):  # only Linux has the function
@@ -287,12 +287,12 @@ def _user() -> str:
 
 
 def _shown(value: object) -> str:
-    """A value of a record that another process wrote, as an error may show it."""
+    """Shorten a value of another process's record to what an error may show."""
     return "".join(each for each in str(value)[:100] if each.isprintable())
 
 
 def _pids_with_lock(status: os.stat_result) -> set[int]:
-    """The processes of this host that hold a lock on a file, as far as Linux lists them."""
+    """Return the processes of this host that hold a lock on a file, as far as Linux lists them."""
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     with suppress(OSError, ValueError, IndexError):
         fields = [line.split() for line in Path("/proc/locks").read_text().splitlines()]

@@ -39,7 +39,7 @@ def merge_operation(merge: ResolvedMerge) -> JavaObject:
 
 
 def tags_of_merge(spark: SparkSession, snapshot: JavaObject) -> JavaObject:
-    """The commit's tags: for tables that track rows, whether the rows kept their ids."""
+    """Return the commit's tags: for tables that track rows, whether the rows kept their ids."""
     view = jvm_.jvm(spark)
     row_tracking = jvm_.singleton(view.org.apache.spark.sql.delta, "RowTracking")
     return row_tracking.addPreservedRowTrackingTagIfNotSet(snapshot, jvm_.scala_map(view, {}))

@@ -48,7 +48,7 @@ def doubt_about_hosts(directory: Path) -> str | None:
 
 
 def _mount(directory: Path) -> tuple[str, frozenset[str]]:
-    """The file system that holds a directory, and its options; empty where no list tells."""
+    """Return the file system that holds a directory, and its options; empty if no list has it."""
     found: tuple[str, frozenset[str]] = ("", frozenset())
     place, longest = os.path.realpath(directory), 0
     with suppress(OSError):
@@ -64,5 +64,5 @@ def _mount(directory: Path) -> tuple[str, frozenset[str]]:
 
 
 def _decoded(text: str) -> str:
-    """A path in the list of mounts, which has spaces and the like as octal numbers."""
+    """Decode a path in the list of mounts, which has spaces and the like as octal numbers."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)

@@ -62,7 +62,7 @@ def check_partition_times(
 
 
 def with_true_times(rows: DataFrame, own_files: OwnFiles, written: JavaObject) -> JavaObject:
-    """The actions of a write, with the partitions' true times in those of its new files.
+    """Put the partitions' true times into a write's actions for its new files.
 
     Costs nothing but a look at the schema where no partition column is a TIMESTAMP or the session's
     zone has one offset for all times; a job where a time is one that comes twice. Delta does not
@@ -98,7 +98,7 @@ def with_true_times(rows: DataFrame, own_files: OwnFiles, written: JavaObject) -
 
 
 def rewritable_partitions(table: TableSnapshot) -> str:
-    """A WHERE for commands that rewrite files, without the hours whose rows they would move.
+    """Return a WHERE for commands that rewrite files, without the hours whose rows they would move.
 
     Empty if there are none. OPTIMIZE and REORG read and name partitions as any write of Delta does.
 
@@ -125,7 +125,7 @@ def rewritable_partitions(table: TableSnapshot) -> str:
 
 
 def _columns_of_times(metadata: JavaObject) -> dict[str, str]:
-    """The partition columns of times with a zone: how files and the log call each, by name."""
+    """Map the partition columns of times with a zone to their names in files and the log."""
     shown = json.loads(metadata.partitionSchema().json())["fields"]
     stored = json.loads(metadata.physicalPartitionSchema().json())["fields"]
     return {
@@ -146,7 +146,7 @@ Doubtful = dict[int, tuple[actions.Action, dict[str, tuple[RepeatedHours, int]]]
 
 
 def _firsts(rows: DataFrame, prefix: str, added: JavaObject, names: Sequence[str]) -> Doubtful:
-    """The actions of own files whose partition has a time that comes twice."""
+    """Return the actions of own files whose partition has a time that comes twice."""
     spark, doubtful = rows.sparkSession, Doubtful()
     # The writer's session is that of the rows' plan, which need not be the one of their DataFrame.
     session = rows._jdf.sparkSession()
@@ -175,7 +175,7 @@ def _firsts(rows: DataFrame, prefix: str, added: JavaObject, names: Sequence[str
 def _told_apart(
     spark: SparkSession, table: str, doubtful: Doubtful, columns: Mapping[str, str]
 ) -> dict[int, actions.Action]:
-    """The actions whose files are of the second time, with that time; one job."""
+    """Return the actions whose files are of the second time, with that time; in one job."""
     if not doubtful:
         return {}
     locations = [
@@ -207,7 +207,7 @@ def _name(path: str) -> str:
 def _times(
     spark: SparkSession, locations: Sequence[str], names: Sequence[str]
 ) -> dict[str, dict[str, int | None]]:
-    """The times in these files, in microseconds since 1970, by the files' names."""
+    """Read the times in these files, in µs since 1970, by file name."""
     schema = StructType([StructField(name, TimestampType()) for name in names])
     of_files = spark.read.options(**STRICTLY).schema(schema).parquet(*map(escaped, locations))
     micros = [F.max(F.unix_micros(column(name))).alias(f"_{at}") for at, name in enumerate(names)]

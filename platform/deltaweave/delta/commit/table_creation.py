@@ -104,7 +104,7 @@ def create_table(
 
 
 def _place(spark: SparkSession, path: str | None, parts: Sequence[str]) -> JavaObject:
-    """The directory in which Spark creates the table, as Hadoop's Path."""
+    """Return the directory in which Spark creates the table, as Hadoop's Path."""
     if path is None:
         return place_of_new_table(spark, parts)
     return jvm_.jvm(spark).org.apache.hadoop.fs.Path(path)

@@ -226,7 +226,7 @@ def _written_and_committed(
 def _begun(
     rows: DataFrame, log: JavaObject, computed_from: int | None, reads_all: bool
 ) -> JavaObject:
-    """A transaction at the newest version, or at the version that the rows were computed from."""
+    """Begin a transaction at the newest version, or at the one that the rows were computed from."""
     nothing = jvm_.option(jvm_.jvm(rows.sparkSession), None)
     if computed_from is None:
         return log.startTransaction(nothing, nothing)

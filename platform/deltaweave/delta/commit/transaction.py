@@ -116,18 +116,18 @@ class Transaction:
         return self.metadata != self.table.metadata
 
     def num_records(self, files: FileList) -> int:
-        """The number of rows in the files: by statistics or, if a file has none, counted."""
+        """Return the number of rows in the files: from statistics, or counted if one has none."""
         if files.num_records is not None:
             return files.num_records
         with translated(self.merge.table, version=self.version):
             return self.read(files).count()
 
     def read(self, files: FileList) -> DataFrame:
-        """The rows of these files at the transaction's snapshot."""
+        """Read the rows of these files at the transaction's snapshot."""
         return self.table.read_files(files)
 
     def last_applied(self, application_id: str) -> int:
-        """The newest version that application id committed here, or -1."""
+        """Return the newest version that an application id committed to the target, or -1."""
         return last_applied(self.transaction, self.table, application_id)
 
     @property
@@ -167,7 +167,7 @@ class Transaction:
             self.__dict__["metadata"] = TableMetadata.of(self.merge.spark, evolved)
 
     def candidate_files(self, predicates: Sequence[JavaObject]) -> FileList:
-        """The files that can hold a row that satisfies all predicates, registered as read."""
+        """Return the files that can hold a row of all predicates; register them as read."""
         spark = self.merge.spark
         view = jvm_.jvm(spark)
 
@@ -187,7 +187,7 @@ class Transaction:
         return files
 
     def _known_files(self, predicates: Sequence[JavaObject]) -> FileList | None:
-        """The files that can satisfy all predicates; None if Delta has to say."""
+        """Return the files that can satisfy all predicates; None if only Delta can tell."""
         if not predicates:
             return self.table.file_list() if self.table.has_few_files else None
         files = self.table.listed_files()

@@ -105,7 +105,7 @@ def is_applied(
 
 
 def last_applied(transaction: JavaObject, table: TableSnapshot, application_id: str) -> int:
-    """The newest version that an application id committed to a table, or -1.
+    """Return the newest version that an application id committed to a table, or -1.
 
     It is registered as read: Delta refuses the commit if another one with the same id wins.
 
@@ -122,7 +122,7 @@ def last_applied(transaction: JavaObject, table: TableSnapshot, application_id: 
 
 
 def session_pair(spark: SparkSession, *, table: str) -> tuple[str, int] | None:
-    """The pair in the session's configuration; None without one, or `without_session_pair`.
+    """Return the pair in the session's settings; None without one or in `without_session_pair`.
 
     Raises:
         StatementError: Only one half of the pair is set, or the version is no number.
@@ -169,6 +169,6 @@ def reset_session_pair(spark: SparkSession) -> None:
 
 
 def transaction_id(view: JavaObject, application_id: str, version: int) -> JavaObject:
-    """The action that puts a pair into a commit."""
+    """Build the action that puts a pair into a commit."""
     now = jvm_.option(view, view.java.lang.System.currentTimeMillis())
     return view.org.apache.spark.sql.delta.actions.SetTransaction(application_id, version, now)

@@ -80,7 +80,7 @@ class OwnFiles:
                 context.setLocalProperty(_PREFIX, before)  # type: ignore[arg-type]
 
     def change_feed(self) -> str:
-        """The location of the directory for files of the change feed."""
+        """Return the location of the directory for files of the change feed."""
         return f"{self.log.dataPath().toString().rstrip('/')}/{CHANGE_FEED}"
 
     @contextmanager
@@ -148,5 +148,5 @@ class OwnFiles:
 
 
 def escaped(path: str) -> str:
-    """A path, escaped for Hadoop's globs."""
+    """Escape a path for Hadoop's globs."""
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)

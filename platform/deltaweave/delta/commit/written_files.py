@@ -41,14 +41,14 @@ class WrittenFiles:
 
     @classmethod
     def of(cls, files: FileList) -> WrittenFiles:
-        """Data files alone."""
+        """Return written data files, without change files."""
         return cls(files.files, files)
 
     def __len__(self) -> int:
         return len(self.files)
 
     def and_also(self, other: WrittenFiles) -> WrittenFiles:
-        """These files and those of another write."""
+        """Return these files and those of another write."""
         return WrittenFiles(
             self.actions.appendedAll(other.actions),
             self.files.and_also(other.files),
@@ -57,7 +57,7 @@ class WrittenFiles:
         )
 
     def with_changes(self, changes: Sequence[ChangeFileOf]) -> WrittenFiles:
-        """These files and files of the change feed, each in the directory of the feed."""
+        """Add files of the change feed, each in the directory of the feed."""
         if not changes:
             return self
         added = [
@@ -75,12 +75,12 @@ class WrittenFiles:
         )
 
     def without(self, paths: Collection[str]) -> WrittenFiles:
-        """These data files but for some; there must be no files of the change feed."""
+        """Remove some data files from these; there must be no files of the change feed."""
         return WrittenFiles.of(self.files.but_for(paths))
 
 
 def written_without_spark(transaction: JavaObject, files: FileList) -> WrittenFiles:
-    """New files that Delta's writer did not write, announced to the transaction as it does.
+    """Announce new files that Delta's writer did not write to the transaction, as it does.
 
     After the commit, Delta compacts small files if the table or the session asks for that.
     """

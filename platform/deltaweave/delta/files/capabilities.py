@@ -215,7 +215,7 @@ def _is_of_allowed_type(kind: DataType, use: Use, reading: Reading) -> bool:
 
 
 def _parts(kind: DataType) -> list[DataType]:
-    """The types within a nested type."""
+    """Return the types within a nested type."""
     if isinstance(kind, ArrayType):
         return [kind.elementType]
     if isinstance(kind, MapType):
@@ -224,7 +224,7 @@ def _parts(kind: DataType) -> list[DataType]:
 
 
 def _refused_metadata(column: StructField, use: Use) -> Iterator[str]:
-    """The keys of a column's metadata, and of fields within it, that are not allowed."""
+    """Yield the keys of a column's metadata, and of fields within it, that are not allowed."""
     yield from _refused_keys(column, use)
     found = [column.dataType]
     while found:
@@ -235,7 +235,7 @@ def _refused_metadata(column: StructField, use: Use) -> Iterator[str]:
 
 
 def _refused_keys(column: StructField, use: Use) -> Iterator[str]:
-    """The keys of a column's own metadata that are not allowed."""
+    """Yield the keys of a column's own metadata that are not allowed."""
     for key in column.metadata or {}:
         uses = _USES_OF_METADATA.get(key)
         if use not in uses if uses is not None else _MAY_HAVE_MEANING.match(key):

@@ -114,7 +114,7 @@ def _stores_partition_columns(transaction: Transaction) -> bool:
 
 
 def file_mode(transaction: Transaction) -> int:
-    """The permissions that Hadoop gives to new files of the table (`fs.permissions.umask-mode`).
+    """Return the permissions that Hadoop gives to new files of the table.
 
     They are those of Hadoop's file system, which keeps the configuration that it was opened with.
     """
@@ -147,23 +147,23 @@ def are_own(files: FileList) -> numpy.ndarray:
 
 
 def table_columns(transaction: Transaction) -> list[StructField]:
-    """The columns of the table: the evolved schema."""
+    """Return the columns of the table: the evolved schema."""
     return transaction.metadata.schema.fields
 
 
 def data_columns(transaction: Transaction) -> list[StructField]:
-    """The columns in the table's files: the evolved schema without partition columns."""
+    """Return the columns in the table's files: the evolved schema without partition columns."""
     partitioned = set(transaction.partition_columns)
     return [field for field in table_columns(transaction) if field.name not in partitioned]
 
 
 def arrow_schema(transaction: Transaction, columns: Sequence[WritableColumn]) -> pyarrow.Schema:
-    """The Arrow schema of a file: physical names, times in UTC, field ids."""
+    """Return the Arrow schema of a file: physical names, times in UTC, field ids."""
     return _arrow(transaction, [each.column for each in columns])
 
 
 def row_schema(transaction: Transaction) -> pyarrow.Schema:
-    """The Arrow schema of whole rows, as that of a file, with the partition columns."""
+    """Return the Arrow schema of whole rows: that of a file, with the partition columns."""
     return _arrow(transaction, table_columns(transaction))
 
 
@@ -185,7 +185,7 @@ def _arrow(transaction: Transaction, columns: Sequence[StructField]) -> pyarrow.
 
 
 def codec(transaction: Transaction) -> tuple[str, str]:
-    """The codec of new files by pyarrow's name, and the ending of their names."""
+    """Return the codec of new files by pyarrow's name, and the ending of their names."""
     return _CODECS[transaction.codec.lower()]
 
 

@@ -48,7 +48,7 @@ class MarkedRows:
     num_removed: int
 
     def and_also(self, other: MarkedRows) -> MarkedRows:
-        """These vectors and those of other files."""
+        """Return these vectors and those of other files."""
         return MarkedRows(
             self.actions.appendedAll(other.actions),
             self.num_added + other.num_added,
@@ -119,7 +119,7 @@ def mark_here(
     row_indexes: pyarrow.ChunkedArray,
     touched: FileList,
 ) -> MarkedRows:
-    """The same as `mark_rows` for rows on the driver, which writes the vectors without a job.
+    """Mark rows as deleted from the driver, which writes the deletion vectors without a job.
 
     Args:
         transaction: The merge's transaction.
@@ -168,7 +168,7 @@ def stored_vectors(files: FileList) -> list[JavaObject | None]:
 
 
 def _base64_vectors(touched: FileList) -> dict[str, str]:
-    """The existing vectors as Delta writes them, by the file's location."""
+    """Return the existing deletion vectors as Delta writes them, by the file's location."""
     locations = touched.rows["location"].to_pylist()
     return {
         location: str(vector.serializeToBase64())
@@ -207,7 +207,7 @@ def _vectors(
 
 
 def _in_their_files(transaction: Transaction, touched: FileList, stored: JavaObject) -> MarkedRows:
-    """The actions that put vectors, a Scala Seq of Delta's DeletionVectorResult, in place."""
+    """Build the actions that put vectors, a Scala Seq of DeletionVectorResult, in place."""
     spark = transaction.merge.spark
     view = jvm_.jvm(spark)
     by_us = _replaced(touched, stored)
@@ -230,7 +230,7 @@ def _in_their_files(transaction: Transaction, touched: FileList, stored: JavaObj
 
 
 def _replaced(touched: FileList, stored: JavaObject) -> MarkedRows | None:
-    """The actions that replace the files by the same files with new vectors.
+    """Build the actions that replace the files by the same files with new vectors.
 
     None if statistics are not in the driver or not in the form that Delta writes. Delta then reads
     them from its state or from the files, in several jobs.
@@ -261,7 +261,7 @@ def _replaced(touched: FileList, stored: JavaObject) -> MarkedRows | None:
 
 
 def with_wide_bounds(add: actions.Action) -> str | None:
-    """A file's statistics after rows of it were marked: its bounds are no longer tight.
+    """Return a file's statistics after rows of it were marked: its bounds are no longer tight.
 
     Only the end of the text changes, because parsing and writing all of it would round decimals.
     None if the text does not end as Delta writes it, or more has to change (Delta protocol, section

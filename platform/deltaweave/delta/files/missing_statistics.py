@@ -58,7 +58,7 @@ def compute_missing_statistics(spark: SparkSession, log: JavaObject) -> int:
 
 
 def _with_statistics(table: TableSnapshot, files: FileList, collector: JavaObject) -> JavaObject:
-    """A Java list of the files' AddFile actions with their statistics."""
+    """Return a Java list of the files' AddFile actions with their statistics."""
     computed = _computed(table.read_files(files.without_vectors()), collector)
     named = files.rows.select(["path", "location", "has_vector"])
     by_path = table.spark.createDataFrame(named).join(computed, "location", "left")
@@ -76,7 +76,7 @@ def _computed(rows: DataFrame, collector: JavaObject) -> DataFrame:
 
 
 def _bounds(files: DataFrame) -> Column:
-    """The statistics. In a file with marked rows, bounds may come from them (`tightBounds`)."""
+    """Return the statistics; bounds may be those of marked rows (`tightBounds`)."""
     statistics = F.col("statistics")
     if "tightBounds" not in files.select("statistics.*").columns:
         return statistics

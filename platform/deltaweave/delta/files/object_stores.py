@@ -84,7 +84,7 @@ _SECONDS_TO_CONNECT, _SECONDS_TO_WAIT = 10, 30
 
 
 def settings_for_arrow(table: TableSnapshot) -> dict[str, Any] | str:
-    """What `pyarrow.fs.S3FileSystem` is made with to open a table's files.
+    """Return the arguments of `pyarrow.fs.S3FileSystem` that open a table's files.
 
     Arrow must see the version's commit as S3A does. It would not where the environment of the JVM
     tells S3A of another store, where the bucket is in another region, and where nothing answers.
@@ -127,7 +127,7 @@ def _is_same_store(table: TableSnapshot, system: JavaObject, arguments: dict[str
 
 
 def arguments_by(spark: SparkSession, opened_with: JavaObject) -> dict[str, Any] | str:
-    """The same, by the settings that S3A was opened with."""
+    """Return the arguments for Arrow's S3 file system, by the settings that S3A was opened with."""
     if opened_with.get(_KEYS_ELSEWHERE):
         return f"{_KEYS_ELSEWHERE} is set"
     if (opened_with.get(_KEYS_IN_CLEAR) or "true").strip().lower() != "true":
@@ -142,7 +142,7 @@ def arguments_by(spark: SparkSession, opened_with: JavaObject) -> dict[str, Any]
 
 
 def _as_arrow_takes_them(arguments: dict[str, Any]) -> dict[str, Any] | str:
-    """The arguments, or why this installation's pyarrow takes them not."""
+    """Return the arguments, or the reason why this installation's pyarrow refuses them."""
     import pyarrow as pa
 
     try:
@@ -192,7 +192,7 @@ def _is_without_region(host: str) -> bool:
 
 
 def _keys(given: Mapping[str, str], usual: Mapping[str, str]) -> dict[str, str] | None:
-    """The keys that the first provider of S3A finds; None if it is one that looks elsewhere."""
+    """Return the keys that S3A's first provider finds; None if that one looks elsewhere."""
     providers = given.get(_PROVIDERS) or usual.get(_PROVIDERS, "")
     names = ("access.key", "secret.key", "session.token")
     access, secret, session = (given.get(name, "") for name in names)
@@ -210,7 +210,7 @@ def _keys(given: Mapping[str, str], usual: Mapping[str, str]) -> dict[str, str] 
 
 
 def _defaults(spark: SparkSession) -> Mapping[str, str]:
-    """What S3A's settings are where nobody sets them."""
+    """Return S3A's default settings."""
 
     def read() -> JavaObject:
         bare = jvm_.jvm(spark).org.apache.hadoop.conf.Configuration(False)
@@ -221,7 +221,7 @@ def _defaults(spark: SparkSession) -> Mapping[str, str]:
 
 
 def _with_prefix(spark: SparkSession, configuration: JavaObject) -> dict[str, str]:
-    """The settings of S3A, by their names without the prefix; those of buckets are left out."""
+    """Return the settings of S3A by name without the prefix; settings of buckets are left out."""
     json_ = jvm_.singleton(jvm_.jvm(spark).org.apache.spark.sql.delta.util, "JsonUtils")
     found = configuration.getPropsWithPrefix(_PREFIX)
     with _unlogged():

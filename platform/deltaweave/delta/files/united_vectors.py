@@ -41,7 +41,7 @@ class MarkedSince:
         )
 
     def united(self, transaction: Transaction, own: MarkedRows) -> MarkedRows | None:
-        """The rows that a merge marked, marked in the vectors of now, which are written anew.
+        """Mark the merge's rows in the current vectors too, and write these again.
 
         None if another commit marked one of them, too, or if the merge left no row of a file.
 
@@ -77,14 +77,14 @@ class MarkedSince:
         return without_files(own, self.then).and_also(again)
 
     def _pairs(self) -> list[tuple[JavaObject | None, JavaObject | None]]:
-        """The vector of each file as it was read and as it is now, in the order of `now`."""
+        """Pair each file's vector as it was read with its current one, in the order of `now`."""
         then = dict(zip(self.then.paths, stored_vectors(self.then), strict=True))
         now = zip(self.now.paths, stored_vectors(self.now), strict=True)
         return [(then[path], vector) for path, vector in now]
 
 
 def without_files(own: MarkedRows, files: FileList) -> MarkedRows:
-    """The vectors that a merge wrote, but for those of some files that have rows left.
+    """Remove the vectors of some files that have rows left from those that a merge wrote.
 
     Args:
         own: The vectors.
@@ -114,7 +114,7 @@ def marked_rows(transaction: Transaction, files: FileList) -> list[numpy.ndarray
 
 
 def _marked(transaction: Transaction, descriptor: JavaObject | None) -> BitMap64:
-    """The positions of the rows that a file's deletion vector marks."""
+    """Read the positions of the rows that a file's deletion vector marks."""
     from pyroaring import BitMap64
 
     if descriptor is None:

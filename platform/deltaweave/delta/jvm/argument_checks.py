@@ -144,7 +144,7 @@ def _library(value: object) -> str:
 
 
 def _kind(value: object) -> str:
-    """The type as its users call it, e.g. `a pandas DataFrame`."""
+    """Name a type as its users call it, e.g. `a pandas DataFrame`."""
     library, name = _library(value), type(value).__name__
     if library == "builtins":
         return "None" if value is None else f"a value of type {name}"

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def jars_with(spark: SparkSession, name: str) -> list[str]:
-    """The URLs of the jars or directories that hold a class; the JVM takes it from the first.
+    """Return the URLs of the jars or directories with a class; the JVM takes it from the first.
 
     Args:
         spark: The session.

@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
 
 def column_named(spark: SparkSession, name: str) -> Column:
-    """A column of the rows by its name, in backticks if it may have a dot or a backtick in it."""
+    """Return a column of the rows by its name; backticks allow dots and backticks in it."""
     return Column(_functions(spark).col(name))
 
 
 def unique_number(spark: SparkSession) -> Column:
-    """A number (bigint) for each row, other than those of all other rows."""
+    """Build a column with a bigint for each row, other than those of all other rows."""
     return Column(_functions(spark).monotonically_increasing_id())
 
 
 def constant(spark: SparkSession, value: int | bool) -> Column:
-    """A number or truth value."""
+    """Build a constant column: a number or truth value."""
     return Column(_functions(spark).lit(value))
 
 
 def sql_expression(spark: SparkSession, text: str) -> Column:
-    """What a SQL expression gives."""
+    """Build a column from a SQL expression."""
     return Column(_functions(spark).expr(text))
 
 
 def where_true(spark: SparkSession, condition: Column, value: Column) -> Column:
-    """The value where a condition is true, else null."""
+    """Build a column of the value where a condition is true, else null."""
     return Column(_functions(spark).when(condition._jc, value._jc))
 
 
@@ -51,19 +51,19 @@ def between(column: Column, first: int, last: int) -> Column:
 
 
 def aliased(column: Column, name: str) -> Column:
-    """The column under a name."""
+    """Give a column a name."""
     return Column(getattr(column._jc, "as")(name))
 
 
 def cast_to(spark: SparkSession, column: Column, data_type: DataType) -> Column:
-    """The column as a type, whose nested values may be null: Spark casts none to others."""
+    """Cast a column to a type with nulls allowed in nested values: Spark casts none to others."""
     types = jvm(spark).org.apache.spark.sql.types
     nullable = types.DataType.fromJson(data_type._as_nullable().json())
     return Column(column._jc.cast(nullable))
 
 
 def cast_strictly(spark: SparkSession, column: Column, data_type: DataType) -> Column:
-    """The column as a type; a value that does not fit is an error, whatever the session sets."""
+    """Cast a column; a value that does not fit is an error, whatever the session sets."""
     view = jvm(spark)
     wanted = view.org.apache.spark.sql.types.DataType.fromJson(data_type.json())
     expressions = view.org.apache.spark.sql.catalyst.expressions
@@ -73,12 +73,12 @@ def cast_strictly(spark: SparkSession, column: Column, data_type: DataType) -> C
 
 
 def with_column(rows: DataFrame, name: str, column: Column) -> DataFrame:
-    """The rows with a further column."""
+    """Add a column to the rows."""
     return DataFrame(rows._jdf.withColumn(name, column._jc), rows.sparkSession)
 
 
 def selected(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """These columns of the rows; a further call for each of them."""
+    """Select columns of the rows; each takes one further call."""
     spark = rows.sparkSession
     chosen = seq(jvm(spark), [column._jc for column in columns])
     return DataFrame(rows._jdf.select(chosen), spark)

@@ -22,7 +22,7 @@ SPARK_ERRORS = (PySparkException, Py4JJavaError)
 
 
 def delta_error(view: JavaObject, name: str, *arguments: Any) -> JavaObject:
-    """The exception that Delta's `DeltaErrors.name(...)` builds, so that wording is Delta's."""
+    """Build the exception of Delta's `DeltaErrors.name(...)`, so that the wording is Delta's."""
     module = getattr(view.org.apache.spark.sql.delta, "DeltaErrors$")
     return getattr(getattr(module, "MODULE$"), name)(*arguments)
 
@@ -43,7 +43,7 @@ class DeltaMessage:
 
 
 def delta_message(spark: SparkSession, name: str, *, with_session: bool = False) -> DeltaMessage:
-    """What the error says that Delta's `DeltaErrors.name()` builds.
+    """Read the message of the error that Delta's `DeltaErrors.name()` builds.
 
     Args:
         spark: The session.
@@ -55,7 +55,7 @@ def delta_message(spark: SparkSession, name: str, *, with_session: bool = False)
 
 
 def python_error(spark: SparkSession, name: str, *, with_session: bool = False) -> Exception:
-    """The exception that PySpark makes of that error; arguments as of `delta_message`."""
+    """Build the exception that PySpark makes of the error of Delta's `DeltaErrors.name()`."""
     error: Exception = convert_exception(_built(spark, name, with_session))
     return error
 

@@ -106,7 +106,7 @@ def letting_go(of_what: str) -> Iterator[None]:
 
 
 def said_by(error: BaseException) -> str:
-    """The first line of an error's message, from the JVM if that still runs."""
+    """Return the first line of an error's message, from the JVM if that still runs."""
     try:
         java_error = _java_exception(error)
         said = str(error) if java_error is None else java_error.getMessage()
@@ -162,7 +162,7 @@ def _session_has_ended(said: str = "") -> bool:
 
 
 def _java_exception(error: BaseException | None) -> JavaObject | None:
-    """The first Java exception behind an error of py4j or pyspark."""
+    """Return the first Java exception behind an error of py4j or pyspark."""
     while error is not None:
         origin = getattr(error, "_origin", None)
         if origin is not None:
@@ -237,7 +237,7 @@ def _arguments(java_error: JavaObject) -> dict[str, Any]:
 
 
 def _without_traceback(said: str) -> str:
-    """The message of a Python worker's error, without its traceback, which the cause has."""
+    """Shorten a Python worker's error to its message; the cause has the traceback."""
     _, is_traceback, last = said.rpartition(_TRACEBACK)
     if not is_traceback:
         return said
@@ -248,7 +248,7 @@ def _without_traceback(said: str) -> str:
 
 
 def _causes(java_error: JavaObject) -> Iterator[JavaObject]:
-    """The exception and its causes, outermost first; at most ten of them."""
+    """Yield the exception and its causes, outermost first; at most ten of them."""
     for _ in range(10):
         if java_error is None:
             return
@@ -274,7 +274,7 @@ def _kind(java_error: JavaObject) -> type[errors.DeltaweaveError] | None:
 
 
 def _transient_in_a_batch(java_error: JavaObject) -> type[errors.DeltaweaveError] | None:
-    """The class of our error that a stream's batch raised, by its traceback, if it is transient."""
+    """Return the class of our transient error that a stream's batch raised, by its traceback."""
     if not java_error.getClass().getName().endswith("StreamingQueryException"):
         return None
     raised = re.search(r"^deltaweave\.errors\.(\w+): ", java_error.getMessage() or "", re.M)
@@ -287,7 +287,7 @@ def _error_class(java_error: JavaObject) -> str | None:
 
 
 def _call(java_error: JavaObject, method: str) -> str | None:
-    """The method's answer, or None where this exception class does not have it."""
+    """Call a method of the exception; None where its class lacks the method."""
     try:
         answer = getattr(java_error, method)()
     except Exception:  # py4j raises different types for a missing method and a failing one

@@ -29,7 +29,7 @@ class ExceededLimit:
     hint: str
 
     def about(self, said: str) -> dict[str, Any]:
-        """The arguments of a LimitExceededError, from what the error said."""
+        """Return the arguments of a LimitExceededError for an error's message."""
         problem = f"{self.limit}: {said}"
         return {"problem": problem, "hint": self.hint, "settings": self.settings}
 
@@ -100,12 +100,12 @@ _DYING_SECONDS = 5
 
 
 def exceeded_limit(said: str) -> ExceededLimit | None:
-    """The limit that a Java exception's class and message are about, or None."""
+    """Return the limit that a Java exception's class and message are about, or None."""
     return next((limit for limit in _LIMITS if re.search(limit.said, said)), None)
 
 
 def limit_that_ended_the_jvm() -> ExceededLimit | None:
-    """The limit for which the driver's JVM ended that this process started; None if none did.
+    """Return the limit for which the JVM that this process started ended; None if none did.
 
     Call it if the JVM cannot be reached: it may be about to end.
     """

@@ -20,7 +20,7 @@ _MADE: WeakKeyDictionary[SparkContext, dict[str, JavaObject]] = WeakKeyDictionar
 
 
 def made_once(spark: SparkSession, name: str, make: Callable[[], JavaObject]) -> JavaObject:
-    """An object of the JVM that is the same for all sessions of a SparkContext.
+    """Return an object of the JVM that is the same for all sessions of a SparkContext.
 
     Args:
         spark: A session.
@@ -34,7 +34,7 @@ def made_once(spark: SparkSession, name: str, make: Callable[[], JavaObject]) ->
 
 
 def class_of_delta(spark: SparkSession, name: str) -> JavaObject:
-    """The Java class with this full name, as Delta's classes see it.
+    """Return the Java class with this full name, as Delta's classes see it.
 
     Delta's own class loader finds it, even if its jars were added to a running JVM.
     """
@@ -47,7 +47,7 @@ def class_of_delta(spark: SparkSession, name: str) -> JavaObject:
 
 
 def function(spark: SparkSession, owner: str, method: str) -> JavaObject:
-    """A Scala function that calls a method of its argument; the method takes none.
+    """Build a Scala function that calls a method of its argument; the method takes none.
 
     Args:
         spark: The session.
@@ -65,7 +65,7 @@ def function(spark: SparkSession, owner: str, method: str) -> JavaObject:
 def json_of(
     spark: SparkSession, owner: str, method: str, objects: Sequence[JavaObject]
 ) -> list[Any]:
-    """The JSON that a method, which takes no argument, gives of each object; of any length.
+    """Call a method without arguments on each object; return the parsed JSON of any length.
 
     Args:
         spark: The session.
@@ -81,7 +81,7 @@ def json_of(
 
 
 def static_function(spark: SparkSession, owner: str, method: str) -> JavaObject:
-    """A Scala function that gives its argument, a text, to a static method of a Java class."""
+    """Build a Scala function that passes its argument, a text, to a static Java method."""
 
     def make() -> JavaObject:
         text = class_of_delta(spark, "java.lang.String")
@@ -94,7 +94,7 @@ def static_function(spark: SparkSession, owner: str, method: str) -> JavaObject:
 def function_of_text(
     spark: SparkSession, owner: JavaObject, method: str, first: JavaObject
 ) -> JavaObject:
-    """A Scala function that gives its argument, a text, to a method as the second argument.
+    """Build a Scala function that passes its argument, a text, to a method as second argument.
 
     Args:
         spark: The session.
@@ -150,7 +150,7 @@ def class_names(spark: SparkSession, objects: JavaObject) -> set[str]:
 
 
 def setter(spark: SparkSession, owner: str, method: str, value: JavaObject) -> JavaObject:
-    """A Java BiConsumer that gives its second argument to a method of the first.
+    """Build a Java BiConsumer that passes its second argument to a method of the first.
 
     Args:
         spark: The session.
@@ -163,7 +163,7 @@ def setter(spark: SparkSession, owner: str, method: str, value: JavaObject) -> J
 
 
 def instances_of(spark: SparkSession, owner: JavaObject) -> JavaObject:
-    """A Scala predicate that is true for the instances of a Java class."""
+    """Build a Scala predicate that is true for the instances of a Java class."""
     anything = _types(spark, class_of_delta(spark, "java.lang.Object"))
     found = _lookup(spark).unreflect(owner.getClass().getMethod("isInstance", anything))
     return _as(spark, "scala.Function1", found.bindTo(owner))

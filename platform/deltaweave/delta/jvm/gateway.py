@@ -32,7 +32,7 @@ _RELEASES: WeakKeyDictionary[SparkContext, tuple[str, str]] = WeakKeyDictionary(
 
 
 def jvm(spark: SparkSession) -> JavaObject:
-    """The session's JVM, by package; checks the Spark and Delta versions on first use."""
+    """Return the session's JVM, by package; check the Spark and Delta versions on first use."""
     context = spark.sparkContext
     if context not in _NAMES:
         gateway: Any = context._gateway
@@ -45,7 +45,7 @@ def jvm(spark: SparkSession) -> JavaObject:
 
 
 def running_releases(spark: SparkSession) -> tuple[str, str]:
-    """The releases of Spark and Delta that the session runs; both are checked, as by `jvm`."""
+    """Return the releases of Spark and Delta that the session runs; check both, as `jvm` does."""
     jvm(spark)
     return _RELEASES[spark.sparkContext]
 
@@ -78,7 +78,7 @@ def _is_on_classpath(spark: SparkSession) -> bool:
 
 
 def seq(view: JavaObject, items: Iterable[Any]) -> JavaObject:
-    """A Scala immutable Seq of a few items (one py4j call each)."""
+    """Build a Scala immutable Seq of a few items (one py4j call each)."""
     collected = singleton(view.scala.collection.immutable, "Nil")
     for item in reversed(list(items)):
         collected = collected.prepended(item)
@@ -86,32 +86,32 @@ def seq(view: JavaObject, items: Iterable[Any]) -> JavaObject:
 
 
 def seq_of(view: JavaObject, items: JavaObject) -> JavaObject:
-    """A Scala immutable Seq of a Java list of any length."""
+    """Build a Scala immutable Seq of a Java list of any length."""
     return scala_buffer(view, items).toSeq()
 
 
 def scala_buffer(view: JavaObject, items: JavaObject) -> JavaObject:
-    """A Java list of any length as a Scala Buffer, which is a view of it."""
+    """View a Java list of any length as a Scala Buffer."""
     return view.scala.jdk.javaapi.CollectionConverters.asScala(items)
 
 
 def java_list(view: JavaObject, scala_seq: JavaObject) -> JavaObject:
-    """A Java list of a Scala Seq of any length."""
+    """View a Scala Seq of any length as a Java list."""
     return view.scala.jdk.javaapi.CollectionConverters.asJava(scala_seq)
 
 
 def java_map(view: JavaObject, items: JavaObject) -> JavaObject:
-    """A Java map of a Scala Map of any size."""
+    """View a Scala Map of any size as a Java map."""
     return view.scala.jdk.javaapi.CollectionConverters.asJava(items)
 
 
 def option(view: JavaObject, value: Any) -> JavaObject:
-    """A Scala Option: None becomes scala.None."""
+    """Build a Scala Option: None becomes scala.None."""
     return singleton(view.scala, "None") if value is None else view.scala.Option.apply(value)
 
 
 def scala_map(view: JavaObject, items: Mapping[str, Any]) -> JavaObject:
-    """A Scala immutable Map of a few items."""
+    """Build a Scala immutable Map of a few items."""
     if not items:
         return singleton(view.scala.collection.immutable, "Map$EmptyMap")
     collected = view.java.util.HashMap()
@@ -121,12 +121,12 @@ def scala_map(view: JavaObject, items: Mapping[str, Any]) -> JavaObject:
 
 
 def scala_map_of(view: JavaObject, items: JavaObject) -> JavaObject:
-    """A Scala immutable Map of a Java map of any size."""
+    """Build a Scala immutable Map of a Java map of any size."""
     return _map_from(view, view.scala.jdk.javaapi.CollectionConverters.asScala(items))
 
 
 def map_of_pairs(view: JavaObject, keys: JavaObject, values: JavaObject) -> JavaObject:
-    """A Scala immutable Map of two sequences of the same length, the keys an immutable Seq."""
+    """Build a Scala immutable Map of two sequences of equal length; keys are an immutable Seq."""
     return _map_from(view, keys.zip(values))
 
 
@@ -136,7 +136,7 @@ def _map_from(view: JavaObject, pairs: JavaObject) -> JavaObject:
 
 
 def iterate(scala_seq: JavaObject) -> Iterator[JavaObject]:
-    """The items of a short Scala collection (columns, clauses): a py4j call each."""
+    """Yield the items of a short Scala collection (columns, clauses): a py4j call each."""
     if number := scala_seq.size():
         iterator = scala_seq.iterator()
         for _ in range(number):
@@ -144,13 +144,13 @@ def iterate(scala_seq: JavaObject) -> Iterator[JavaObject]:
 
 
 def texts(view: JavaObject, items: Sequence[str]) -> JavaObject:
-    """A Scala immutable Seq of one-line texts, at least one; four py4j calls for any number."""
+    """Build a Scala immutable Seq of one-line texts, at least one, in four py4j calls."""
     lines = view.java.util.regex.Pattern.compile("\n").splitAsStream("\n".join(items))
     return seq_of(view, lines.toList())
 
 
 def text_of(buffer: JavaObject) -> str:
-    """The text of a Java StringBuffer or StringBuilder, read in pieces.
+    """Read the text of a Java StringBuffer or StringBuilder in pieces.
 
     py4j sends an answer in parts of 8 KiB. The second part of a longer answer waits 40 ms, because
     the socket holds it back until the first is acknowledged or there is a segment of 64 KiB.
@@ -169,14 +169,14 @@ def text_of(buffer: JavaObject) -> str:
 
 
 def place_of(view: JavaObject, attributes: JavaObject, attribute: JavaObject) -> int:
-    """The place of an attribute, by its id, in a Scala Seq of them; -1 where it is not there."""
+    """Return the index of an attribute, by its id, in a Scala Seq of them; -1 if missing."""
     expressions = view.org.apache.spark.sql.catalyst.expressions
     indexed = getattr(expressions, "package$AttributeSeq")(attributes)
     return int(indexed.indexOf(attribute.exprId()))
 
 
 def select_where(view: JavaObject, scala_seq: JavaObject, mask: numpy.ndarray) -> JavaObject:
-    """The items of a Scala Seq where the boolean mask of the same length is true.
+    """Select the items of a Scala Seq where the boolean mask of the same length is true.
 
     Five py4j calls however long the sequence is: the mask travels as the bytes of a bit set, and a
     Scala Vector is itself the function from index to item that `map` wants.
@@ -189,7 +189,7 @@ def select_where(view: JavaObject, scala_seq: JavaObject, mask: numpy.ndarray) -
 
 
 def data_frame(spark: SparkSession, java_data_frame: JavaObject) -> DataFrame:
-    """A PySpark DataFrame over a JVM one."""
+    """Wrap a JVM DataFrame as a PySpark one."""
     return DataFrame(java_data_frame, spark)
 
 
@@ -208,24 +208,24 @@ def compute(rows: DataFrame) -> int:
 
 
 def plan_text(rows: DataFrame) -> str:
-    """The plans of a query, from parsed to physical, as Spark prints them."""
+    """Return the plans of a query, from parsed to physical, as Spark prints them."""
     return str(rows._jdf.queryExecution().toString())
 
 
 def data_frame_of_plan(spark: SparkSession, plan: JavaObject) -> DataFrame:
-    """A DataFrame whose logical plan is `plan`; it keeps the attribute ids."""
+    """Build a DataFrame whose logical plan is `plan`; it keeps the attribute ids."""
     dataset = singleton(jvm(spark).org.apache.spark.sql.classic, "Dataset")
     return DataFrame(dataset.ofRows(spark._jsparkSession, plan), spark)
 
 
 def column_of(spark: SparkSession, expression: JavaObject) -> Column:
-    """A Column that evaluates a resolved Catalyst expression as it is."""
+    """Build a Column that evaluates a resolved Catalyst expression as it is."""
     view = jvm(spark)
     node = singleton(view.org.apache.spark.sql.classic, "ExpressionColumnNode").apply(expression)
     return Column(view.org.apache.spark.sql.Column(node))
 
 
 def expression_of(spark: SparkSession, column: Column) -> JavaObject:
-    """The Catalyst expression behind a Column; names in it are still unresolved."""
+    """Return the Catalyst expression behind a Column; names in it are still unresolved."""
     node = column._jc.node()  # type: ignore[operator]
     return spark._jsparkSession.converter().apply(node)

@@ -25,7 +25,7 @@ def interrupts_shown() -> Iterator[None]:
 
 
 def _interrupts_behind(error: BaseException | None) -> dict[int, BaseException]:
-    """The interrupts while whose handling an error was raised, by their identities."""
+    """Return the interrupts during whose handling an error was raised, by their identities."""
     seen: dict[int, BaseException] = {}
     found = [error]
     while found:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def rows_of_numbers(
     spark: SparkSession, rows: Sequence[Sequence[int]], columns: Sequence[str]
 ) -> DataFrame:
-    """A DataFrame of BIGINT columns; the rows are in its plan, and the active session stays."""
+    """Build a DataFrame of BIGINT columns, with the rows in its plan; the active session stays."""
     view, gateway = jvm(spark), spark.sparkContext._gateway
     java_rows = view.java.util.ArrayList()
     for row in rows:

@@ -48,7 +48,7 @@ class _Class(JavaClass):  # type: ignore[misc]
 
 
 def singleton(package: JavaObject, name: str) -> JavaObject:
-    """The instance of a Scala `object`, e.g. `singleton(jvm.org.apache.spark.sql.delta, "X")`."""
+    """Return the instance of a Scala `object`: `singleton(jvm.org.apache.spark.sql.delta, "X")`."""
     found = getattr(package, f"{name}$")  # in a class, an object within an object
     if "MODULE$" not in found.__dict__:
         found.__dict__["MODULE$"] = getattr(found, "MODULE$")

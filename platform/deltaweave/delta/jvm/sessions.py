@@ -137,7 +137,7 @@ def number_setting(
     table: str | None = None,
     operation: str = "MERGE",
 ) -> float:
-    """The value of a setting that is a number, 0 or greater.
+    """Read a setting that is a number, 0 or greater.
 
     Args:
         spark: The session.
@@ -191,7 +191,7 @@ def refuse_lenient_reads(spark: SparkSession, table: str, operation: str) -> Non
 
 
 def zone_rules(spark: SparkSession, session: JavaObject) -> JavaObject:
-    """The java.time.zone.ZoneRules of a session's time zone.
+    """Return the java.time.zone.ZoneRules of a session's time zone.
 
     Args:
         spark: Any session of the JVM.

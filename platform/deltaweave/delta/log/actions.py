@@ -37,14 +37,14 @@ KEPT_BY_REMOVAL = (
 
 
 def to_json(spark: SparkSession, objects: JavaObject) -> Any:
-    """A few actions (a Scala Seq), one of them, or other case classes, as parsed JSON."""
+    """Parse Delta's actions or other case classes, one or a Scala Seq of a few, as JSON."""
     text = jvm_.jvm(spark).java.io.StringWriter()
     _mapper(spark).writeValue(text, objects)
     return json.loads(jvm_.text_of(text.getBuffer()))
 
 
 def from_json(spark: SparkSession, kind: str, actions: Sequence[Action]) -> JavaObject:
-    """A Java list of Delta's case classes of one kind, e.g. `actions.AddFile`."""
+    """Build a Java list of Delta's case classes of one kind, e.g. `actions.AddFile`."""
     mapper = _mapper(spark)
 
     def a_list() -> JavaObject:
@@ -56,7 +56,7 @@ def from_json(spark: SparkSession, kind: str, actions: Sequence[Action]) -> Java
 
 
 def read_line(spark: SparkSession) -> JavaObject:
-    """A Scala function that reads a line of a commit as one of Delta's actions."""
+    """Build a Scala function that reads a line of a commit as one of Delta's actions."""
     return jvm_.static_function(spark, "org.apache.spark.sql.delta.actions.Action", "fromJson")
 
 
@@ -67,20 +67,20 @@ def encoder(spark: SparkSession, action: str) -> JavaObject:
 
 
 def json_map(spark: SparkSession, items: Mapping[str, int | str]) -> JavaObject:
-    """A Scala immutable Map of numbers and texts; a few py4j calls for any number."""
+    """Build a Scala immutable Map of numbers and texts; a few py4j calls for any number."""
     view = jvm_.jvm(spark)
     maps = jvm_.class_of_delta(spark, "java.util.HashMap")
     return jvm_.scala_map_of(view, _mapper(spark).readValue(json.dumps(items), maps))
 
 
 def json_numbers(spark: SparkSession, numbers: Sequence[int]) -> JavaObject:
-    """A Java list of numbers, boxed by their size; one py4j call for any number."""
+    """Build a Java list of numbers, boxed by their size; one py4j call for any number."""
     lists = jvm_.class_of_delta(spark, "java.util.ArrayList")
     return _mapper(spark).readValue(json.dumps(numbers), lists)
 
 
 def removal(add: Action, timestamp_ms: int) -> Action:
-    """The RemoveFile that takes a file out of the table, with the fields that it needs."""
+    """Build the RemoveFile that takes a file out of the table, with the fields that it needs."""
     return {
         **{name: add[name] for name in KEPT_BY_REMOVAL if name in add},
         "deletionTimestamp": timestamp_ms,

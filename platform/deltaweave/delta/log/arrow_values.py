@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def python_values(column: pyarrow.Array | pyarrow.ChunkedArray) -> list[Any] | None:
-    """The values as Python values; None if Python cannot hold one (dates after the year 9999).
+    """Convert values to Python's; None if Python cannot hold one (dates after the year 9999).
 
     Timestamps become microseconds since 1970: in UTC, or as written if they have no time zone.
     Python's own timestamps end with the year 9999, whatever the time zone.
@@ -26,7 +26,7 @@ def python_values(column: pyarrow.Array | pyarrow.ChunkedArray) -> list[Any] | N
 
 
 def sorted_values(column: pyarrow.ChunkedArray) -> Sequence[Any] | None:
-    """The distinct values of a column without nulls, sorted; None if Python cannot hold one."""
+    """Sort a column's distinct values, without nulls; None if Python cannot hold one."""
     import numpy as np
     import pyarrow.compute as pc
     import pyarrow.types as types
@@ -44,7 +44,7 @@ def sorted_values(column: pyarrow.ChunkedArray) -> Sequence[Any] | None:
 def _numbered(
     column: pyarrow.Array | pyarrow.ChunkedArray,
 ) -> pyarrow.Array | pyarrow.ChunkedArray:
-    """The column, with timestamps as whole numbers."""
+    """Convert timestamps of a column to whole numbers; other columns stay."""
     import pyarrow.types as types
 
     return column.cast("int64") if types.is_timestamp(column.type) else column

@@ -56,7 +56,7 @@ def _refuse_temporary_view(spark: SparkSession, parts: Sequence[str]) -> None:
 
 
 def place_of_new_table(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
-    """The location of a table that is created with this name, as Hadoop's Path.
+    """Return the location of a table that is created with this name, as Hadoop's Path.
 
     Raises:
         StatementError: The name means another catalog than Spark's own, or that is not the current
@@ -90,7 +90,7 @@ def place_of_new_table(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
 
 
 def _resolved(spark: SparkSession, parts: Sequence[str]) -> tuple[JavaObject, JavaObject]:
-    """The catalog of a name, and its identifier there (namespace and name)."""
+    """Return the catalog of a name, and its identifier there (namespace and name)."""
     names = jvm_.seq(jvm_.jvm(spark), parts)
     analyzer = spark._jsparkSession.sessionState().analyzer()
     with jvm_.active(spark):  # catalogs are configured in the settings of the active session
@@ -111,7 +111,7 @@ def _is_of_session(spark: SparkSession, catalog: JavaObject) -> bool:
 def _in_session_catalog(
     spark: SparkSession, parts: Sequence[str], identifier: JavaObject
 ) -> JavaObject:
-    """The TableIdentifier of a name in Spark's own catalog, whose namespaces have one part."""
+    """Build the TableIdentifier of a name in Spark's own catalog with a namespace of one part."""
     view, namespace = jvm_.jvm(spark), list(identifier.namespace())
     if len(namespace) > 1:
         raise errors.StatementError(

@@ -12,7 +12,7 @@ _NAME = re.compile(r"(\d{20})\.checkpoint\.(?:\d{10}\.(\d{10})\.parquet|.+)")
 
 
 def newest_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
-    """The version of the newest whole checkpoint and its files' names; -1 and none without one.
+    """Return the newest whole checkpoint's version and file names; -1 and no names without one.
 
     A writer that ended between the parts of a checkpoint leaves some of them, which are none.
 

@@ -120,5 +120,5 @@ def names_commit(first_line: str, commit: str) -> bool:
 
 
 def versions_by_id(spark: SparkSession, transactions: JavaObject) -> Mapping[str, int]:
-    """The newest version of each application id, by all SetTransactions (a Scala Seq)."""
+    """Return the newest version of each application id, by all SetTransactions (a Scala Seq)."""
     return {each["appId"]: each["version"] for each in actions.to_json(spark, transactions)}

@@ -51,7 +51,7 @@ class FileChanges:
 
 
 def commit_of(table: TableSnapshot, version: int) -> Commit | None:
-    """The commit of a version in the log of a table; None if the log does not hold it any more.
+    """Read the commit of a version from a table's log; None if the log no longer holds it.
 
     Raises:
         DeltaweaveError: The log cannot be read.
@@ -61,7 +61,7 @@ def commit_of(table: TableSnapshot, version: int) -> Commit | None:
 
 
 def file_changes_of(table: TableSnapshot, version: int) -> FileChanges | None:
-    """The files that a commit changed; None if the log does not hold it any more.
+    """Read the files that a commit changed; None if the log no longer holds it.
 
     Raises:
         DeltaweaveError: The log cannot be read.
@@ -84,7 +84,7 @@ def _actions(table: TableSnapshot, version: int, kinds: str) -> list[dict[str, A
 
 
 def commit_from(version: int, actions: Iterable[Mapping[str, Any]]) -> Commit:
-    """The commit of a version, by its actions."""
+    """Build the commit of a version from its actions."""
     actions = list(actions)
     infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
     info = infos[0] if infos else {}
@@ -101,7 +101,7 @@ def commit_from(version: int, actions: Iterable[Mapping[str, Any]]) -> Commit:
 
 
 def file_changes_from(actions: Iterable[Mapping[str, Any]]) -> FileChanges:
-    """The files that a commit changed, by its actions.
+    """Collect the files that a commit changed from its actions.
 
     A commit that only adds files without a change of data says more of files that are there: their
     statistics, or their rows' ids.
@@ -119,7 +119,7 @@ def file_changes_from(actions: Iterable[Mapping[str, Any]]) -> FileChanges:
 
 
 def _file(action: Mapping[str, Any]) -> str:
-    """The path of a file, and its deletion vector; protocol, "Deletion Vectors"."""
+    """Return the path of a file and its deletion vector; protocol, "Deletion Vectors"."""
     path = _ROOT.sub(r"\1:/", action["path"])
     vector = action.get("deletionVector")
     if not vector:

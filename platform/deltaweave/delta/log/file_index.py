@@ -24,7 +24,7 @@ _HIDDEN = ("_", ".")  # names that Spark's own listing of files leaves out
 def scan_of_known_files(
     spark: SparkSession, scan: JavaObject, files: FileList, options: JavaObject
 ) -> JavaObject | None:
-    """The same scan over listed files; None if Delta's list is needed, or is as fast.
+    """Change a scan to read listed files; None if Delta's list is needed, or is as fast.
 
     Delta's list has more than paths: partitions, deletion vectors, row ids.
 
@@ -49,14 +49,14 @@ def scan_of_known_files(
 
 
 def scan_with_index(spark: SparkSession, scan: JavaObject, index: JavaObject) -> JavaObject:
-    """The same scan, a LogicalRelation, over the files of another index."""
+    """Change a scan, a LogicalRelation, to read the files of another index."""
     return changed_scan(spark, scan, index, scan.relation().options())
 
 
 def changed_scan(
     spark: SparkSession, scan: JavaObject, index: JavaObject, options: JavaObject
 ) -> JavaObject:
-    """The same scan, a LogicalRelation, over the files of an index and with these options."""
+    """Change a scan, a LogicalRelation, to read an index's files with these options."""
     relation = scan.relation()
     changed = relation.copy(
         index,

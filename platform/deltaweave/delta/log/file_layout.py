@@ -40,7 +40,7 @@ class FileLayout:
 
 
 def layout_of(files: DataFrame, small_file_bytes: int) -> FileLayout:
-    """The layout of a version; one job.
+    """Measure the layout of a version; one job.
 
     Args:
         files: Its data files, a row of AddFile's fields for each.

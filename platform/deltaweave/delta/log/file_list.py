@@ -62,7 +62,7 @@ class FileList:
 
     @staticmethod
     def of_actions(spark: SparkSession, adds: list[actions.Action], data_path: str) -> FileList:
-        """A list of new files by their AddFiles as JSON, which nobody changes afterwards."""
+        """Build a list of new files from their AddFiles as JSON, which stay unchanged."""
         made = actions.from_json(spark, "actions.AddFile", adds)
         files = FileList(spark, jvm_.seq_of(jvm_.jvm(spark), made), data_path)
         if len(adds) <= actions.FEW:
@@ -78,7 +78,7 @@ class FileList:
         return self.listed
 
     def none(self) -> FileList:
-        """An empty list of files of the same table."""
+        """Return an empty list of files of the same table."""
         nothing = jvm_.seq(jvm_.jvm(self.spark), [])
         files = FileList(self.spark, nothing, self.data_path)
         files.__dict__["rows"] = self.rows.slice(0, 0)
@@ -227,11 +227,11 @@ class FileList:
         return tuple(self.rows["path"].to_pylist())
 
     def and_also(self, others: FileList) -> FileList:
-        """These files and others of the same table."""
+        """Return these files and others of the same table."""
         return FileList(self.spark, self.files.appendedAll(others.files), self.data_path)
 
     def where(self, mask: numpy.ndarray) -> FileList:
-        """The files for which the boolean mask is true."""
+        """Select the files for which the boolean mask is true."""
         if mask.all():
             return self
         files = FileList(
@@ -243,26 +243,26 @@ class FileList:
         return files
 
     def among(self, paths: Collection[str]) -> FileList:
-        """The files with these paths, as the log spells them."""
+        """Select the files with these paths, as the log spells them."""
         import numpy as np
 
         return self.where(np.array([path in paths for path in self.paths], dtype=bool))
 
     def but_for(self, paths: Collection[str]) -> FileList:
-        """The files without those of these paths, as the log spells them."""
+        """Select the files without these paths, as the log spells them."""
         import numpy as np
 
         return self.where(np.array([path not in paths for path in self.paths], dtype=bool))
 
     def without_vectors(self) -> FileList:
-        """The files with all of their rows, those marked deleted included."""
+        """Return the files with all of their rows, those marked deleted included."""
         vector = F.lit(None).cast(self.data_frame.schema["deletionVector"].dataType)
         whole = self.data_frame.withColumn("deletionVector", vector)
         files = getattr(whole._jdf, "as")(encoder(self.spark, "addFile")).collectAsList()
         return FileList(self.spark, jvm_.seq_of(jvm_.jvm(self.spark), files), self.data_path)
 
     def removals(self, *, data_change: bool = True) -> JavaObject:
-        """A Java list of the RemoveFile actions that take these files out of the table.
+        """Build a Java list of the RemoveFile actions that take these files out of the table.
 
         Args:
             data_change: Whether the table's rows change by that.

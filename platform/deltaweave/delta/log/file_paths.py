@@ -14,7 +14,7 @@ _SCHEME = "^([A-Za-z][A-Za-z0-9+.-]*):/"
 
 
 def commit_name(version: int) -> str:
-    """The name of the file in the log that holds a version's commit."""
+    """Return the name of the log's file with a version's commit."""
     return f"{version:020}.json"
 
 
@@ -24,7 +24,7 @@ def commit_file(log: JavaObject, version: int) -> JavaObject:
 
 
 def decoded_location(path: str) -> str:
-    """An absolute path, percent-decoded, with `scheme:///x` written as `scheme:/x`.
+    """Decode an absolute path, with `scheme:///x` written as `scheme:/x`.
 
     Writers encode differently ("ü" as it is, or as %C3%BC), so names are compared decoded.
     """
@@ -40,7 +40,7 @@ def is_spelled_as_it_is(location: str) -> bool:
 
 
 def absolute_location(path: str, path_of_table: str) -> str:
-    """The `decoded_location` of a file by its path in the log."""
+    """Return the `decoded_location` of a file by its path in the log."""
     path = decoded_location(path)
     is_absolute = path.startswith("/") or re.match(_SCHEME, path)
     return path if is_absolute else f"{path_of_table.rstrip('/')}/{path}"

@@ -34,7 +34,7 @@ class FileVersion(NamedTuple):
 
 
 def file_versions(files: FileList) -> list[FileVersion]:
-    """The files as their version of the table has them, in order; a query if they are many."""
+    """Return the files as their version of the table has them, in order; a query for many."""
     if files.adds is not None:
         return [_of(add) for add in files.adds]
     found = files.rows_with({"row_ids": _joined(_OF_ROW_IDS), "vector": vector_column()})
@@ -43,7 +43,7 @@ def file_versions(files: FileList) -> list[FileVersion]:
 
 
 def files_not_in(files: FileList, others: FileList) -> FileList:
-    """The files that are not among the others, or have another deletion vector there."""
+    """Select the files that are not among the others, or have another deletion vector there."""
     import numpy as np
 
     known = {(each.path, each.vector) for each in file_versions(others)}
@@ -52,7 +52,7 @@ def files_not_in(files: FileList, others: FileList) -> FileList:
 
 
 def vector_column() -> Column:
-    """The text of a deletion vector, in rows of AddFiles; the same as `FileVersion.vector`."""
+    """Build the text of a deletion vector in rows of AddFiles, equal to `FileVersion.vector`."""
     return _joined([f"deletionVector.{name}" for name in _OF_VECTOR])
 
 

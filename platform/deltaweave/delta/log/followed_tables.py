@@ -90,7 +90,7 @@ def follow(version: Checksum, files: JavaObject) -> None:
 
 
 def _replayed(kept: _Kept, version: Checksum, commit: str) -> JavaObject | None:
-    """The files at a later version; None if the commits up to it do not lead there."""
+    """Replay the commits up to a later version; None if they do not lead there."""
     # The kept version is still one of the table, which may have been made anew.
     if not version.has_commit(kept.version, kept.commit):
         return None
@@ -127,7 +127,7 @@ def _fit(files: JavaObject, version: Checksum) -> bool:
 
 
 def _kept(version: Checksum) -> _Kept | None:
-    """What is kept of a table, if the JVM has not let it go."""
+    """Return what is kept of a table, if the JVM still holds it."""
     values = _all_kept(version.spark).get(_name(version))
     return None if values is None else _Kept(*values)
 

@@ -44,7 +44,7 @@ class KeyOverlap:
 
 
 def key_overlaps(table: TableSnapshot, files: FileList, columns: Sequence[str]) -> list[KeyOverlap]:
-    """The overlap of each column's ranges in the files of a version.
+    """Measure the overlap of each column's ranges in the files of a version.
 
     Args:
         table: The version.

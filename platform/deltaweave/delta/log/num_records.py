@@ -19,7 +19,7 @@ NUM_RECORDS = StructField("numRecords", LongType())
 
 
 def parsed(text: str | None) -> Statistics:
-    """A file's statistics, with all digits of their numbers; empty if they are no JSON object."""
+    """Parse a file's statistics, with all digits of their numbers; empty if they are no object."""
     try:
         found = json.loads(text or "{}", parse_float=Decimal)
     except (ValueError, RecursionError):
@@ -28,11 +28,11 @@ def parsed(text: str | None) -> Statistics:
 
 
 def num_physical_rows(statistics: Statistics) -> int | None:
-    """The number of rows in a file, those marked deleted included; None without statistics."""
+    """Return the number of rows in a file, deleted rows included; None without statistics."""
     number = whole(statistics.get("numRecords"))
     return number if number is None or number >= 0 else None
 
 
 def num_physical_rows_column() -> Column:
-    """The same, over AddFile's fields."""
+    """Build the column of a file's number of rows, deleted rows included, over AddFile's fields."""
     return F.from_json("stats", StructType([NUM_RECORDS]))["numRecords"]

@@ -13,7 +13,7 @@ from deltaweave.delta.log.file_list import FileList
 def in_partitions(
     files: FileList, partition_schema: JavaObject, predicates: Sequence[JavaObject]
 ) -> set[str] | None:
-    """The paths of those of the files whose partitions can satisfy all predicates.
+    """Return the paths of the files whose partitions can satisfy all predicates.
 
     None if one reads other columns than partition columns.
     """

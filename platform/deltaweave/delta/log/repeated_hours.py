@@ -40,7 +40,7 @@ class RepeatedHours:
     offset: int
 
     def first(self, value: PartitionTime) -> int | None:
-        """The first time of the value's wall-clock time, if it is one that comes twice.
+        """Return the first time of the value's wall-clock time, if that comes twice.
 
         A value in UTC must be the first time, as Delta writes it.
         """
@@ -70,7 +70,7 @@ class PartitionTime:
 
     @classmethod
     def of(cls, value: str | None) -> PartitionTime | None:
-        """A value as the log has it; None for NULL and for years that Python lacks.
+        """Parse a value of the log; None for NULL and for years that Python lacks.
 
         >>> PartitionTime.of("1970-01-01T00:01:00.5Z")
         PartitionTime(year=1970, seconds=60, fraction=500000, is_utc=True)
@@ -94,7 +94,7 @@ class PartitionTime:
 def hours_that_repeat(
     spark: SparkSession, session: JavaObject, values: Iterable[str | None]
 ) -> list[RepeatedHours]:
-    """The hours that come twice in the zone of a session, in the years of some partition values.
+    """Return the hours that come twice in a session's zone, in the years of partition values.
 
     A few calls of the JVM for each year, whose rules name the directories.
 

@@ -63,11 +63,11 @@ class TableSnapshot:
         return self.metadata.created_at_ms
 
     def last_applied(self, application_id: str) -> int | None:
-        """The newest version that was committed with this application id, or None."""
+        """Return the newest version that was committed with this application id, or None."""
         return self.applied_versions(application_id).get(application_id)
 
     def applied_versions(self, prefix: str = "") -> dict[str, int]:
-        """The newest version of each application id that begins with a prefix."""
+        """Return the newest version of each application id that begins with a prefix."""
         pairs = self.listed_ids
         if pairs is None:
             pairs = versions_by_id(self.spark, self.snapshot.setTransactions())
@@ -101,7 +101,7 @@ class TableSnapshot:
         return {field.name: physical_name(field) for field in self.schema}
 
     def setting(self, name: str) -> str | None:
-        """A table property's value, if it is set."""
+        """Return a table property's value, if it is set."""
         return self.metadata.properties.get(name)
 
     @property
@@ -137,7 +137,7 @@ class TableSnapshot:
         return FileList(self.spark, files, self.data_path, have_statistics=True)
 
     def files_in_checksum(self) -> JavaObject | None:
-        """The AddFiles, a Scala Seq, if the version's checksum lists them: up to 50."""
+        """Return the AddFiles, a Scala Seq, if the version's checksum lists them: up to 50."""
         return None if self._checksum is None else self._checksum.files
 
     @cached_property
@@ -171,7 +171,7 @@ class TableSnapshot:
         return int(self.snapshot.sizeInBytes()) if checksum is None else checksum.size_in_bytes
 
     def num_records(self) -> int | None:
-        """The number of rows by statistics, or None if a file has none.
+        """Return the number of rows by statistics, or None if a file has none.
 
         One job over the file list; none where the files are known.
         """
@@ -208,12 +208,12 @@ class TableSnapshot:
         return timedelta(milliseconds=int(kept))
 
     def read(self) -> DataFrame:
-        """The rows of this version, read strictly whenever they are read."""
+        """Read the rows of this version, strictly whenever they are evaluated."""
         reader = self.spark.read.format("delta").option("versionAsOf", self.version)
         return always_strict(reader.load(data_path(self.log)))
 
     def read_whole(self) -> DataFrame:
-        """The rows of this version, for queries that need most of them.
+        """Read the rows of this version, for queries that need most of them.
 
         If its files are few, they are listed here. Delta would list them in a job for every plan
         that Spark makes of a table with deletion vectors, several times for one query.
@@ -222,7 +222,7 @@ class TableSnapshot:
         return self.read() if files is None else self.read_files(self._as_list(files))
 
     def read_change_feed(self, since: int) -> DataFrame:
-        """The changes that the commits from version `since` up to this one made.
+        """Read the changes that the commits from version `since` up to this one made.
 
         Raises:
             SettingError: Spark passes over files that it cannot read.
@@ -233,7 +233,7 @@ class TableSnapshot:
         return reader.load(data_path(self.log))
 
     def read_files(self, files: FileList) -> DataFrame:
-        """The rows of some files of this version, read strictly."""
+        """Read the rows of some files of this version strictly."""
         empty = jvm_.option(jvm_.jvm(self.spark), None)
         with jvm_.active(self.spark):  # whose settings the rows are read with
             rows = self.log.createDataFrame(self.snapshot, files.files, False, empty)
@@ -243,20 +243,20 @@ class TableSnapshot:
         return jvm_.data_frame_of_plan(self.spark, plan)
 
     def files_without(self, known: DataFrame | None) -> FileList:
-        """The files that are not in `known` by all of its columns, which are some of AddFile's."""
+        """Select the files that are not in `known`, compared by its columns, fields of AddFile."""
         files = self.files if known is None else self.files.join(known, known.columns, "left_anti")
         return self._chosen(files.select(self.files.columns))
 
     def files_of(self, paths: DataFrame) -> FileList:
-        """The files whose `path` is in `paths`."""
+        """Select the files whose `path` is in `paths`."""
         return self._chosen(self.files.join(paths, "path", "left_semi").select(self.files.columns))
 
     def files_without_statistics(self) -> FileList:
-        """The files without a row count in the log."""
+        """Select the files without a row count in the log."""
         return self._chosen(self.files.where(num_physical_rows_column().isNull()))
 
     def files_not_in(self, other: TableSnapshot) -> FileList:
-        """The files (with their deletion vectors) of this version that another does not have.
+        """Select the files, with their deletion vectors, that another version lacks.
 
         A query over both file lists; no job if both are known.
         """

@@ -39,7 +39,7 @@ def are_bounded(data_type: DataType) -> bool:
 
 
 def bound(raw: Any, read: Callable[[Any], Any], widened: Callable[[Any], Any] | None) -> Any:
-    """A bound, or None if it is not known."""
+    """Read a bound; None if it is not known."""
     try:
         value = None if raw is None else read(raw)
         if value is not None and widened is not None:
@@ -50,7 +50,7 @@ def bound(raw: Any, read: Callable[[Any], Any], widened: Callable[[Any], Any] | 
 
 
 def itself(value: Any) -> Any:
-    """The value."""
+    """Return the value unchanged."""
     return value
 
 
@@ -103,7 +103,7 @@ def _double(value: Any) -> float | None:
 
 
 def _single(value: Any) -> float | None:
-    """The nearest 4-byte float."""
+    """Round to the nearest 4-byte float."""
     double = _double(value)
     try:
         return None if double is None else float(unpack("f", pack("f", double))[0])
@@ -125,13 +125,13 @@ _YEAR_1970 = datetime(1970, 1, 1)
 
 
 def _date(value: Any) -> date | None:
-    """A date in the years 1 to 9999; Python has no others."""
+    """Parse a date in the years 1 to 9999; Python has no others."""
     is_date = isinstance(value, str) and _DATE.fullmatch(value)
     return date.fromisoformat(value) if is_date else None
 
 
 def _moment(value: Any) -> int | None:
-    """A time with a time zone, as microseconds since 1970; in the years 1 to 9999 as written."""
+    """Parse a time with a zone as µs since 1970; in the years 1 to 9999 as written."""
     found = _TIME.fullmatch(value) if isinstance(value, str) else None
     if found is None or found["zone"] is None:
         return None
@@ -143,7 +143,7 @@ def _moment(value: Any) -> int | None:
 
 
 def _local_time(value: Any) -> int | None:
-    """A time without a time zone, or a date that was widened to one, in the same way."""
+    """Parse a time without a zone, or a date that was widened to one, as µs since 1970."""
     if isinstance(value, str) and _DATE.fullmatch(value):
         value = f"{value} 00:00:00"
     found = _TIME.fullmatch(value) if isinstance(value, str) else None
@@ -164,7 +164,7 @@ _EXACT = Context(prec=100)
 
 
 def _rounding(value: Decimal) -> Decimal:
-    """The largest rounding error of a decimal that was written as a double."""
+    """Return the largest rounding error of a decimal that was written as a double."""
     digits = "".join(map(str, value.as_tuple().digits)).strip("0")
     is_exact = len(digits) > _DIGITS_OF_DOUBLES
     return Decimal(0) if is_exact else _EXACT.multiply(value.copy_abs(), _ROUNDED_BY)
@@ -235,7 +235,7 @@ def _below_text(value: str) -> str:
 
 
 def _above_text(value: str) -> str | None:
-    """A string that is above all strings with this prefix; None if there is none.
+    """Return a string that is above all strings with this prefix; None if there is none.
 
     Writers truncate long strings, and some append a character so that the bound stays above. Older
     writers may append one that is too low, or after half a character. So the last two characters

@@ -70,7 +70,7 @@ class Bounds:
 def bounds(
     table: TableSnapshot, files: FileList, columns: Sequence[tuple[Sequence[str], DataType]]
 ) -> list[Bounds]:
-    """The bounds of some columns in each of the files.
+    """Return the bounds of some columns in each of the files.
 
     Statistics of a few files that are already in the driver are read without Spark.
 
@@ -156,7 +156,7 @@ class _KnownColumn:
         return self.is_partition and isinstance(self.data_type, TimestampType)
 
     def bounds(self, raw: _Raw) -> Bounds:
-        """The statistics, as bounds of the column's values."""
+        """Convert the statistics to bounds of the column's values."""
         read, below, above = self.meaning.read, self.meaning.below, self.meaning.above
         if self.is_cast_by_spark:
             read = itself
@@ -208,20 +208,20 @@ def _in_text(
 
 
 def _of_partitions(values: list[Any]) -> _Raw:
-    """The statistics of a partition column; "" may mean null (Delta protocol)."""
+    """Return the statistics of a partition column; "" may mean null (Delta protocol)."""
     nulls = [None if value == "" else int(value is None) for value in values]
     return _Raw(values, values, nulls, [1] * len(values))
 
 
 def _at(found: Any, path: tuple[str, ...]) -> Any:
-    """The value at a path in statistics, or None."""
+    """Return the value at a path in statistics, or None."""
     for name in path:
         found = found.get(name) if isinstance(found, dict) else None
     return found
 
 
 def _queried(table: TableSnapshot, files: FileList, columns: Sequence[_KnownColumn]) -> list[_Raw]:
-    """The statistics, read by a Spark query of the log."""
+    """Read the statistics by a Spark query of the log."""
     asked = {"statistics": F.from_json("stats", _schema(columns))}
     for i, column in enumerate(columns):
         if column.is_partition:
@@ -269,7 +269,7 @@ def _schema(columns: Sequence[_KnownColumn]) -> StructType:
 
 
 def _spelled(column: _KnownColumn) -> DataType:
-    """The type of a bound in JSON."""
+    """Return the type of a bound in JSON."""
     if isinstance(column.data_type, DecimalType):
         return column.data_type
     if isinstance(column.data_type, FloatType | DoubleType):
@@ -278,7 +278,7 @@ def _spelled(column: _KnownColumn) -> DataType:
 
 
 def _nested(leaves: Sequence[tuple[tuple[str, ...], DataType]]) -> StructType:
-    """A struct with these fields at these paths."""
+    """Build a struct with these fields at these paths."""
     names = dict.fromkeys(path[0] for path, _ in leaves)
     fields = []
     for name in names:
@@ -289,7 +289,7 @@ def _nested(leaves: Sequence[tuple[tuple[str, ...], DataType]]) -> StructType:
 
 
 def _field(column: pyarrow.ChunkedArray, path: Sequence[str]) -> pyarrow.ChunkedArray:
-    """A field within a column of structs, null where one of these is."""
+    """Return a field within a column of structs; null where one of these is null."""
     import pyarrow.compute as pc
 
     for name in path:

@@ -26,7 +26,7 @@ STRICTLY = {key.rpartition(".")[2]: "false" for key in jvm_.IGNORING_FILES}
 
 
 def strict(rows: DataFrame) -> DataFrame:
-    """The rows of a table, read strictly.
+    """Read the rows of a table strictly.
 
     Where no setting says otherwise they stay as they are: Spark may take them from its cache, which
     commits renew.
@@ -35,14 +35,14 @@ def strict(rows: DataFrame) -> DataFrame:
 
 
 def always_strict(rows: DataFrame) -> DataFrame:
-    """The rows of a query, read strictly also if a setting says otherwise by then."""
+    """Read the rows of a query strictly, also if a later setting is lenient."""
     spark = rows.sparkSession
     plan = strict_plan(spark, rows._jdf.queryExecution().analyzed())
     return jvm_.data_frame_of_plan(spark, plan)
 
 
 def strict_plan(spark: SparkSession, plan: JavaObject) -> JavaObject:
-    """The plan, whose scans of files are strict."""
+    """Make a plan's scans of files strict."""
     children = list(jvm_.iterate(plan.children()))
     if children:
         below = [strict_plan(spark, child) for child in children]
@@ -56,7 +56,7 @@ def strict_plan(spark: SparkSession, plan: JavaObject) -> JavaObject:
 
 
 def options_of_files(spark: SparkSession, plan: JavaObject) -> JavaObject | None:
-    """The options, in any case, by which a node of a plan reads files; None if it reads none."""
+    """Return the options by which a node of a plan reads files; None if it reads none."""
     if plan.getClass().getSimpleName() != "LogicalRelation":
         return None
     relation = plan.relation()

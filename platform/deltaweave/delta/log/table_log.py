@@ -29,7 +29,7 @@ class TableLog:
 
     @classmethod
     def of(cls, spark: SparkSession, parts: Sequence[str]) -> TableLog:
-        """The log of the table that the name parts mean; `["delta", path]` means a path."""
+        """Open the log of the table that the name parts mean; `["delta", path]` means a path."""
         return cls(spark, delta_log(spark, list(parts)))
 
     @property
@@ -43,11 +43,11 @@ class TableLog:
         return data_path(self.log)
 
     def latest(self) -> TableSnapshot:
-        """The newest version; its number is -1 if there is no table."""
+        """Read the newest version; its number is -1 if there is no table."""
         return latest(self.spark, self.log)
 
     def at_version(self, version: int, newest: TableSnapshot | None = None) -> TableSnapshot:
-        """A version of an existing table, whose newest version may be known already.
+        """Read a version of an existing table, whose newest version may be known already.
 
         Raises:
             TableNotFoundError: The log no longer holds, or never held, that version.

@@ -29,7 +29,7 @@ def delta_log(spark: SparkSession, parts: list[str]) -> JavaObject:
 
 
 def latest(spark: SparkSession, log: JavaObject) -> TableSnapshot:
-    """The newest version of a table, by its log as it is now; numbered -1 if there is no table.
+    """Read the newest version of a table from its log; its number is -1 if there is no table.
 
     Delta's own `snapshot` and `tableExists` say what this JVM saw last.
     """
@@ -40,7 +40,7 @@ def latest(spark: SparkSession, log: JavaObject) -> TableSnapshot:
 def at_version(
     spark: SparkSession, log: JavaObject, version: int, newest: TableSnapshot | None = None
 ) -> TableSnapshot:
-    """A version of a table.
+    """Read a version of a table.
 
     Args:
         spark: The session.
@@ -65,7 +65,7 @@ def at_version(
 
 
 def version_at(spark: SparkSession, name: str, time: datetime) -> int | None:
-    """The newest version that was committed at or before a time, or None.
+    """Return the newest version that was committed at or before a time, or None.
 
     Args:
         spark: The session.

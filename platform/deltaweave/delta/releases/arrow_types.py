@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def arrow_type(spark: SparkSession, data_type: DataType) -> pyarrow.DataType:
-    """The Arrow type in which PySpark keeps values of a type; timestamps are in UTC."""
+    """Return the Arrow type in which PySpark keeps values of a type; timestamps are in UTC."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     in_utc: dict[str, Any] = {"timezone": "UTC"} if jvm_.spark_line(spark) >= (4, 2) else {}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def log_replay(spark: SparkSession) -> JavaObject:
-    """A replay to which nothing was appended yet; it keeps application ids of any age."""
+    """Build an empty replay of the log that keeps application ids of any age."""
     view = jvm_.jvm(spark)
     any_age = jvm_.option(view, None)
     kept_since = any_age if jvm_.delta_line(spark) >= (4, 1) else 0

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def snapshot_at(spark: SparkSession, log: JavaObject, version: int) -> JavaObject:
-    """The snapshot at a version that the log has."""
+    """Read the snapshot at a version that the log has."""
     none = jvm_.option(jvm_.jvm(spark), None)
     enforces_time_travel = (True,) if jvm_.delta_line(spark) >= (4, 1) else ()
     return log.getSnapshotAt(version, none, none, *enforces_time_travel)

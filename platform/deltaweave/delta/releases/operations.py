@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def write_operation(spark: SparkSession, mode: JavaObject, predicate: JavaObject) -> JavaObject:
-    """The operation of an append or overwrite; the predicate is a Scala Option of text."""
+    """Build the operation of an append or overwrite; the predicate is a Scala Option of text."""
     view = jvm_.jvm(spark)
     delta = jvm_.delta_line(spark)
     number = 1 if delta < (4, 1) else 4 if delta < (4, 3) else 6
@@ -22,7 +22,7 @@ def write_operation(spark: SparkSession, mode: JavaObject, predicate: JavaObject
 
 
 def replace_operation(spark: SparkSession, metadata: JavaObject) -> JavaObject:
-    """The operation that replaces a table by an empty one with other metadata."""
+    """Build the operation that replaces a table by an empty one with other metadata."""
     view = jvm_.jvm(spark)
     number = 2 if jvm_.delta_line(spark) < (4, 1) else 7
     nothing = [jvm_.option(view, None)] * number

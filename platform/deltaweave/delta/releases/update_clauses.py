@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def update_action(
     spark: SparkSession, condition: JavaObject, assignments: JavaObject
 ) -> JavaObject:
-    """An UPDATE clause before analysis, from a Scala Option and a Scala Seq."""
+    """Build an UPDATE clause before analysis, from a Scala Option and a Scala Seq."""
     plans = jvm_.jvm(spark).org.apache.spark.sql.catalyst.plans.logical
     of_a_star = (False,) if jvm_.spark_line(spark) >= (4, 1) else ()
     return plans.UpdateAction(condition, assignments, *of_a_star)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def actions_of_vectors(
     spark: SparkSession, marked: JavaObject, snapshot: JavaObject, string_prefix_length: int
 ) -> JavaObject:
-    """A pair of a Scala Seq of actions, and a Scala Map of counts.
+    """Build the actions that put deletion vectors in place, a Scala Seq, and a Map of counts.
 
     Args:
         spark: The session.

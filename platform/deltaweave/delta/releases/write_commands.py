@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def write_command(spark: SparkSession, *arguments: JavaObject) -> JavaObject:
-    """The command of log, mode, options, partition columns, configuration, rows, and two Nones."""
+    """Build Delta's write command: log, mode, options, partition columns, configuration, rows."""
     commands = jvm_.jvm(spark).org.apache.spark.sql.delta.commands
     by_save_as_table = (False,) if jvm_.delta_line(spark) >= (4, 3) else ()
     return commands.WriteIntoDelta(*arguments, *by_save_as_table)

@@ -94,7 +94,7 @@ def origin_of(spark: SparkSession, rdd: JavaObject) -> JavaObject | None:
 
 
 def _origins(spark: SparkSession) -> JavaObject:
-    """The plans by RDD, for as long as the JVM keeps these."""
+    """Return the map from RDDs to plans, which lasts as long as the JVM keeps the RDDs."""
 
     def make() -> JavaObject:
         util = jvm_.jvm(spark).java.util

@@ -24,7 +24,7 @@ _OF_LIT = (BooleanType, DoubleType, IntegerType, StringType)
 
 
 def literal(value: Any, data_type: DataType) -> Column:
-    """A Python value as a literal of its type.
+    """Convert a Python value to a literal of its type.
 
     PySpark's `lit` converts dates and times by java.sql. That refuses years before 1000, lacks the
     days between the old calendar and the new one, and reads times without a zone in Python's zone.
@@ -47,7 +47,7 @@ def literal(value: Any, data_type: DataType) -> Column:
 
 
 def _microseconds(time: datetime) -> int:
-    """A time in microseconds since 1970; times without a zone are in Python's zone."""
+    """Convert a time to µs since 1970; times without a zone are in Python's zone."""
     if time.tzinfo is None and 1 < time.year < 9999:
         # PySpark's own conversion below confuses the hours before and after a clock is set back.
         return int(time.replace(microsecond=0).timestamp()) * 1_000_000 + time.microsecond

@@ -53,7 +53,7 @@ def holds_rows_of_python(spark: SparkSession, rdd: JavaObject, schema: JavaObjec
 
 
 def _chain(rdd: JavaObject) -> list[JavaObject]:
-    """An RDD, its parent, and so on, while each has one parent."""
+    """Return an RDD, its parent, and so on, while each has one parent."""
     chain = [rdd]
     while len(chain) < _MAX_DEPTH:
         parents = chain[-1].dependencies()  # those of a checkpoint, if there is one
@@ -68,12 +68,12 @@ def _classes(chain: list[JavaObject]) -> list[str]:
 
 
 def _made(spark: SparkSession, rows: Any, schema: StructType | str) -> JavaObject:
-    """The RDD that PySpark makes of rows."""
+    """Return the RDD that PySpark makes of rows."""
     return spark.createDataFrame(rows, schema)._jdf.queryExecution().analyzed().rdd()
 
 
 def _command(spark: SparkSession, rdd: JavaObject) -> bytes:
-    """The pickled function of a Python RDD."""
+    """Return the pickled function of a Python RDD."""
     field = jvm_.class_of_delta(spark, _PYTHON).getDeclaredField("func")
     field.setAccessible(True)
     tags = jvm_.singleton(jvm_.jvm(spark).scala.reflect, "ClassTag")
@@ -81,7 +81,7 @@ def _command(spark: SparkSession, rdd: JavaObject) -> bytes:
 
 
 def _shape(pickled: bytes) -> list[tuple[str, object]]:
-    """What a pickle consists of, without its numbers: batches of rows have several sizes."""
+    """Return a pickle's parts without its numbers: batches of rows have several sizes."""
     return [
         ("number", None) if isinstance(argument, int) else (code.name, argument)
         for code, argument, _ in pickletools.genops(pickled)

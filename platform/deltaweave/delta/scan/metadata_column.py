@@ -8,7 +8,7 @@ METADATA_COLUMN = "_metadata"
 
 
 def file_metadata(scan: DataFrame, field: str) -> Column:
-    """A field of Spark's metadata column, even if the table has a column of the same name.
+    """Return a field of Spark's metadata column, even if the table has a column of that name.
 
     `_metadata.file_path` would then read a field of the table's own column. Spark renames its
     metadata column in this case, and still finds it by its original name.

@@ -14,7 +14,7 @@ from deltaweave.delta.log import FileList
 
 
 def read_with_row_index(transaction: Transaction, files: FileList) -> DataFrame:
-    """The rows of these files at the transaction's snapshot, with `_metadata.row_index`."""
+    """Read the rows of these files at the transaction's snapshot, with `_metadata.row_index`."""
     spark = transaction.merge.spark
     view = jvm_.jvm(spark)
     delta = view.org.apache.spark.sql.delta

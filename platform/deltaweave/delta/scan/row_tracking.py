@@ -48,7 +48,7 @@ class TrackedColumns:
 
 
 def tracked_columns(transaction: Transaction) -> TrackedColumns | None:
-    """The columns that keep row ids and commit versions, or None if the table does not track."""
+    """Return the columns of row ids and commit versions; None if the table does not track rows."""
     metadata = transaction.table.metadata
     if not metadata.is_on(ENABLED):
         return None

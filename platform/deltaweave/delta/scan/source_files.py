@@ -38,7 +38,7 @@ class SourceFiles:
     scan: JavaObject
 
     def columns(self, expressions: JavaObject) -> list[StructField] | None:
-        """The table's columns that expressions are, a Scala Seq; None if one is anything else."""
+        """Return the table's columns that expressions (a Scala Seq) are; None if one is not."""
         spark = self.table.spark
         if not self._is_as_analyzed:
             return None
@@ -69,7 +69,7 @@ class SourceFiles:
 
 
 def with_files_chosen(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, SourceFiles | None]:
-    """The same rows, from the files that Delta chooses now.
+    """Read the same rows from the files that Delta chooses now.
 
     Otherwise, every query of a Delta table chooses them in a job of its own.
 
@@ -86,7 +86,7 @@ def with_files_chosen(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, S
 
 
 def with_listed_files(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, SourceFiles] | None:
-    """The same, if they are all rows of a table, or a view of these, and its checksum lists it."""
+    """Read all rows of a table, or of a view of it, from the files that its checksum lists."""
     spark, view = rows.sparkSession, jvm_.jvm(rows.sparkSession)
     above, scan = _below(
         rows._jdf.queryExecution().analyzed(), ("Project", "SubqueryAlias", "View")
@@ -121,7 +121,7 @@ def with_listed_files(rows: DataFrame, target: JavaObject) -> tuple[DataFrame, S
 
 
 def _with_skipped_files(rows: DataFrame) -> DataFrame:
-    """The rows of a filtered and projected table, from the files that data skipping leaves.
+    """Read a filtered and projected table from the files that data skipping leaves.
 
     Only Project and Filter over a scan: Spark may fail to re-analyze other optimized plans.
     """
@@ -137,7 +137,7 @@ def _with_skipped_files(rows: DataFrame) -> DataFrame:
 
 
 def _below(plan: JavaObject, kinds: tuple[str, ...]) -> tuple[list[JavaObject], JavaObject]:
-    """The topmost nodes of a plan that are of these kinds, and the plan below them."""
+    """Return the topmost nodes of a plan that are of these kinds, and the plan below them."""
     nodes = []
     while plan.getClass().getSimpleName() in kinds:
         nodes.append(plan)

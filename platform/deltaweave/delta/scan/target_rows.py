@@ -27,7 +27,7 @@ def target_plan(
     row_index_column: str | None = None,
     tracked: Iterable[TrackedColumn] = (),
 ) -> DataFrame:
-    """The rows of exactly these files at the transaction's snapshot.
+    """Read the rows of exactly these files at the transaction's snapshot.
 
     A Project of aliases gives every column the attribute id that it has in the statement's target,
     so that the statement's conditions and values can be evaluated over the result. Columns that
@@ -69,7 +69,7 @@ def target_plan(
 
 
 def _unfiltered(transaction: Transaction, names: Sequence[str]) -> list[int]:
-    """The places of the columns that Parquet must not filter."""
+    """Return the indexes of the columns that Parquet must not filter."""
     merge, partitioned_by = transaction.merge, transaction.table.partition_columns
     places = [
         place
@@ -85,7 +85,7 @@ def with_ids_of(
     attributes: Sequence[JavaObject],
     unfiltered: Sequence[int] = (),
 ) -> DataFrame:
-    """The rows, whose first columns have the ids of the statement's attributes.
+    """Give the first columns of the rows the ids of the statement's attributes.
 
     Args:
         merge: The merge.
@@ -114,6 +114,6 @@ def with_ids_of(
 
 
 def _hidden(view: JavaObject, column: JavaObject) -> JavaObject:
-    """The column in an expression that gives it as it is, and that no scan takes for a column."""
+    """Wrap a column in an expression that returns it unchanged and that no scan takes for one."""
     expressions, is_nullable = view.org.apache.spark.sql.catalyst.expressions, column.nullable()
     return expressions.KnownNullable(column) if is_nullable else expressions.KnownNotNull(column)

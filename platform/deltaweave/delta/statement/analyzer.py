@@ -68,7 +68,7 @@ def is_merge(parsed: ParsedMerge) -> bool:
 def _with_parameters(
     spark: SparkSession, plan: JavaObject, args: Mapping[str, Any] | Sequence[Any]
 ) -> JavaObject:
-    """A plan whose parameters Spark's analyzer binds."""
+    """Bind the parameters of a plan by Spark's analyzer."""
     view = jvm_.jvm(spark)
     analysis = view.org.apache.spark.sql.catalyst.analysis
     values = args.values() if isinstance(args, Mapping) else args
@@ -234,6 +234,6 @@ def _clause(spark: SparkSession, kind: str, node: JavaObject) -> ResolvedClause:
 
 
 def _target_in_text(text: str) -> str | None:
-    """The target as a MERGE statement spells it, so that errors can name it."""
+    """Return the target as a MERGE statement spells it, so that errors can name it."""
     found = re.search(r"\bINTO\s+((?:`[^`]*`|[^\s`(])+)", text, re.IGNORECASE)
     return found.group(1) if found else None

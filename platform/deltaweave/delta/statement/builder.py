@@ -41,7 +41,7 @@ def merge_plan(
     clauses: Sequence[ClauseLike],
     with_schema_evolution: bool,
 ) -> ParsedMerge:
-    """The plan of `MERGE INTO target_parts AS target_alias USING source AS source_alias …`.
+    """Build the plan of `MERGE INTO target_parts AS target_alias USING source AS source_alias …`.
 
     Raises:
         StatementError: A condition, value or column name does not parse.
@@ -80,7 +80,7 @@ def merge_plan(
 
 
 def name_parts(spark: SparkSession, name: str) -> list[str]:
-    """The parts of a table name as SQL spells it, back quotes removed."""
+    """Split a table name as SQL spells it into its parts, without back quotes."""
     with translated(name, operation="naming a table"):
         parser = spark._jsparkSession.sessionState().sqlParser()
         return list(jvm_.iterate(parser.parseMultipartIdentifier(name)))

@@ -67,7 +67,7 @@ def skipping_predicates(merge: ResolvedMerge) -> list[JavaObject]:
 
 
 def by_source_predicate(merge: ResolvedMerge) -> JavaObject | None:
-    """What holds for rows that a WHEN NOT MATCHED BY SOURCE clause takes; None if any row may."""
+    """Return a predicate of the rows of WHEN NOT MATCHED BY SOURCE; None if it may take any."""
     return _any_of(merge, merge.of_kind("not_matched_by_source"))
 
 
@@ -86,13 +86,13 @@ def _any_of(merge: ResolvedMerge, clauses: Sequence[ResolvedClause]) -> JavaObje
 
 
 def equalities(merge: ResolvedMerge) -> list[Equality]:
-    """The conjuncts of the ON condition that set a target column equal to a value of the source."""
+    """Return the conjuncts of ON that set a target column equal to a value of the source."""
     known = (_equality(merge, conjunct) for conjunct in merge.condition_conjuncts)
     return [equality for equality in known if equality is not None]
 
 
 def equalities_alone(merge: ResolvedMerge) -> list[Equality] | None:
-    """The same, if the ON condition has no other conjuncts; else None."""
+    """Return the equalities of ON if it has no other conjuncts; else None."""
     known = [_equality(merge, conjunct) for conjunct in merge.condition_conjuncts]
     found = [equality for equality in known if equality is not None]
     return found if len(found) == len(known) else None
@@ -127,7 +127,7 @@ class Assignment:
 
 
 def assignments(merge: ResolvedMerge, clause: ResolvedClause) -> list[Assignment]:
-    """What an update gives each column of the evolved target schema, in its order."""
+    """Return the value that an update assigns to each column of the evolved schema, in order."""
     return [
         Assignment(value, is_itself, bool(expression.deterministic()))
         for value, (expression, is_itself) in zip(
@@ -144,7 +144,7 @@ def columns_kept(merge: ResolvedMerge, clause: ResolvedClause) -> list[bool]:
 def _values_and_columns(
     merge: ResolvedMerge, clause: ResolvedClause
 ) -> Iterator[tuple[JavaObject, bool]]:
-    """The expression that an update gives each column, and whether that is the column itself."""
+    """Yield each column's value in an update, and whether it is the column itself."""
     output = jvm_.iterate(merge.target_plan.output())
     attributes = dict(zip(merge.target_schema.names, output, strict=True))
     values = jvm_.iterate(clause.value_expressions())
@@ -186,7 +186,7 @@ def keeps_columns(merge: ResolvedMerge, clause: ResolvedClause, names: Sequence[
 def _ordered_column(
     merge: ResolvedMerge, expression: JavaObject
 ) -> tuple[tuple[str, ...], DataType, DataType] | None:
-    """A target column or field whose values statistics bound: path, type, type compared in."""
+    """Return path, type and compared type of a target column that statistics bound, or None."""
     compared_as = spark_type(expression.dataType())
     kind = _kind(expression)
     if kind == "Cast":
@@ -211,7 +211,7 @@ def _kind(expression: JavaObject) -> str:
 def _field(
     merge: ResolvedMerge, expression: JavaObject, kind: str
 ) -> tuple[tuple[str, ...], DataType | None]:
-    """The path and type of a target column or nested field; None for other expressions."""
+    """Return the path and type of a target column or nested field; None for other expressions."""
     if kind == "GetStructField":
         child = expression.child()
         path, struct = _field(merge, child, _kind(child))
@@ -262,7 +262,7 @@ def _conjuncts_over_target(
 
 
 def _simplified(merge: ResolvedMerge, condition: JavaObject) -> JavaObject:
-    """The condition, simplified by rules of Spark's optimizer.
+    """Simplify the condition by rules of Spark's optimizer.
 
     Delta compares statistics with literals alone. Analysis leaves `day >= '2024-01-01'` with a cast
     of text, `k < 10` over bigint with a cast of 10, and BETWEEN as its own expression.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def parse_builder(builder: DeltaMergeBuilder) -> ParsedMerge:
-    """The unresolved plan that the builder would resolve and run.
+    """Return the unresolved plan that the builder would resolve and run.
 
     Delta keeps it private: its method is called by reflection.
 
@@ -30,7 +30,7 @@ def parse_builder(builder: DeltaMergeBuilder) -> ParsedMerge:
 
 
 def _private(spark: Any, owner: jvm_.JavaObject, name: str) -> jvm_.JavaObject:
-    """What a private method without arguments returns."""
+    """Call a private method without arguments, and return its result."""
     java, gateway = jvm_.jvm(spark).java, spark.sparkContext._gateway
     method = owner.getClass().getDeclaredMethod(name, gateway.new_array(java.lang.Class, 0))
     method.setAccessible(True)

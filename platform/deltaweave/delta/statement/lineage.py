@@ -39,7 +39,7 @@ class Origin:
 
 
 def origins(merge: ResolvedMerge) -> dict[str, frozenset[Origin]]:
-    """The origins of the values of each column of the target after the merge.
+    """Return the origins of the values of each column of the target after the merge.
 
     These are the values that any UPDATE or INSERT assigns; values that the target already has do
     not count.
@@ -61,7 +61,7 @@ def origins(merge: ResolvedMerge) -> dict[str, frozenset[Origin]]:
 
 
 def _sources(attributes: set[int], made_of: dict[int, set[int]]) -> set[int]:
-    """The attributes, and all attributes from which they are made, directly or not."""
+    """Return the attributes and all attributes from which they are made, directly or not."""
     seen: set[int] = set()
     left = set(attributes)
     while left:
@@ -73,7 +73,7 @@ def _sources(attributes: set[int], made_of: dict[int, set[int]]) -> set[int]:
 
 
 def _attributes_by_action(nodes: list[Node]) -> Iterator[set[int]]:
-    """The attributes that each assignment of a clause reads, in the order of the target's columns.
+    """Yield the attributes that each assignment of a clause reads, in the target's column order.
 
     Delta's analyzer gives a clause one assignment for each column of the target.
     """
@@ -98,7 +98,7 @@ def _made_of(plan: list[Node]) -> dict[int, set[int]]:
 
 
 def _expressions(value: object) -> Iterator[list[Node]]:
-    """The expression trees within a plan, each as the list of its nodes, parents first."""
+    """Yield the expression trees within a plan, each as the list of its nodes, parents first."""
     if isinstance(value, dict):
         for each in value.values():
             yield from _expressions(each)
@@ -110,7 +110,7 @@ def _expressions(value: object) -> Iterator[list[Node]]:
 
 
 def _attributes(nodes: list[Node], root: int) -> set[int]:
-    """The attributes in the tree below a node; `num-children` says how many subtrees follow it."""
+    """Return the attributes below a node, whose `num-children` says how many subtrees follow it."""
     read, at, left = set(), root, 1
     while left:
         node = nodes[at]
@@ -130,7 +130,7 @@ def _id(node: Node) -> int:
 
 
 def _unions(plan: JavaObject) -> Iterator[tuple[list[int], list[list[int]]]]:
-    """The attributes of each union in the plan, and those of each of its children."""
+    """Yield the attributes of each union in the plan, and those of each of its children."""
     children = list(jvm_.iterate(plan.children()))
     if plan.nodeName() == "Union":
         yield _output(plan), [_output(child) for child in children]
@@ -139,7 +139,7 @@ def _unions(plan: JavaObject) -> Iterator[tuple[list[int], list[list[int]]]]:
 
 
 def _read_by_relations(plan: JavaObject) -> dict[int, Origin]:
-    """The attributes that relations read from files."""
+    """Return the attributes that relations read from files."""
     read = {}
     for leaf in jvm_.iterate(plan.collectLeaves()):
         location = _location(leaf)
@@ -150,7 +150,7 @@ def _read_by_relations(plan: JavaObject) -> dict[int, Origin]:
 
 
 def _location(leaf: JavaObject) -> str | None:
-    """The location from which a leaf of the plan reads files; None if there is none or several."""
+    """Return the one location from which a leaf of the plan reads files, or None."""
     if leaf.getClass().getSimpleName() != "LogicalRelation":
         return None
     of_relation = leaf.relation().getClass()

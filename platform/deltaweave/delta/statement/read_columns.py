@@ -27,7 +27,7 @@ class Attribute:
 
     @staticmethod
     def of(node: JavaObject) -> Attribute:
-        """That of Spark's AttributeReference."""
+        """Convert Spark's AttributeReference."""
         return Attribute(str(node.name()), spark_type(node.dataType()), node)
 
 
@@ -69,7 +69,7 @@ class TargetReads:
 
 
 def target_reads(merge: ResolvedMerge, *, checks_rows: bool) -> TargetReads:
-    """What the WHEN MATCHED clauses read of the target.
+    """Return what the WHEN MATCHED clauses read of the target.
 
     Args:
         merge: The statement.

@@ -25,7 +25,7 @@ _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
 
 
 def conjuncts(expression: JavaObject) -> list[JavaObject]:
-    """The AND-ed parts of an expression."""
+    """Split an expression into its AND-ed parts."""
     if expression.getClass().getSimpleName() == "And":
         return [*conjuncts(expression.left()), *conjuncts(expression.right())]
     return [expression]
@@ -59,7 +59,7 @@ class ResolvedClause:
     spark: SparkSession
 
     def condition_unless_it_fails(self) -> Column | None:
-        """The condition, null for rows for which evaluating it fails.
+        """Return the condition, null for rows for which evaluating it fails.
 
         None without a condition, or if it has a Python function, which Spark runs separately.
         """
@@ -83,12 +83,12 @@ class ResolvedClause:
         return tuple(jvm_.column_of(self.spark, action.expr()) for action in actions)
 
     def value_expressions(self) -> JavaObject:
-        """The same as a Scala Seq of expressions, in a few JVM calls."""
+        """Return the clause's values as a Scala Seq of expressions, in a few JVM calls."""
         value = jvm_.function(self.spark, f"{_LOGICAL}.DeltaMergeAction", "expr")
         return self.node.resolvedActions().map(value)
 
     def row(self, wanted: numpy.ndarray | None = None) -> Column:
-        """The values as one struct, in a few JVM calls; only those for which the mask is true."""
+        """Return the values as one struct, in a few JVM calls; only those in the mask."""
         view, values = jvm_.jvm(self.spark), self.value_expressions()
         if wanted is not None and not wanted.all():
             values = jvm_.select_where(view, values, wanted)
@@ -205,7 +205,7 @@ class ResolvedMerge:
         return spark_schema(self.spark, migrated.get(), columns=len(self.target_schema))
 
     def of_kind(self, kind: str) -> tuple[ResolvedClause, ...]:
-        """The clauses of one kind, in order."""
+        """Return the clauses of one kind, in order."""
         return tuple(clause for clause in self.clauses if clause.kind == kind)
 
     @property
@@ -257,7 +257,7 @@ class ResolvedMerge:
         return [attribute.name() for attribute in jvm_.iterate(read)]
 
     def used_source(self) -> DataFrame:
-        """The source, with the columns that the ON condition or any part of a clause reads."""
+        """Return the source with the columns that ON or any part of a clause reads."""
         read = self.node.references()
         if self.source_attributes.subsetOf(read):
             return self.source
@@ -275,7 +275,7 @@ class ResolvedMerge:
         return may_filter_by_lost_days(self.spark, self.node)
 
     def attributes_of(self, expressions: Sequence[JavaObject]) -> JavaObject:
-        """The attributes that expressions read."""
+        """Return the attributes that expressions read."""
         return self._attributes.apply(jvm_.seq(jvm_.jvm(self.spark), list(expressions)))
 
     @property

@@ -22,13 +22,13 @@ _FEW_COLUMNS = 60
 
 
 def spark_type(java_type: JavaObject) -> DataType:
-    """A JVM data type as PySpark has it."""
+    """Convert a JVM data type to PySpark's."""
     schema = f'{{"fields": [{{"name": "", "type": {java_type.json()}, "nullable": true}}]}}'
     return StructType.fromJson(json.loads(schema)).fields[0].dataType
 
 
 def spark_schema(spark: SparkSession, java_schema: JavaObject, *, columns: int = 0) -> StructType:
-    """A JVM schema as PySpark has it; the arguments are those of `schema_json`."""
+    """Convert a JVM schema to PySpark's; the arguments are those of `schema_json`."""
     return StructType.fromJson(schema_json(spark, java_schema, columns=columns))
 
 
@@ -38,7 +38,7 @@ def is_padded(column: StructField) -> bool:
 
 
 def schema_json(spark: SparkSession, java_schema: JavaObject, *, columns: int = 0) -> Any:
-    """The JSON of a JVM schema, parsed.
+    """Parse the JSON of a JVM schema.
 
     Args:
         spark: The session.

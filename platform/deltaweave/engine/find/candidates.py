@@ -48,7 +48,7 @@ def find_candidates(transaction: Transaction, source: PreparedSource) -> Candida
 def candidate_files(
     transaction: Transaction, source: PreparedSource, keys: SourceKeys, files: FileList
 ) -> FileList:
-    """The candidates among the files that the statement's conditions leave."""
+    """Return the candidates among the files that the statement's conditions leave."""
     import numpy as np
 
     merge = transaction.merge
@@ -67,7 +67,7 @@ def candidate_files(
 
 
 def files_by_conditions(transaction: Transaction) -> FileList:
-    """The files that the statement's conditions over the target alone leave.
+    """Return the files that the statement's conditions over the target alone leave.
 
     All of them are registered with the transaction as read, also those that the source's keys then
     prune, since a commit of another writer may add matching rows.

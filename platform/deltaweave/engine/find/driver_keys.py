@@ -65,7 +65,7 @@ class KeyColumn:
         return {self.name: self.field.type, **whether_null}
 
     def of(self, values: pyarrow.ChunkedArray) -> dict[str, pyarrow.ChunkedArray]:
-        """These columns of some values. Arrow joins no nulls, so another value stands for them."""
+        """Return these columns of values, with another value for null, which Arrow never joins."""
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.types as types
@@ -81,7 +81,7 @@ class KeyColumn:
 
 
 def key_columns(transaction: Transaction, conjuncts: Sequence[Compared]) -> list[KeyColumn]:
-    """The target's columns that the equalities compare."""
+    """Return the target's columns that the equalities compare."""
     schema, physical = row_schema(transaction), transaction.table.physical_names
     partitioned = transaction.partition_columns
     return [
@@ -114,7 +114,7 @@ def compared(transaction: Transaction, conjuncts: Sequence[Equality]) -> list[Co
 
 
 def keys_of_source(source: SourceKeys, columns: Sequence[KeyColumn]) -> pyarrow.Table:
-    """The source's keys in the types of the files, with the rows' numbers; none that is null.
+    """Convert the source's keys to the files' types, with row numbers; drop keys with a null.
 
     Keys that no value of a file's type equals are left out.
 

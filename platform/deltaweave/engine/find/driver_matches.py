@@ -134,7 +134,7 @@ def matches_on_driver(
 
 
 def own_locations(files: FileList) -> list[str]:
-    """The files' locations, not encoded, in their order.
+    """Return the files' locations, not encoded, in their order.
 
     Raises:
         NotRewritableError: A file is not below the table's directory (as in shallow clones).
@@ -146,7 +146,7 @@ def own_locations(files: FileList) -> list[str]:
 
 
 def name_of(location: str) -> str:
-    """A file as `FILE` names it, by its decoded location."""
+    """Return a file's name as in `FILE`, from its decoded location."""
     return quote(location, safe="/:")
 
 
@@ -180,7 +180,7 @@ def _coded(
 
 
 def _read(scan: KeyScan, master: str) -> tuple[pyarrow.Table, list[int]]:
-    """What the scan keeps of all files, in their order, and the number of rows in each."""
+    """Return what the scan keeps of all files, in their order, and the number of rows in each."""
     import pyarrow as pa
 
     with ThreadPoolExecutor(max_workers=limits.MAX_THREADS_ON_DRIVER) as threads:
@@ -208,7 +208,7 @@ def _joined(rows: pyarrow.Table, keys: pyarrow.Table, at_most: int) -> pyarrow.T
 def _of_log(
     columns: Sequence[KeyColumn], partitions: Sequence[PartitionValues]
 ) -> dict[str, pyarrow.ChunkedArray]:
-    """The keys of each file that are values of its partition."""
+    """Return the keys of each file that are values of its partition."""
     import pyarrow as pa
 
     keys: dict[str, pyarrow.ChunkedArray] = {}

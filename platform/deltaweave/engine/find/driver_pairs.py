@@ -55,7 +55,7 @@ class DriverPairs:
     partitions: Mapping[str, PartitionValues]
 
     def row_counts_in(self, touched: FileList) -> numpy.ndarray:
-        """The number of rows in files with pairs, in their order, as the files themselves say."""
+        """Return the number of rows in files with pairs, in their order, as the files record it."""
         import numpy as np
 
         names = [name_of(location) for location in touched.rows["location"].to_pylist()]
@@ -126,7 +126,7 @@ def pairs_on_driver(
 
 
 def by_file(changes: pyarrow.Table) -> dict[str, pyarrow.Table]:
-    """The pairs of each file, as `FILE` names it; those of a file are one after the other."""
+    """Split the pairs by file, as `FILE` names it; those of a file are one after the other."""
     import numpy as np
 
     files = changes[FILE].combine_chunks().dictionary_encode()

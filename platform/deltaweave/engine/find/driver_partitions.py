@@ -46,7 +46,7 @@ class PartitionColumns:
         return cls(pa.schema([rows.field(physical[each.name]) for each in columns]))
 
     def of_file(self, partition: str) -> PartitionValues:
-        """The values of a file.
+        """Return the partition values of a file.
 
         Args:
             partition: Its partition values as JSON, as `FileList.rows` has them.
@@ -59,7 +59,7 @@ class PartitionColumns:
 
 
 def _value(text: str | None, field: pyarrow.Field) -> pyarrow.Scalar:
-    """A value, from the text in the log.
+    """Parse a partition value from the log's text.
 
     "" is null to the protocol, and an empty text to Delta's reader: Spark says which.
     """

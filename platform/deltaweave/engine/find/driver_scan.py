@@ -43,7 +43,7 @@ class KeyScan:
     held: Held
 
     def nothing(self) -> pyarrow.Table:
-        """What `wanted_rows` gives if there are none."""
+        """Return the table of `wanted_rows` without rows."""
         import pyarrow as pa
 
         kinds = {name: kind for column in self.columns for name, kind in column.joined.items()}
@@ -65,7 +65,7 @@ class KeyScan:
             return int(file.metadata.num_rows)
 
     def wanted_rows(self, numbers: Sequence[int]) -> pyarrow.Table:
-        """What `narrow` gives of the rows of some files.
+        """Read the rows of some files, and keep what `narrow` returns of them.
 
         Args:
             numbers: The files to read, by their places in `locations`.
@@ -152,7 +152,7 @@ def with_codes(of_source: Mapping[str, pyarrow.Array], rows: pyarrow.Table) -> p
 def with_keys_of_log(
     of_log: Mapping[str, pyarrow.ChunkedArray], rows: pyarrow.Table
 ) -> pyarrow.Table:
-    """The rows with the keys that the log has for their files; none that is null.
+    """Add the keys that the log has for the rows' files; drop rows with a null key.
 
     Args:
         of_log: For each file, by the names in joins.

@@ -12,5 +12,5 @@ up to 4 million source rows, which Spark writes."""
 
 
 def setting_on_driver(spark: SparkSession) -> str:
-    """The value of `ON_DRIVER`; what is none of the three means `false`."""
+    """Return the value of `ON_DRIVER`; what is none of the three means `false`."""
     return (spark.conf.get(ON_DRIVER, "auto") or "auto").lower()

@@ -24,7 +24,7 @@ def is_local(master: str) -> bool:
 
 
 def most_on_driver(limit: int, master: str) -> int:
-    """A limit of rows or bytes of target files, by Spark's master URL.
+    """Scale a limit of rows or bytes of target files by Spark's master URL.
 
     Executors in processes of their own, mostly on other machines, bring cores and disks, so that
     the driver leaves them more than those of a local master. So it does where such a master has
@@ -60,7 +60,7 @@ class Held:
 
 
 def in_threads(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
-    """What a function gives for items that are big, in their order, of a few at once."""
+    """Map a function over large items in order, a few at a time."""
     at_once = limits.MAX_THREADS_ON_DRIVER
     with ThreadPoolExecutor(max_workers=at_once) as threads:
         for start in range(0, len(items), at_once):

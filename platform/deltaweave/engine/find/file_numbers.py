@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def with_numbers(rows: DataFrame, files: Sequence[str]) -> DataFrame:
-    """The rows of some files, with `NUMBER` as in `Pairs.changed_numbered`."""
+    """Add the file's `NUMBER`, as in `Pairs.changed_numbered`, to rows of some files."""
     return rows.join(F.broadcast(numbered_files(rows.sparkSession, files)), FILE)
 
 
 def numbered_files(spark: SparkSession, files: Sequence[str]) -> DataFrame:
-    """`NUMBER` (int) and `FILE` of the files."""
+    """Build a DataFrame of `NUMBER` (int) and `FILE` of the files."""
     import pyarrow as pa
 
     numbers = pa.array(range(len(files)), pa.int32())
@@ -28,7 +28,7 @@ def numbered_files(spark: SparkSession, files: Sequence[str]) -> DataFrame:
 
 
 def places_of_files(column: pyarrow.ChunkedArray, files: Sequence[str]) -> pyarrow.ChunkedArray:
-    """The place (int32) of each file of a column among some files; null if it is none of these."""
+    """Return the index (int32) among some files of each file of a column; null for other files."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -162,7 +162,7 @@ class KeyIndex:
         return f"{self.table.data_path}/{KEY_INDEX_DIRECTORY}"
 
     def _stored(self) -> TableSnapshot | None:
-        """The table of filters, or None if nothing was indexed yet."""
+        """Open the table of filters; None if nothing was indexed yet."""
         log = TableLog.of(self.table.spark, ["delta", self._path])
         return log.latest() if log.exists else None
 
@@ -187,7 +187,7 @@ class KeyIndex:
         return filters.join(F.broadcast(names), "location").select(*_FILE, "filter")
 
     def _hashes(self, values: Sequence[object]) -> numpy.ndarray:
-        """The values, hashed as those of the files are."""
+        """Hash the values as those of the files are hashed."""
         import numpy as np
         import pyarrow as pa
 
@@ -202,7 +202,7 @@ class KeyIndex:
 
 
 def stored_index(table: TableSnapshot) -> KeyIndex | None:
-    """The index that the table's property asks for, or None.
+    """Return the key index that the table's property asks for, or None.
 
     None also if the column was dropped or renamed after the property was set, or the table's
     properties encrypt its files: those of the index would not be encrypted.
@@ -214,7 +214,7 @@ def stored_index(table: TableSnapshot) -> KeyIndex | None:
 
 
 def index_of(table: TableSnapshot, column: str) -> KeyIndex | None:
-    """The index of this column, or None if it does not exist or cannot be indexed."""
+    """Return the index of this column, or None if it does not exist or cannot be indexed."""
     [column] = spelled_as(table.schema.names, [column])
     if column not in table.schema.names:
         return None
@@ -225,7 +225,7 @@ def index_of(table: TableSnapshot, column: str) -> KeyIndex | None:
 
 
 def wanted_index(table: TableSnapshot, column: str, name: str) -> KeyIndex:
-    """The index of a column that the caller asks for.
+    """Return the index of a column that the caller asks for.
 
     Raises:
         StatementError: There is no such column, its type cannot be indexed, or the table's

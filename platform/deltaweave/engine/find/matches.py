@@ -67,28 +67,28 @@ class TouchedFilesScan:
     pairs: Pairs
 
     def changed_pairs(self, *columns: str, files: FileList) -> DataFrame:
-        """These columns of the pairs that a clause takes in some of the touched files."""
+        """Return these columns of the pairs that a clause takes in some of the touched files."""
         return self.pairs.changed(*columns, in_files=self._unless_all(files))
 
     def changed_numbered(self, *columns: str, files: FileList) -> DataFrame:
-        """The same, with `NUMBER`: the place of the file among `names_of` the files."""
+        """Return changed pairs with `NUMBER`: the file's index among `names_of` the files."""
         return self.pairs.changed_numbered(*columns, in_files=self.names_of(files))
 
     def changed_on_driver(self, files: FileList) -> pyarrow.Table | None:
-        """The same pairs with all columns, if they are on the driver."""
+        """Return the pairs that a clause takes, with all columns, if they are on the driver."""
         return self.pairs.changed_on_driver(self._unless_all(files))
 
     def _unless_all(self, files: FileList) -> list[str] | None:
-        """Some of the touched files as `FILE` names them; None if they are all of these."""
+        """Return some of the touched files as `FILE` names them; None if they are all of these."""
         return None if len(files) == len(self.touched) else self.names_of(files)
 
     def names_of(self, files: FileList) -> list[str]:
-        """Some of the touched files as `FILE` names them, in any order."""
+        """Return some of the touched files as `FILE` names them, in any order."""
         wanted = set(files.rows["location"].to_pylist())
         return [name for name in self.touched_names if decoded_location(name) in wanted]
 
     def matched_pairs(self, *columns: str) -> DataFrame:
-        """These columns of the pairs with a source row, for a join; broadcast if they are few."""
+        """Return these columns of the pairs with a source row, for a join; broadcast if few."""
         pairs = self.pairs.matched(*columns)
         return F.broadcast(pairs) if self.may_broadcast_pairs else pairs
 
@@ -131,7 +131,7 @@ def touched_files_of_pairs(
     *,
     may_repeat: bool,
 ) -> TouchedFilesScan:
-    """What the pairs say of the candidate files; the pairs are dropped if this fails.
+    """Find the touched files by the pairs, and drop the pairs if this fails.
 
     Raises:
         AmbiguousMatchError: Several source rows match a target row, unless they may.
@@ -174,7 +174,7 @@ def _found(
     pairs: Pairs,
     counts: pyarrow.Table,
 ) -> TouchedFilesScan:
-    """The result, from the pairs and their counts per file."""
+    """Build the scan's result from the pairs and their counts per file."""
     matched, _ = _files_with(transaction, candidates, counts, "matched")
     touched, changed_by_file = _files_with(transaction, candidates, counts, "changed")
     logger.log(TRACE, "findTouchedFiles: touched files:\n\t%s", "\n\t".join(touched.paths))
@@ -214,7 +214,7 @@ def _total(counts: pyarrow.Table, column: str) -> int:
 
 
 def _names_with(counts: pyarrow.Table, column: str) -> list[str]:
-    """The files with such rows, as `FILE` names them."""
+    """Return the files with a count above 0, as `FILE` names them."""
     import pyarrow.compute as pc
 
     names: list[str] = counts.filter(pc.greater(counts[column], 0))[FILE].to_pylist()
@@ -224,7 +224,7 @@ def _names_with(counts: pyarrow.Table, column: str) -> list[str]:
 def _files_with(
     transaction: Transaction, candidates: FileList, counts: pyarrow.Table, column: str
 ) -> tuple[FileList, tuple[int, ...]]:
-    """The candidates with such rows, and how many rows; it is an error if the file is unknown."""
+    """Return the candidates with such rows, and how many rows; raise if a file is unknown."""
     import numpy as np
 
     rows_by_file = {

@@ -29,7 +29,7 @@ def moved_matches(
     gone: FileList,
     came: FileList,
 ) -> TouchedFilesScan | None:
-    """A scan of the files that came, if its pairs are those of the files that are gone.
+    """Scan the files that came, and return the scan if it finds the pairs of the files gone.
 
     None if they are others, or too many to be compared on the driver.
 

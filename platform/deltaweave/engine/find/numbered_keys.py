@@ -47,7 +47,7 @@ class NumberedKeys:
 
     @classmethod
     def of(cls, keys: pyarrow.Table) -> NumberedKeys | None:
-        """The keys of a source; None if no number of 64 bits tells all of them apart.
+        """Number the keys of a source; None if 64 bits cannot tell all of them apart.
 
         Args:
             keys: A column for each compared value, none of them null, and `SOURCE_NUMBER`.
@@ -75,7 +75,7 @@ class NumberedKeys:
         return cls(names, bounds, numbers[order], source_rows[order], None)
 
     def found_in(self, rows: pyarrow.Table) -> pyarrow.Table:
-        """The rows that have a key of the source, with `SOURCE_NUMBER` in place of the key."""
+        """Keep the rows with a key of the source, with `SOURCE_NUMBER` in place of the key."""
         import numpy as np
         import pyarrow as pa
 
@@ -95,7 +95,7 @@ class NumberedKeys:
         return found.append_column(SOURCE_NUMBER, pa.array(source_rows[has_match], pa.int64()))
 
     def _source_rows(self, numbers: numpy.ndarray) -> numpy.ndarray:
-        """The source row of each number, or -1."""
+        """Return the source row of each number, or -1."""
         import numpy as np
 
         if self.by_number is not None:
@@ -109,7 +109,7 @@ class NumberedKeys:
 
 
 def _whole_numbers(values: pyarrow.ChunkedArray) -> numpy.ndarray | None:
-    """The values as numbers of 64 bits; None if they are of another type."""
+    """Convert the values to 64-bit integers; None if they are of another type."""
     import numpy as np
     import pyarrow.types as types
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def counted(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
-    """The counts of pairs that Spark computes; see `Pairs.counts_per_file`."""
+    """Count pairs by Spark; see `Pairs.counts_per_file`."""
     of_source = {INSERTABLE: F.count_if(INSERTABLE)} if INSERTABLE in pairs.columns else {}
     if one_each:
         # Each row is one group: no shuffle is needed.

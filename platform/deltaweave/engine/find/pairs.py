@@ -85,13 +85,13 @@ class Pairs:
         return self._data_frame(pa.table({SOURCE_ROW: self.unmatched}))
 
     def matched(self, *columns: str) -> DataFrame:
-        """These columns of the pairs with a source row."""
+        """Return these columns of the pairs with a source row."""
         if self.on_driver is None:
             return self._query.filter(F.col(SOURCE_ROW).isNotNull()).select(*columns)
         return self._data_frame(_with_source_row(self.on_driver).select(columns))
 
     def changed(self, *columns: str, in_files: Collection[str] | None = None) -> DataFrame:
-        """These columns of the pairs that a clause takes; `in_files` limits them to some files."""
+        """Return these columns of the pairs that a clause takes, in all or some files."""
         here = self.changed_on_driver(in_files)
         if here is not None:
             return self._data_frame(here.select(columns))
@@ -101,7 +101,7 @@ class Pairs:
         return rows.select(*columns)
 
     def changed_numbered(self, *columns: str, in_files: Sequence[str]) -> DataFrame:
-        """The same in some files, which `NUMBER` names by their places among these, from 0 on."""
+        """Return changed pairs of some files, whose index among these, from 0 on, is `NUMBER`."""
         if self.on_driver is None:
             return with_numbers(self.changed(FILE, *columns), in_files).select(NUMBER, *columns)
         rows = self.changed_on_driver(in_files)
@@ -110,7 +110,7 @@ class Pairs:
         return self._data_frame(rows.select(columns).add_column(0, NUMBER, numbers))
 
     def changed_on_driver(self, in_files: Collection[str] | None = None) -> pyarrow.Table | None:
-        """The pairs that a clause takes, as Arrow; None if the pairs are on the executors."""
+        """Return the pairs that a clause takes, as Arrow; None if they are on the executors."""
         if self.on_driver is None:
             return None
         import pyarrow.compute as pc
@@ -222,7 +222,7 @@ def brought_to_driver(
 
 
 def _in_few_partitions(rows: DataFrame, num_bytes: int) -> DataFrame:
-    """The rows in as many partitions as there are cores; each batch of Arrow is one otherwise.
+    """Coalesce the rows to as many partitions as cores; else each Arrow batch is one.
 
     They travel with their tasks, so a partition holds a few MiB.
     """

@@ -47,7 +47,7 @@ _WHOLE_NUMBERS = (IntegralType, DateType)
 def pairs_by_keys(
     transaction: Transaction, source: PreparedSource, candidates: Candidates, query: DataFrame
 ) -> Pairs | None:
-    """The pairs of the candidate files; None if Spark has to find them.
+    """Find the pairs of the candidate files by keys; None if Spark has to find them.
 
     `FILE` is a dictionary, as each file has many rows; `TARGET_ROW_ID` is the row index.
 
@@ -95,7 +95,7 @@ def _pairs_by_keys(
 
 
 def _partition_keys(transaction: Transaction, conjuncts: Sequence[Compared]) -> PartitionColumns:
-    """The partition columns among the keys."""
+    """Return the partition columns among the keys."""
     columns = []
     for each in conjuncts:
         if each.column.name in transaction.partition_columns:
@@ -168,7 +168,7 @@ def _pairs(transaction: Transaction, matches: Matches, source_rows: pyarrow.Arra
 
 
 def _source_rows(keys: SourceKeys, kind: DataType) -> pyarrow.Array:
-    """What identifies each row of the source, as `row_identity` says."""
+    """Return what identifies each row of the source, as `row_identity` defines it."""
     import pyarrow as pa
 
     if keys.source_rows is not None:

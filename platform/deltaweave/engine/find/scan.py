@@ -48,7 +48,7 @@ def scanned_pairs(
     *,
     with_row_index: bool,
 ) -> Pairs:
-    """The pairs of the scan, kept where they are read more than once.
+    """Return the pairs of the scan, kept where they are read more than once.
 
     Args:
         transaction: The merge's transaction.
@@ -94,7 +94,7 @@ def _joined(
     *,
     with_row_index: bool,
 ) -> DataFrame:
-    """The candidates' rows with the source rows that match them."""
+    """Join the candidates' rows with the source rows that match them."""
     merge = transaction.merge
     target = target_plan(
         transaction,

@@ -173,7 +173,7 @@ class MergeResult:
         return f"{(self.metrics['executionTimeMs'] + self.commit_time_ms) / 1000:,.2f} s"
 
     def __str__(self) -> str:
-        """What was done, on a few lines."""
+        """Return what was done, on a few lines."""
         counts = self.metrics
         return "\n".join(
             [
@@ -201,7 +201,7 @@ class MergeResult:
         )
 
     def _repr_html_(self) -> str:
-        """A table for notebooks."""
+        """Return a table for notebooks."""
         lines = [line.partition(": ") for line in str(self).splitlines()]
         rows = "".join(f"<tr><td>{a}</td><td>{escape(c)}</td></tr>" for a, _, c in lines)
         return f"<table><caption>{escape(self.table)}</caption>{rows}</table>"
@@ -212,7 +212,7 @@ class MergeResult:
         return self.strategy == Strategy.ALREADY_APPLIED.value
 
     def then(self, later: MergeResult) -> MergeResult:
-        """The result of this merge and a later one of the same table, taken together.
+        """Combine the result of this merge with that of a later one of the same table.
 
         The version is that of the last that committed; counts, sizes and times are sums.
         """

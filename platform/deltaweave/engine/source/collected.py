@@ -144,7 +144,7 @@ def _rows(
     values_of: dict[int, str],
     reads: TargetReads,
 ) -> pyarrow.Table | None:
-    """A row for each source row, read by pyarrow or by a query; None if the query fails.
+    """Return a row for each source row, read by pyarrow or a query; None if the query fails.
 
     Raises:
         TooBigError: They are too many or too big, whoever reads them.
@@ -170,7 +170,7 @@ def _rows(
 def unless_it_fails(
     merge: ResolvedMerge, query: Callable[[], DataFrame], max_rows: int, max_bytes: int
 ) -> pyarrow.Table | None:
-    """What a query gives; None if it fails.
+    """Collect a query's rows; None if it fails.
 
     Args:
         merge: The merge.
@@ -220,7 +220,7 @@ def _collected(
     values_of: dict[int, str],
     reads: TargetReads,
 ) -> DataFrame:
-    """A row for each source row: keys, clauses, values, columns that clauses read."""
+    """Return a row for each source row: keys, clauses, values, columns that clauses read."""
     spark = merge.spark
     matched = constant(spark, NO_CLAUSE) if reads.takes_query else first_match(merge)
     rows = with_column(_bounded(source), CLAUSE, matched)
@@ -241,7 +241,7 @@ def values_where_taken(
     reads: TargetReads,
     taken: Sequence[str],
 ) -> list[Column]:
-    """The values that clauses compute for rows, as structs; null where they do not take the row.
+    """Return the values that clauses compute, as structs; null for rows that they do not take.
 
     It is not known of a source row alone whether a clause takes it that reads the target.
 
@@ -279,7 +279,7 @@ def with_broken_values(
     values_of: dict[int, str],
     conditions: Sequence[Column],
 ) -> DataFrame:
-    """The rows and, for each column of values, whether they break a condition."""
+    """Add to the rows whether each column of values breaks a condition."""
     names = merge.evolved_schema.names
     for values in dict.fromkeys(values_of.values()):
         rows = with_broken(rows, values, names, conditions, f"{BREAKS_CONSTRAINT}{values}")
@@ -287,7 +287,7 @@ def with_broken_values(
 
 
 def _bounded(source: PreparedSource) -> DataFrame:
-    """The source's rows; if they are more than the limit, one more of them at least, and not all.
+    """Limit the source's rows to one more than the limit, enough to see that it is exceeded.
 
     If they are counted, all of them, since too many are not asked for.
     """

@@ -38,7 +38,7 @@ class KeyRanges:
 
 
 def key_ranges(keys: DataFrame, at_most: int) -> list[KeyRanges | None]:
-    """The ranges of each column's values; None if they are not known, for example with NaN.
+    """Compute the ranges of each column's values; None if they are unknown, e.g. with NaN.
 
     One job finds the lowest and the highest value of each column. For numbers, dates and
     timestamps, another job divides this range into parts of equal width and drops empty parts.
@@ -73,7 +73,7 @@ def key_ranges(keys: DataFrame, at_most: int) -> list[KeyRanges | None]:
 
 
 def _numbers(keys: DataFrame) -> dict[str, Column]:
-    """The columns whose range can be divided, as doubles in the order of their values."""
+    """Return the columns whose range can be divided, as doubles in the order of their values."""
     numbers = {field.name: _number(field.name, field.dataType) for field in keys.schema}
     return {name: number.cast("double") for name, number in numbers.items() if number is not None}
 
@@ -97,13 +97,13 @@ def _whole_range(found: pyarrow.Table, name: str) -> KeyRanges | None:
 
 
 def _numbers_at_ends(found: pyarrow.Table, name: str) -> tuple[float, float]:
-    """The lowest and the highest value as numbers; NaN if there is no value."""
+    """Return the lowest and the highest value as numbers; NaN if there is no value."""
     first, last = found[f"first_{name}"][0].as_py(), found[f"last_{name}"][0].as_py()
     return (math.nan, math.nan) if first is None else (first, last)
 
 
 def _ends_of_parts(keys: DataFrame, parts: Mapping[str, Column]) -> dict[str, list[Any]]:
-    """The lowest and the highest value in each part of each column's range, in order.
+    """Return the lowest and highest value in each part of each column's range, in order.
 
     Args:
         keys: The columns.

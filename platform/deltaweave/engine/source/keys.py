@@ -110,7 +110,7 @@ class SourceKeys:
 
 
 def row_identity(source: PreparedSource, keys: SourceKeys) -> Column | None:
-    """What identifies a source row, also if the source is computed again; None if nothing does.
+    """Return what identifies a source row, even if it is computed again; None if nothing does.
 
     It is never null in a row that matches.
     """
@@ -127,7 +127,7 @@ def row_identity(source: PreparedSource, keys: SourceKeys) -> Column | None:
 
 
 def within(keys: SourceKeys) -> Column | None:
-    """A condition that holds for every target row that matches, over the target's columns by name.
+    """Return a condition on target columns that holds for every target row that matches.
 
     Parquet skips row groups and pages by it. None if nothing is known.
     """
@@ -153,7 +153,7 @@ def _is_whole_as_double(key: KeyValues) -> bool:
 
 
 def _whole_within(key: KeyValues) -> Column:
-    """The range of the keys as whole numbers: Parquet's statistics of the column are whole, too."""
+    """Limit a column to the range of whole-number keys; Parquet's statistics are whole, too."""
     column = key.equality.target
     possible = between(column, math.ceil(key.values[0]), math.floor(key.values[-1]))
     return possible | column.isNull() if key.equality.null_safe and key.has_null else possible
@@ -236,12 +236,12 @@ def _source_keys(
 
 
 def collected_keys(conjuncts: Sequence[Equality], table: pyarrow.Table) -> SourceKeys:
-    """The keys from their values, a column for each equality and a row for each source row."""
+    """Build the keys from values: a column for each equality, a row for each source row."""
     return SourceKeys(tuple(_collected(conjuncts, table)), table)
 
 
 def _max_collected(keys: DataFrame) -> int:
-    """The most rows whose keys are collected on the driver."""
+    """Return the most rows whose keys are collected on the driver."""
     return limits.MAX_COLLECTED_NUMBERS if _are_numbers(keys) else limits.MAX_COLLECTED_ROWS
 
 
@@ -250,7 +250,7 @@ def _are_numbers(keys: DataFrame) -> bool:
 
 
 def _ranges(conjuncts: list[Equality], keys: DataFrame, files: FileList) -> SourceKeys:
-    """The ranges of the values of each key; with one candidate file, finer ranges prune nothing."""
+    """Compute the ranges of each key; with one candidate file, finer ranges prune nothing."""
     found = key_ranges(keys, at_most=limits.MAX_KEY_RANGES if len(files) > 1 else 1)
     columns = [
         KeyValues(equality, ranges.ends, True, ranges.has_null)

@@ -243,7 +243,7 @@ def _may_lose_days(merge: ResolvedMerge, used: DataFrame) -> bool:
 
 
 def _of_view(merge: ResolvedMerge, used: DataFrame) -> tuple[DataFrame, SourceFiles] | None:
-    """The rows of a view from the files that it reads; None if others might be read later."""
+    """Read a view's rows from its files; None if later reads might see others."""
     # What is cached may be cached anew meanwhile.
     if reason_to_materialize(merge, through_views=True) is not None or is_cached(merge):
         return None

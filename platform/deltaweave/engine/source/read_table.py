@@ -65,7 +65,7 @@ def rows_of_table(
     values_of: Mapping[int, str],
     reads: TargetReads,
 ) -> pyarrow.Table | None:
-    """A row for each source row: keys, clauses, values, columns that clauses read.
+    """Return a row for each source row: keys, clauses, values, columns that clauses read.
 
     The same columns as those of the query that would evaluate them. None if that is left to it.
 
@@ -116,7 +116,7 @@ def _columns(
     values_of: Mapping[int, str],
     reads: TargetReads,
 ) -> _Columns | None:
-    """The columns that keys and clauses take; None if one takes anything else."""
+    """Return the columns that keys and clauses take; None if one takes anything else."""
     import numpy as np
 
     spark, view = merge.spark, jvm(merge.spark)
@@ -145,7 +145,7 @@ def _columns(
 
 
 def _readable(source: SourceFiles, columns: Sequence[StructField]) -> list[ReadableColumn] | None:
-    """The columns as Arrow reads them; None if it may not, as far as the log tells."""
+    """Return the columns as Arrow reads them; None if it may not, as far as the log shows."""
     table, files = source.table, source.files
     may_read = (
         files.size_in_bytes <= limits.MAX_ESTIMATED_BYTES_ON_DRIVER
@@ -167,7 +167,7 @@ def _readable(source: SourceFiles, columns: Sequence[StructField]) -> list[Reada
 def _read(
     source: SourceFiles, storage: Storage, columns: Sequence[ReadableColumn]
 ) -> pyarrow.Table:
-    """The rows of the files, one after the other, with columns by the names of the table."""
+    """Read the rows of the files, one after the other, with columns named as in the table."""
     import pyarrow as pa
 
     spark, physical = source.table.spark, source.table.physical_names

@@ -17,7 +17,7 @@ def with_broken(
     conditions: Sequence[Column],
     broken: str,
 ) -> DataFrame:
-    """The rows, and whether one of the conditions is false or null for the values.
+    """Add to the rows whether one of the conditions is false or null for the values.
 
     Args:
         rows: Rows with none but the engine's own columns.

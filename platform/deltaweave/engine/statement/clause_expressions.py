@@ -19,7 +19,7 @@ from deltaweave.engine.statement.schema_evolution import changes_nothing
 
 
 def clause_taken(merge: ResolvedMerge) -> Column:
-    """The place of the first clause that takes a row of target joined with source, or -1.
+    """Return the index of the first clause that takes a row of target joined with source, or -1.
 
     Each condition is computed once per joined row. For a joined row without a source row, the WHEN
     NOT MATCHED BY SOURCE clauses decide.
@@ -50,7 +50,7 @@ def clause_taken(merge: ResolvedMerge) -> Column:
 
 
 def asked_after_join(merge: ResolvedMerge, clause: Column) -> Column:
-    """The clause that takes a row, asked after the join before it, where rows are filtered by it.
+    """Evaluate the clause that takes a row after the join before it, where rows are filtered by it.
 
     Spark would ask conditions of one side before the join, and they may fail for rows that the
     clause is not for. It leaves a filter where it is if its value may be another one each time.
@@ -59,17 +59,17 @@ def asked_after_join(merge: ResolvedMerge, clause: Column) -> Column:
 
 
 def insert_places(merge: ResolvedMerge) -> list[int]:
-    """The places of the insert clauses in the statement."""
+    """Return the indexes of the insert clauses in the statement."""
     return [i for i, clause in enumerate(merge.clauses) if clause.action == "insert"]
 
 
 def first_insert(merge: ResolvedMerge) -> Column:
-    """The place of the first insert clause that takes a source row without a match, or -1."""
+    """Return the index of the first insert clause that takes an unmatched source row, or -1."""
     return _first_place(merge, "not_matched")
 
 
 def first_match(merge: ResolvedMerge) -> Column:
-    """The place of the first WHEN MATCHED clause that takes a source row's matches, or -1.
+    """Return the index of the first WHEN MATCHED clause that takes a source row's matches, or -1.
 
     It is known without the matches if all conditions are of the source alone.
     """
@@ -116,7 +116,7 @@ def insertable(merge: ResolvedMerge) -> Column | None:
 def updated(
     merge: ResolvedMerge, before: Sequence[Column], *, and_inserted: bool = False
 ) -> list[Column]:
-    """The columns' values after the update clause that takes the row, if one does.
+    """Return the columns' values after the update clause that takes the row, if one does.
 
     Args:
         merge: The statement.

@@ -16,7 +16,7 @@ from deltaweave.delta.statement import ResolvedClause, ResolvedMerge, assignment
 
 
 def columns_before(merge: ResolvedMerge) -> list[Column]:
-    """The target's columns as the evolved schema has them, before any clause changes them."""
+    """Return the target's columns in the evolved schema, before any clause changes them."""
     return evolved_columns(
         merge.target_columns,
         merge.target_schema,

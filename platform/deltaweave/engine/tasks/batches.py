@@ -206,7 +206,7 @@ def _longest(values: pyarrow.Array) -> int:
 
 
 def _leaves(values: pyarrow.Array) -> Iterator[pyarrow.Array]:
-    """The arrays of a column's leaves, in their order."""
+    """Yield the arrays of a column's leaves, in their order."""
     import pyarrow.types as types
 
     kind = values.type

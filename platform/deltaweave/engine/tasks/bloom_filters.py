@@ -54,7 +54,7 @@ def filters_of(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.Recor
 def holders_of(
     hashes: numpy.ndarray,
 ) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
-    """The function for `mapInArrow` that tests filters with these hashes (int64).
+    """Build the function for `mapInArrow` that tests filters with these hashes (int64).
 
     It takes columns `path` (string) and `filter` (binary), and gives a row of `HOLDERS_SCHEMA` for
     each: whether one of the keys may be among those of the filter.
@@ -71,7 +71,7 @@ def holders_of(
 
 
 def _files(batch: pyarrow.RecordBatch) -> Iterator[tuple[str, numpy.ndarray]]:
-    """The hashes of a batch, file by file."""
+    """Yield the hashes of a batch, file by file."""
     import pyarrow.compute as pc
 
     runs = pc.run_end_encode(batch.column("location"))
@@ -110,7 +110,7 @@ def _may_hold(filter_: pyarrow.Buffer, hashes: numpy.ndarray) -> bool:
 
 
 def _positions(hashes: numpy.ndarray, num_bits: int) -> Iterator[numpy.ndarray]:
-    """The positions of the bits of each hash."""
+    """Yield the positions of the bits of each hash."""
     return (_position(hashes, number, num_bits) for number in range(_POSITIONS))
 
 

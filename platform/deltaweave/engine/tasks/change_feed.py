@@ -74,7 +74,7 @@ class ChangeFile:
 
 @contextmanager
 def change_file(table: TableFormat) -> Iterator[ChangeFile | None]:
-    """A file of the feed, complete after the block and gone if it fails; None without a feed."""
+    """Open a file of the feed; it is deleted if the block fails. None without a feed."""
     if table.change_feed is None:
         yield None
         return
@@ -90,7 +90,7 @@ def change_file(table: TableFormat) -> Iterator[ChangeFile | None]:
 def images(
     before: pyarrow.Table, after: pyarrow.Table, deleted: Any
 ) -> list[tuple[pyarrow.Table, str]]:
-    """The entries of the change feed for some rows, by what happened to them.
+    """Return the entries of the change feed for some rows, by what happened to them.
 
     Args:
         before: The rows as they were.

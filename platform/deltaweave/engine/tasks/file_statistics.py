@@ -61,7 +61,7 @@ class Statistics:
                 self._highs[path] = _higher(self._highs.get(path), high)
 
     def to_json(self) -> str:
-        """The statistics, as the log holds them."""
+        """Return the statistics, as the log holds them."""
         text: dict[str, Any] = {"numRecords": self.num_records}
         lows = {path: _low_text(low, self.string_prefix) for path, low in self._lows.items()}
         highs = {path: _high_text(high, self.string_prefix) for path, high in self._highs.items()}
@@ -114,7 +114,7 @@ def _higher(one: pyarrow.Scalar | None, other: pyarrow.Scalar) -> pyarrow.Scalar
 
 
 def _order(value: pyarrow.Scalar) -> Any:
-    """A Python value with the order that Spark gives the value."""
+    """Convert a value to a Python value that has the order that Spark gives the value."""
     import pyarrow.types as types
 
     if types.is_timestamp(value.type) or types.is_date(value.type):
@@ -124,7 +124,7 @@ def _order(value: pyarrow.Scalar) -> Any:
 
 
 def _low_text(value: pyarrow.Scalar, string_prefix: int) -> Any:
-    """A lowest value as statistics give it: a prefix of a string is never above the string."""
+    """Write a lowest value for statistics: a prefix of a string is never above the string."""
     import pyarrow.types as types
 
     if types.is_string(value.type):
@@ -133,7 +133,7 @@ def _low_text(value: pyarrow.Scalar, string_prefix: int) -> Any:
 
 
 def _high_text(value: pyarrow.Scalar, string_prefix: int) -> Any:
-    """A highest value as statistics give it; for a long string, a prefix and a higher character.
+    """Write a highest value for statistics; for a long string, a prefix and a higher character.
 
     None if no short text is known to be above the string.
     """
@@ -155,7 +155,7 @@ _MICROSECONDS_OF_YEAR_1 = -62135596800000000
 
 
 def _text(value: pyarrow.Scalar) -> Any:
-    """A value as statistics give it; times are rounded down to milliseconds."""
+    """Write a value for statistics; times are rounded down to milliseconds."""
     import datetime
 
     import pyarrow.types as types

@@ -96,7 +96,7 @@ def rewrite_rows(
     table: TableFormat,
     first_row: FirstRow | None = None,
 ) -> Rewritten:
-    """The same as `rewrite_file`, of changes as arrays.
+    """Rewrite a file in place as `rewrite_file` does, with the changes as arrays.
 
     Args:
         location: The file's.
@@ -206,7 +206,7 @@ def _order(num_rows: int, replaced: Any, deleted: Any) -> pyarrow.Array | None:
 def _in_order(
     rows: pyarrow.Table, new_rows: pyarrow.Table, order: pyarrow.Array | None
 ) -> pyarrow.Table:
-    """The rows, with those at some places replaced by new ones or dropped if deleted."""
+    """Replace the rows at some positions by new ones; drop those that are deleted."""
     import pyarrow as pa
 
     if order is None:
@@ -225,7 +225,7 @@ def _beside(parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
 def _with_dictionary(
     old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema, new_rows: pyarrow.Table
 ) -> list[str]:
-    """The columns that have a dictionary in the old file; the others have too many distinct values.
+    """Return the columns with a dictionary in the old file; others have too many distinct values.
 
     Finding that out again would take pyarrow as long as writing the file. A column of floating
     values keeps one if all its values are in dictionaries: others may be -0.0 (`reader_contract`).

@@ -36,7 +36,7 @@ class Storage(Protocol):
         dictionaries: Sequence[str] = (),
         metadata: pyarrow.parquet.FileMetaData | None = None,
     ) -> pyarrow.parquet.ParquetFile:
-        """A file, open for reading; times stored as INT96 are read as microseconds.
+        """Open a file for reading; times stored as INT96 are read as microseconds.
 
         Args:
             location: The file's.
@@ -45,10 +45,10 @@ class Storage(Protocol):
         """
 
     def created(self, location: str) -> Any:
-        """A context with what `ParquetWriter` writes a new file to."""
+        """Return a context with what `ParquetWriter` writes a new file to."""
 
     def size(self, location: str) -> int:
-        """The size of a file in bytes."""
+        """Return the size of a file in bytes."""
 
     def delete(self, location: str) -> None:
         """Delete a file, if it is there."""
@@ -198,7 +198,7 @@ class ObjectStore:
         return made[_CLIENT]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent to tasks: no client."""
+        """Return what is sent to tasks: no client."""
         return {"settings": self.settings}
 
 
@@ -214,7 +214,7 @@ def deleted_on_error(storage: Storage, location: str) -> Iterator[None]:
 
 
 def location_of(name: str) -> str:
-    """The location of a file that is given as Spark's `_metadata.file_path`, percent-encoded."""
+    """Return the location of a file given as `_metadata.file_path`, percent-encoded."""
     location = unquote(name)
     is_local = location.startswith(_LOCAL)
     return f"{_LOCAL}/{_path(location).lstrip('/')}" if is_local else location

@@ -64,7 +64,7 @@ def _stored_names(old: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> l
 
 
 def _as_of_table(rows: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
-    """The rows with all columns of the table; those that are not stored are null."""
+    """Add the table's columns that are not stored to the rows, as nulls."""
     import pyarrow as pa
 
     stored = set(rows.column_names)
@@ -126,7 +126,7 @@ def all_rows(
 
 
 def rows_at(location: str, places: Any, table: TableFormat, max_bytes: int) -> pyarrow.Table:
-    """The rows of a file at some places.
+    """Read the rows of a file at some positions.
 
     Args:
         location: The file's.

@@ -91,7 +91,7 @@ class TableFormat:
         return pa.schema([pa.field(name, pa.int64()) for name in self.tracking or ()])
 
     def new_name(self, *, of_change_feed: bool = False) -> str:
-        """A name that no other file has."""
+        """Return a name that no other file has."""
         kind = "cdc" if of_change_feed else "part"
         return f"{self.file_prefix}{kind}-00000-{uuid.uuid4()}.c000{self.extension}"
 
@@ -102,7 +102,7 @@ class TableFormat:
         schema: pyarrow.Schema,
         dictionaries: Sequence[str],
     ) -> Iterator[pyarrow.parquet.ParquetWriter]:
-        """A writer of a new file, which keeps what `reader_contract` promises.
+        """Open a writer of a new file, which keeps what `reader_contract` promises.
 
         Args:
             location: That of the file, which must not be there.

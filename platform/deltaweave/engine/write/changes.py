@@ -135,7 +135,7 @@ def _on_driver(
     strategy: Strategy,
     driver: DriverChoice,
 ) -> tuple[Changes | None, Candidates | None]:
-    """What the driver wrote by itself; None if Spark has to, and the candidates if they are known.
+    """Write by the driver alone; None if Spark has to, and the candidates if they are known.
 
     The times are those of the phases that Spark would run.
     """

@@ -61,7 +61,7 @@ def _joined(
 def _changed_and_remaining(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
 ) -> list[DataFrame] | None:
-    """Changed rows from the source alone, and unmodified rows from the target alone.
+    """Return changed rows from the source alone, and unmodified rows from the target alone.
 
     None if a changed row, or its entry in the change feed, needs values of both.
     """

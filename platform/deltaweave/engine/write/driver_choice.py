@@ -166,7 +166,7 @@ def _of_clauses(merge: ResolvedMerge, beyond_source: Sequence[int]) -> str | Non
 
 
 def _passed(transaction: Transaction, reads: TargetReads) -> list[PassableColumn] | Verdict:
-    """The target's columns that clauses read; why they may not be read in place of Spark."""
+    """Return the target's columns that clauses read, or why only Spark may read them."""
     if not reads.takes_query:
         return []
     columns, reading = (
@@ -215,7 +215,7 @@ def _of_table(transaction: Transaction) -> str | None:
 
 
 def _partitions(transaction: Transaction) -> list[PartitioningColumn] | Verdict:
-    """The table's partition columns; why one may not name partitions in place of Spark."""
+    """Return the table's partition columns, or why only Spark may name a partition by one."""
     columns, partitions = {each.name: each for each in table_columns(transaction)}, []
     for name in transaction.partition_columns:
         column = partitioning(columns[name], reading_of(transaction))

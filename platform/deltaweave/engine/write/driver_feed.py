@@ -54,7 +54,7 @@ class _Feed:
             self._files[directory][1].add(added)
 
     def written(self) -> list[ChangeFileOf]:
-        """The files, once they are complete."""
+        """Return the files, once they are complete."""
         files = self._files.values()
         return [(*file.written, part.values) for part, file in files if file.written is not None]
 
@@ -104,7 +104,7 @@ def _images(
     location: str,
     partition: PartitionValues,
 ) -> list[tuple[pyarrow.Table, str]]:
-    """The entries of the changed rows of one file."""
+    """Return the change feed's entries for the changed rows of one file."""
     import numpy as np
 
     # A row that several source rows delete has several pairs.

@@ -108,7 +108,7 @@ def _leave_file(found: Found, changes: pyarrow.Table) -> numpy.ndarray:
 
 
 def _with_most_rows(found: Found) -> FileList:
-    """The files to copy, but for great ones of which nearly all rows change.
+    """Return the files to copy, except large files in which almost every row changes.
 
     Several threads write the new rows of these, and one copies what is left.
     """
@@ -156,7 +156,7 @@ def _write_part(root: str, part: Part, table: TableFormat) -> FurtherFile:
 
 
 def _with_updated(found: Found, changes: pyarrow.Table) -> pyarrow.Table:
-    """Inserted rows and those that these changes give, in the order of the source."""
+    """Return the inserted rows and those of these updates, in the order of the source."""
     import numpy as np
     import pyarrow as pa
 
@@ -190,7 +190,7 @@ def _rewrite(found: Found, of_files: Mapping[str, pyarrow.Table], location: str)
 
 
 def _recorded(found: Found, changes: pyarrow.Table) -> list[ChangeFileOf]:
-    """The files of the change feed, if there is one."""
+    """Write the files of the change feed, if there is one."""
     return record_changes(
         found.table,
         found.updates,

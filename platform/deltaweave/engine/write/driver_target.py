@@ -86,7 +86,7 @@ def values_of_pairs(
     table: TableFormat,
     rows: pyarrow.Schema,
 ) -> tuple[DriverPairs, NewValues]:
-    """The pairs with the clauses that take them, and what these give.
+    """Evaluate clauses over the pairs; return the pairs that they take, and the new values.
 
     `NEW_ROW` is then the number of the pair among those that its clause updates, or -1.
 
@@ -137,7 +137,7 @@ def _numbered(
     kept: Mapping[int, Collection[str]],
     schema: pyarrow.Schema,
 ) -> tuple[numpy.ndarray, NewValues]:
-    """The new rows of each clause, and the number of each pair among those of its clause."""
+    """Return the new rows of each clause, and each pair's number among those of its clause."""
     import numpy as np
     import pyarrow as pa
 
@@ -154,7 +154,7 @@ def _numbered(
 
 
 def _update_clauses(merge: ResolvedMerge) -> list[int]:
-    """The places of the clauses that update matched rows."""
+    """Return the indexes of the clauses that update matched rows."""
     return [
         i
         for i, clause in enumerate(merge.clauses)
@@ -169,7 +169,7 @@ def _new_rows(
     kept: Collection[str],
     schema: pyarrow.Schema,
 ) -> pyarrow.Table:
-    """The new rows of some pairs: computed values, and columns of the old rows."""
+    """Build the new rows of some pairs: computed values, and columns of the old rows."""
     import pyarrow as pa
 
     new = as_stored(computed, pa.schema([field for field in schema if field.name not in kept]))
@@ -185,7 +185,7 @@ def _old_rows(
     passed: Mapping[str, PassableColumn],
     table: TableFormat,
 ) -> pyarrow.Table:
-    """The target's row of each pair.
+    """Read the target's row of each pair.
 
     Args:
         pairs: The pairs, with those of a file one after the other, in the order of its rows.

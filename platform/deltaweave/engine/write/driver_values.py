@@ -34,7 +34,7 @@ class NewValues:
     broken: Mapping[int, numpy.ndarray] = field(default_factory=dict)
 
     def rows(self, numbers: numpy.ndarray, clauses: numpy.ndarray) -> pyarrow.Table:
-        """The new rows of some rows, in their order.
+        """Return the new rows of some rows, in their order.
 
         Args:
             numbers: Their numbers.
@@ -80,7 +80,7 @@ class NewValues:
 
 
 def size_at_most(num_bytes: int, numbers: numpy.ndarray) -> int:
-    """The size in bytes that rows have at most.
+    """Return the most bytes that rows may have.
 
     Args:
         num_bytes: The size of those that they are taken from, in bytes.
@@ -98,7 +98,7 @@ def refuse_above_limit(num_bytes: int) -> None:
 
 
 def values_of_source(source: CollectedSource, schema: pyarrow.Schema) -> NewValues:
-    """The values of clauses that the source's rows alone give; the numbers are those of its rows.
+    """Return the values of clauses that need source rows alone, numbered as these rows.
 
     Clauses that keep columns of the target's rows are left out.
     """

@@ -258,7 +258,7 @@ def rewrite_without_changed_rows(
 
 
 def _dropped(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> DataFrame:
-    """The changed rows of these files, as deleted ones: see `_changes`."""
+    """Return the changed rows of these files as deleted ones: see `_changes`."""
     fields = [each.dataType for each in data_columns(transaction)]
     row = StructType([StructField(f"v{i}", kind) for i, kind in enumerate(fields)])
     nothing = cast_to(transaction.merge.spark, F.lit(None), row).alias(VALUES)
@@ -271,7 +271,7 @@ def _dropped(transaction: Transaction, scan: TouchedFilesScan, files: FileList) 
 def _changes(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan, files: FileList
 ) -> DataFrame:
-    """A row per change: its file's number, and what `tasks.rewrite_file` takes."""
+    """Return a row per change: its file's number, and what `tasks.rewrite_file` takes."""
     import numpy as np
 
     merge, conditions = transaction.merge, conditions_of_rows(transaction)
@@ -305,7 +305,7 @@ def _changes(
 def _checked(
     changes: DataFrame, merge: ResolvedMerge, conditions: Sequence[Column], stored: numpy.ndarray
 ) -> DataFrame:
-    """The changes, with whether a new row breaks a constraint, and with stored columns alone."""
+    """Add whether a new row breaks a constraint to the changes; keep stored columns alone."""
     place = [NUMBER, TARGET_ROW_ID, IS_DELETED]
     if not conditions:
         return changes.select(*place, F.lit(False).alias(BREAKS_CONSTRAINT), VALUES)
@@ -322,7 +322,7 @@ def _checked(
 def _new_row(
     merge: ResolvedMerge, scan: TouchedFilesScan, updates: Sequence[int], stored: numpy.ndarray
 ) -> Column:
-    """The new values of rows that these update clauses take; null for deleted rows."""
+    """Return the new values of rows that these update clauses take; null for deleted rows."""
     fields = compress(merge.evolved_schema.fields, stored)
     # Arrow refuses a struct with two fields of the same name.
     row = StructType([StructField(f"v{i}", field.dataType) for i, field in enumerate(fields)])

@@ -28,7 +28,7 @@ def results_of_tasks(
     names: Sequence[str],
     table: TableFormat,
 ) -> list[dict[str, Any]] | None:
-    """A row of `REWRITTEN_SCHEMA` for each file; None if the executors have no pyarrow.
+    """Rewrite files in tasks; return a row of `REWRITTEN_SCHEMA` for each, None without pyarrow.
 
     Args:
         transaction: The merge's transaction.
@@ -57,7 +57,7 @@ def results_of_tasks(
 
 
 def _in_tasks(changes: DataFrame, number: int) -> DataFrame:
-    """The changes in so many tasks, which share the files evenly."""
+    """Split the changes into this many tasks, which share the files evenly."""
     if hasattr(changes, "repartitionById"):
         return changes.repartitionById(number, NUMBER)
     # Before Spark 4.1, by a hash, which leaves tasks without a file.

@@ -14,7 +14,7 @@ _STATUS = "MERGE operation - writing new files for only inserts"
 
 
 def insert_phase(phases: Phases) -> AbstractContextManager[None]:
-    """The one phase of such a merge."""
+    """Run the one phase of a merge that only inserts."""
     return phases.running("writeInsertsOnlyWhenNoMatchedClauses", _STATUS, "rewriteTimeMs")
 
 

@@ -25,7 +25,7 @@ MAX_MARKED_FRACTION = "spark.deltaweave.merge.maxMarkedFraction"
 
 
 def max_marked_fraction(transaction: Transaction) -> float:
-    """The setting, or its default."""
+    """Return the setting of the greatest fraction of marked rows, or its default."""
     spark, default = transaction.merge.spark, limits.DEFAULT_MAX_MARKED_FRACTION
     return number_setting(spark, MAX_MARKED_FRACTION, otherwise=default)
 
@@ -95,7 +95,7 @@ def mark_or_rewrite(
 
 
 def all_rewritten(scan: TouchedFilesScan, row_counts: numpy.ndarray) -> TouchedFileFates:
-    """The fates in a table without deletion vectors; how many rows are copied is not counted.
+    """Return the plan of files in a table without deletion vectors: all are rewritten.
 
     Args:
         scan: The touched files.

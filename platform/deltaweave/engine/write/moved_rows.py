@@ -54,7 +54,7 @@ def change_moved_rows(
     gone: Collection[str],
     scan: TouchedFilesScan,
 ) -> Changes | None:
-    """The changes, with those of other files in place of those of the files that are gone.
+    """Change rows in the files that they moved to; keep the changes of other files.
 
     None if one of these files has to be rewritten by Spark.
 

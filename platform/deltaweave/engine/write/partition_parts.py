@@ -36,7 +36,7 @@ class Part:
     rows: pyarrow.Table
 
     def in_pieces(self) -> list[Part]:
-        """The same rows in as many parts as threads may write at once; small ones stay whole."""
+        """Split the rows into as many parts as threads may write at once; small ones stay whole."""
         rows, threads = self.rows, min(limits.MAX_SMALL_FILES, os.cpu_count() or 1)
         number = max(1, min(threads, rows.nbytes // limits.MIN_FILE_BYTES))
         length = -(-rows.num_rows // number)
@@ -45,7 +45,7 @@ class Part:
 
 
 def parts_of(rows: pyarrow.Table, columns: PartitionColumns, stored: pyarrow.Schema) -> list[Part]:
-    """The rows by partition, each in their order; none if there are no rows.
+    """Split the rows by partition, each part in their order; none if there are no rows.
 
     Args:
         rows: Whole rows of the table.
@@ -85,7 +85,7 @@ def check_partitions(
 def _by_partition(
     rows: pyarrow.Table, columns: PartitionColumns
 ) -> list[tuple[dict[str, str | None], Sequence[int]]]:
-    """The partitions of rows, as the log has their values, and the places of their rows.
+    """Return the rows' partitions, as the log has their values, and each one's row indexes.
 
     The table has partition columns.
     """
@@ -106,7 +106,7 @@ def _by_partition(
 
 
 def _level(name: str, text: str | None) -> str:
-    """The name of a directory, as Spark names those of partitions."""
+    """Return the name of a directory, as Spark names those of partitions."""
     return f"{name}={_NULL if text is None else text}"
 
 
@@ -116,7 +116,7 @@ def is_plain(text: str) -> bool:
 
 
 def _text(value: Any) -> str | None:
-    """A partition value as the log has it (Delta protocol, "Partition Value Serialization")."""
+    """Write a partition value for the log (Delta protocol, "Partition Value Serialization")."""
     if value is None:
         return None
     text = str(value)  # a date as 2026-10-25

@@ -82,7 +82,7 @@ def choose_strategy(transaction: Transaction, source: PreparedSource) -> Choice:
 
 
 def setting_in_place(transaction: Transaction) -> str:
-    """The value of `REWRITE_IN_PLACE`; what is none of the three means `false`."""
+    """Return the value of `REWRITE_IN_PLACE`; what is none of the three means `false`."""
     given = transaction.merge.spark.conf.get(REWRITE_IN_PLACE, "auto") or "auto"
     return given.strip().lower()
 
@@ -97,7 +97,7 @@ def may_move_rows(transaction: Transaction) -> bool:
 
 
 def choice_on_driver(choice: Choice) -> Choice:
-    """The choice for a merge that the driver does: it rewrites files in place, or none."""
+    """Return the choice for a merge on the driver: it rewrites files in place, or none."""
     if choice.strategy is not Strategy.COPY_ON_WRITE:
         return choice
     return Choice(Strategy.COPY_IN_PLACE, "the driver copies the files row by row in their order")

@@ -21,7 +21,7 @@ def most_rows_change(transaction: Transaction, scan: TouchedFilesScan) -> bool:
 
 
 def worth_rewriting_in_place(transaction: Transaction, scan: TouchedFilesScan) -> FileList:
-    """The touched files to be rewritten in place: all of them if the setting is `true`."""
+    """Return the touched files to rewrite in place: all of them if the setting is `true`."""
     if setting_in_place(transaction) == "true":
         return scan.touched
     files = scan.touched.where(_few_rows_change(scan))

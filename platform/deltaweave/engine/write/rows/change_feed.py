@@ -30,7 +30,7 @@ def recorded(
     is_update: Column,
     is_delete: Column,
 ) -> DataFrame:
-    """The table's rows and the feed's rows of joined target rows.
+    """Return the table's rows and the feed's rows of joined target rows.
 
     An update gives a row of the table, a pre-image and a post-image. A delete gives a row of the
     feed, and an unmodified row one of the table.
@@ -66,7 +66,7 @@ def recorded(
 
 
 def recorded_inserts(inserts: DataFrame) -> DataFrame:
-    """Inserted rows as the table's rows and as the feed's."""
+    """Return inserted rows as the table's rows and as the feed's."""
     names = inserts.columns
     columns = [column(name) for name in names]
     rows = inserts.select(_struct(names, columns).alias(_AFTER))

@@ -159,7 +159,7 @@ def _images(
 
 
 def _with_change_feed(merge: ResolvedMerge, taken: DataFrame, images: _Images) -> DataFrame:
-    """The rows after the merge, and the feed's rows of each change."""
+    """Return the rows after the merge, and the feed's rows of each change."""
     return recorded(
         taken,
         images.names,
@@ -171,7 +171,7 @@ def _with_change_feed(merge: ResolvedMerge, taken: DataFrame, images: _Images) -
 
 
 def _after(merge: ResolvedMerge, taken: DataFrame, images: _Images) -> DataFrame:
-    """The rows after the merge, without those that a clause deletes."""
+    """Return the rows after the merge, without those that a clause deletes."""
     if any(clause.action == "delete" for clause in merge.clauses):
         taken = taken.filter(~_is_taken_by(merge, "delete"))
     values = zip(images.names, images.after, strict=True)
@@ -200,7 +200,7 @@ def may_join_once(transaction: Transaction, scan: TouchedFilesScan) -> bool:
 
 
 def remaining_rows(transaction: Transaction, scan: TouchedFilesScan, files: FileList) -> DataFrame:
-    """The rows of some touched files that no clause takes, in the evolved target schema."""
+    """Return the rows of some touched files that no clause takes, in the evolved target schema."""
     merge = transaction.merge
     tracked = tracked_columns(transaction) or ()
     rows = target_plan(
@@ -218,7 +218,7 @@ def remaining_rows(transaction: Transaction, scan: TouchedFilesScan, files: File
 
 
 def _without(scan: TouchedFilesScan, files: FileList, rows: DataFrame) -> DataFrame:
-    """The rows of these files that no clause takes, by an anti join on file and row index."""
+    """Drop the rows of these files that a clause takes, by an anti join on file and row index."""
     names = scan.names_of(files)
     num_changed = sum(scan.changed_by_file)
     if len(names) > limits.MAX_NUMBERED_FILES or num_changed > limits.MAX_BROADCAST_NUMBERS:
@@ -248,7 +248,7 @@ def _numbers(names: Sequence[str]) -> Column:
 def _numbers_left(
     scan: TouchedFilesScan, files: FileList, names: Sequence[str]
 ) -> pyarrow.Table | None:
-    """The numbers of the remaining rows; None if the others are fewer, or not on the driver.
+    """Return the remaining rows' numbers; None if the others are fewer, or not on the driver.
 
     They include numbers of rows that were marked as deleted before, which no scan returns.
     """

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 def updates_from_source(
     transaction: Transaction, scan: TouchedFilesScan, *, with_row_ids: bool = True
 ) -> list[int] | None:
-    """The places of the update clauses that took rows, if none of them needs the target's rows.
+    """Return the indexes of the update clauses that took rows, if none needs the target's rows.
 
     None if one needs them for a value or, unless the caller has them, for a row id; or if nothing
     identifies source rows.
@@ -63,7 +63,7 @@ def rows_after_scan(
     scan: TouchedFilesScan,
     updates: Sequence[int] = (),
 ) -> DataFrame:
-    """The rows to insert and, for the update clauses at these places, their new rows.
+    """Return the rows to insert and the new rows of the update clauses at these indexes.
 
     Args:
         transaction: The merge's transaction.
@@ -160,7 +160,7 @@ def _num_files(size_in_bytes: int, spark: SparkSession) -> int:
 def inserts_only(
     transaction: Transaction, source: PreparedSource, known: Candidates | None
 ) -> tuple[DataFrame, Candidates]:
-    """Inserted rows of a merge without other clauses, by one left anti join.
+    """Return the inserted rows of a merge without other clauses, by one left anti join.
 
     Args:
         transaction: The merge's transaction.
@@ -194,7 +194,7 @@ def inserts_only(
 
 
 def _values(merge: ResolvedMerge, rows: DataFrame, clauses: Sequence[int]) -> DataFrame:
-    """The rows that one of these clauses takes, with the values that it gives them."""
+    """Return the rows that one of these clauses takes, with the values that it assigns."""
     *others, last = clauses
     others = [i for i in others if not merge.clauses[i].gives_same_values(merge.clauses[last])]
     chosen = rows.filter(F.col(CLAUSE).isin(list(clauses)))
@@ -209,6 +209,6 @@ def _values(merge: ResolvedMerge, rows: DataFrame, clauses: Sequence[int]) -> Da
 
 
 def _values_of(merge: ResolvedMerge, rows: DataFrame, clause: int) -> DataFrame:
-    """The values that a clause gives the rows, as columns of the evolved target schema."""
+    """Return the values that a clause assigns, as columns of the evolved target schema."""
     values = rows.select(merge.clauses[clause].row().alias(VALUES)).select(f"{VALUES}.*")
     return values.toDF(*merge.evolved_schema.names)

@@ -21,7 +21,7 @@ from deltaweave.engine.write.rows.from_source import (
 def rows_from_source_alone(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
 ) -> list[DataFrame] | None:
-    """Updated and inserted rows, if there are any; None if an update needs the target's rows."""
+    """Return updated and inserted rows, if any; None if an update needs the target's rows."""
     updates = updates_from_source(transaction, scan)
     if updates is None:
         return None
@@ -33,7 +33,7 @@ def rows_from_source_alone(
 def updated_and_inserted(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
 ) -> list[DataFrame]:
-    """Updated and inserted rows: from the source alone if it has all that they need.
+    """Return updated and inserted rows: from the source alone if it has all that they need.
 
     If the table keeps a change data feed, its rows are among them.
     """
@@ -48,7 +48,7 @@ def updated_and_inserted(
 def inserted_rows(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
 ) -> list[DataFrame]:
-    """The inserted rows, with those of the change data feed; nothing if there can be none."""
+    """Return the inserted rows, with those of the change data feed; nothing if none can be."""
     if not may_insert(transaction, source, scan):
         return []
     inserts = rows_after_scan(transaction, source, scan)
@@ -56,7 +56,7 @@ def inserted_rows(
 
 
 def together(parts: list[DataFrame]) -> DataFrame:
-    """The parts as one write job.
+    """Union the parts to one write job.
 
     Inserted rows have no row id or commit version yet: parts that have them come first, since the
     columns are known by their metadata there.

@@ -94,7 +94,7 @@ class BuiltInCopy:
         self._totals.update({key: metrics[name] for key, name in TOTALS.items()})
 
     def compared(self, merged: Sequence[Merged]) -> Compared:
-        """Both sides' totals.
+        """Compare both tables; return both sides' totals.
 
         Raises:
             RowsDifferError: The tables' rows are not equal.
@@ -115,7 +115,7 @@ class BuiltInCopy:
         self._copy.spark.sql(f"CREATE TABLE {copy} SHALLOW CLONE {table} VERSION AS OF {before}")
 
     def _equal_rows(self) -> int:
-        """How many rows both tables hold."""
+        """Return how many rows both tables hold."""
         rows = _signed(self._table.read(), 1).unionByName(_signed(self._copy.read(), -1))
         columns = [F.col(quoted(name)) for name in rows.columns[:-1]]
         same = rows.groupBy(*columns).agg(

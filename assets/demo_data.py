@@ -70,14 +70,14 @@ def landing(lake: Path) -> Path:
 
 
 def landed(lake: Path) -> list[str]:
-    """Names of the complete partitions, in arrival order."""
+    """Return the names of the complete partitions, in arrival order."""
     return sorted(marker.parent.name for marker in landing(lake).glob(f"*/{COMPLETE}"))
 
 
 def land(
     lake: Path, *, upto: int | None = None, scale: float = 1, generated: Path | None = None
 ) -> list[str]:
-    """Lands source partitions in arrival order until `upto` of them are there.
+    """Land source partitions in arrival order until `upto` of them are there.
 
     What has landed is not landed again, and the same scale always gives the same partitions.
 
@@ -115,7 +115,7 @@ def land(
 
 
 def land_next(lake: Path, *, scale: float = 1) -> str | None:
-    """Lands the first partition that has not landed; its name, or None if all have.
+    """Land the first partition that has not landed; return its name, or None if all have.
 
     Raises:
         GeneratorError: The generator could not be fetched or did not run.
@@ -142,7 +142,7 @@ def _periods(month: pa.ChunkedArray) -> list[Period]:
 def _changed(
     returns: pa.Table, month: pa.ChunkedArray, gone: pa.Array, number: int, period: Period
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """Which of the returns that arrived before a partition it deletes, and which it corrects."""
+    """Return which of the returns before a partition it deletes, and which it corrects."""
     is_open = pc.and_(
         pc.less(month, period.begin), pc.greater_equal(month, period.begin - _OPEN_FOR)
     )

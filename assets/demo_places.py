@@ -36,7 +36,7 @@ _COLD = {"DELTAWEAVE_WARM": "false"}
 
 @contextmanager
 def on_this_machine() -> Iterator[Variables]:
-    """Spark in this machine's cores, tables on its disk: nothing has to be started."""
+    """Run Spark on this machine's cores, with tables on its disk: nothing has to be started."""
     yield {}
 
 

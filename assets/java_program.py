@@ -151,7 +151,7 @@ def running(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on, all different."""
+    """Return ports of the loopback interface that nobody listens on, all different."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:

@@ -55,18 +55,18 @@ def resources() -> dict[str, Any]:
 
 
 def _local() -> dict[str, Any]:
-    """Spark and tables on this machine."""
+    """Return the resources of Spark and tables on this machine."""
     return _resources(str(lake() / "tables"), {})
 
 
 def _cluster() -> dict[str, Any]:
-    """Executors of any Spark master, tables where all of them reach them."""
+    """Return the resources of executors of any master, and of tables that all of them reach."""
     _require("cluster", "DELTAWEAVE_SPARK_MASTER", "DELTAWEAVE_TABLES")
     return _resources(os.environ["DELTAWEAVE_TABLES"], _master())
 
 
 def _object_store() -> dict[str, Any]:
-    """Tables in S3 or a store that speaks its protocol; Spark on this machine or a cluster."""
+    """Return the resources of tables in S3 or the like; Spark is on this machine or a cluster."""
     of_the_store = ["DELTAWEAVE_TABLES", "AWS_REGION"]
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     # On AWS, the machine's role may do instead; one key without the other is a mistake.

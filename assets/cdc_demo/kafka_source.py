@@ -40,7 +40,7 @@ class KafkaTopic(DataSource):
         return "key BINARY, value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
 
     def streamReader(self, schema: StructType) -> TopicReader:  # noqa: N802
-        """Where it is read."""
+        """Return the reader of the topic's stream."""
         return TopicReader(self.options)
 
 
@@ -75,7 +75,7 @@ class TopicReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return {partition: oldest for partition, (oldest, _) in self._watermarks().items()}
 
     def latestOffset(self, start: Any, limit: ReadLimit) -> Offsets:  # noqa: N802
-        """Where the topic ends now, or ended when the query that reads what there is began."""
+        """Return where the topic ends now, or ended when a query of what is there began."""
         return self._available_now or self._ends()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

@@ -116,7 +116,7 @@ def messages_of(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
 
 
 def events_of(messages: DataFrame) -> DataFrame:
-    """Debezium's messages as rows of the table."""
+    """Convert Debezium's messages to rows of the table."""
     return deltaweave.debezium_changes(messages, schema=customers.SCHEMA, connector="postgresql")
 
 

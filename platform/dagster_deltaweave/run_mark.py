@@ -31,7 +31,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def mark_commits_with_run(spark: SparkSession, run_id: str) -> Iterator[None]:
-    """Within the context, commits of the session have the run's id, unless the user set metadata.
+    """Record the run's id in the session's commits in the block, unless the user sets metadata.
 
     Args:
         spark: The session; its setting is restored afterwards.

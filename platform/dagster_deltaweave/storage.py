@@ -43,7 +43,7 @@ def local_path(location: str | Path) -> Path | None:
 
 
 def file_system(location: str | Path) -> tuple[FileSystem, str]:
-    """Arrow's file system of a location, and the path in it without a slash at the end.
+    """Return Arrow's file system of a location, and the path in it without a final slash.
 
     Credentials and endpoints come from the environment, as the store's own tools read them
     (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …). The URI's query may contain settings that are not

@@ -20,7 +20,7 @@ _SETTING = re.compile(r"\$\{\S+?\}")
 
 
 def quoted(name: str) -> str:
-    """One name in back quotes for SQL text, whatever else it holds.
+    """Put one name in back quotes for SQL text, whatever else it holds.
 
     >>> quoted("a.b")
     '`a.b`'
@@ -41,12 +41,12 @@ def quoted(name: str) -> str:
 
 
 def is_replaced(name: str) -> bool:
-    """Whether Spark replaces part of a name in SQL text (see `quoted`)."""
+    """Return whether Spark replaces part of a name in SQL text (see `quoted`)."""
     return _SETTING.search(name) is not None
 
 
 def back_quoted(name: str) -> str:
-    """One name in back quotes for functions of DataFrames, which replace nothing in it."""
+    """Put one name in back quotes for functions of DataFrames, which replace nothing in it."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -74,7 +74,7 @@ def column(*path: str) -> Column:
 
 
 def spelled_as(columns: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Names of columns as these columns spell them; a name of none of them stays as it is.
+    """Spell names of columns as these columns do; a name of none of them stays as it is.
 
     Names that differ in case alone are the same, as everywhere in SQL.
 
@@ -100,7 +100,7 @@ def literal(text: str) -> str:
 
 
 def is_path(path_or_name: str) -> bool:
-    """Whether a table is given by its path, and not by a name of the catalog as SQL spells it.
+    """Return whether a table is given by its path, and not by a catalog's name as SQL spells it.
 
     >>> is_path("/lake/orders"), is_path("sales.orders"), is_path("delta.`/lake/orders`")
     (True, False, False)

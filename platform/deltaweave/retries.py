@@ -79,7 +79,7 @@ def _is_conflict(error: BaseException) -> bool:
 
 
 def _met_another_creator(error: BaseException) -> bool:
-    """Whether Delta met the log of another creator, empty or with its first commit."""
+    """Return whether Delta met the log of another creator, empty or with its first commit."""
     return isinstance(error, (CommitConflictError, NotADeltaTableError)) or (
         isinstance(error, DeltaweaveError)
         and error.error_class

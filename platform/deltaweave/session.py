@@ -27,7 +27,7 @@ DELTA_SETTINGS: Mapping[str, str] = {
 
 
 def delta_conf() -> dict[str, str]:
-    """Spark's configuration for Delta: the jar of the installed pair, extension and catalog."""
+    """Return Spark's configuration for Delta: the installed pair's jar, extension and catalog."""
     return {"spark.jars.packages": delta_package(*installed_pair()), **DELTA_SETTINGS}
 
 
@@ -169,7 +169,7 @@ def _start_jvm(conf: Mapping[str, str]) -> None:
 
 
 def java_problem() -> str | None:
-    """Why there is no JVM that Spark runs on, in one sentence; None if there is one."""
+    """Return why there is no JVM that Spark runs on, in one sentence; None if there is one."""
     _, release = java_found()
     # "1.8.0_392" is Java 8: releases before 9 were numbered 1.x.
     major = re.match(r"(?:1\.)?(\d+)", release or "")
@@ -199,7 +199,7 @@ def _property(key: str, value: str) -> str:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables that a process has which is started in the block."""
+    """Set environment variables for processes that are started in the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

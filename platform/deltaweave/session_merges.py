@@ -116,7 +116,7 @@ def disable(spark: SparkSession) -> None:
 
 
 def is_enabled(spark: SparkSession) -> bool:
-    """Whether the session's setting `spark.deltaweave.enabled` is true."""
+    """Return whether the session's setting `spark.deltaweave.enabled` is true."""
     return is_on(spark, ENABLED, otherwise=False)
 
 
@@ -171,7 +171,7 @@ def _execute(built_in: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
 
 
 def may_be_merge(text: object) -> bool:
-    """Whether a statement begins with MERGE, or WITH, after comments; the parser decides.
+    """Return whether a statement begins with MERGE, or WITH, after comments; the parser decides.
 
     It is asked of every statement of the process, so it reads no further than the first word.
     """

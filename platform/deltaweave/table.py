@@ -103,7 +103,7 @@ class Table:
         return Table(self.spark, ".".join(map(quoted, [*catalog, name + ending])))
 
     def exists(self) -> bool:
-        """Whether there is a Delta table here now, whoever created or removed it."""
+        """Return whether there is a Delta table here now, whoever created or removed it."""
         try:
             with translated(self.path_or_name, operation="opening"):
                 return self._log().exists
@@ -159,11 +159,11 @@ class Table:
         return False
 
     def location(self) -> str:
-        """Where its data is, e.g. `file:/lake/orders`."""
+        """Return where the table's data is, e.g. `file:/lake/orders`."""
         return self._log().data_path
 
     def planned_location(self) -> str:
-        """Where its data is or, if there is no table, where it would be created now; not escaped.
+        """Return where the table's data is or would be, if it were created now; not escaped.
 
         Raises:
             StatementError: No table can be created there: it is in another catalog, say.
@@ -174,7 +174,7 @@ class Table:
             return str(place_of_new_table(self.spark, self._parts).toString())
 
     def version(self) -> int:
-        """Its newest version."""
+        """Return the table's newest version."""
         return self.snapshot().version
 
     def version_at(self, time: datetime) -> int | None:
@@ -191,15 +191,15 @@ class Table:
         return self.snapshot().setting(name)
 
     def partition_columns(self) -> list[str]:
-        """Its partition columns."""
+        """Return the names of the table's partition columns."""
         return self.snapshot().partition_columns
 
     def id(self) -> str:
-        """Delta's id of it; a new table in the same place has another id."""
+        """Return Delta's id of the table; a new table in the same place has another id."""
         return self.snapshot().id
 
     def read(self, version: int | None = None) -> DataFrame:
-        """Its rows, at the newest version or at the one given.
+        """Read the table's rows, at the newest version or at the one given.
 
         The query fails at files that it cannot read, also where a setting of the session
         (`spark.sql.files.ignoreCorruptFiles`, `ignoreMissingFiles`) tells Spark to pass over them,
@@ -220,11 +220,11 @@ class Table:
         return snapshot.read().count() if known is None else known
 
     def layout(self, small_file_bytes: int) -> FileLayout:
-        """How its rows are spread over its files, by the log alone."""
+        """Return how the table's rows are spread over its files, by the log alone."""
         return self.snapshot().layout(small_file_bytes)
 
     def key_overlaps(self, columns: Sequence[str], version: int | None = None) -> list[KeyOverlap]:
-        """In how many of its files a merge has to look for a key, by the log alone.
+        """Return in how many files a merge has to look for a key, by the log alone.
 
         It takes a Spark job or two over the file list, or none for a few files. The driver holds
         the list with its statistics, about a kilobyte for each file.
@@ -243,19 +243,19 @@ class Table:
         return key_overlaps(snapshot, snapshot.file_list(), names)
 
     def is_clustered(self) -> bool:
-        """Whether it has clustering columns, by which OPTIMIZE arranges its rows."""
+        """Return whether the table has clustering columns, by which OPTIMIZE arranges its rows."""
         return self.snapshot().is_clustered()
 
     def retention(self) -> timedelta:
-        """How long it keeps removed files before VACUUM deletes them."""
+        """Return how long the table keeps removed files before VACUUM deletes them."""
         return self.snapshot().retention()
 
     def files(self) -> DataFrame:
-        """Its data files, as a DataFrame of the log's AddFile."""
+        """Return the table's data files, as a DataFrame of the log's AddFile."""
         return self.snapshot().files
 
     def history(self) -> DataFrame:
-        """Its commits, the newest first, with the columns of `DESCRIBE HISTORY`."""
+        """Return the table's commits, the newest first, with the columns of `DESCRIBE HISTORY`."""
         self.snapshot()  # names the table in the error where there is none
         with translated(self.path_or_name, operation="reading the history"):
             return self.spark.sql(f"DESCRIBE HISTORY {self._name}")
@@ -283,7 +283,7 @@ class Table:
         return touched_rows(older, self.snapshot(until))
 
     def changed_rows(self, after: int | None, until: int | None = None) -> ChangedRows:
-        """Exactly the rows by which two versions differ, from the table's change data feed.
+        """Read exactly the rows by which two versions differ, from the change data feed.
 
         Args:
             after: The older version, or None for everything.

@@ -119,7 +119,7 @@ def check_results(
     found: Mapping[str, Finding],
     severity: AssetCheckSeverity,
 ) -> Iterator[AssetCheckResult]:
-    """Dagster's results of checks, from their findings by name."""
+    """Yield Dagster's results of checks, from their findings by name."""
     key = checked_asset(context)
     for name, (passed, description, metadata) in found.items():
         yield AssetCheckResult(
@@ -138,7 +138,7 @@ def check_specs(
     blocking: bool | Iterable[str],
     arguments: CheckArguments,
 ) -> list[AssetCheckSpec]:
-    """Specs of the checks that have a description.
+    """Build the specs of the checks that have a description.
 
     Raises:
         DagsterInvalidDefinitionError: No check has one, or `blocking` names another check.

@@ -141,7 +141,7 @@ def _promise(takes_all: bool) -> str:
 
 
 def takes_every_row(declaration: MergeDeclaration | None) -> bool:
-    """Whether the declared clauses take every source row, each for one target row."""
+    """Return whether the declared clauses take every source row, each for one target row."""
     if declaration is None or declaration.skip_unchanged_updates:
         return False
     matched = [clause for clause in declaration.clauses if clause.kind == "matched"]

@@ -44,7 +44,7 @@ _FEW_FILES = 50
 def repeated_keys(
     table: "Table", version: int, key: Sequence[str], nulls: Sequence[str], *, sample: bool = True
 ) -> dict[str, Finding]:
-    """Whether keys repeat, and whether columns hold nulls, in one pass over the table."""
+    """Find keys that repeat and columns that hold nulls, in one pass over the table."""
     from pyspark.sql import functions as F
 
     from deltaweave.delta.jvm import grouped
@@ -90,7 +90,7 @@ def repeated_keys(
 def nulls_in_columns(
     table: "Table", version: int, columns: Sequence[str], since: int | None
 ) -> Finding:
-    """Whether columns hold nulls: in files added since a version, or in the whole table.
+    """Find columns that hold nulls: in files added since a version, or in the whole table.
 
     No job runs if the statistics say that they hold none.
     """
@@ -182,7 +182,7 @@ def version_that_passed(
 def schema_finding(
     snapshot: "TableSnapshot", schema: "StructType | str", more_columns: bool
 ) -> Finding:
-    """Whether the version of the table has the expected columns and types."""
+    """Compare the version's columns and types with the expected ones."""
     from pyspark.sql.types import StructType
 
     from dagster_deltaweave.landing import schema_as_struct, schema_differences
@@ -195,7 +195,7 @@ def schema_finding(
 
 
 def age_finding(table: "Table", within: timedelta) -> Finding:
-    """Whether the last commit that changed rows is recent enough."""
+    """Check that the last commit that changed rows is recent enough."""
     change = last_change(table)
     age = datetime.now(timezone.utc) - change.committed_at
     if not change.is_in_log:
@@ -213,7 +213,7 @@ def age_finding(table: "Table", within: timedelta) -> Finding:
 
 
 def sample_table(rows: "DataFrame", columns: Sequence[str]) -> MetadataValue:
-    """At most 10 rows as a table for the UI, with values as Spark shows them."""
+    """Lay out at most 10 rows as a table for the UI, with values as Spark shows them."""
     shown = rows.select(*(column(name).cast("string").alias(name) for name in columns))
     found = shown.limit(_SAMPLE).collect()
     header = "| " + " | ".join(columns) + " |"

@@ -44,6 +44,6 @@ def pair_that_counts(table: Table, pair: tuple[str, int]) -> tuple[str, int]:
 
 
 def is_known(table: Table, application_ids: Iterable[str]) -> bool:
-    """Whether the log still says that what has these ids is in the table."""
+    """Return whether the log still says that what has these ids is in the table."""
     snapshot = table.snapshot()
     return all(newest_in_line(snapshot, each).unknown_since is None for each in application_ids)

@@ -222,7 +222,7 @@ def pending_metadata(context: Recorder, at: MergeOnReadLocations) -> dict[str, A
 
 
 def rescued_metadata(context: Recorder, table: Table, rescued: str | bool) -> dict[str, Any]:
-    """How many events of a table wait to be corrected, as flat metadata; empty if none can."""
+    """Return how many events of a table wait to be corrected, as metadata; empty if none can."""
     try:
         count = num_rescued(table, rescued)
     except DeltaweaveError as error:

@@ -171,7 +171,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
 
     @staticmethod
     def type_handlers() -> Sequence[TypeHandler]:
-        """Handlers of further types than these, for a subclass to add."""
+        """Return handlers of further types than these, for a subclass to add."""
         return ()
 
     _of_ops: OpOutputs = PrivateAttr(default_factory=OpOutputs)
@@ -241,7 +241,7 @@ class SparkDeltaIOManager(ConfigurableIOManager):
         return frames.to_spark(self.spark.session, value)
 
     def _options(self, context: OutputContext) -> RunOptions:
-        """How this run writes the asset: as declared, but for what the run's tags change."""
+        """Return how this run writes the asset: as declared, as changed by the run's tags."""
         declaration = declared_write(context, self.mode)
         if declaration_of(context) is None:
             declaration = with_mode_of_output(declaration, context)

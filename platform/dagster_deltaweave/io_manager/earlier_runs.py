@@ -143,7 +143,7 @@ class EarlierRuns:
         return min(self.partitions, key=self.positions)
 
     def _others(self) -> list[tuple[Any, str, str]]:
-        """Position, key and last run of the partitions that were not materialized since it."""
+        """Return position, key and last run of partitions not materialized since that run."""
         return [
             (position, partition, run_id)
             for partition, run_id in unmerged_attempts(self._instance, self.context.asset_key)
@@ -204,7 +204,7 @@ class EarlierRuns:
         )
 
     def _waited(self, attempts: Sequence[_Attempt]) -> float:
-        """How long the run has waited for the oldest of these, in s; an error if long enough."""
+        """Return how long the run has waited for the oldest of these, in s; raise if too long."""
         oldest, awaited = attempts[0], attempts[0].run.run_id
         if awaited not in self._since:
             earlier = [at for at, whom in waits_of_step(self.context) if awaited in whom]
@@ -227,7 +227,7 @@ class EarlierRuns:
         return waited
 
     def _blocks(self, oldest: _Attempt) -> bool:
-        """Whether this run may keep the awaited run in the queue and must make room for it.
+        """Return whether this run may keep the awaited run in the queue and must make room for it.
 
         Of all waiting runs, the one with the newest partition makes room.
         """

@@ -99,7 +99,7 @@ def as_annotated(rows: DataFrame, annotation: Any, *, what: str) -> Any:
 
 
 def _is_in(module: str, *names: str) -> Callable[[Any], bool]:
-    """Whether a type is a module's; no value has the types of a module that is not imported."""
+    """Return whether a type is from a module; no value has types of a module not imported."""
 
     def is_it(annotation: Any) -> bool:
         loaded = sys.modules.get(module)

@@ -150,7 +150,7 @@ def _downstream(context: InputContext) -> AssetsDefinition | None:
 def _not_there_yet(
     context: InputContext, table: Table, place: TablePlace, version: int | None
 ) -> DataFrame | None:
-    """No rows, where the table is still to be made; None if it is there, or should be.
+    """Return no rows for a table that is still to be made; None if it exists, or should.
 
     An asset that reads its own earlier partitions finds none before its first run, and an asset
     that declares its columns need not have run. A table that a run recorded is one that was lost.
@@ -172,7 +172,7 @@ def _not_there_yet(
 
 
 def _was_recorded(context: InputContext) -> bool:
-    """Whether the newest materialization of the asset had a table."""
+    """Return whether the newest materialization of the asset had a table."""
     event = context.step_context.instance.get_latest_materialization_event(context.asset_key)
     made = None if event is None else event.asset_materialization
     if made is None:

@@ -93,7 +93,7 @@ class MergedPartitions:
         return next(newest_first(self.merged, self.positions), None)
 
     def newer_than(self, partitions: Collection[str]) -> list[str]:
-        """Other merged partitions that are newer than the oldest of these, newest first."""
+        """Return other merged partitions that are newer than the oldest of these, newest first."""
         earliest = min(map(self.positions, partitions))
         in_order = newest_first(self.merged, self.positions)
         newer = takewhile(lambda key: self.positions(key) > earliest, in_order)

@@ -110,6 +110,6 @@ def _check_partitions(
 
 
 def _alike(one: DataType, other: DataType) -> bool:
-    """Whether two types are the same; one of nulls alone is like any."""
+    """Return whether two types are the same; one of nulls alone is like any."""
     is_same = one.simpleString() == other.simpleString()
     return is_same or isinstance(one, NullType) or isinstance(other, NullType)

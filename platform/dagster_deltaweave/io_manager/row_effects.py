@@ -76,7 +76,7 @@ def _written(clause: Clause, rows: DataFrame) -> frozenset[tuple[str, str]]:
 
 
 def takes(clause: Clause) -> Column:
-    """Whether a clause takes a row; a condition that is null takes none, as in MERGE."""
+    """Return whether a clause takes a row; a condition that is null takes none, as in MERGE."""
     if clause.condition is None:
         return F.lit(True)
     return F.coalesce(F.expr(str(clause.condition)), F.lit(False))

@@ -143,7 +143,7 @@ def _only_inserts(declaration: MergeDeclaration) -> bool:
 
 
 def _refuses_repeated(declaration: MergeDeclaration) -> bool:
-    """Whether MERGE itself refuses several rows for a key that the table has."""
+    """Return whether MERGE itself refuses several rows for a key that the table has."""
     matched = [clause for clause in declaration.clauses if clause.kind == "matched"]
     return any(clause.action != "delete" or clause.condition is not None for clause in matched)
 
@@ -157,7 +157,7 @@ def _repeated(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def _lacked_by(table: Table, repeated: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Those of the keys that the table lacks."""
+    """Return those of the keys that the table lacks."""
     pairs = (column("s", key) == column("t", key) for key in keys)
     return repeated.alias("s").join(table.read().alias("t"), [*pairs], "left_anti")
 

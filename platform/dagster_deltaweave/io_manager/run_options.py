@@ -56,7 +56,7 @@ class RunOptions:
 
 
 def declaration_of(context: OutputContext) -> TableDeclaration | None:
-    """How the asset declares that its output is written; None if it does not."""
+    """Return how the asset declares that its output is written; None if it does not."""
     name = context.asset_key.to_user_string()
     return table_declaration(context.definition_metadata, asset=name)
 
@@ -64,7 +64,7 @@ def declaration_of(context: OutputContext) -> TableDeclaration | None:
 def declared_write(
     context: OutputContext, otherwise: Literal["overwrite", "append", "error"]
 ) -> TableDeclaration:
-    """How the asset's table is written; `otherwise` says it for an asset that declares nothing.
+    """Return how the asset's table is written; `otherwise` is for an asset that declares nothing.
 
     Raises:
         StatementError: Nothing declares it, and such assets are refused.

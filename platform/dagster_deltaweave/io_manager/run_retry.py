@@ -61,7 +61,7 @@ def retry_run_if_transient(retries: int, context: OutputContext | None = None) -
 
 
 def waits_of_step(context: OutputContext) -> list[tuple[float, str]]:
-    """When attempts of the step gave way to the runs of older partitions, and to which of them."""
+    """Return when attempts of the step gave way to runs of older partitions, and to which."""
     step = context.step_context
     if not step.previous_attempt_count:
         return []

@@ -36,7 +36,7 @@ def rows_of_table(declaration: TableDeclaration, changes: DataFrame) -> DataFram
 
 
 def is_written(table: Table) -> bool:
-    """Whether the table is there, and not empty for a first write that failed."""
+    """Return whether the table is there, and not empty for a first write that failed."""
     return table.exists() and not is_unwritten(table.snapshot())
 
 
@@ -175,7 +175,7 @@ def _type_of(name: str, schema: StructType) -> str | None:
 
 
 def _unknown(changes: StructType, known: StructType, is_exact: bool, parent: str) -> Iterator[str]:
-    """Names of fields that the table's struct lacks, with dots for nested structs."""
+    """Yield the names of fields that the table's struct lacks, with dots for nested structs."""
     fields = {field.name if is_exact else field.name.lower(): field for field in known}
     for field in changes:
         there = fields.get(field.name if is_exact else field.name.lower())

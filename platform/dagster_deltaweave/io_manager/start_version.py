@@ -40,7 +40,7 @@ class Start:
 def start_of_write(
     context: OutputContext, table: Table, *, adds_only: bool = False, predicate: str | None = None
 ) -> Start:
-    """Where the write of the asset's output starts.
+    """Return where the write of the asset's output starts.
 
     Args:
         context: The context of the asset's output.
@@ -60,7 +60,7 @@ def start_of_write(
 
 
 def began_ms(context: OutputContext) -> int:
-    """When this attempt of the step began, in ms since 1970; if unknown, when the run began.
+    """Return when this attempt of the step began, in ms since 1970; if unknown, when the run did.
 
     The ops of a graph asset hand on what the first of them read: it began when the run did, or the
     run of which this one goes on.
@@ -83,7 +83,7 @@ def began_ms(context: OutputContext) -> int:
 
 
 def run_created_ms(context: OutputContext) -> int:
-    """When the run was created, or the first of the runs that it goes on from, in ms since 1970."""
+    """Return when the run, or the first that it continues, was created, in ms since 1970."""
     run = context.step_context.dagster_run
     return _created_ms(context, run.root_run_id or run.run_id)
 

@@ -237,7 +237,7 @@ def _written(
     partitions: Sequence[str],
     marks: Marks | None = None,
 ) -> Stored:
-    """How a write is recorded: as it is declared, or as a full refresh."""
+    """Return how a write is recorded: as declared, or as a full refresh."""
     how = declaration.mode if declaration else "full refresh"
     of_partitions = predicate is not None and not (declaration and declaration.replace_where)
     return Stored(

@@ -88,7 +88,7 @@ def _finish_batch(query: StreamingQuery) -> None:
 
 
 def _is_waiting(query: StreamingQuery) -> bool:
-    """Whether the stream has read its source and waits for its next trigger."""
+    """Return whether the stream has read its source and waits for its next trigger."""
     status = query.status
     return status["message"].startswith("Waiting") and not status["isTriggerActive"]
 

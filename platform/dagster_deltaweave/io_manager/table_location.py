@@ -83,7 +83,7 @@ def _refuse_to_begin_anew(locator: TableLocator, context: OutputContext, table: 
 
 
 def _is_table(spark: SparkSession, path: str) -> bool:
-    """Whether there is a table in a directory above a new one."""
+    """Return whether there is a table in a directory above a new one."""
     local = local_path(path)
     if local is not None and not (local / "_delta_log").is_dir():
         return False  # as nearly always, without asking the JVM

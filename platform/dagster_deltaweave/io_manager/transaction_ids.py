@@ -62,7 +62,7 @@ class Marks:
         return next(iter(self.pairs.items()), None)
 
     def are_in(self, table: Table) -> bool:
-        """Whether a table already holds what the rows apply, so that nothing is left to do."""
+        """Return whether a table already holds what the rows apply, so nothing is left to do."""
         if not self.pairs or not table.exists():
             return False
         held = [(table.last_applied(name), version) for name, version in self.pairs.items()]
@@ -277,7 +277,7 @@ def _pair(
 
 
 def _is_time(delivery: str) -> bool:
-    """Whether the name is a time, and not a digest that happens to have no letter.
+    """Return whether the name is a time, and not a digest that happens to have no letter.
 
     A digest has 20 characters. The greatest Long, which is the greatest mark, has 19.
     """

@@ -55,7 +55,7 @@ class Delivery:
 
 
 def problem_of_partition_key(partition: str) -> str | None:
-    """Why a text cannot be both a partition key and the name of a directory; None if it can."""
+    """Return why a text cannot be a partition key and a directory's name; None if it can."""
     found = _NO_KEY.search(partition)
     if found is None:
         return None
@@ -77,7 +77,7 @@ class ListedFile(NamedTuple):
 
 
 def is_partition(name: str, suffix: str) -> bool:
-    """Whether a directory, or a file with the suffix, is a partition: `.` and `_` begin others."""
+    """Return whether a directory, or file with the suffix, is a partition: no `.` or `_` first."""
     return not name.startswith((".", "_")) and name.endswith(suffix) and name != suffix
 
 

@@ -125,7 +125,7 @@ def _measured_delivery(entry: os.DirEntry[str]) -> Delivery:
 def _files_under(
     directory: str, above: frozenset[tuple[int, int]]
 ) -> Iterator[tuple[str, os.stat_result, os.stat_result]]:
-    """Files and directories with their status and, for links, the link's; links are followed.
+    """Yield files and directories with their status and, for links, the link's; follow links.
 
     Raises:
         OSError: One of them cannot be read, or a link leads to a directory that contains it.

@@ -145,10 +145,10 @@ def groups(
 
 
 def is_whole_second(moment: int) -> bool:
-    """Whether a time, in ns, is a whole second: some storages keep only whole seconds."""
+    """Return whether a time, in ns, is a whole second, as some storages keep them."""
     return moment % SECOND_IN_NS == 0
 
 
 def _may_be_rewritten(delivery: Delivery, now: int) -> bool:
-    """Whether a delivery that replaces this one may get the same time from the storage."""
+    """Return whether a delivery that replaces this one may get the same time from the storage."""
     return is_whole_second(delivery.changed_at) and 0 <= now - delivery.changed_at < SECOND_IN_NS

@@ -199,7 +199,7 @@ def _one(directory: str | Path, name: str, marker: str | None, suffix: str) -> D
 
 
 def _in_store(uri: str, *, is_recursive: bool = True) -> list[ListedFile]:
-    """All files in a directory of a store, and in those below it."""
+    """Return all files in a directory of a store, and in those below it."""
     from pyarrow.fs import FileSelector, FileType
 
     store, base = file_system(uri)

@@ -77,7 +77,7 @@ class TextFiles:
         return StructType([fields.get(name, StructField(name, StringType())) for name in names])
 
     def rows(self, schemas: Mapping[str, StructType]) -> DataFrame:
-        """All rows of the files, those that do not fit with what could be read of them.
+        """Read all rows of the files; of those that do not fit, what could be read of them.
 
         Args:
             schemas: The files, each with its `schema_of`.
@@ -94,7 +94,7 @@ class TextFiles:
         return reduce(lambda one, other: one.unionByName(other), parts)
 
     def bad_rows(self, rows: DataFrame) -> DataFrame:
-        """Those of the rows that do not fit.
+        """Select the rows that do not fit.
 
         Returns:
             A DataFrame `(file STRING, record STRING, columns ARRAY<STRING>, read STRING)`: `read`
@@ -109,7 +109,7 @@ class TextFiles:
         )
 
     def good_rows(self, rows: DataFrame, *, others_are_errors: bool) -> DataFrame:
-        """Those of the rows that fit, with the columns of the schema.
+        """Select the rows that fit, with the columns of the schema.
 
         Args:
             rows: All rows, as `rows` returns them.
@@ -128,7 +128,7 @@ class TextFiles:
         return rows.where(fits.otherwise(otherwise)).select(*columns)
 
     def described(self, file: str, record: str, columns: Sequence[str]) -> str:
-        """Where a bad row is and which of its values do not fit."""
+        """Describe where a bad row is and which of its values do not fit."""
         line = self._line_of(file, record)
         types = [f"column {name} ({self.schema[name].dataType.simpleString()})" for name in columns]
         where = [_name(file), *([] if line is None else [f"line {line}"]), *types]
@@ -158,7 +158,7 @@ class TextFiles:
         )
 
     def _is_bad(self, schema: StructType, name: str) -> Column:
-        """Whether a row does not fit for this column alone, and would if it were a text."""
+        """Return whether a row does not fit for this column alone, and would if it were a text."""
         texts = StructType([StructField(each, StringType()) for each in schema.names])
         typed = StructType([schema[each] if each == name else texts[each] for each in schema.names])
         return self._parsed(typed).isNotNull() & self._parsed(texts).isNull()

@@ -127,7 +127,7 @@ def batches_after(at: MergeOnReadLocations, batch: int) -> Pending:
 
 
 def number_metadata(values: dict[str, int | float | None]) -> dict[str, MetadataValue]:
-    """Numbers as metadata; those that are None are left out."""
+    """Return numbers as metadata; those that are None are left out."""
     return {
         key: MetadataValue.int(value) if isinstance(value, int) else MetadataValue.float(value)
         for key, value in values.items()
@@ -185,7 +185,7 @@ def _files(table: DeltaTable) -> list[dict[str, Any]]:
 
 
 def _time(file: dict[str, Any]) -> datetime:
-    """When its rows came, which does not change when upkeep makes files anew."""
+    """Return when a file's rows came, which does not change when upkeep rewrites files."""
     came: datetime | None = file.get(_INGESTED)
     if came is not None:
         return came

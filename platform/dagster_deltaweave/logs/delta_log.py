@@ -99,7 +99,7 @@ class DeltaLog:
         return None if holds is None and not commits else commits
 
     def holds(self, position: Position) -> bool | None:
-        """Whether the log has the commit at a position; None if it has no commit of the version."""
+        """Return whether the log has the commit at a position; None without one of the version."""
         commit = self._as_written(position.version)
         if commit is None:
             return None
@@ -150,7 +150,7 @@ class DeltaLog:
         return [_renamed(each, names) for each in commits] if names else commits
 
     def _column_names(self) -> dict[str, str]:
-        """Physical name to name of the columns, by the newest schema in the log."""
+        """Map physical names of columns to their names, by the newest schema in the log."""
         metadata = self.metadata()
         fields = json.loads(metadata["schemaString"])["fields"] if metadata else ()
         physical = "delta.columnMapping.physicalName"

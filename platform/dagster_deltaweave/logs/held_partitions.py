@@ -57,13 +57,13 @@ class HeldPartitions:
     order: Mapping[str, int]
 
     def holds(self, partition: str, directory: str) -> bool:
-        """Whether the partition was merged, from this landing directory or by hand."""
+        """Return whether the partition was merged, from this landing directory or by hand."""
         return bool(self._records(partition, directory))
 
     def holds_delivery(
         self, partition: str, directory: str, delivery: str, changed_at: int
     ) -> bool:
-        """Whether what was merged includes a delivery; see `holds_delivery`."""
+        """Return whether what was merged includes a delivery; see `holds_delivery`."""
         found = self._records(partition, directory)
         return any(holds_delivery(each, delivery, changed_at) for each in found)
 
@@ -96,7 +96,7 @@ def record_of(delivery: str | None, created_ns: int) -> int:
 
 
 def holds_delivery(record: int, delivery: str, changed_at: int) -> bool:
-    """Whether what was recorded of a partition includes a delivery.
+    """Return whether what was recorded of a partition includes a delivery.
 
     Args:
         record: What was recorded.

@@ -152,7 +152,7 @@ def _change(commit: Row, commits: list[Row], *, is_in_log: bool) -> Change:
 
 
 def _left_rows(commit: Row) -> bool:
-    """Whether a commit left the rows as they were; a merge may commit only an idempotency pair."""
+    """Return whether a commit left the rows as they were, e.g. with an idempotency pair alone."""
     if commit.operation == "MERGE":
         metrics: Mapping[str, str] = commit.operationMetrics or {}
         return all(metrics.get(name) == "0" for name in _CHANGED)

@@ -85,7 +85,7 @@ def insert_of_events(table: Table, events: DataFrame) -> Callable[[str], str]:
 def table_lineage(
     origins: Mapping[str, Collection[Origin]], places: Mapping[AssetKey, str | None], own_place: str
 ) -> TableColumnLineage | None:
-    """Dagster's column lineage, by the rules above.
+    """Build Dagster's column lineage, by the rules above.
 
     Args:
         origins: For each column of the table, the stored columns from which its values come.

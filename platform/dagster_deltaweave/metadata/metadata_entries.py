@@ -242,7 +242,7 @@ def write_metadata(
 
 
 def touched_metadata(applied: TouchedRows | ChangedRows) -> dict[str, MetadataValue]:
-    """Which versions of the upstream table a merge applied, and by how many files they differ."""
+    """Return which versions of the upstream a merge applied, and by how many files they differ."""
     metadata: dict[str, MetadataValue] = {"touched/until": MetadataValue.int(applied.until)}
     for count in ("added_files", "removed_files"):
         if hasattr(applied, count):
@@ -253,7 +253,7 @@ def touched_metadata(applied: TouchedRows | ChangedRows) -> dict[str, MetadataVa
 
 
 def table_metadata(table: Table, version: int | None = None) -> dict[str, object]:
-    """Dagster's standard metadata of a version of a table, and `table/version` and `table/id`.
+    """Return Dagster's standard metadata of a table's version, `table/version` and `table/id`.
 
     The row count comes from the log. It is left out if the statistics of some file do not say how
     many rows it has.

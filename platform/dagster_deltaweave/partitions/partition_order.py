@@ -72,7 +72,7 @@ def newest_first(merged: Mapping[str, int], positions: Positions) -> Iterator[st
 
 
 def _has(definition: DynamicPartitionsDefinition, key: str, instance: DagsterInstance) -> bool:
-    """Whether the partition was added and not deleted since."""
+    """Return whether the partition was added and not deleted since."""
     return definition.name is None or instance.has_dynamic_partition(definition.name, key)
 
 
@@ -103,7 +103,7 @@ def _by_time_dimension(
 
 
 def _beginning(definition: PartitionsDefinition[str], key: str) -> float | None:
-    """When the window begins, in s since 1970; None for a key of no window."""
+    """Return when the window begins, in s since 1970; None for a key of no window."""
     assert isinstance(definition, TimeWindowPartitionsDefinition)
     try:
         start = definition.time_window_for_partition_key(key).start

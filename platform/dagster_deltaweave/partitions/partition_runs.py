@@ -35,7 +35,7 @@ _SECONDS_UNTIL_RETRY = 600
 
 
 def is_under_way(record: RunRecord, instance: DagsterInstance) -> bool:
-    """Whether a run is queued or runs, or Dagster will try it again."""
+    """Return whether a run is queued or runs, or Dagster will try it again."""
     run = record.dagster_run
     if not run.is_complete_and_waiting_to_retry:
         return run.status in NOT_FINISHED_STATUSES
@@ -47,7 +47,7 @@ def is_under_way(record: RunRecord, instance: DagsterInstance) -> bool:
 
 
 def ended_at(record: RunRecord) -> float:
-    """When a run that has ended did so, in s; without that, when it was last changed."""
+    """Return when an ended run ended, in s since 1970; if unknown, when it last changed."""
     # Neither a run that ended without an event nor a storage of Dagster of 2021 has the first.
     return record.end_time or record.update_timestamp.timestamp()
 
@@ -87,7 +87,7 @@ def partitions_of_run(
 
 
 def unmerged_attempts(instance: DagsterInstance, asset: AssetKey) -> list[tuple[str, str]]:
-    """Each partition that was not materialized since its last run was created, with that run."""
+    """Return each partition not materialized since its last run was created, with that run."""
     storage = instance.event_log_storage
     found = storage.get_latest_asset_partition_materialization_attempts_without_materializations(
         asset

@@ -165,7 +165,7 @@ def _of_windows(
 def _of_texts(
     definition: TimeWindows, keys: Sequence[str], expression: str, windows: Sequence[_Window]
 ) -> str:
-    """Condition for texts that are the partitions' keys, or dates and times in their windows."""
+    """Build the condition for texts that are partition keys, or times in their windows."""
     sample = _SAMPLE.strftime(definition.fmt)
     days = all(_begins_a_day(moment) for window in windows for moment in window)
     if days and sample == f"{_SAMPLE:%Y-%m-%d}":
@@ -180,17 +180,17 @@ def _of_texts(
 
 
 def _of_dates(expression: str, windows: Sequence[_Window]) -> str:
-    """Condition for texts that begin with a date in the windows."""
+    """Build the condition for texts that begin with a date in the windows."""
     return f"(({expression}) LIKE '____-__-__%' AND {_between(expression, windows, _date)})"
 
 
 def _of_times(expression: str, windows: Sequence[_Window]) -> str:
-    """Condition for texts of wall-clock times in the windows."""
+    """Build the condition for texts of wall-clock times in the windows."""
     return f"(({expression}) LIKE '____-__-__ %' AND {_between(expression, windows, _text)})"
 
 
 def _has_times(rows: DataFrame, expression: str, windows: Sequence[_Window], table: str) -> bool:
-    """Whether rows have texts of the windows' wall-clock times: a Spark job, only twice a year."""
+    """Return whether rows have texts of the windows' wall-clock times; a job, only twice a year."""
     # Before the clock was set back to the window's end, it went on for up to an hour.
     shown = [(start, end + _HOUR if _comes_twice(end) else end) for start, end in windows]
     with translated(table, operation="choosing partitions"):
@@ -224,7 +224,7 @@ def _windows(definition: TimeWindows, keys: Sequence[str]) -> list[_Window]:
 
 
 def _are_days(definition: TimeWindows, keys: Sequence[str], windows: Sequence[_Window]) -> bool:
-    """Whether the windows are whole days; a day may begin at six in the morning."""
+    """Return whether the windows are whole days; a day may begin at six in the morning."""
     if all(_begins_a_day(moment) for window in windows for moment in window):
         return True
     return all(
@@ -234,19 +234,19 @@ def _are_days(definition: TimeWindows, keys: Sequence[str], windows: Sequence[_W
 
 
 def _begins_a_day(moment: datetime) -> bool:
-    """Whether it is the first moment of its day, which need not be midnight."""
+    """Return whether a time is the first moment of its day, which need not be midnight."""
     before = moment.astimezone(timezone.utc) - timedelta(microseconds=1)
     return before.astimezone(moment.tzinfo).date() < moment.date()
 
 
 def _comes_twice(moment: datetime) -> bool:
-    """Whether the clock showed the same time an hour before, so that the time is ambiguous."""
+    """Return whether a wall-clock time also occurred an hour before, so that it is ambiguous."""
     earlier = moment.replace(fold=0).astimezone(timezone.utc)
     return moment.fold == 1 and earlier != moment.astimezone(timezone.utc)
 
 
 def _begin_or_end_between_two(windows: Sequence[_Window]) -> bool:
-    """Whether a window begins or ends at a wall-clock time that comes twice."""
+    """Return whether a window begins or ends at a wall-clock time that comes twice."""
     return any(_comes_twice(moment) for window in windows for moment in window)
 
 

@@ -101,7 +101,7 @@ def wrote(run: DagsterRun, tag: str) -> bool:
 
 
 def is_full_refresh(context: AssetExecutionContext | OpExecutionContext) -> bool:
-    """Whether this run rebuilds its tables, so that the function must return everything.
+    """Return whether this run rebuilds its tables, so that the function must return everything.
 
     Args:
         context: The context of an asset's function, or of an op in a graph asset; in unit tests
@@ -111,7 +111,7 @@ def is_full_refresh(context: AssetExecutionContext | OpExecutionContext) -> bool
 
 
 def is_refresh(tags: Mapping[str, str]) -> bool:
-    """Whether a run with these tags rebuilds its tables."""
+    """Return whether a run with these tags rebuilds its tables."""
     return tags.get(FULL_REFRESH_TAG, "").lower() == "true"
 
 
@@ -135,7 +135,7 @@ def partition_keys(context: AssetExecutionContext | OpExecutionContext) -> list[
 
 
 def output_partition_keys(context: OutputContext) -> list[str]:
-    """As `partition_keys`, for an asset's output."""
+    """Return the partitions of an asset's output, as `partition_keys` does for its context."""
     own = list(context.asset_partition_keys) if context.has_asset_partitions else []
     step = context.step_context
     definition = context.asset_partitions_def if _is_partitioned(context) else None
@@ -144,12 +144,12 @@ def output_partition_keys(context: OutputContext) -> list[str]:
 
 
 def lists_partitions(context: OutputContext) -> bool:
-    """Whether the run's tag lists the partitions, so that Dagster itself does not know them."""
+    """Return whether the run's tag lists the partitions, which Dagster then does not know."""
     return _is_partitioned(context) and PARTITIONS in context.step_context.dagster_run.tags
 
 
 def output_is_full_refresh(context: OutputContext) -> bool:
-    """As `is_full_refresh`, for an asset's output."""
+    """Return whether an asset's output rebuilds its table, as `is_full_refresh` for its context."""
     return is_refresh(context.step_context.dagster_run.tags)
 
 

@@ -134,7 +134,7 @@ def _judged(
 def _of_sessions(
     instance: DagsterInstance, key: AssetKey, commits: Sequence[Commit]
 ) -> dict[int, bool | None]:
-    """Of versions that code of runs committed: whether one materialized the asset; None: may yet.
+    """Return by version whether a run that committed it materialized the asset; None: it may yet.
 
     A run that failed before is another writer for the asset, whose rows it has changed.
     """

@@ -223,16 +223,16 @@ class _Planner:
             self.plan.later += 1
 
     def _is_of_directory(self, run: DagsterRun) -> bool:
-        """Whether the run is not one for what landed elsewhere."""
+        """Return whether the run is not one for what landed elsewhere."""
         return directory_of(run.tags) in ("", self.target.landing)
 
     def _is_merged_past(self, key: AssetKey, partition: str) -> bool:
-        """Whether a newer partition was merged into an asset's table, so an older one is late."""
+        """Return whether a newer partition was merged into an asset's table, so this is late."""
         newest = self._newest.get(key)
         return newest is not None and self.place(partition) < self.place(newest)
 
     def _is_awaited(self, partition: str) -> bool:
-        """Whether newer partitions wait for this one to be merged."""
+        """Return whether newer partitions wait for this one to be merged."""
         return any(self._is_awaited_by(key, partition) for key in self._newest)
 
     def _is_awaited_by(self, key: AssetKey, partition: str) -> bool:

@@ -154,7 +154,7 @@ def _succeeded(record: RunRecord) -> bool:
 
 
 def _problem(ended: Sequence[RunRecord], policy: RetryPolicy) -> str:
-    """Why no run is requested now, after these have ended without a merge; the newest first."""
+    """Return why no run is requested now, after these ended without a merge, the newest first."""
     newest = ended[0].dagster_run
     name = f"run {newest.run_id[:8]}"
     if newest.status == DagsterRunStatus.CANCELED:

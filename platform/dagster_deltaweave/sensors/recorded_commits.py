@@ -81,7 +81,7 @@ def versions_of_runs(
 
 
 def first_run_going_on(instance: DagsterInstance, key: AssetKey) -> float:
-    """When the oldest run in progress began that may still record a version of the asset's table.
+    """Return when the oldest run that may still record a version of the asset's table began.
 
     Returns:
         The time in ms since 1970, less the possible difference of clocks; infinity if there is no
@@ -96,7 +96,7 @@ def first_run_going_on(instance: DagsterInstance, key: AssetKey) -> float:
 
 
 def materialized_by(instance: DagsterInstance, run_id: str, key: AssetKey) -> bool | None:
-    """Whether a run materialized the asset; None if it still may."""
+    """Return whether a run materialized the asset; None if it still may."""
     run = instance.get_run_by_id(run_id)
     if run is None:
         return False

@@ -61,7 +61,7 @@ class PastRuns:
 
 
 def was_launched(record: RunRecord | None) -> bool:
-    """Whether there is a run that need not be requested again.
+    """Return whether there is a run that need not be requested again.
 
     If a run was created but never launched, the daemon launches it when it is requested again.
     """
@@ -118,7 +118,7 @@ def additions(
 
 
 def is_key(partition: str) -> bool:
-    """Whether Dagster accepts a text as a partition key; otherwise a request fails its tick."""
+    """Return whether Dagster accepts a text as a partition key; else a request fails its tick."""
     return partition != "" and not _IN_NO_KEY.search(partition)
 
 

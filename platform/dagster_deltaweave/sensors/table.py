@@ -200,7 +200,7 @@ def _with_valid_keys(
 
 
 def _look(watched: _Watched, before: Progress | None) -> tuple[Progress, list[Commit]] | None:
-    """Where the look begins, and the commits from there; None if there is no table."""
+    """Return where the look begins, and the commits from there; None if there is no table."""
     try:
         log = DeltaLog(watched.table)
         looked = look_at_table(log, before, by_partition=watched.partitions_def is not None)

@@ -49,7 +49,7 @@ class Progress:
         return progress if progress._is_sound() else None
 
     def _is_sound(self) -> bool:
-        """Whether the values have the right types; a cursor may have been edited."""
+        """Return whether the values have the right types; a cursor may have been edited."""
         numbers: list[object] = [self.seen.version, self.seen.timestamp]
         numbers += [each for each in (self.until, self.until_timestamp) if each is not None]
         unknown: object = self.unknown
@@ -60,7 +60,7 @@ class Progress:
         )
 
     def leads_to(self, commits: Sequence[Commit]) -> bool:
-        """Whether these commits after `seen` include the version `until`."""
+        """Return whether these commits after `seen` include the version `until`."""
         if self.until is None or not self.until_timestamp:
             return True
         return Position(self.until, self.until_timestamp) in [each.position for each in commits]
@@ -92,7 +92,7 @@ class Change:
 def look_at_table(
     log: DeltaLog, progress: Progress | None, *, by_partition: bool
 ) -> tuple[Progress, list[Commit]] | None:
-    """Where the look at the table begins, and its commits from there; None without a table."""
+    """Return where the look at the table begins, and its commits from there; None without one."""
     commits = log.after(progress.seen) if progress else None
     if progress is not None and commits is not None and progress.leads_to(commits):
         until = progress.until

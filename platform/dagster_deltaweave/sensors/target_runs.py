@@ -95,7 +95,7 @@ class TargetRuns:
         return self._target.partitioned & planned
 
     def is_under_way(self, record: RunRecord) -> bool:
-        """Whether a run is queued or runs, or Dagster will try it again."""
+        """Return whether a run is queued or runs, or Dagster will try it again."""
         return is_under_way(record, self._instance)
 
     def of_several(self) -> frozenset[str]:
@@ -131,7 +131,7 @@ class TargetRuns:
                 yield from left.get_partitions_subset(key).get_partition_keys()
 
     def _is_of_target(self, job: str | None, selected: Sequence[AssetKey] | None) -> bool:
-        """Whether a job materializes assets of the target, all of its own or those selected."""
+        """Return whether a job materializes assets of the target: all its own, or selected ones."""
         repository = self._target.repository
         if selected is None and job is not None and job != self._target.job_name:
             if not repository.has_job(job):

@@ -77,7 +77,7 @@ class TargetAsset:
         return isinstance(self.declaration, MergeDeclaration) and self.declaration.needs_order
 
     def holds(self, delivery: Delivery, directory: str) -> bool:
-        """Whether the table holds the delivery, or its partition if it counts once."""
+        """Return whether the table holds the delivery, or its partition if it counts once."""
         if self.held is None or self.declaration is None:
             return False
         if self.declaration.idempotent_by == "partition":
@@ -87,7 +87,7 @@ class TargetAsset:
         return self.held.holds_delivery(delivery.partition, directory, identity, changed_at)
 
     def counts(self, run: DagsterRun) -> bool:
-        """Whether a run that succeeded has merged its partition though no log says so.
+        """Return whether a run that succeeded has merged its partition though no log says so.
 
         The log says it of runs that recorded what they merged. A table that was dropped holds
         nothing, but there is none either if the first runs had nothing to merge.

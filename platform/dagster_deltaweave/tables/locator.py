@@ -60,7 +60,7 @@ class TableLocator:
         return table
 
     def path_or_name(self, key: AssetKey, place: TablePlace | None = None) -> str:
-        """Where the table of an asset is; this needs no session.
+        """Return where the table of an asset is; this needs no session.
 
         Raises:
             StatementError: There can be no table at its key, or of its name.
@@ -73,7 +73,7 @@ class TableLocator:
         return declared.namespace.or_else(self.namespace).name_of(key)
 
     def is_known(self, place: TablePlace) -> bool:
-        """Whether the table is the asset's own, and not one that the default schema gives it.
+        """Return whether the table is the asset's own, not one that the default schema gives it.
 
         An asset that declares neither a table nor how it is written may have none; keys of other
         assets may give the same name.
@@ -81,11 +81,11 @@ class TableLocator:
         return isinstance(place, TableDeclaration) or self._is_named_for_it(place)
 
     def _is_named_for_it(self, place: TablePlace) -> bool:
-        """Whether the place is the asset's alone, and not a name that the default schema gives."""
+        """Return whether the place is the asset's alone, and not a name from the default schema."""
         return place.is_given or self.is_under_root(place)
 
     def is_under_root(self, place: TablePlace) -> bool:
-        """Whether the table is at its key under the root.
+        """Return whether the table is at its key under the root.
 
         Those of a merge-on-read table are so in any schema: sensors and checks read their logs
         without Spark, and so without a catalog.

@@ -68,7 +68,7 @@ def merge_declaration_in(metadata: Mapping[str, Any]) -> MergeDeclaration | None
 
 
 def table_declaration(metadata: Mapping[str, Any], *, asset: str) -> TableDeclaration | None:
-    """How an asset's table is written, by the metadata of its definition; None if that has none.
+    """Return how an asset's table is written, by its definition's metadata; None without that.
 
     Either `@merge_asset` or `@cdc_asset` left its declaration there, or plain entries declare it:
     `deltaweave/write` (`append`, `overwrite`, `replace_where` or `merge`) and, beside it,
@@ -89,7 +89,7 @@ def table_declaration(metadata: Mapping[str, Any], *, asset: str) -> TableDeclar
 
 
 def table_place(metadata: Mapping[str, Any], *, asset: str) -> TablePlace:
-    """Where an asset's table is, even if nothing declares how it is written: others may write it.
+    """Return where an asset's table is, even if nothing declares how it is written.
 
     If its metadata declares that too, this is the whole declaration.
 

@@ -38,7 +38,7 @@ _ANOTHER_SCHEMA = (
 
 
 def problem_of_table_key(key: AssetKey) -> str | None:
-    """Why a table cannot be at this key under a root; None if it can."""
+    """Return why a table cannot be at this key under a root; None if it can."""
     for part in "/".join(key.path).split("/"):
         if part in ("", ".", ".."):
             return f"{part!r} in its key leads out of the key's own directory."
@@ -153,7 +153,7 @@ def check_places(
 
 
 def _is_shared(place: Place, other: Place) -> bool:
-    """Whether two assets write rows into one table, and neither is merged on read."""
+    """Return whether two assets write rows into one table, and neither is merged on read."""
     is_merged_on_read = place.is_merged_on_read or other.is_merged_on_read
     return place.where == other.where and not is_merged_on_read and not place.is_name
 
@@ -175,7 +175,7 @@ def _problem(place: Place, other: Place) -> str | None:
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether both are one directory: on some disks, names that differ only in case are equal."""
+    """Return whether two paths are one directory: on some disks, names may differ in case."""
     if one == other:
         return True
     if one.casefold() != other.casefold() or local_path(one) is None:
@@ -187,7 +187,7 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _graph(context: OutputContext) -> AssetGraph:
-    """All assets of the code location; for a run outside of one, the assets of its job."""
+    """Return the assets of the code location; for a run outside of one, those of its job."""
     step = context.step_context
     try:
         return step.repository_def.asset_graph

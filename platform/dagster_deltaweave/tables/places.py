@@ -87,7 +87,7 @@ def places_of(
 
 
 def _plain_path(key: AssetKey, metadata: Mapping[str, Any], path_of: PathOf) -> str | None:
-    """Where the table of an asset is that declares nothing, if it has one at a path."""
+    """Return the path of the table of an asset that declares nothing, if it has one."""
     try:
         path = path_of(key, table_place(metadata, asset=key.to_user_string()))
     except StatementError:

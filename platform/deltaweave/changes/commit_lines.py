@@ -221,7 +221,7 @@ def _time_of(parameters: Mapping[str, Any]) -> tuple[int, bool] | None:
 
 
 def _distance(text: tuple[int, bool] | None, made: Mapping[int, int], version: int) -> int:
-    """How far the time of a RESTORE is from that at which a version was the newest, in ms."""
+    """Return how far, in ms, a RESTORE's time is from that at which a version was the newest."""
     if text is None:
         return 0
     time, is_known = text

@@ -44,7 +44,7 @@ def plain(data_type: DataType) -> DataType:
 
 
 def by_case(fields: Iterable[StructField]) -> dict[str, StructField]:
-    """Fields by their names in lower case."""
+    """Map the names of fields in lower case to the fields."""
     return {field.name.lower(): field for field in fields}
 
 
@@ -56,7 +56,7 @@ def names_of(wanted: StructField) -> list[str]:
 def struct_of(
     values: Column, held: StructType, wanted: StructType, missing: Mapping[str, str] | None = None
 ) -> Column:
-    """Values of a struct as another one; a null becomes a struct of nulls.
+    """Convert values of a struct to another; a null becomes a struct of nulls.
 
     Args:
         values: The struct.
@@ -109,12 +109,12 @@ def spelled(names: Sequence[str], present: Column) -> Column:
 
 
 def is_as(held: DataType, wanted: DataType) -> bool:
-    """Whether values are as wanted already."""
+    """Return whether values of a type already are of the wanted type."""
     return plain(held) == plain(wanted) and not _renames(wanted)
 
 
 def has_fields_of(data_type: DataType, other: DataType) -> bool:
-    """Whether a type has all fields of another one, at every depth."""
+    """Return whether a type has all fields of another one, at every depth."""
     if isinstance(data_type, StructType) and isinstance(other, StructType):
         there = by_case(data_type)
         return all(
@@ -140,7 +140,7 @@ def _renames(wanted: DataType) -> bool:
 
 
 def widens(narrow: DataType, wide: DataType) -> bool:
-    """Whether a type holds all values of another one, and Delta can change columns to it."""
+    """Return whether a type holds all values of another, and Delta can change columns to it."""
     if isinstance(narrow, NullType):
         return not isinstance(wide, NullType)
     if type(narrow) in _DIGITS and type(wide) in _DIGITS:
@@ -182,7 +182,7 @@ def wider(held: DataType, further: DataType) -> DataType:
 def changed_leaves(
     held: DataType, wanted: DataType, path: tuple[str, ...] = ()
 ) -> list[tuple[tuple[str, ...], DataType]]:
-    """Where two types differ in parts that both have: paths, as SQL has them, and wanted types."""
+    """Return where two types differ in shared parts: paths, as SQL has them, and wanted types."""
     if isinstance(held, StructType) and isinstance(wanted, StructType):
         there = by_case(wanted)
         parts: list[tuple[str, Any, Any]] = [

@@ -49,7 +49,7 @@ _NEW = (EPOCH, CHANGED_AT, IS_SNAPSHOT, SERVER_ID)
 
 
 def has_epochs(at_type: DataType) -> bool:
-    """Whether positions of the type come with an epoch and a time."""
+    """Return whether positions of the type come with an epoch and a time."""
     if not isinstance(at_type, StructType) or at_type.names[0] != EPOCH:
         return False
     types = {field.name: field.dataType.simpleString() for field in at_type}

@@ -157,7 +157,7 @@ def read_events(
 
 
 def counted(rows: DataFrame, shape: EventShape) -> Events:
-    """Events that were read before, counted in one job."""
+    """Count events that were read before, in one job."""
     at_type = _at_type(rows)
     found = rows.agg(*_totals(at_type)).first()
     assert found is not None
@@ -166,7 +166,7 @@ def counted(rows: DataFrame, shape: EventShape) -> Events:
 
 
 def speaks_of(name: str, shape: EventShape) -> Column:
-    """Whether an event sets the column of this name."""
+    """Return whether an event sets the column of this name."""
     speaks = F.lit(True)
     if shape.present is not None:
         named = F.array_contains(PRESENT, name)
@@ -226,7 +226,7 @@ def _shaped(source: DataFrame, shape: EventShape, table: str, keeps_wrong: bool)
 
 
 def values_of(rows: DataFrame, columns: Sequence[str]) -> Column:
-    """Columns of the rows as one struct, in which every value may be null.
+    """Put columns of the rows into one struct, in which every value may be null.
 
     Without columns, it has a dummy field, because Parquet needs one.
     """

@@ -53,7 +53,7 @@ def hashed(value: Column, data_type: DataType, name: str) -> list[Column]:
 
 
 def _is_compared_exactly(data_type: DataType) -> bool:
-    """Whether `=` compares values of the type, and no two of them are the same to it."""
+    """Return whether `=` compares values of the type exactly."""
     if isinstance(data_type, StructType):
         return all(_is_compared_exactly(field.dataType) for field in data_type)
     if isinstance(data_type, ArrayType):

@@ -109,7 +109,7 @@ class Lineage:
         return cls(commits, frozenset(kept), None)
 
     def holds(self, noted_us: int) -> bool:
-        """Whether the version has what was noted at a time, in µs since 1970.
+        """Return whether the version has what was noted at a time, in µs since 1970.
 
         The commit that applied it says so. If none did, because nothing changed or its run died,
         the version has it if it was the newest then, and was not left since.
@@ -164,7 +164,7 @@ def newest_in_line(snapshot: TableSnapshot, application_id: str) -> Applied:
 
 
 def holds_pair(snapshot: TableSnapshot, pair: tuple[str, int]) -> bool:
-    """Whether the commits of a version hold an application id with this version or a later one.
+    """Return whether a version's commits hold an application id with this version or a later.
 
     False where the log does not tell: what comes again is then applied again.
     """
@@ -173,7 +173,7 @@ def holds_pair(snapshot: TableSnapshot, pair: tuple[str, int]) -> bool:
 
 
 def is_made_anew(source: TableSnapshot, clone: Commit) -> bool:
-    """Whether another table, or an earlier copy of it, is where the source of a clone was.
+    """Return whether a clone's source was replaced by another table or an earlier copy.
 
     A clone takes over the time at which its source was created. Writers need not give one.
 
@@ -212,7 +212,7 @@ def _looked_at(newest: TableSnapshot) -> int:
 
 
 def has_left(newest: TableSnapshot, since: int, since_ms: int = 0) -> bool:
-    """Whether a table has left the line of commits on which it was at a version.
+    """Return whether a table has left the line of commits on which it was at a version.
 
     Args:
         newest: The newest version of the table.

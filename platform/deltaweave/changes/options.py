@@ -73,7 +73,7 @@ class ChangeOptions:
 
 
 def event_shape(table: Table, rows: DataFrame, options: ChangeOptions) -> EventShape:
-    """How the rows are read as events.
+    """Describe how the rows are read as events.
 
     Raises:
         StatementError: Options contradict each other, or name columns that the rows do not have, or

@@ -7,14 +7,14 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 
 
 def has_order(data_type: DataType) -> bool:
-    """Whether values of the type can be ordered."""
+    """Return whether values of the type can be ordered."""
     if isinstance(data_type, StructType):
         return all(has_order(field.dataType) for field in data_type)
     return not isinstance(data_type, (MapType, VariantType, ArrayType))
 
 
 def is_null(at: Column, data_type: DataType) -> Column:
-    """Whether a sequence, or a part of it, is missing."""
+    """Return whether a sequence, or a part of it, is missing."""
     missing = at.isNull()
     if isinstance(data_type, StructType):
         for field in data_type:

@@ -262,7 +262,7 @@ def _versions(side: TableSnapshot) -> Iterator[tuple[TableSnapshot, set[int]]]:
 
 
 def _oldest_ms(versions: Sequence[tuple[TableSnapshot, set[int]]]) -> int:
-    """When the oldest batch of some versions of a side table was noted, in ms since 1970."""
+    """Return when the oldest batch of a side table's versions was noted, in ms since 1970."""
     return min((min(each) for _, each in versions if each), default=0) // 1000
 
 

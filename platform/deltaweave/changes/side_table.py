@@ -72,7 +72,7 @@ def create_side_table(kept_in: Table, table: Table, schema: StructType) -> None:
 
 
 def fitted(rows: DataFrame, kept_in: Table, schema: StructType | None = None) -> DataFrame:
-    """Rows as an existing side table takes them, which gets columns and wider types for them first.
+    """Fit rows to an existing side table, which first gets columns and wider types for them.
 
     Args:
         rows: The rows.
@@ -164,7 +164,7 @@ def side_tables(table: Table) -> Iterator[Table]:
 
 
 def newest_version(kept_in: Table) -> int:
-    """Its newest version; -1 if the table does not exist."""
+    """Return the newest version of a side table; -1 if the table does not exist."""
     return kept_in.version() if kept_in.exists() else -1
 
 
@@ -182,7 +182,7 @@ def noted_before(keep_for: timedelta, noted: int | None = None) -> str:
 
 
 def may_hold_noted_before(kept_in: TableSnapshot, keep_for: timedelta) -> bool:
-    """Whether a version of a side table may hold rows that were written longer ago.
+    """Return whether a version of a side table may hold rows that were written longer ago.
 
     The statistics of its files in the log decide; true if they do not tell.
     """

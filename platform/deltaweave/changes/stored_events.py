@@ -89,7 +89,7 @@ def with_values_of(rows: DataFrame, wanted: DataType) -> DataFrame:
 
 
 def to_stored(rows: DataFrame, shape: EventShape) -> DataFrame:
-    """Events as the tables beside store them; the rows have some of the columns of `Events`."""
+    """Convert events to the form in which side tables store them."""
     table = shape.table
     if table is None:
         return rows
@@ -194,7 +194,7 @@ def _in_items(items: Callable[[Column], Column], is_there: _IsThere) -> _IsThere
 
 
 def _keys_of(rows: DataFrame, shape: EventShape, table: TableColumns) -> dict[str, Column]:
-    """Keys with fields, as the table has these: SQL compares fields by position."""
+    """Return keys with fields as the table has them: SQL compares fields by position."""
     keys = {}
     for key in shape.keys:
         field = rows.schema[key]

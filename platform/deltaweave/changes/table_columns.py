@@ -79,7 +79,7 @@ class TableColumns:
         return cls(fields, stored, at, frozenset(added), table.id)
 
     def only(self, names: Sequence[str]) -> TableColumns:
-        """Of these columns."""
+        """Select these columns."""
         lower = {name.lower() for name in names}
         return replace(self, fields={n: f for n, f in self.fields.items() if n in lower})
 
@@ -89,7 +89,7 @@ class TableColumns:
         return of if field is None else field.name
 
     def names(self, of: str) -> list[str]:
-        """All names by which the tables beside may hold a column."""
+        """Return all names by which side tables may hold a column."""
         field = self.fields.get(of.lower())
         return [of] if field is None else names_of(field)
 
@@ -119,7 +119,7 @@ def first_columns(names: Sequence[str]) -> dict[str, str]:
 
 
 def is_computed(field: StructField) -> bool:
-    """Whether the table gives the column its values itself."""
+    """Return whether the table computes the column's values itself."""
     return not {_GENERATED, _NUMBERED}.isdisjoint(field.metadata or {})
 
 

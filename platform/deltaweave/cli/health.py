@@ -67,7 +67,7 @@ def doctor(
 
 
 def _findings(conf: list[str], steps: Steps, *, verbose: bool) -> Iterator[Finding]:
-    """Each thing in turn; without Java there is no session to look at."""
+    """Check each thing in turn; without Java there is no session to look at."""
     steps.begin("Looking at this machine")
     yield Finding(
         "Python", sys.version_info >= _PYTHON, f"{sys.version.split()[0]} ({sys.executable})"
@@ -115,7 +115,7 @@ def _releases(spark: SparkSession) -> str:
 
 
 def _jars(spark: SparkSession) -> str:
-    """Delta's jars; where several hold the same classes, the JVM takes some of each."""
+    """Find Delta's jars; where several hold the same classes, the JVM takes some of each."""
     from deltaweave.delta.jvm import jars_with
 
     found = []
@@ -131,7 +131,7 @@ def _jars(spark: SparkSession) -> str:
 
 
 def _ports(spark: SparkSession) -> str:
-    """Whether this machine reaches the driver where executors look for it."""
+    """Return whether this machine reaches the driver where executors look for it."""
     conf = spark.sparkContext.getConf()
     # Spark sets both as it starts.
     host, port = str(conf.get("spark.driver.host")), str(conf.get("spark.driver.port"))
@@ -154,7 +154,7 @@ def _memory(spark: SparkSession) -> str:
 
 
 def _executors(spark: SparkSession) -> str:
-    """Their Python, by a task that runs there and needs pyarrow."""
+    """Find the executors' Python, by a task that runs there and needs pyarrow."""
     [found] = _pythons(spark.range(1)).collect()
     here = ".".join(map(str, sys.version_info[:2]))
     if found.python != here:

@@ -62,7 +62,7 @@ def init(
 
 
 def _problem_of_package(name: str) -> str | None:
-    """Why a package cannot have the name, or None if it can."""
+    """Return why a package cannot have the name; None if it can."""
     if _PACKAGE.fullmatch(name) is None or keyword.iskeyword(name):
         return (
             f"{name!r} is no name of a Python package: it needs letters, digits and _, with a "
@@ -82,7 +82,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _problem_of_directory(directory: Path) -> str | None:
-    """Why the project cannot be made there, or None if it can."""
+    """Return why the project cannot be made there; None if it can."""
     if directory.is_dir() and any(directory.iterdir()):
         return f"{directory} is not empty. Name a directory that is new or empty."
     if directory.exists() and not directory.is_dir():

@@ -28,13 +28,13 @@ _LACKING: WeakKeyDictionary[SparkContext, set[str]] = WeakKeyDictionary()
 
 
 def lacks_pyarrow(spark: SparkSession) -> bool:
-    """Whether a task has found that the executors' Python lacks pyarrow or numpy."""
+    """Return whether a task has found that the executors' Python lacks pyarrow or numpy."""
     context = spark.sparkContext
     return context.pythonExec in _LACKING.get(context, ())
 
 
 def found_without_pyarrow(spark: SparkSession, error: Exception) -> bool:
-    """Whether a task failed because one of them is missing; it is said once, and remembered.
+    """Return whether a task failed for lack of one of them; warn once, and remember it.
 
     Args:
         spark: The session whose task failed.

@@ -103,7 +103,7 @@ class MergePlan:
 
 
 def explain(merge: ResolvedMerge) -> MergePlan:
-    """Plan a resolved merge: the source is read, the target's file list and statistics are.
+    """Plan a resolved merge: read the source, and the target's file list and statistics.
 
     Raises:
         DeltaweaveError: As the merge would; nothing was written.

@@ -189,7 +189,7 @@ def _changes_after(
 
 
 def _is_quick(source: PreparedSource, came: FileList) -> bool:
-    """Whether files that came are read and joined with the source in a moment."""
+    """Return whether files that came are read and joined with the source in a moment."""
     size = source.decoded_bytes
     of_source = estimated_bytes(source.rows) if size is None else size
     return of_source + came.size_in_bytes <= limits.MAX_BYTES_UNDER_LOCK
@@ -218,7 +218,7 @@ def _after_moves(
 
 
 def _is_marked(file: FileVersion, candidates: dict[str, FileVersion]) -> bool:
-    """Whether it is a scanned file whose deletion vector alone is another one."""
+    """Return whether a file was scanned and differs in its deletion vector alone."""
     then = candidates.get(file.path)
     return then is not None and then.row_ids == file.row_ids
 

@@ -70,7 +70,7 @@ class CommitAttempts:
 
 
 def commit_attempts(merge: ResolvedMerge) -> CommitAttempts:
-    """None made yet, with the limit that the session sets."""
+    """Start counting attempts; the session sets the limit."""
     allowed = int(number_setting(merge.spark, MAX_COMMIT_ATTEMPTS, otherwise=-1, is_whole=True))
     if allowed < 0:
         return CommitAttempts(limits.DEFAULT_COMMIT_ATTEMPTS, limits.DEFAULT_RUNS)

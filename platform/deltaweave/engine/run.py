@@ -236,7 +236,7 @@ def _after_commit(done: Commit, result: MergeResult, first: Changes) -> tuple[st
 
 
 def _touched_files(changes: Changes) -> TouchedFiles:
-    """Touched files are removed; those with marked rows are added again with a new vector."""
+    """Return the touched files: removed ones, and those added again with a new vector."""
     removed = changes.touched.paths
     gone = set(changes.removed.paths)
     marked = tuple(path for path in removed if path not in gone)

@@ -48,7 +48,7 @@ class Terms:
         return ids if lease is None else [*ids, lease]
 
     def is_applied(self, transaction: Transaction) -> bool:
-        """Whether the table holds the idempotency pair, or a later version of its id.
+        """Return whether the table holds the idempotency pair, or a later version of its id.
 
         Raises:
             CommitConflictError: It holds neither the pair nor the version `applied_before`.

@@ -190,7 +190,7 @@ def _rewrite_where(reason: str | None, table: Table, layout: FileLayout, command
 
 
 def _last_vacuum(table: Table) -> tuple[datetime | None, int]:
-    """When the table's last VACUUM ended, by its history, and how many files it deleted."""
+    """Return when the table's last VACUUM ended, and how many files it deleted, by its history."""
     history = table.spark.sql(f"DESCRIBE HISTORY {table_name(table.path_or_name)}")
     ended = (
         history.where("operation = 'VACUUM END'")

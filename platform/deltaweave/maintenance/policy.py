@@ -38,7 +38,7 @@ class UpkeepPolicy:
     least_retention: timedelta = timedelta(days=7)
 
     def compacting(self, layout: FileLayout, is_clustered: bool) -> str | None:
-        """Why the table needs OPTIMIZE, or None if it does not."""
+        """Return why the table needs OPTIMIZE; None if it does not."""
         small = fraction(layout.small_files, layout.files)
         if layout.small_files >= self.small_files and small >= self.small_file_fraction:
             return f"{layout.small_files} of {layout.files} files were small"
@@ -48,7 +48,7 @@ class UpkeepPolicy:
         return None
 
     def purging(self, layout: FileLayout) -> str | None:
-        """Why the table needs a purge of rows marked deleted, or None if it does not."""
+        """Return why the table needs a purge of rows marked deleted; None if it does not."""
         deleted = fraction(layout.deleted_rows, layout.rows)
         if layout.deleted_rows and deleted >= self.deleted_row_fraction:
             return f"{layout.deleted_rows} of {layout.rows} rows were marked deleted"
@@ -59,7 +59,7 @@ class UpkeepPolicy:
         return replace(self, least_retention=timedelta(0))
 
     def vacuuming(self, last: datetime | None, now: datetime) -> str | None:
-        """Why the table needs VACUUM, or None if the last one is recent.
+        """Return why the table needs VACUUM; None if the last one is recent.
 
         Args:
             last: When the table was last vacuumed, as far as its history knows.

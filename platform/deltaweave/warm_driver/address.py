@@ -118,7 +118,7 @@ def fingerprint(spark_conf: Mapping[str, str]) -> str:
 
 
 def _jars(spark_conf: Mapping[str, str]) -> list[Path]:
-    """Jars on this machine, and Spark's directory of them."""
+    """Return the jars on this machine, and Spark's directory of them."""
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None

@@ -84,7 +84,7 @@ def code_stamp() -> str:
 
 
 def _own_files(libraries: tuple[str, ...]) -> Iterator[str]:
-    """Python files of all imported packages and modules that are not libraries."""
+    """Yield Python files of all imported packages and modules that are not libraries."""
     for name in {name.partition(".")[0] for name in list(sys.modules)}:
         module = sys.modules.get(name)
         if not isinstance(module, ModuleType):

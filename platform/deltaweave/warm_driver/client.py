@@ -46,7 +46,7 @@ class Attachment:
     connection: socket.socket
 
     def is_alive(self) -> bool:
-        """Whether the driver still serves this process."""
+        """Return whether the driver still serves this process."""
         try:
             return bool(self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except BlockingIOError:

@@ -181,7 +181,7 @@ class _Measurement:
 
     @contextmanager
     def _iceberg(self) -> Iterator[PeerProcess | None]:
-        """Iceberg's process, if Iceberg is to run; it ends with the context."""
+        """Run Iceberg's process until the context ends; None unless Iceberg is to run."""
         from deltaweave.bench.peers import ICEBERG, session_conf
 
         if PeerName.iceberg not in self.peers:

@@ -188,7 +188,7 @@ def split(generated: Path, directory: Path, files: int) -> None:
 
 
 def source_rows(parts: Sequence[Path], fractions: Fractions, key_type: KeyType) -> pa.Table:
-    """Rows of a merge source, drawn from the parts that the target's files were written from.
+    """Draw rows of a merge source from the parts that the target's files were written from.
 
     New keys are fractions below 1 in both columns, as in Delta's benchmark. If keys are integers,
     they are order numbers above all others. Each fraction counts the rows in the drawn files and is

@@ -48,7 +48,7 @@ def many_add_files(directory: Path, size: int) -> LimitMerge:
 
 
 def _named_alone(numbers: range) -> pyarrow.Array:
-    """AddFiles of files that do not exist; the number of each gives its range of ids."""
+    """Build AddFiles of files that do not exist; the number of each gives its range of ids."""
     import pyarrow as pa
 
     n = _ROWS_OF_A_FILE

@@ -17,7 +17,7 @@ _VALUES = 10  # value columns of the table for many clauses
 
 
 def many_clauses(directory: Path, size: int) -> LimitMerge:
-    """Half of the clauses are WHEN MATCHED, three tenths NOT MATCHED, the rest BY SOURCE."""
+    """Merge by many clauses: half WHEN MATCHED, three tenths NOT MATCHED, the rest BY SOURCE."""
     import pyarrow as pa
 
     not_matched, by_source = size * 3 // 10, size * 2 // 10
@@ -92,7 +92,7 @@ def many_columns(directory: Path, size: int) -> LimitMerge:
 
 
 def _numbered(ids: range, names: list[str]) -> pyarrow.Table:
-    """Rows with an id, a state, and value columns of these names."""
+    """Build rows with an id, a state, and value columns of these names."""
     import pyarrow as pa
 
     values = pa.array(ids, pa.int32())

@@ -54,7 +54,7 @@ def delta_cases() -> list[Case]:
 
 
 def further_cases() -> list[Case]:
-    """Cases that ask one question each and are not in the geometric mean."""
+    """Return the cases that ask one question each and are not in the geometric mean."""
     return [
         Case("small_into_100k", "10 rows into 100,000", further_tables.small_into_100k),
         Case("small_into_partitions", "10 rows by partition", further_tables.small_into_partitions),
@@ -106,7 +106,7 @@ def further_cases() -> list[Case]:
 
 
 def _with_features() -> list[Case]:
-    """Upserts into tables with features, and one that moves rows to other partitions."""
+    """Return upserts into tables with features, and one that moves rows to other partitions."""
     return [
         Case(
             "change_feed",

@@ -14,17 +14,17 @@ _CONSTRAINTS = {
 
 
 def with_change_feed(workspace: Workspace) -> Path:
-    """web_returns with a change data feed."""
+    """Return web_returns with a change data feed."""
     return _with_properties(workspace, "change-feed", {"delta.enableChangeDataFeed": "true"})
 
 
 def with_row_tracking(workspace: Workspace) -> Path:
-    """web_returns whose rows keep their ids."""
+    """Return web_returns whose rows keep their ids."""
     return _with_properties(workspace, "row-tracking", {"delta.enableRowTracking": "true"})
 
 
 def with_constraints(workspace: Workspace) -> Path:
-    """web_returns with two constraints: of one column, and of two."""
+    """Return web_returns with two constraints: of one column, and of two."""
 
     def make(path: Path) -> None:
         workspace.write_delta(workspace.returns(), path)

@@ -28,7 +28,7 @@ _ROWS_AT_SCALE_1 = 71_763  # as many as web_returns, so that tables of one scale
 
 
 def small_into_100k(workspace: Workspace) -> Merges:
-    """5 updates in one of 10 files and 5 inserts: the fixed cost of a merge."""
+    """Merge 5 updates in one of 10 files and 5 inserts: the fixed cost of a merge."""
     source = workspace.made_once(
         "small-source",
         lambda path: _write(
@@ -40,7 +40,7 @@ def small_into_100k(workspace: Workspace) -> Merges:
 
 
 def small_into_partitions(workspace: Workspace) -> Merges:
-    """5 updates in one of 10 partitions and 5 inserts into another: the fixed cost there."""
+    """Merge 5 updates in one of 10 partitions and 5 inserts into another: the fixed cost there."""
     rows_of_each = _SMALL_ROWS // _SMALL_FILES
 
     def make_source(path: Path) -> None:
@@ -56,7 +56,7 @@ def small_into_partitions(workspace: Workspace) -> Merges:
 
 
 def hundred_merges(workspace: Workspace) -> Merges:
-    """100 merges of 10 rows, one after the other: 5 updates in all files, 5 inserts each."""
+    """Merge 10 rows 100 times, one after the other: 5 updates in all files, 5 inserts each."""
 
     def make(path: Path) -> None:
         # The multiplier shares no factor with the table's size, so updates spread over all of it.
@@ -83,7 +83,7 @@ def hundred_merges(workspace: Workspace) -> Merges:
 
 
 def ten_merges_into_500_files(workspace: Workspace) -> Merges:
-    """10 merges of 10 rows, one after the other, into so many files that no checksum lists them."""
+    """Merge 10 rows 10 times, one after the other, into more files than a checksum lists."""
     rows_of_a_file = _SMALL_ROWS // _MANY_FILES
 
     def make_source(number: int, path: Path) -> None:
@@ -220,7 +220,7 @@ def thousand_partitions(workspace: Workspace) -> Merges:
 
 
 def web_returns_times(workspace: Workspace, times: int) -> Path:
-    """web_returns, then copies of its rows under higher order numbers, in as many files each."""
+    """Return web_returns with copies of its rows under higher order numbers, in as many files."""
 
     def make(path: Path) -> None:
         returns = workspace.returns()

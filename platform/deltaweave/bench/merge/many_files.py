@@ -23,7 +23,7 @@ def found_by_condition(workspace: Workspace) -> Merges:
 
 
 def found_by_key(workspace: Workspace) -> Merges:
-    """Only the source's keys can prune the other files."""
+    """Merge so that only the source's keys can prune the other files."""
     return _merges(workspace, "t.id = s.id")
 
 

@@ -158,7 +158,7 @@ def empty_report(workspace: Workspace, runs: int) -> Report:
 
 
 def environment_of(spark: SparkSession) -> dict[str, object]:
-    """Versions and the machine's size, by name."""
+    """Return versions and the machine's size, by name."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None, "a session has a JVM"
     return {

@@ -264,7 +264,7 @@ def _compared(spark: SparkSession, merges: Merges, table: Path) -> DataFrame:
 def _are_equal(
     runs: Mapping[str, Sequence[Run]], fingerprints: Mapping[str, tuple[object, ...]]
 ) -> bool:
-    """Whether all sides' tables hold the same rows, and all report the same numbers of changes."""
+    """Return whether all sides' tables hold the same rows, and all report the same changes."""
     seen = [
         (held, [runs[side][-1].metrics[name] for name in _ROWS_CHANGED])
         for side, held in fingerprints.items()

@@ -145,7 +145,7 @@ def _batches(spark: SparkSession, use_case: UseCase) -> list[Mapping[str, float]
 
 
 def _is_right(use_case: UseCase) -> bool:
-    """Whether the changes are numbered from 0 without gaps, and the view shows the newest."""
+    """Return whether changes are numbered from 0 without gaps, and the view shows the newest."""
     number = F.col(SEQUENCE)["at"]["number"]
     changes = use_case.table.changes.read().where(F.col(BATCH) > 1)
     found = changes.agg(

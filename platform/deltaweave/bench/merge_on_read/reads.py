@@ -62,7 +62,7 @@ class Timings:
         return self.median(operation, method) / self.median(operation, peer)
 
     def rows_of_table(self) -> list[tuple[str, str, int, float]]:
-        """Operation, method, run and seconds of each run."""
+        """Return operation, method, run and seconds of each run."""
         return [
             (operation, method, number, seconds)
             for (operation, method), runs in self.seconds.items()
@@ -175,7 +175,7 @@ def _builtin(spark: SparkSession, base: Path, changes: Path) -> float:
 
 
 def _are_equal(table: MergeOnReadTable, home: Path, directory: Path) -> bool:
-    """Whether all methods, all strategies and built-in MERGE give the same rows."""
+    """Return whether all methods, all strategies and built-in MERGE give the same rows."""
     found = [fingerprint(table.read(method)) for method in METHODS]
     with tempfile.TemporaryDirectory(dir=directory, prefix=".clones-") as clones:
         for strategy in STRATEGIES:

@@ -32,7 +32,7 @@ _METRICS = {
 
 
 def has_delta_rs() -> bool:
-    """Whether the package is there; it is an optional dependency."""
+    """Return whether the package deltalake, an optional dependency, is installed."""
     return importlib.util.find_spec(_PACKAGE) is not None
 
 

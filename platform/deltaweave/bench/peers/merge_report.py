@@ -150,7 +150,7 @@ class PeersReport:
 
 
 def has_deletion_vectors(mode: str) -> bool:
-    """Whether our table has deletion vectors when it is compared with Iceberg's of this mode."""
+    """Return whether our table has deletion vectors when compared with Iceberg's of this mode."""
     return mode == MERGE_ON_READ
 
 

@@ -58,7 +58,7 @@ class Peer:
         return directory / f"{self.name}-env"
 
     def is_made(self, environment: Path) -> bool:
-        """Whether the environment is complete."""
+        """Return whether the environment is complete."""
         made = environment / _MADE
         return made.exists() and made.read_text() == self.pyspark
 

@@ -112,12 +112,12 @@ def stored_names(shape: EventShape, column: str) -> list[str]:
 
 
 def _sets_no_null(shape: EventShape) -> bool:
-    """Whether no upsert sets a column to null."""
+    """Return whether no upsert sets a column to null."""
     return shape.ignore_nulls and shape.present is None
 
 
 def _null_is_unset(shape: EventShape, column: str) -> bool:
-    """Whether no event set a null in a row that has no sequence of its own there."""
+    """Return whether no event set a null in a row that has no sequence of its own there."""
     is_added = shape.table is not None and column.lower() in shape.table.added
     return is_added or _sets_no_null(shape)
 

@@ -58,7 +58,7 @@ def current_row_columns(events: Events) -> list[StructField]:
 
 
 def newest_of_keys(events: Events) -> DataFrame:
-    """One row for each key: the maxima over its events.
+    """Reduce the events to one row for each key: the maxima over its events.
 
     Columns: the keys; `_cdc_upserted` and `_cdc_deleted`, the sequences of the newest upsert and
     delete; `_cdc_values`, the newest values; if upserts may leave columns out, `_cdc_spoken_of`, a
@@ -149,7 +149,7 @@ def alive(changes: DataFrame, events: Events) -> DataFrame:
 
 
 def _without_upserts(changes: DataFrame, events: Events) -> DataFrame:
-    """Only the deletes among the changes."""
+    """Keep only the deletes among the changes."""
     nothing = F.lit(None).cast(changes.schema[UPSERTED].dataType)
     changes = changes.withColumn(UPSERTED, nothing)
     if events.shape.is_partial:

@@ -81,7 +81,7 @@ class Tombstones:
         return cls(table, side_table(table, TOMBSTONES))
 
     def version(self) -> int:
-        """Their newest version; -1 if there are none."""
+        """Return the newest version of the tombstones; -1 if there are none."""
         return newest_version(self.kept_in)
 
     def settle(self) -> TableSnapshot:
@@ -138,7 +138,7 @@ class Tombstones:
         create_side_table(self.kept_in, self.table, _schema(events))
 
     def with_deletes_of_now(self, changes: DataFrame, events: Events) -> DataFrame:
-        """As `with_deletes`, but evaluated when the result is used, and without truncates.
+        """Add the last known deletes as `with_deletes` does, but evaluated when the result is used.
 
         A delete that is remembered while a query is planned may be of a batch that the query does
         not read. Spark takes the time first, then Delta the newest versions of the tables.

@@ -58,7 +58,7 @@ def _emptied_at(events: Events) -> Column:
 
 
 def _is_older(row: Named, events: Events) -> Column:
-    """Whether a whole row is older; a row without a sequence is."""
+    """Return whether a whole row is older than the truncate; a row without a sequence is."""
     assert events.truncated is not None
     is_older = F.coalesce(row(SEQUENCE) <= _emptied_at(events), F.lit(True))
     fields, held = events.shape.log_fields, row(SEQUENCE)["at"]

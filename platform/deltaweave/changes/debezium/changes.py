@@ -157,7 +157,7 @@ def debezium_changes(
 
 
 def _message(messages: Messages, problem: Column, absent: Column | None) -> Column:
-    """Where a message is, what is wrong with it, its text, and the columns that it lacks."""
+    """Build the struct of where a message is, its problem, its text, and the columns it lacks."""
     return F.struct(
         messages.place.alias("place"),
         problem.alias("problem"),

@@ -118,13 +118,13 @@ def _read(
 
 
 def _is_lost(value: Column, wanted: DataType) -> Column:
-    """Whether a value, or a part of it, does not fit its type; false or null if it fits."""
+    """Return whether a value, or a part of it, does not fit its type; false or null if it fits."""
     read = value.try_cast(wanted)
     return _differs(value, read, wanted)
 
 
 def _differs(value: Column, read: Column, wanted: DataType) -> Column:
-    """Whether a part that is not null became null."""
+    """Return whether a part that is not null became null."""
     lost = value.isNotNull() & read.isNull()
     if isinstance(wanted, StructType):
         for name in wanted.names:

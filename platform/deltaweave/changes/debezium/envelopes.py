@@ -146,7 +146,7 @@ def _parsed(messages: Messages, wanted: StructType) -> DataFrame:
 
 
 def is_envelope(text: Column, wanted: StructType, place: Column) -> Column:
-    """Whether a message is an envelope; evaluating it is an error if it is a flattened row."""
+    """Return whether a message is an envelope; evaluating a flattened row is an error."""
     # A flattened row may have a column of the one name, but rarely of both.
     has_parts = F.col(OPERATION).isNotNull() & F.col(SOURCE).isNotNull()
     return F.when(has_parts, True).otherwise(
@@ -169,7 +169,7 @@ def named_as(wanted: StructType, row: Column) -> Column:
 
 
 def _is_flattened(text: Column, wanted: StructType) -> Column:
-    """Whether a message that is no envelope has columns of the table, or marks of a change."""
+    """Return whether a message that is no envelope has the table's columns or marks a change."""
     whole = F.coalesce(F.get_json_object(text, "$.payload"), text)
     keys = F.transform(F.json_object_keys(whole), F.lower)
     columns = {name.lower() for name in wanted.names} - _NO_COLUMNS

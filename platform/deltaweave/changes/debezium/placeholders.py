@@ -194,7 +194,7 @@ class Placeholder:
 
 
 def _is_nested(text: Column) -> Column:
-    """Whether a text may be JSON that holds strings."""
+    """Return whether a text may be JSON that holds strings."""
     return F.substring(F.ltrim(text, F.lit(" \t\r\n")), 1, 1).isin("[", "{", '"')
 
 

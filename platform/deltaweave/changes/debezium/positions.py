@@ -96,7 +96,7 @@ def without_position(connector: Connector, place: Column) -> Column:
 
 
 def _time(source: StructType | None) -> Column:
-    """When a change was committed, or a snapshot read its row; 1970 if the message does not say.
+    """Return when a change was committed, or a snapshot read its row; 1970 if unknown.
 
     Connectors before Debezium 2.6 have milliseconds alone.
     """

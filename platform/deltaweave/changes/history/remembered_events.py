@@ -51,7 +51,7 @@ class Remembered:
         return cls(table, side_table(table, EVENTS), keep_for)
 
     def version(self) -> int:
-        """Their newest version; -1 if there are none."""
+        """Return the newest version of the remembered events; -1 if there are none."""
         return newest_version(self.kept_in)
 
     def of_keys(self, events: Events, version: int) -> DataFrame | None:
@@ -64,7 +64,7 @@ class Remembered:
         return kept.select(*map(column, events.rows.columns))
 
     def may_be_old(self, version: int) -> bool:
-        """Whether some remembered event may be old enough to be removed, by the log alone."""
+        """Return whether a remembered event may be old enough to be removed, by the log alone."""
         return may_hold_noted_before(self.kept_in.snapshot(version), self.keep_for)
 
     def create(self, rows: DataFrame, events: Events) -> None:

@@ -125,7 +125,7 @@ class Histories:
         return of_keys.select(*map(column, keys), START, END, values.alias(VALUES))
 
     def _known(self, versions: DataFrame, beside: int, others: DataFrame) -> DataFrame:
-        """All known events of the batch's keys, one for each key and sequence.
+        """Return all known events of the batch's keys, one for each key and sequence.
 
         Args:
             versions: The versions of these keys.
@@ -238,7 +238,7 @@ class Histories:
         return known.where(~F.col(_IS_BORDER)).select(*map(column, self.events.rows.columns))
 
     def _adds(self, known: DataFrame) -> bool:
-        """Whether one of these events is not remembered yet, as far as that is known."""
+        """Return whether one of these events is not remembered yet, as far as that is known."""
         name = self.table.path_or_name  # the first query that evaluates all values of the batch
         with translated(name, operation="applying changes", otherwise=SourceError):
             if not self.versions_are_events:

@@ -236,7 +236,7 @@ def _ways_on(
 
 
 def fit_into_a_broadcast(batches: Batches, limit_bytes: int) -> bool:
-    """Whether the changes can be broadcast, by their number and measured size."""
+    """Return whether the changes can be broadcast, by their number and measured size."""
     files = batches.files
     count = files.num_records
     is_small = files.size_in_bytes <= _SURELY_SMALL_SHARE * limit_bytes

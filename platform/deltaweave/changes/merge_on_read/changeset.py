@@ -92,7 +92,7 @@ class Batches:
     rows: DataFrame
 
     def may_be_of_another_base(self, base_id: str) -> bool:
-        """Whether some may be of a base that was there before, or of an earlier release."""
+        """Return whether some may be of a base that was there before, or of an earlier release."""
         return self.newest > self.after and self.last_of_another_base(base_id) > self.after
 
     def last_of_another_base(self, base_id: str) -> int:
@@ -101,7 +101,7 @@ class Batches:
         return self.newest if first is None else first - 1
 
     def are_of_another_base(self, base_id: str) -> bool:
-        """Whether some are of a base that was there before, if `may_be_of_another_base`."""
+        """Return whether some are of a base that was there before, if `may_be_of_another_base`."""
         return not self.table.applied_versions(f"{FIRST}/").keys() <= {f"{FIRST}/{base_id}"}
 
 
@@ -190,7 +190,7 @@ class Changeset:
         return number
 
     def events(self) -> DataFrame:
-        """All events at the time of reading: columns as `Events.rows`."""
+        """Read all events at the time of reading: columns as `Events.rows`."""
         return self._as_events(self.table.read())
 
     def after(self, batch: int) -> Batches:

@@ -17,7 +17,7 @@ from deltaweave.delta.log import TableSnapshot, are_bounded, bounds
 
 
 def are_newer(changes: Batches, base: TableSnapshot, sequence: StructType) -> bool:
-    """Whether every change's sequence is above all of the base.
+    """Return whether every change's sequence is above all of the base.
 
     Compared are the first part of a sequence, and further parts while all before are equal on both
     sides, such as the epoch of a position. Also false if statistics do not bound them: they may be

@@ -55,7 +55,7 @@ class KnownDeletes:
         return cls(tombstones, tombstones.version())
 
     def are(self, other: KnownDeletes) -> bool:
-        """Whether these are the others."""
+        """Return whether these remembered deletes are those of another version."""
         places = {each.tombstones.kept_in.path_or_name for each in (self, other)}
         return len(places) == 1 and self.version == other.version
 
@@ -93,7 +93,7 @@ class Sides:
         return TableColumns.of(base, OWN_COLUMNS)
 
     def shape(self, base: TableSnapshot | None = None) -> EventShape:
-        """How the changeset's rows are read: they have the base's columns, as it spells them.
+        """Return how the changeset's rows are read: with the base's columns, as it spells them.
 
         Args:
             base: The version of the base; by default the newest.
@@ -154,7 +154,7 @@ class Sides:
         self.settle()  # before readers see the events
 
         def check() -> None:
-            """Files of another base may have other names for the columns."""
+            """Check the base again: files of another base may have other names for the columns."""
             check_are_of(self.base.snapshot(), whole)
 
         return changeset.append(whole, applied, merged_batch(self.base), check)

@@ -38,7 +38,7 @@ def check_since_analysis(transaction: Transaction) -> None:
 
 
 def _is_as_it_was(transaction: Transaction) -> bool:
-    """Whether metadata and protocol are those that the statement was resolved against."""
+    """Return whether metadata and protocol are those that the statement was resolved against."""
     then, now = transaction.merge.target_index, transaction.transaction
     return bool(then.metadata().equals(now.metadata()) and then.protocol().equals(now.protocol()))
 
@@ -110,7 +110,7 @@ def _high_water_marks(metadata: JavaObject) -> dict[str, int]:
 
 
 def _check_void_columns(transaction: Transaction) -> None:
-    """Delta drops columns of type void on read, so a merge may not add one."""
+    """Refuse a column of type void that a merge would add: Delta drops such columns on read."""
     merge = transaction.merge
     key = "spark.databricks.delta.createDataFrame.dropNullColumns"
     if not jvm_.is_on(merge.spark, key, otherwise=False):

@@ -59,7 +59,7 @@ def transaction_after(lost: Transaction) -> Transaction:
 
 
 def is_same_table(then: TableSnapshot, now: TableSnapshot) -> bool:
-    """Whether a newer version has the same id, schema, properties and protocol.
+    """Return whether a newer version has the same id, schema, properties and protocol.
 
     A statement that was resolved against the one then means the same for the other.
     """
@@ -71,7 +71,7 @@ def is_same_table(then: TableSnapshot, now: TableSnapshot) -> bool:
 
 
 def has_same_domains(then: TableSnapshot, now: TableSnapshot) -> bool:
-    """Whether another version has the same domain metadata, e.g. clustering columns."""
+    """Return whether another version has the same domain metadata, e.g. clustering columns."""
     return _domains(then.snapshot) == _domains(now.snapshot)
 
 

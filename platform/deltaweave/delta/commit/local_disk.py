@@ -124,7 +124,7 @@ class TableLock:
             held.close()
 
     def handed_over(self) -> TableLock:
-        """Another lock of the table, taken if this one is, which then is not any more."""
+        """Hand the lock over to another object, which holds it from then on."""
         other = TableLock(self._spark, self.location, table=self.table, operation=self.operation)
         other._held, self._held = self._held, None
         return other
@@ -281,7 +281,7 @@ def _without_file(path: Path, directory: Path | None, error: OSError) -> LockFil
 
 
 def _holder(path: Path) -> str:
-    """Who holds the lock now, as far as it is known."""
+    """Return who holds the lock now, as far as it is known."""
     try:
         with closing(LockFile(path, create=False)) as file:
             return file.holder()

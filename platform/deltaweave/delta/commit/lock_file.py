@@ -151,7 +151,7 @@ class LockFile:
         return text.decode(errors="replace").strip("\0")  # zeros after a crash of the machine
 
     def _is_in_place(self) -> bool:
-        """Whether the file is still the one of this path."""
+        """Return whether the file is still the one of this path."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.lstat(self.path))
         except FileNotFoundError:

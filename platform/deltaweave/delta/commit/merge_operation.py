@@ -18,7 +18,7 @@ _METRIC = "org.apache.spark.sql.execution.metric.SQLMetric"
 
 
 def merge_operation(merge: ResolvedMerge) -> JavaObject:
-    """Delta's `Merge` operation, with the condition and the clauses that the history shows."""
+    """Build Delta's `Merge` operation, with the condition and clauses that the history shows."""
     view = jvm_.jvm(merge.spark)
     operations = view.org.apache.spark.sql.delta.DeltaOperations
     predicate = jvm_.singleton(operations, "MergePredicate")
@@ -46,7 +46,7 @@ def tags_of_merge(spark: SparkSession, snapshot: JavaObject) -> JavaObject:
 
 
 def sql_metrics(spark: SparkSession, metrics: Mapping[str, int]) -> JavaObject:
-    """Metrics by name, as the SQL metrics from which Delta writes the history.
+    """Build the SQL metrics from which Delta writes the history, by name.
 
     A few calls make and set any number of them.
     """

@@ -63,7 +63,7 @@ class WantedTable:
         return schema
 
     def properties_at(self, version: int) -> dict[str, str]:
-        """Its properties when it is created; one marks that nothing was committed since."""
+        """Return the properties of the new table; one marks that nothing was committed since."""
         marks = {_UNWRITTEN: str(version)} if self.for_a_write else {}
         return {**self.properties, **marks}
 
@@ -171,12 +171,12 @@ def _refuse_closed(directory: Path, table: str) -> None:
 
 
 def is_unwritten(table: TableSnapshot) -> bool:
-    """Whether it was created for a write, and nothing was committed to it since."""
+    """Return whether the table was created for a write, and nothing was committed since."""
     return table.setting(_UNWRITTEN) == str(table.version)
 
 
 def made_unwritten(version: int, operation: str, properties: str | None) -> bool:
-    """Whether a commit replaced an empty table for a write, so that no rows changed.
+    """Return whether a commit replaced an empty table for a write, so that no rows changed.
 
     Args:
         version: The version that the commit made.
@@ -188,7 +188,7 @@ def made_unwritten(version: int, operation: str, properties: str | None) -> bool
 
 
 def is_unwritten_otherwise(table: TableSnapshot, wanted: WantedTable) -> bool:
-    """Whether it was created for a write, is still unwritten, and differs from what is wanted.
+    """Return whether the table was created for a write, is unwritten, and differs from the wanted.
 
     Never if either has clustering columns: such a table stays as it is.
     """

@@ -138,7 +138,7 @@ def _write(log: JavaObject, rows: DataFrame, write: Write) -> WriteResult:
 
 
 def _reads_leniently(rows: DataFrame, transaction: JavaObject, write: Write) -> bool:
-    """Whether Delta would rewrite files, and pass over what it cannot read of them.
+    """Return whether Delta would rewrite files, and pass over what it cannot read of them.
 
     It does not where whole partitions are replaced.
     """
@@ -151,7 +151,7 @@ def _reads_leniently(rows: DataFrame, transaction: JavaObject, write: Write) -> 
 
 
 def _is_done(transaction: JavaObject, table: TableSnapshot, write: Write) -> bool:
-    """Whether the table holds all pairs already, so that nothing is to be written.
+    """Return whether the table holds all pairs already, so that nothing is to be written.
 
     Raises:
         CommitConflictError: It does not hold the version that the rows were computed from.

@@ -138,7 +138,7 @@ class Transaction:
     def files_in_partitions(
         self, files: FileList, predicates: Sequence[JavaObject]
     ) -> set[str] | None:
-        """Paths of those files whose partitions can satisfy all predicates; no job runs.
+        """Return the paths of the files whose partitions can satisfy all predicates; without a job.
 
         None where a predicate reads more than partition columns.
         """
@@ -221,7 +221,7 @@ class Transaction:
         return written_files(self.merge.spark, written, self.data_path)
 
     def _repartitions_before_write(self) -> bool:
-        """Whether rows are shuffled by partition before they are written."""
+        """Return whether rows are shuffled by partition before they are written."""
         view = jvm_.jvm(self.merge.spark)
         configuration = self.merge.spark._jsparkSession.sessionState().conf()
         write = jvm_.singleton(view.org.apache.spark.sql.delta.files, "TransactionalWrite")

@@ -74,7 +74,7 @@ class Lease:
 def is_applied(
     pair: tuple[str, int], held: int, applied_before: int | None, *, table: str, version: int
 ) -> bool:
-    """Whether a table holds the pair already.
+    """Return whether a table holds the pair already.
 
     `held` must have been read in the transaction that commits the pair. Delta then refuses the
     commit if another commit with the same id wins. The id is thus a lease, held from the read to

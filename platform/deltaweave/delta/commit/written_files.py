@@ -113,7 +113,7 @@ def written_files(spark: SparkSession, actions: JavaObject, data_path: str) -> W
 
 
 def _total_size(spark: SparkSession, change_files: JavaObject) -> int:
-    """Total size of a Scala Seq of AddCDCFile, in bytes."""
+    """Return the total size of a Scala Seq of AddCDCFile, in bytes."""
     if change_files.size() <= actions.FEW:
         few = actions.to_json(spark, change_files)
         return sum(action["size"] for action in few)

@@ -197,7 +197,7 @@ def capability(
 
 
 def _are_compared_alike(kind: DataType, compared_as: DataType) -> bool:
-    """Whether Arrow tells which values of a type are equal, if Spark compares them as another."""
+    """Return whether Arrow can tell equal values of a type that Spark compares as another type."""
     if type(kind) in _WHOLE_NUMBERS:
         return type(compared_as) in (*_WHOLE_NUMBERS, DoubleType)
     return kind == compared_as

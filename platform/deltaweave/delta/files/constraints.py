@@ -17,7 +17,7 @@ _CHECK_PREFIX = "delta.constraints."
 
 
 def conditions_of_rows(transaction: Transaction) -> list[Column] | None:
-    """Conditions over the table's columns, by name, that hold for each row.
+    """Return conditions over the table's columns, by name, that hold for each row.
 
     Returns:
         The conditions, or None if the table has constraints that only Delta's writer checks: of

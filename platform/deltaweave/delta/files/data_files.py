@@ -76,7 +76,7 @@ def reading_of(transaction: Transaction) -> Reading:
 
 
 def why_not_writable(transaction: Transaction) -> str | None:
-    """Why Spark must write this table's files, whatever its columns; None if the engine can.
+    """Return why Spark must write this table's files, whatever its columns; None if it need not.
 
     Only Spark's writer fills generated columns. It also checks constraints: see
     `conditions_of_rows`. Ask `written_columns`.
@@ -104,9 +104,9 @@ def why_not_writable(transaction: Transaction) -> str | None:
 
 
 def _stores_partition_columns(transaction: Transaction) -> bool:
-    """Whether files hold them (Delta protocol, section "Materialize Partition Columns").
+    """Return whether files hold partition columns (protocol, "Materialize Partition Columns").
 
-    So they must by the feature, and are to by the property, if somebody has set it.
+    The feature requires it; the table property requests it.
     """
     features = transaction.snapshot.protocol().writerFeatureNames()
     by_feature = bool(features.contains("materializePartitionColumns"))
@@ -124,7 +124,7 @@ def file_mode(transaction: Transaction) -> int:
 
 
 def assumes_new_calendar(spark: SparkSession) -> bool:
-    """Whether Spark takes dates and times of files that do not name Spark as they are.
+    """Return whether Spark takes dates and times of files that do not name Spark as they are.
 
     It takes those of files by Spark before 3.0 for dates of the Julian calendar, if they are before
     1582, and its settings say what it does if the writer is not known. Another one shifts INT96
@@ -135,7 +135,7 @@ def assumes_new_calendar(spark: SparkSession) -> bool:
 
 
 def are_own(files: FileList) -> numpy.ndarray:
-    """For each file, whether it is in the table's directory.
+    """Return for each file whether it is in the table's directory.
 
     Those of a shallow clone are in the directory of another table, whose VACUUM deletes what is
     written beside them.
@@ -212,7 +212,7 @@ class FurtherFile:
 def additions(
     old: FileList, new: Mapping[str, NewFile], others: Sequence[FurtherFile] = ()
 ) -> FileList:
-    """AddFile actions of new files.
+    """Build AddFile actions of new files.
 
     Args:
         old: Files that they replace, in the same directories.

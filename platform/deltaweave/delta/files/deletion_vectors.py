@@ -58,7 +58,7 @@ class MarkedRows:
 
 
 def vectors_writable(transaction: Transaction) -> bool:
-    """Whether modified rows can be marked instead of rewriting their files.
+    """Return whether modified rows can be marked instead of rewriting their files.
 
     They cannot if the table has a column with the name of Spark's metadata column: Delta 4.4
     confuses the two when it reads files with marked rows, so the table could not be read.
@@ -109,7 +109,7 @@ def mark_rows(
 
 
 def may_mark_here(touched: FileList) -> bool:
-    """Whether `mark_here` can mark rows of these files: existing vectors cost JVM calls each."""
+    """Return whether `mark_here` can mark rows of these files: each vector costs JVM calls."""
     return touched.num_vectors <= _FEW_VECTORS
 
 
@@ -150,7 +150,7 @@ def mark_here(
 
 
 def stored_vectors(files: FileList) -> list[JavaObject | None]:
-    """Delta's descriptor of the deletion vector that each file has, or None."""
+    """Return Delta's descriptor of the deletion vector that each file has, or None."""
     import numpy as np
 
     found: list[JavaObject | None] = [None] * len(files)
@@ -180,7 +180,7 @@ def _base64_vectors(touched: FileList) -> dict[str, str]:
 def _vectors(
     files: pyarrow.ChunkedArray, row_indexes: pyarrow.ChunkedArray, there: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """Delta's `DeletionVectorData` of each file, as JSON has it."""
+    """Return Delta's `DeletionVectorData` of each file, as JSON has it."""
     import numpy as np
     from pyroaring import BitMap64
 

@@ -70,7 +70,7 @@ def _with_statistics(table: TableSnapshot, files: FileList, collector: JavaObjec
 
 
 def _computed(rows: DataFrame, collector: JavaObject) -> DataFrame:
-    """Columns `location` (string) and `statistics` (struct) of all rows that are in the files."""
+    """Compute `location` (string) and `statistics` (struct) of all rows in the files."""
     location = decoded(file_metadata(rows, "file_path")).alias("location")
     return jvm_.grouped(rows, [location], [Column(collector).alias("statistics")])
 

@@ -103,7 +103,7 @@ def settings_for_arrow(table: TableSnapshot) -> dict[str, Any] | str:
 
 
 def _is_same_store(table: TableSnapshot, system: JavaObject, arguments: dict[str, Any]) -> bool:
-    """Whether the version's commit is the same object for both, or one of the bucket once was."""
+    """Return whether both see one object as the version's commit, or once saw one of the bucket."""
     import pyarrow as pa
     from pyarrow.fs import S3FileSystem
 
@@ -186,7 +186,7 @@ def _arguments(given: Mapping[str, str], usual: Mapping[str, str]) -> dict[str, 
 
 
 def _is_without_region(host: str) -> bool:
-    """Whether S3A finds no region in the name of a host, as in those of many providers."""
+    """Return whether S3A finds no region in the name of a host, as in those of many providers."""
     name = host.rpartition(":")[0] or host
     return bool(name) and ("." not in name or name.replace(".", "").isdigit())
 

@@ -32,7 +32,7 @@ class MarkedSince:
     now: FileList
 
     def only_more(self, transaction: Transaction) -> bool:
-        """Whether every row that was marked then is marked now, too.
+        """Return whether every row that was marked then is marked now, too.
 
         A RESTORE brings marked rows back.
         """
@@ -104,7 +104,7 @@ def without_files(own: MarkedRows, files: FileList) -> MarkedRows:
 
 
 def marked_rows(transaction: Transaction, files: FileList) -> list[numpy.ndarray]:
-    """For each file, the places of the rows (int64) that its deletion vector marks."""
+    """Return for each file the indexes of the rows (int64) that its deletion vector marks."""
     import numpy as np
 
     return [

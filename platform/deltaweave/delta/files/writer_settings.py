@@ -64,7 +64,7 @@ def why_written_otherwise(transaction: Transaction) -> str | None:
 
 
 def _names_in_session(transaction: Transaction) -> list[str]:
-    """Names of the session's settings for Parquet's writer.
+    """Return the names of the session's settings for Parquet's writer.
 
     Their values may be secrets, and py4j logs at DEBUG what the JVM answers.
     """

@@ -46,7 +46,7 @@ def where_true(spark: SparkSession, condition: Column, value: Column) -> Column:
 
 
 def between(column: Column, first: int, last: int) -> Column:
-    """Whether the column is in a range, with its ends."""
+    """Return whether the column is in a range, with its ends."""
     return Column(column._jc.between(first, last))
 
 

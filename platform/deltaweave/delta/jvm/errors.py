@@ -149,7 +149,7 @@ def _first_line(arguments: dict[str, Any]) -> str:
 
 
 def _session_has_ended(said: str = "") -> bool:
-    """Whether this process's Spark has been stopped, or its JVM cannot be reached."""
+    """Return whether this process's Spark has been stopped, or its JVM cannot be reached."""
     if _SESSION_ENDED.search(said):
         return True
     context: Any = SparkContext._active_spark_context
@@ -208,7 +208,7 @@ def _with_file(arguments: dict[str, Any], chain: list[JavaObject]) -> dict[str, 
 
 
 def _quotes(java_error: JavaObject) -> bool:
-    """Whether a message quotes what a user wrote, so that its words tell nothing of a limit."""
+    """Return whether a message quotes a user's text, so that its words tell nothing of a limit."""
     return (_error_class(java_error) or "").startswith(_QUOTING)
 
 
@@ -296,5 +296,5 @@ def _call(java_error: JavaObject, method: str) -> str | None:
 
 
 def condition_and_state(java_error: JavaObject) -> tuple[str, str | None]:
-    """Error class and SQLSTATE of a Java exception of Spark or Delta."""
+    """Return error class and SQLSTATE of a Java exception of Spark or Delta."""
     return _error_class(java_error) or "", _call(java_error, "getSqlState")

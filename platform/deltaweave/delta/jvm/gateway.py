@@ -51,12 +51,12 @@ def running_releases(spark: SparkSession) -> tuple[str, str]:
 
 
 def spark_line(spark: SparkSession) -> Release:
-    """Major and minor number of the session's Spark, e.g. (4, 2)."""
+    """Return major and minor number of the session's Spark, e.g. (4, 2)."""
     return line(running_releases(spark)[0])
 
 
 def delta_line(spark: SparkSession) -> Release:
-    """Major and minor number of the session's Delta, e.g. (4, 4)."""
+    """Return major and minor number of the session's Delta, e.g. (4, 4)."""
     return line(running_releases(spark)[1])
 
 
@@ -66,7 +66,7 @@ def _running(spark: SparkSession, view: JavaObject) -> tuple[str, str]:
 
 
 def _jar(view: JavaObject) -> str:
-    """Where Delta's classes are from; empty if the JVM does not say."""
+    """Return where Delta's classes are from; empty if the JVM does not say."""
     source = singleton(view.io.delta, "package").getClass().getProtectionDomain().getCodeSource()
     return "" if source is None else str(source.getLocation())
 
@@ -194,7 +194,7 @@ def data_frame(spark: SparkSession, java_data_frame: JavaObject) -> DataFrame:
 
 
 def is_a(spark: SparkSession, java_object: JavaObject, class_name: str) -> bool:
-    """Whether an object is of a JVM class, by its full name, or of one that extends it."""
+    """Return whether an object is of a JVM class, given by full name, or of a subclass."""
     return bool(is_instance_of(spark.sparkContext._gateway, java_object, class_name))
 
 

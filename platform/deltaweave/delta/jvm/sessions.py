@@ -118,7 +118,7 @@ def active(spark: SparkSession) -> Iterator[None]:
 
 
 def is_on(spark: SparkSession, key: str, *, otherwise: bool) -> bool:
-    """Whether a setting of the session is true, spelled as Spark lets it be.
+    """Return whether a setting of the session is true, spelled as Spark lets it be.
 
     Args:
         spark: The session.
@@ -169,7 +169,7 @@ def number_setting(
 
 
 def reads_leniently(spark: SparkSession) -> bool:
-    """Whether Spark takes files that it cannot read for files with fewer rows."""
+    """Return whether Spark takes files that it cannot read for files with fewer rows."""
     return any(is_on(spark, key, otherwise=False) for key in IGNORING_FILES)
 
 

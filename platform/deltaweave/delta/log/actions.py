@@ -61,7 +61,7 @@ def read_line(spark: SparkSession) -> JavaObject:
 
 
 def encoder(spark: SparkSession, action: str) -> JavaObject:
-    """Spark's encoder of an action, e.g. `addFile`."""
+    """Return Spark's encoder of an action, e.g. `addFile`."""
     implicits = jvm_.singleton(jvm_.jvm(spark).org.apache.spark.sql.delta.implicits, "package")
     return getattr(implicits, f"{action}Encoder")()
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def log_by_name(spark: SparkSession, parts: Sequence[str]) -> JavaObject:
-    """Delta's log of the table with this name, in whatever catalog it is.
+    """Open Delta's log of the table with this name, in whatever catalog it is.
 
     Raises:
         NotADeltaTableError: The catalog's table is no Delta table.
@@ -99,7 +99,7 @@ def _resolved(spark: SparkSession, parts: Sequence[str]) -> tuple[JavaObject, Ja
 
 
 def _is_of_session(spark: SparkSession, catalog: JavaObject) -> bool:
-    """Whether it is Spark's own catalog.
+    """Return whether a catalog is Spark's own.
 
     Its name does not tell: others of Delta's class have the name of what they delegate to.
     """

@@ -93,7 +93,7 @@ class Checksum:
         return self.commit is not None and self.has_commit(self.version, self.commit)
 
     def has_commit(self, version: int, commit: str) -> bool:
-        """Whether a version of the table was made by a commit, as the log says."""
+        """Return whether a version of the table was made by a commit, as the log says."""
         try:
             first_line = self._first_line(version)  # where Delta's writers put the commit's id
         except (OSError, ValueError, *SPARK_ERRORS) as error:  # e.g. it was cleaned up
@@ -115,7 +115,7 @@ class Checksum:
 
 
 def names_commit(first_line: str, commit: str) -> bool:
-    """Whether the first line of a commit names it by its id."""
+    """Return whether the first line of a commit names it by its id."""
     return f'"txnId":"{commit}"' in first_line
 
 

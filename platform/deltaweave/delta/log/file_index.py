@@ -71,7 +71,7 @@ def changed_scan(
 
 
 def _index(spark: SparkSession, files: FileList, options: JavaObject) -> JavaObject:
-    """Spark's own file index, which gets its list of files in advance."""
+    """Build Spark's own file index, which gets its list of files in advance."""
     view = jvm_.jvm(spark)
     gateway: Any = spark.sparkContext._gateway
     datasources = view.org.apache.spark.sql.execution.datasources

@@ -147,7 +147,7 @@ class FileList:
         return counts
 
     def rows_with(self, columns: dict[str, Column]) -> pyarrow.Table:
-        """`rows` with further columns computed from AddFile's fields; one query gives both."""
+        """Return `rows` with further columns computed from AddFile's fields, by one query."""
         table = self._query(columns)
         self.__dict__.setdefault("rows", table.drop_columns(list(columns)))
         return table

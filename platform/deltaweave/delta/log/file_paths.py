@@ -19,7 +19,7 @@ def commit_name(version: int) -> str:
 
 
 def commit_file(log: JavaObject, version: int) -> JavaObject:
-    """Hadoop's path of that file."""
+    """Return Hadoop's path of the log's file with a version's commit."""
     return log.logPath().suffix(f"/{commit_name(version)}")
 
 
@@ -32,7 +32,7 @@ def decoded_location(path: str) -> str:
 
 
 def is_spelled_as_it_is(location: str) -> bool:
-    """Whether Spark's `_metadata.file_path` has a decoded location as it is, and no other spelling.
+    """Return whether `_metadata.file_path` spells a decoded location as it is, and only so.
 
     Others are compared decoded, or not at all: Spark encodes a blank, and leaves "ü" and "(".
     """
@@ -47,14 +47,14 @@ def absolute_location(path: str, path_of_table: str) -> str:
 
 
 def decoded(path: Column) -> Column:
-    """`decoded_location` as a Column."""
+    """Build `decoded_location` as a Column."""
     # url_decode would also turn "+" into a space; in paths it is a plus.
     path = F.url_decode(F.replace(path, F.lit("+"), F.lit("%2B")))
     return F.regexp_replace(path, _SCHEME + "{3,}", "$1:/")
 
 
 def location_in(path_of_table: str) -> Column:
-    """`absolute_location` of the column `path`, as a Column."""
+    """Build `absolute_location` of the column `path`, as a Column."""
     path = decoded(F.col("path"))
     is_absolute = path.rlike(_SCHEME) | path.startswith("/")
     return F.when(is_absolute, path).otherwise(

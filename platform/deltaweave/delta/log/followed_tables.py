@@ -55,7 +55,7 @@ class _Kept(NamedTuple):
 
 
 def known_files(version: Checksum) -> JavaObject | None:
-    """Scala Seq of all AddFiles of a version, by its checksum and what is kept.
+    """Return a version's AddFiles, a Scala Seq, by its checksum and what is kept.
 
     No job runs. None if the table is not followed.
     """
@@ -117,7 +117,7 @@ def _replayed(kept: _Kept, version: Checksum, commit: str) -> JavaObject | None:
 
 
 def _fit(files: JavaObject, version: Checksum) -> bool:
-    """Whether AddFiles are few, and as many and as large as the version's checksum says."""
+    """Return whether AddFiles are few, and as many and as large as the version's checksum says."""
     if version.num_files > MAX_FILES or files.size() != version.num_files:
         return False
     spark = version.spark
@@ -145,7 +145,7 @@ def _keep_unless_later(version: Checksum, new: _Kept) -> None:
 
 
 def _all_kept(spark: SparkSession) -> JavaObject:
-    """Spark's map of what may be computed again, in which values are softly referred to."""
+    """Return Spark's map of values that may be computed again, which holds them softly."""
     return spark._jsc.sc().env().hadoopJobMetadata()
 
 

@@ -88,7 +88,7 @@ class TableMetadata:
         return self.is_on(_CHANGE_FEED)
 
     def is_on(self, name: str) -> bool:
-        """Whether a property is set to true."""
+        """Return whether a property is set to true."""
         return self.properties.get(name, "").lower() == "true"
 
     @property

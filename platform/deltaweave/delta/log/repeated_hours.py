@@ -48,7 +48,7 @@ class RepeatedHours:
         return first if self.at - self.back <= first < self.at else None
 
     def is_second(self, value: PartitionTime) -> bool:
-        """Whether a value in UTC is in the second period."""
+        """Return whether a value in UTC is in the second period."""
         return value.is_utc and self.at <= value.seconds < self.at + self.back
 
 
@@ -83,7 +83,7 @@ class PartitionTime:
         return cls(int(year), seconds, int((fraction or "").ljust(6, "0")), bool(utc))
 
     def at(self, seconds: int) -> str:
-        """Another time with this fraction of a second, in UTC as the log has it.
+        """Write another time with this fraction of a second, in UTC as the log has it.
 
         >>> PartitionTime(1, 0, 5, True).at(-62135596800)
         '0001-01-01T00:00:00.000005Z'

@@ -79,7 +79,7 @@ class TableSnapshot:
         return None if self._checksum is None else self._checksum.ids
 
     def applied_at_ms(self, application_id: str) -> int | None:
-        """When this application id was last committed, in ms since 1970; None if unknown."""
+        """Return when an application id was last committed, in ms since 1970; None if unknown."""
         for each in jvm_.iterate(self.snapshot.setTransactions()):
             if each.appId() == application_id and each.lastUpdated().isDefined():
                 return int(each.lastUpdated().get())
@@ -115,7 +115,7 @@ class TableSnapshot:
         return jvm_.data_frame(self.spark, self.snapshot.allFiles().toDF())
 
     def file_list(self) -> FileList:
-        """All data files, with their statistics; one job if they are not known."""
+        """Return all data files, with their statistics; one job if they are not known."""
         listed = self.listed_files()
         if listed is not None:
             return listed
@@ -127,7 +127,7 @@ class TableSnapshot:
         return self._as_list(files)
 
     def listed_files(self) -> FileList | None:
-        """All data files, with their statistics, if they are known; no job runs."""
+        """Return all data files, with their statistics, if they are known; no job runs."""
         files = self.files_in_checksum()
         if files is None:
             files = self._known_files
@@ -188,7 +188,7 @@ class TableSnapshot:
         return None if row["unknown"] else int(row["rows"] or 0)
 
     def layout(self, small_file_bytes: int) -> FileLayout:
-        """How the rows are spread over the files; one job over the file list.
+        """Return how the rows are spread over the files; one job over the file list.
 
         Args:
             small_file_bytes: Size below which a file is small.
@@ -196,13 +196,13 @@ class TableSnapshot:
         return layout_of(self.files, small_file_bytes)
 
     def is_clustered(self) -> bool:
-        """Whether the table has clustering columns."""
+        """Return whether the table has clustering columns."""
         clustering = jvm_.jvm(self.spark).org.apache.spark.sql.delta.skipping.clustering
         columns = jvm_.singleton(clustering, "ClusteringColumnInfo")
         return bool(columns.extractLogicalNames(self.snapshot).nonEmpty())
 
     def retention(self) -> timedelta:
-        """How long the table keeps files that were removed from it, before VACUUM deletes them."""
+        """Return how long the table keeps removed files before VACUUM deletes them."""
         delta = jvm_.jvm(self.spark).org.apache.spark.sql.delta
         kept = delta.DeltaLog.tombstoneRetentionMillis(self.snapshot.metadata())
         return timedelta(milliseconds=int(kept))
@@ -275,5 +275,5 @@ class TableSnapshot:
 
 
 def data_path(log: JavaObject) -> str:
-    """Where the table's data is, e.g. `file:/lake/orders`, not percent-encoded."""
+    """Return where the table's data is, e.g. `file:/lake/orders`, not percent-encoded."""
     return str(log.dataPath().toString())

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 
 
 def are_bounded(data_type: DataType) -> bool:
-    """Whether statistics bound values of a type, and Python and Spark order them alike."""
+    """Return whether statistics bound values of a type, and Python and Spark order them alike."""
     if isinstance(data_type, StringType):
         return data_type.simpleString() == "string"  # compared by bytes, not by a collation
     return type(data_type) in MEANINGS

@@ -103,7 +103,7 @@ def bounds_in_log(
 
 
 def are_without_nulls(table: TableSnapshot, files: FileList, columns: Sequence[str]) -> bool:
-    """Whether the statistics say that no row of these files has a null in these columns.
+    """Return whether the statistics say that no row of the files has a null in these columns.
 
     False if the files are many, for partition columns and structs, and for names that the table
     does not have in this spelling.
@@ -255,7 +255,7 @@ def _queried(table: TableSnapshot, files: FileList, columns: Sequence[_KnownColu
 
 
 def _schema(columns: Sequence[_KnownColumn]) -> StructType:
-    """Delta's schema of statistics, with these columns alone.
+    """Build Delta's schema of statistics, with these columns alone.
 
     Dates and times are read as text, so that the session's settings for parsing do not matter.
     """

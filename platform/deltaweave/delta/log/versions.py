@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def delta_log(spark: SparkSession, parts: list[str]) -> JavaObject:
-    """Delta's log of the table with these name parts; `["delta", path]` is a path."""
+    """Open Delta's log of the table with these name parts; `["delta", path]` is a path."""
     label = ".".join(parts)
     with translated(label, operation="opening"):
         if len(parts) == 2 and parts[0].lower() == "delta":

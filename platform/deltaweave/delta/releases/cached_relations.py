@@ -9,7 +9,7 @@ from deltaweave.delta.jvm import JavaObject
 
 
 def reads_cached_rows(node: JavaObject, rows: DataFrame) -> bool:
-    """Whether Spark would read a part of the rows from its cache.
+    """Return whether Spark would read a part of the rows from its cache.
 
     Args:
         node: Delta's resolved MERGE node.

@@ -30,7 +30,7 @@ def check_type_widening(spark: SparkSession, then: JavaObject, transaction: Java
 
 
 def metadata_changed(spark: SparkSession, transaction: JavaObject) -> JavaObject:
-    """Delta's exception for a table whose metadata another commit has changed."""
+    """Build Delta's exception for a table whose metadata another commit has changed."""
     view = jvm_.jvm(spark)
     arguments = (*_name(spark, transaction), jvm_.option(view, None))
     return jvm_.delta_error(view, "metadataChangedException", *arguments)

@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def files_may_hold_partition_columns(spark: SparkSession) -> bool:
-    """Whether a table has the property `delta.writePartitionColumnsToParquet`."""
+    """Return whether a table has the property `delta.writePartitionColumnsToParquet`."""
     return jvm_.delta_line(spark) >= (4, 4)

@@ -18,7 +18,7 @@ _IN_UTC = "spark.databricks.delta.write.utcTimestampPartitionValues"
 
 
 def partition_times_are_kept(spark: SparkSession) -> bool:
-    """Whether times become partition values as they are, in the session's zone.
+    """Return whether times become partition values as they are, in the session's zone.
 
     Of two hours with one name, the second may be refused. The zone of executors on other machines
     is not known: there, they are taken not to be kept.

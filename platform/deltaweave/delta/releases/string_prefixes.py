@@ -16,7 +16,7 @@ _DEFAULT = "32"
 
 
 def string_prefix_length(spark: SparkSession, metadata: JavaObject) -> int:
-    """How many characters of a text the statistics of new files keep, by the table's metadata."""
+    """Return how many characters of a text the statistics of new files keep, by the metadata."""
     if jvm_.delta_line(spark) < (4, 1):
         return int(spark.conf.get(_SETTING, _DEFAULT) or _DEFAULT)
     statistics = jvm_.jvm(spark).org.apache.spark.sql.delta.stats

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def tracked_metadata(spark: SparkSession, owner: str, name: str) -> JavaObject:
-    """Spark's Metadata by which Delta's writer accepts a column that keeps row ids or versions.
+    """Build the Metadata by which Delta's writer accepts a column of row ids or versions.
 
     Args:
         spark: The session.

@@ -205,7 +205,7 @@ class _Search:
         return _unknown("files or a copy of the target")
 
     def _is_target(self, log: JavaObject) -> bool:
-        """Whether a log is the target's, by whatever path."""
+        """Return whether a log is the target's, by whatever path."""
         target = self.merge.target_log
         return bool(log.isSameLogAs(target)) or log.tableId() == target.tableId()
 
@@ -235,7 +235,7 @@ class _Search:
         return _NONE
 
     def _is_linked(self, uris: Iterable[str]) -> bool:
-        """Whether a file of these directories lies in the target."""
+        """Return whether a file of these directories lies in the target."""
         read = [unquote(urlsplit(uri).path) for uri in uris if uri.startswith("file:")]
         target = local_directory(str(self.merge.target_log.dataPath().toString()))
         if not read or target is None:

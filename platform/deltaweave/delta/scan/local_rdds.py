@@ -23,7 +23,7 @@ _MAX_DEPTH = 8
 
 
 def holds_rows_of_python(spark: SparkSession, rdd: JavaObject, schema: JavaObject) -> bool:
-    """Whether an RDD converts rows that Python sent, and does nothing else.
+    """Return whether an RDD converts rows that Python sent, and does nothing else.
 
     Its RDDs are exactly those that PySpark makes. A JVM program's RDD may begin with local rows
     too, and read files by them. A query's RDD does not count, even if it begins with rows of

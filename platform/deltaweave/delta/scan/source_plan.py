@@ -19,7 +19,7 @@ _FORCE_CACHED = "spark.databricks.delta.merge.materializeCachedSource"
 
 
 def reason_to_materialize(merge: ResolvedMerge, *, through_views: bool = False) -> str | None:
-    """Why evaluating the source twice could give two results, or None if it cannot.
+    """Return why evaluating the source twice could give two results, or None if it cannot.
 
     Reasons, order and names are those of Delta 4.4, but for the current time.
 
@@ -56,18 +56,18 @@ def reason_to_materialize(merge: ResolvedMerge, *, through_views: bool = False) 
 
 
 def is_cached(merge: ResolvedMerge) -> bool:
-    """Whether Spark would read a part of the source from its cache."""
+    """Return whether Spark would read a part of the source from its cache."""
     return reads_cached_rows(merge.node, merge.source)
 
 
 def estimated_bytes(rows: DataFrame) -> int:
-    """Spark's estimate of the size of a query's result; very high where it knows nothing."""
+    """Return Spark's estimate of a result's size, in bytes; very high where it knows nothing."""
     statistics = rows._jdf.queryExecution().optimizedPlan().stats()
     return int(str(statistics.sizeInBytes()))
 
 
 def first_of_partitions(rows: DataFrame, number: int) -> DataFrame:
-    """At most so many rows of each partition. A limit of all rows would take one more job."""
+    """Take at most this many rows of each partition. A limit of all rows would take another job."""
     spark = rows.sparkSession
     plans = jvm_.jvm(spark).org.apache.spark.sql.catalyst.plans.logical
     at_most = jvm_.expression_of(spark, F.lit(number))
@@ -83,7 +83,7 @@ def _ignores_unreadable_files(merge: ResolvedMerge) -> bool:
 
 
 def _ignores_files(spark: SparkSession, leaf: JavaObject) -> bool:
-    """Whether a leaf of the plan reads files with an option to skip unreadable ones."""
+    """Return whether a leaf of the plan reads files with an option to skip unreadable ones."""
     options = options_of_files(spark, leaf)
     if options is None:
         return False

@@ -58,7 +58,7 @@ def parse_statement(
 
 
 def is_merge(parsed: ParsedMerge) -> bool:
-    """Whether the text is a MERGE, by its plan before analysis."""
+    """Return whether the text is a MERGE, by its plan before analysis."""
     plan = parsed.plan
     while (kind := plan.getClass().getSimpleName()) in _AROUND_A_STATEMENT:
         plan = plan.child()

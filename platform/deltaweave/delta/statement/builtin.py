@@ -94,7 +94,7 @@ def _merges_after(
 
 
 def _may_be_committed(spark: SparkSession, location: str, read: int) -> bool:
-    """Whether a merge that failed may be one that the table's history has since a version."""
+    """Return whether a failed merge may be one that the table's history has since a version."""
     try:
         # Without information about commits, a later one may be any operation.
         return bool(_merges_after(spark, location, read, or_unknown=True))

@@ -54,7 +54,7 @@ class Equality:
 
 
 def skipping_predicates(merge: ResolvedMerge) -> list[JavaObject]:
-    """Expressions over target attributes that hold for every matched row that may change.
+    """Return expressions over target attributes that hold for every matched row that may change.
 
     Files in which no row satisfies them need not be read for matches.
     """
@@ -72,7 +72,7 @@ def by_source_predicate(merge: ResolvedMerge) -> JavaObject | None:
 
 
 def _any_of(merge: ResolvedMerge, clauses: Sequence[ResolvedClause]) -> JavaObject | None:
-    """OR over the clauses of the target-only part of each condition; None if one has none."""
+    """Join the target-only parts of the clauses' conditions by OR; None if a clause has none."""
     expressions = jvm_.jvm(merge.spark).org.apache.spark.sql.catalyst.expressions
     parts = []
     for clause in clauses:
@@ -137,7 +137,7 @@ def assignments(merge: ResolvedMerge, clause: ResolvedClause) -> list[Assignment
 
 
 def columns_kept(merge: ResolvedMerge, clause: ResolvedClause) -> list[bool]:
-    """For each column of the evolved target schema, whether an update gives it itself."""
+    """Return for each column of the evolved schema whether an update leaves it as it is."""
     return [is_itself for _, is_itself in _values_and_columns(merge, clause)]
 
 
@@ -153,7 +153,7 @@ def _values_and_columns(
 
 
 def keeps_columns(merge: ResolvedMerge, clause: ResolvedClause, names: Sequence[str]) -> bool:
-    """Whether an update certainly leaves these target columns as they are.
+    """Return whether an update certainly leaves these target columns as they are.
 
     It does if it assigns the column itself, or what the ON condition compares the column with.
     """
@@ -232,7 +232,7 @@ def _field(
 
 
 def _is_of_source(merge: ResolvedMerge, expression: JavaObject) -> bool:
-    """Whether an expression reads the source alone and always gives the same value for a row."""
+    """Return whether an expression reads the source alone and always has one value for a row."""
     references = expression.references()
     return bool(
         references.nonEmpty()
@@ -244,7 +244,7 @@ def _is_of_source(merge: ResolvedMerge, expression: JavaObject) -> bool:
 def _conjuncts_over_target(
     merge: ResolvedMerge, expressions: Sequence[JavaObject]
 ) -> list[JavaObject]:
-    """Those of the AND-ed parts of a condition that read target attributes alone, in a simple form.
+    """Return the AND-ed parts of conditions that read target attributes alone, in simple form.
 
     An untyped NULL is left out: Spark refuses it when rows are joined. So are columns that Spark
     pads: the log has statistics of what files hold.

@@ -120,7 +120,7 @@ def _condition(clause: JavaObject) -> JavaObject | None:
 
 
 def _drops_rows_as_repeated(merge: _Merge) -> bool:
-    """MergeOutputGeneration.deduplicateCDFDeletes: numbers of source and target rows collide."""
+    """Detect deduplicateCDFDeletes of Delta, where numbers of source and target rows collide."""
     deletes_all = [(c.clauseType(), _condition(c)) for c in merge.matched] == [("Delete", None)]
     by_source_update = any(clause.clauseType() == "Update" for clause in merge.by_source)
     return (
@@ -132,7 +132,7 @@ def _drops_rows_as_repeated(merge: _Merge) -> bool:
 
 
 def _takes_unmatched_rows_for_matched(merge: _Merge) -> bool:
-    """ClassicMergeExecutor.generateFilterForModifiedRows: ON alone says which rows match."""
+    """Detect generateFilterForModifiedRows of Delta, where ON alone says which rows match."""
     if not merge.matched or not merge.writes_vectors:
         return False
     without_source, without_target = merge.may_match_without
@@ -146,7 +146,7 @@ def _are_conditional(clauses: Sequence[JavaObject]) -> bool:
 
 
 def _overlooks_repeated_matches(merge: _Merge) -> bool:
-    """ClassicMergeExecutor.findTouchedFiles: a null condition makes the count of a match null.
+    """Detect findTouchedFiles of Delta, where a null condition makes the count of a match null.
 
     It counts by all conditions with OR between them, which is null if one is null and none is true.
     """
@@ -157,7 +157,7 @@ def _overlooks_repeated_matches(merge: _Merge) -> bool:
 
 
 def _quotes_names_wrongly(merge: _Merge) -> bool:
-    """MergeOutputGeneration.packAndExplodeCDCOutput, MergeIntoCommandBase.writeFiles."""
+    """Detect packAndExplodeCDCOutput and writeFiles of Delta, which quote names wrongly."""
     names = merge.metadata.schema.names if merge.metadata.keeps_change_feed else []
     partitions = merge.metadata.partition_columns
     return any("`" in name for name in (*names, *partitions)) or any("." in p for p in partitions)
@@ -179,7 +179,7 @@ def _moves_rows_to_another_hour(merge: _Merge) -> bool:
 
 
 def _overlooks_days(merge: _Merge) -> bool:
-    """Spark's DataSourceStrategy.translateFilter: java.sql.Date lacks ten days (`lost_days`)."""
+    """Detect translateFilter of Spark, whose java.sql.Date lacks ten days (`lost_days`)."""
     has_dates = any(may_lose_days(field.dataType) for field in merge.metadata.schema)
     return has_dates and names_lost_days(merge.spark, merge.node)
 

@@ -83,7 +83,7 @@ def _attributes_by_action(nodes: list[Node]) -> Iterator[set[int]]:
 
 
 def _made_of(plan: list[Node]) -> dict[int, set[int]]:
-    """For each attribute that an expression of the plan makes, the attributes it reads."""
+    """Map each attribute that an expression of the plan makes to the attributes it reads."""
     made_of: dict[int, set[int]] = defaultdict(set)
     for nodes in _expressions(plan):
         for at, node in enumerate(nodes):

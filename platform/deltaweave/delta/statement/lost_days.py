@@ -71,7 +71,7 @@ def may_filter_by_lost_days(spark: SparkSession, node: JavaObject) -> bool:
 
 
 def _constants(spark: SparkSession, node: JavaObject) -> Iterator[JavaObject]:
-    """Scala Seqs of the expressions that have the constants, computed as far as they can be."""
+    """Yield Scala Seqs of the expressions with constants, computed as far as they can be."""
     view = jvm_.jvm(spark)
     fold = jvm_.singleton(view.org.apache.spark.sql.catalyst.optimizer, "ConstantFolding")
     yield jvm_.nodes_within(spark, fold.apply(node).expressions())

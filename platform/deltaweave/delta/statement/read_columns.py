@@ -61,7 +61,7 @@ class TargetReads:
         return self.takes_query or bool(self.computed)
 
     def kept(self, clause: int, names: Sequence[str]) -> list[str]:
-        """Those of the evolved schema's columns that a clause leaves as they are."""
+        """Return the columns of the evolved schema that a clause leaves as they are."""
         computed = self.computed.get(clause)
         if computed is None:
             return []

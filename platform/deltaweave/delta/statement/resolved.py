@@ -96,12 +96,12 @@ class ResolvedClause:
         return jvm_.column_of(self.spark, struct.apply(values))
 
     def has_subquery(self) -> bool:
-        """Whether its condition or values have a subquery."""
+        """Return whether the clause's condition or values have a subquery."""
         trees = jvm_.jvm(self.spark).org.apache.spark.sql.catalyst.trees
         return bool(self.node.containsPattern(trees.TreePattern.PLAN_EXPRESSION()))
 
     def gives_same_values(self, other: ResolvedClause) -> bool:
-        """Whether both assign the same expressions, as UPDATE SET * and INSERT * do."""
+        """Return whether both clauses assign the same values, as UPDATE SET * and INSERT * do."""
         return bool(self.node.resolvedActions().equals(other.node.resolvedActions()))
 
 
@@ -231,23 +231,23 @@ class ResolvedMerge:
         return len(matched) == 1 and matched[0].action == "delete" and matched[0].condition is None
 
     def reads_source_alone(self, clause: ResolvedClause) -> bool:
-        """Whether the clause's values read no column of the target."""
+        """Return whether the clause's values read no column of the target."""
         read = self._attributes.apply(clause.node.resolvedActions())
         return bool(read.subsetOf(self.source_attributes))
 
     def is_of_source_alone(self, clause: ResolvedClause) -> bool:
-        """Whether its condition and values depend on nothing but the source row."""
+        """Return whether the clause's condition and values depend on the source row alone."""
         read = clause.node.references()
         is_same_again = clause.node.deterministic()
         return bool(is_same_again and read.subsetOf(self.source_attributes))
 
     def condition_columns(self) -> list[str]:
-        """Names of the target columns that the ON condition reads."""
+        """Return the names of the target columns that the ON condition reads."""
         read = self.target_attributes.intersect(self.condition_expression.references())
         return [attribute.name() for attribute in jvm_.iterate(read)]
 
     def scan_columns(self) -> list[str]:
-        """Names of the target columns that tell which clause takes a row.
+        """Return the names of the target columns that decide which clause takes a row.
 
         These are the columns that a condition reads, or all columns if unchanged rows are skipped.
         """

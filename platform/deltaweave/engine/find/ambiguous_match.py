@@ -18,7 +18,7 @@ from deltaweave.identifiers import back_quoted
 def ambiguous_match(
     transaction: Transaction, candidates: FileList, source: PreparedSource
 ) -> AmbiguousMatchError:
-    """Delta's error, with some of the target rows that match several source rows."""
+    """Build Delta's error, with some of the target rows that match several source rows."""
     merge = transaction.merge
     shown = merge.condition_columns()
     target = target_plan(transaction, candidates, shown, row_column=TARGET_ROW_ID)

@@ -80,7 +80,7 @@ def files_by_conditions(transaction: Transaction) -> FileList:
 def _can_match(
     transaction: Transaction, source: PreparedSource, keys: SourceKeys, files: FileList
 ) -> numpy.ndarray:
-    """For each file, whether it can hold a row that a source row matches."""
+    """Return for each file whether it can hold a row that a source row matches."""
     import numpy as np
 
     if len(files) < 2 and not (source.gives_same_rows and source.num_rows == 0):
@@ -91,7 +91,7 @@ def _can_match(
 def may_hold_match(
     transaction: Transaction, source: PreparedSource, keys: SourceKeys, files: FileList
 ) -> numpy.ndarray:
-    """For each file, whether it can hold a row that a source row matches, by keys and index."""
+    """Return for each file whether it can hold a match of a source row, by keys and index."""
     import numpy as np
 
     if not len(files) or (source.gives_same_rows and source.num_rows == 0):

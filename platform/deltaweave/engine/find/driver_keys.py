@@ -141,7 +141,7 @@ def keys_of_source(source: SourceKeys, columns: Sequence[KeyColumn]) -> pyarrow.
 
 
 def _has_equal(values: pyarrow.ChunkedArray, kind: pyarrow.DataType) -> pyarrow.ChunkedArray:
-    """Whether a whole number of a type may equal each value; true for nulls.
+    """Return whether a whole number of a type may equal each value; true for nulls.
 
     Spark compares both as the wider type. Doubles hold whole numbers exactly below 2 to the power
     of 53; from there on, one equals several of them.

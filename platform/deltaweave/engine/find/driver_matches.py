@@ -196,7 +196,7 @@ def _check_number_of_rows(number: int, master: str) -> None:
 
 
 def _joined(rows: pyarrow.Table, keys: pyarrow.Table, at_most: int) -> pyarrow.Table:
-    """File number, row index and source row's number of each match, in this order."""
+    """Return file number, row index and source row's number of each match, in this order."""
     names = [name for name in keys.column_names if name != SOURCE_NUMBER]
     _check_number_of_pairs(rows, keys, names, at_most)
     found = rows.join(keys, names, join_type="inner", use_threads=False)
@@ -221,7 +221,7 @@ def _of_log(
 
 
 def _groups(num_rows: Sequence[int]) -> list[list[int]]:
-    """Which files a thread reads one after the other, by their places, in their order.
+    """Group the files, by index and in order, that a thread reads one after the other.
 
     Arrow prepares the source's keys for each batch, which may hold rows of a whole group. Threads
     share evenly what there is.
@@ -257,7 +257,7 @@ def _check_number_of_pairs(
 def _marked(
     transaction: Transaction, candidates: FileList, numbers: Sequence[int]
 ) -> dict[int, numpy.ndarray]:
-    """By file number, the places of rows that are marked as deleted, in these files alone."""
+    """Return by file number the indexes of rows marked as deleted, in these files alone."""
     import numpy as np
 
     mask = np.zeros(len(candidates), dtype=bool)

@@ -84,7 +84,7 @@ def _value(text: str | None, field: pyarrow.Field) -> pyarrow.Scalar:
 def with_partition(
     rows: pyarrow.Table, num_rows: int, values: PartitionValues, names: Collection[str]
 ) -> pyarrow.Table:
-    """Columns of a file's rows, and of its partition.
+    """Return columns of a file's rows, and of its partition.
 
     Args:
         rows: The rows, with the columns that are in the file.

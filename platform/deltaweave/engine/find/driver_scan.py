@@ -51,7 +51,7 @@ class KeyScan:
         return self.narrow(schema.empty_table())
 
     def num_rows(self, number: int) -> int:
-        """How many rows a file has; NotRewritableError if Arrow may read its keys wrongly.
+        """Return how many rows a file has; raise NotRewritableError if Arrow may misread its keys.
 
         Args:
             number: The file, by its place in `locations`.
@@ -103,7 +103,7 @@ class KeyScan:
     def _keys(
         self, location: str, file: pyarrow.parquet.ParquetFile
     ) -> Iterator[tuple[int, dict[str, pyarrow.ChunkedArray]]]:
-        """How many rows a batch of a file has, and their values by which rows are joined."""
+        """Yield each batch's number of rows, and the values by which its rows are joined."""
         import pyarrow as pa
 
         stored = sorted(set(file.schema_arrow.names) & {c.field.name for c in self.columns})

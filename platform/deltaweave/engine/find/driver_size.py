@@ -19,7 +19,7 @@ _Result = TypeVar("_Result")
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark's tasks are threads of the driver's JVM, by its master URL."""
+    """Return whether Spark's tasks are threads of the driver's JVM, by its master URL."""
     return _LOCAL.fullmatch(master) is not None
 
 

@@ -79,7 +79,7 @@ class KeyIndex:
     hashed_as: str
 
     def may_hold(self, files: FileList, keys: SourceKeys) -> numpy.ndarray:
-        """For each of the files, whether it can hold one of the source's values."""
+        """Return for each of the files whether it can hold one of the source's values."""
         import numpy as np
 
         key = next((each for each in keys.columns if self.answers(each)), None)
@@ -102,7 +102,7 @@ class KeyIndex:
         return np.array([name in may or name not in known for name in asked], dtype=bool)
 
     def answers(self, key: KeyValues) -> bool:
-        """Whether the index can tell which files may hold the values of this equality."""
+        """Return whether the index can tell which files may hold the values of this equality."""
         return (
             key.equality.path == (self.column,)
             and _hashed_as(key.equality.compared_as) == self.hashed_as
@@ -167,7 +167,7 @@ class KeyIndex:
         return log.latest() if log.exists else None
 
     def _filters(self, stored: TableSnapshot) -> DataFrame:
-        """Columns of `_FILE` and `filter` (binary): one or more filters of each file."""
+        """Read `_FILE` and `filter` (binary): one or more filters of each file."""
         rows = stored.read_whole()
         if "table_id" not in rows.columns:  # of an earlier release, which knew paths alone
             rows = rows.select("*", *(F.lit(None).alias(name) for name in ["table_id", *_FILE[:2]]))
@@ -270,7 +270,7 @@ def index_new_files(table: TableSnapshot, written: FileList, name: str) -> None:
 
 
 def _is_due(stored: TableSnapshot, every: int) -> bool:
-    """Whether the version of the index ends an interval of this many versions."""
+    """Return whether the version of the index ends an interval of this many versions."""
     return stored.version % every == every - 1
 
 

@@ -16,7 +16,7 @@ from deltaweave.engine.source import PreparedSource, SourceKeys, within
 def hold_match(
     transaction: Transaction, source: PreparedSource, keys: SourceKeys, files: FileList
 ) -> bool:
-    """Whether a row of these files matches; also True if reading them all costs too much.
+    """Return whether a row of these files matches; also True if reading them all costs too much.
 
     Args:
         transaction: A transaction on a version that has the files.

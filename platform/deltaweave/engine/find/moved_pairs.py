@@ -70,7 +70,7 @@ def _in_files(pairs: pyarrow.Table, files: FileList) -> pyarrow.Table:
 
 
 def _rows_and_clauses(pairs: pyarrow.Table) -> pyarrow.Table:
-    """How many pairs each source row and clause have, in an order of their own."""
+    """Count the pairs of each source row and clause, in a fixed order."""
     import pyarrow as pa
 
     rows = pa.table({"row": pairs[SOURCE_ROW], CLAUSE: pairs[CLAUSE]}).flatten().combine_chunks()

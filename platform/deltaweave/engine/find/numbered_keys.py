@@ -127,7 +127,7 @@ def _whole_numbers(values: pyarrow.ChunkedArray) -> numpy.ndarray | None:
 def _as_digits(
     columns: Sequence[numpy.ndarray], bounds: Sequence[tuple[int, int]]
 ) -> numpy.ndarray:
-    """One number for the values of each row, which lie within the bounds."""
+    """Combine the values of each row, which lie within the bounds, to one number."""
     numbers = columns[0] - bounds[0][0]
     for values, (lowest, highest) in zip(columns[1:], bounds[1:], strict=True):
         numbers = numbers * (highest - lowest + 1) + (values - lowest)

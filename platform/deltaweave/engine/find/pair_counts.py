@@ -46,7 +46,7 @@ def counted(pairs: DataFrame, num_clauses: int, *, one_each: bool) -> pyarrow.Ta
 
 
 def counted_here(pairs: pyarrow.Table, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
-    """As `counted`, of pairs on the driver."""
+    """Count pairs on the driver, as `counted` does by Spark."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -77,7 +77,7 @@ class Pairs:
     unmatched: pyarrow.Array | None = None
 
     def few_unmatched(self) -> DataFrame | None:
-        """`SOURCE_ROW` of the source rows in no pair, to be broadcast; None if they are not few."""
+        """Return `SOURCE_ROW` of source rows in no pair, to broadcast; None if there are many."""
         import pyarrow as pa
 
         if self.unmatched is None or len(self.unmatched) > limits.MAX_BROADCAST_PAIRS:
@@ -152,7 +152,7 @@ class Pairs:
         return self.computed
 
     def counts_per_file(self, num_clauses: int, *, one_each: bool) -> pyarrow.Table:
-        """Per `FILE`: `pairs`, and rows `matched`, `ambiguous`, `changed`, and by each `clause_i`.
+        """Count per `FILE`: `pairs`, rows `matched`, `ambiguous`, `changed`, by each `clause_i`.
 
         Where the pairs have `INSERTABLE`, also how many are `insertable`.
 

@@ -125,7 +125,7 @@ def _joined(
 def _kept(
     query: DataFrame, source: PreparedSource, candidates: Candidates, *, by_source: bool
 ) -> Pairs:
-    """Pairs that can be read several times: on the driver if few are expected."""
+    """Keep pairs so that they can be read several times: on the driver if few are expected."""
     at_most = candidates.files.num_records if candidates.keys.are_unique else None
     few = source.is_counted and source.num_rows <= limits.MAX_PAIRS_ON_DRIVER
     if by_source:  # most rows of the candidates may be pairs without a source row
@@ -139,7 +139,7 @@ def _kept(
 
 
 def _insertable(source: PreparedSource) -> list[Column]:
-    """Whether an insert clause would take the source row; no column if that is not asked for."""
+    """Return whether an insert clause would take the source row; no column if not asked for."""
     if source.insertable is None:
         return []
     # A pair that WHEN NOT MATCHED BY SOURCE clauses look at has no source row.

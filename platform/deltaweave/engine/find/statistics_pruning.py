@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def may_match(transaction: Transaction, candidates: FileList, keys: SourceKeys) -> numpy.ndarray:
-    """For each file, whether it can hold a row that a source row matches."""
+    """Return for each file whether it can hold a row that a source row matches."""
     import numpy as np
 
     columns = [(key.equality.path, key.equality.data_type) for key in keys.columns]
@@ -33,7 +33,7 @@ def may_match(transaction: Transaction, candidates: FileList, keys: SourceKeys) 
 
 
 def _may_hold(key: KeyValues, low: Any, high: Any, may_be_null: bool) -> bool:
-    """Whether a file with these bounds can hold one of the values."""
+    """Return whether a file with these bounds can hold one of the values."""
     if key.equality.null_safe and key.has_null and may_be_null:
         return True
     if low is None or high is None:

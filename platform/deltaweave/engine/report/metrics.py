@@ -16,7 +16,7 @@ from deltaweave.engine.write import Changes
 def merge_metrics(
     transaction: Transaction, source: PreparedSource, changes: Changes, phases: Phases
 ) -> MergeMetrics:
-    """All metrics of a merge that is about to be committed."""
+    """Collect all metrics of a merge that is about to be committed."""
     values: dict[str, int] = dict.fromkeys(MERGE_METRICS, 0)
     values |= {
         "numSourceRows": source.num_rows,

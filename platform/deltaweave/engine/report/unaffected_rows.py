@@ -24,7 +24,7 @@ def num_unaffected(
     matched: MatchedRows | None,
     metrics: MergeMetrics,
 ) -> int | None:
-    """How many source rows change nothing, since no clause exists for them or takes them.
+    """Count the source rows that change nothing, since no clause exists for them or takes them.
 
     A source row whose target row another source row deletes is among them. If the insert clauses
     have conditions and the source's keys were not collected, one job evaluates the conditions.

@@ -92,7 +92,7 @@ class CollectedSource:
         return clauses
 
     def broken(self, clause: int) -> numpy.ndarray | None:
-        """For each row, whether a clause's values break a constraint; None if none can."""
+        """Return for each row whether a clause's values break a constraint; None if none can."""
         column = f"{BREAKS_CONSTRAINT}{self.values_of[clause]}"
         if column not in self.rows.column_names:
             return None
@@ -202,7 +202,7 @@ def unless_it_fails(
 
 
 def _values_of(merge: ResolvedMerge, reads: TargetReads) -> dict[int, str]:
-    """By clause, the column of its values; clauses that give the same values share one."""
+    """Map each clause to the column of its values; clauses with the same values share one."""
     columns: dict[int, str] = {}
     for i, clause in enumerate(merge.clauses):
         needs_pairs = reads.takes_query and i not in reads.of_source_alone

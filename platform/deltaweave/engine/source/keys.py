@@ -71,7 +71,7 @@ class KeyValues:
     has_null: bool
 
     def may_lie_within(self, low: Any, high: Any) -> bool:
-        """Whether a value can lie between the two, ends included."""
+        """Return whether a value can lie between the two, ends included."""
         place = bisect_left(self.values, low)
         if place < len(self.values) and self.values[place] <= high:
             return True
@@ -143,7 +143,7 @@ def within(keys: SourceKeys) -> Column | None:
 
 
 def _is_whole_as_double(key: KeyValues) -> bool:
-    """Whether whole numbers are compared as doubles, and doubles hold all of them exactly."""
+    """Return whether integers are compared as doubles, and doubles hold all of them exactly."""
     return (
         isinstance(key.equality.compared_as, DoubleType)
         and not isinstance(key.equality.data_type, DoubleType)

@@ -238,7 +238,7 @@ def prepared_source(merge: ResolvedMerge, attempt: int) -> Iterator[PreparedSour
 
 
 def _may_lose_days(merge: ResolvedMerge, used: DataFrame) -> bool:
-    """Whether the scan of the source may skip rows by dates that Parquet's filters lack."""
+    """Return whether the source's scan may skip rows by dates that Parquet's filters lack."""
     return may_lose_days(used.schema) and merge.may_filter_by_lost_days
 
 
@@ -278,7 +278,7 @@ def check_same_source(merge: ResolvedMerge, source: PreparedSource) -> None:
 
 
 def decide(merge: ResolvedMerge) -> tuple[bool, str]:
-    """Whether to materialize the source, and why: the setting decides, then the plan."""
+    """Decide whether to materialize the source, and why: by the setting, then by the plan."""
     mode = (merge.spark.conf.get(_SETTING, "auto") or "auto").lower()
     if mode == "all":
         return True, "MATERIALIZE_ALL"

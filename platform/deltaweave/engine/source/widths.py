@@ -128,7 +128,7 @@ def fixed_width(schema: StructType) -> int | None:
 
 
 def can_be_measured(kind: DataType) -> bool:
-    """Whether SQL can count the bytes of a value.
+    """Return whether SQL can count the bytes of a value.
 
     It cannot look into types of users and types that are not known here, nor name fields of a
     struct that share a name or hold `${…}`.

@@ -95,7 +95,7 @@ def _place_if(
 
 
 def insertable(merge: ResolvedMerge) -> Column | None:
-    """Whether an insert clause takes a source row if it matches nothing; None if not asked for.
+    """Return whether an insert clause takes an unmatched source row; None if not asked for.
 
     It is not asked for if there is no insert clause or one without a condition. Nor is it if a
     condition calls a Python function: MERGE evaluates these conditions for unmatched rows only, for

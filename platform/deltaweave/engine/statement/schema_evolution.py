@@ -26,7 +26,7 @@ def columns_before(merge: ResolvedMerge) -> list[Column]:
 
 
 def changes_nothing(merge: ResolvedMerge, clause: ResolvedClause) -> Column:
-    """Whether an update gives a row the values that it has, null-safe; false if that is not known.
+    """Return whether an update leaves a row's values, null-safe; false if that is not known.
 
     It is not known for maps and variants, which cannot be compared, and for random values, which
     must not be computed twice.
@@ -55,7 +55,7 @@ def _comparable(data_type: DataType) -> bool:
 def evolved_columns(
     columns: Sequence[Column], old: StructType, new: StructType, *, case_sensitive: bool
 ) -> list[Column]:
-    """One Column per field of `new`, computed from the columns of `old`.
+    """Return one Column per field of `new`, computed from the columns of `old`.
 
     Args:
         columns: The target's columns, in the order of `old`.
@@ -116,5 +116,5 @@ def _key(name: str, case_sensitive: bool) -> str:
 
 
 def _same(old: DataType, new: DataType) -> bool:
-    """Whether the types are equal except for nullability and metadata, which no cast changes."""
+    """Return whether types are equal except for nullability and metadata, which no cast changes."""
     return old.simpleString() == new.simpleString()

@@ -63,7 +63,7 @@ def read_batches(
 
 
 def has_dictionary(column: pyarrow.parquet.ColumnChunkMetaData) -> bool:
-    """Whether pages store their values in a dictionary.
+    """Return whether pages store their values in a dictionary.
 
     Parquet's Java library before 1.12 (Spark before 3.2) does not write where the dictionary is.
     """
@@ -152,14 +152,14 @@ def _columns(
 
 
 def _is_of(column: pyarrow.parquet.ColumnChunkMetaData, names: set[str]) -> bool:
-    """Whether a leaf is one of these columns or in one; their names may have dots."""
+    """Return whether a leaf is one of these columns or in one; their names may have dots."""
     path = column.path_in_schema
     ends = [i for i, letter in enumerate(path) if letter == "."]
     return path in names or any(path[:end] in names for end in ends)
 
 
 def _is_small(column: pyarrow.parquet.ColumnChunkMetaData) -> bool:
-    """Whether the values fit a batch, although each is the longest that the column can store."""
+    """Return whether values fit a batch even if each is as long as the column's longest."""
     return bool(column.num_values * column.total_uncompressed_size <= BATCH_BYTES)
 
 

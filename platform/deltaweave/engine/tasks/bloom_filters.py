@@ -115,7 +115,7 @@ def _positions(hashes: numpy.ndarray, num_bits: int) -> Iterator[numpy.ndarray]:
 
 
 def _position(hashes: numpy.ndarray, number: int, num_bits: int) -> numpy.ndarray:
-    """One of these positions, from the halves of a hash (Kirsch and Mitzenmacher, 2006)."""
+    """Return one of these positions, from a hash's halves (Kirsch and Mitzenmacher, 2006)."""
     import numpy as np
 
     unsigned = hashes.view(np.uint64)

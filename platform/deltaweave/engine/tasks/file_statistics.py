@@ -87,7 +87,7 @@ class Statistics:
 
 
 def _are_texts(*values: pyarrow.Scalar) -> bool:
-    """Whether the strings are valid UTF-8, which Spark does not ask of a cast of bytes."""
+    """Return whether the strings are valid UTF-8, which Spark does not ask of a cast of bytes."""
     try:
         for value in values:
             value.as_py()
@@ -177,7 +177,7 @@ def _text(value: pyarrow.Scalar) -> Any:
 
 
 def _nested(values: dict[tuple[str, ...], Any]) -> dict[str, Any]:
-    """Values by path as nested objects; those that are None are left out."""
+    """Nest values by path into objects; leave out those that are None."""
     found: dict[str, Any] = {}
     for path, value in values.items():
         if value is None:
@@ -190,7 +190,7 @@ def _nested(values: dict[tuple[str, ...], Any]) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    """JSON in which decimals keep all of their digits."""
+    """Write JSON in which decimals keep all of their digits."""
     import decimal
 
     if isinstance(value, dict):

@@ -81,7 +81,7 @@ def rewrite_file(
 
 
 def as_stored(values: pyarrow.ChunkedArray, schema: pyarrow.Schema) -> pyarrow.Table:
-    """Structs as rows of a file."""
+    """Convert structs to rows of a file."""
     import pyarrow as pa
 
     columns = zip(values.flatten(), schema, strict=True)
@@ -192,7 +192,7 @@ def _changed(
 
 
 def _order(num_rows: int, replaced: Any, deleted: Any) -> pyarrow.Array | None:
-    """Where each row that is left comes from: new rows follow the old ones; None if all stay."""
+    """Return where each remaining row comes from, new rows after old ones; None if all stay."""
     import numpy as np
     import pyarrow as pa
 
@@ -215,7 +215,7 @@ def _in_order(
 
 
 def _beside(parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
-    """One table with the columns of all parts."""
+    """Put the columns of all parts into one table."""
     import pyarrow as pa
 
     fields = [field for part in parts for field in part.schema]
@@ -241,7 +241,7 @@ def _with_dictionary(
 def _may_be_plain(
     chunk: pyarrow.parquet.ColumnChunkMetaData, footer: pyarrow.parquet.FileMetaData
 ) -> bool:
-    """Whether values may be outside a dictionary, so that none may hold -0.0 yet.
+    """Return whether values may be outside a dictionary, so that none may hold -0.0 yet.
 
     `PLAIN` may be the encoding of the dictionary itself. The engine's files keep the promise of
     `reader_contract`, but those of earlier releases, which have bounds of floating values, do not.

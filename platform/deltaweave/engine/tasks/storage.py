@@ -225,5 +225,5 @@ def _path(location: str) -> str:
 
 
 def _key(location: str) -> str:
-    """Bucket and key, as Arrow takes them."""
+    """Return bucket and key, as Arrow takes them."""
     return location.partition("://")[2]

@@ -92,7 +92,7 @@ def all_rows(
     *,
     new_calendar: bool,
 ) -> pyarrow.Table:
-    """All rows of a file, with some columns of its table.
+    """Read all rows of a file, with some columns of its table.
 
     Args:
         storage: Where the file lies.
@@ -163,7 +163,7 @@ def rows_at(location: str, places: Any, table: TableFormat, max_bytes: int) -> p
 
 
 def row_ids(stored: pyarrow.Table, start: int, first_row: FirstRow) -> pyarrow.Table:
-    """Row ids and commit versions of rows (Delta protocol, "Reading Row Tracking").
+    """Return row ids and commit versions of rows (Delta protocol, "Reading Row Tracking").
 
     Args:
         stored: What the file stores of both; null where a row's are those of its place.
@@ -182,7 +182,7 @@ def row_ids(stored: pyarrow.Table, start: int, first_row: FirstRow) -> pyarrow.T
 
 
 def row_ids_of_new(old: pyarrow.Table, places: Any) -> pyarrow.Table:
-    """Row ids of new rows, which are those of the rows that they replace, and no commit versions.
+    """Return new rows' ids, those of the rows that they replace, without commit versions.
 
     Their version is that of the commit.
 

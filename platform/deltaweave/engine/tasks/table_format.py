@@ -198,7 +198,7 @@ def check_zones(file: pyarrow.parquet.ParquetFile, fields: Iterable[pyarrow.Fiel
 
 
 def _may_be_of_old_calendar(old: pyarrow.parquet.ParquetFile, *, new_calendar: bool) -> bool:
-    """Whether Spark reads dates or times of the file otherwise than Arrow does, if it has any."""
+    """Return whether Spark reads the file's dates or times otherwise than Arrow, if it has any."""
     metadata = old.metadata.metadata or {}
     if any(key in metadata for key in _LEGACY_KEYS):
         return True
@@ -212,7 +212,7 @@ def _may_be_of_old_calendar(old: pyarrow.parquet.ParquetFile, *, new_calendar: b
 
 
 def _is_same(stored: pyarrow.DataType, wanted: pyarrow.DataType) -> bool:
-    """Whether both types have the same values; files may omit the time zone of a timestamp."""
+    """Return whether both types have the same values; files may omit a timestamp's zone."""
     import pyarrow.types as types
 
     if types.is_timestamp(stored) and types.is_timestamp(wanted):

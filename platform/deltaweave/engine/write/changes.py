@@ -192,7 +192,7 @@ def _inserted_without_scan(written: WrittenFiles, found: Candidates) -> Changes:
 def _inserted_unmatched(
     written: WrittenFiles | None, found: Candidates, scan: TouchedFilesScan
 ) -> Changes:
-    """No file is touched: only inserts are written, if there are any."""
+    """Build the changes of a merge that touches no file and writes only inserts, if any."""
     return Changes(
         Strategy.NONE if written is None else Strategy.INSERT_ONLY,
         found,

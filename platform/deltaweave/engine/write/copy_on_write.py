@@ -50,7 +50,7 @@ def copy_files(
 def _joined(
     transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan
 ) -> list[DataFrame]:
-    """All rows of the touched files, joined with the source, and the inserts."""
+    """Return all rows of the touched files, joined with the source, and the inserts."""
     once = may_join_once(transaction, scan)
     rows = changed_rows(
         transaction, source, scan, scan.touched, with_unmodified=True, with_inserts=once

@@ -127,7 +127,7 @@ def _driver_choice(transaction: Transaction, source: PreparedSource) -> DriverCh
 
 
 def why_not_these_files(candidates: FileList) -> str | None:
-    """Why the driver leaves a merge with these candidate files to Spark; None if it does not."""
+    """Return why the driver leaves these candidate files to Spark; None if it does not."""
     master = str(candidates.spark.sparkContext.master)
     if candidates.size_in_bytes > most_on_driver(limits.MAX_BYTES_ON_DRIVER, master):
         return f"the candidate files have {candidates.size_in_bytes:,} bytes"
@@ -156,7 +156,7 @@ def _of_statement(merge: ResolvedMerge, source: PreparedSource) -> str | None:
 
 
 def _of_clauses(merge: ResolvedMerge, beyond_source: Sequence[int]) -> str | None:
-    """Of clauses that read the target, or may give other values again, by their places."""
+    """Return why a clause rules out the local backend, or None."""
     for i in beyond_source:
         if not merge.clauses[i].node.deterministic():
             return f"clause {i + 1} is not deterministic"

@@ -82,9 +82,9 @@ def _written(transaction: Transaction, found: Found, strategy: Strategy) -> Mark
 
 
 def _leave_file(found: Found, changes: pyarrow.Table) -> numpy.ndarray:
-    """For each changed row, whether its new row goes to a new file.
+    """Return for each changed row whether its new row goes to a new file.
 
-    So it does if it is of another partition, or if no row or few rows of its file stay.
+    It does if it is of another partition, or if no row or few rows of its file stay.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

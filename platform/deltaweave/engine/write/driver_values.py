@@ -55,17 +55,17 @@ class NewValues:
         return pa.concat_tables(parts).combine_chunks().take(pa.array(order))
 
     def gives_row(self, clauses: numpy.ndarray) -> numpy.ndarray:
-        """For each clause, by its place, whether it gives a new row."""
+        """Return for each clause, by its index, whether it gives a new row."""
         import numpy as np
 
         return np.isin(clauses, list(self.of_clause))
 
     def breaks_constraint(self, numbers: numpy.ndarray, clauses: numpy.ndarray) -> bool:
-        """Whether a new row of some rows breaks a constraint; the arguments are those of `rows`."""
+        """Return whether a new row of some rows breaks a constraint; arguments as in `rows`."""
         return any(broken[numbers[clauses == i]].any() for i, broken in self.broken.items())
 
     def nulls(self, number: int) -> pyarrow.Table:
-        """So many rows of nulls."""
+        """Return `number` rows of nulls."""
         import pyarrow as pa
 
         return pa.table([pa.nulls(number, f.type) for f in self.schema], schema=self.schema)

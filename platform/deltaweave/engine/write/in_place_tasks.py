@@ -65,14 +65,14 @@ def _in_tasks(changes: DataFrame, number: int) -> DataFrame:
 
 
 def _num_tasks(transaction: Transaction, files: FileList) -> int:
-    """How many tasks share the files: as many as files, unless a task would have little to do."""
+    """Return how many tasks share the files: as many, unless a task would have little to do."""
     busy = 2 * transaction.merge.spark.sparkContext.defaultParallelism
     by_size = math.ceil(files.size_in_bytes / limits.MIN_BYTES_OF_TASK_IN_PLACE)
     return max(1, min(len(files), limits.MAX_TASKS_IN_PLACE, max(busy, by_size)))
 
 
 def _first_rows(files: FileList) -> dict[str, tuple[int, int]]:
-    """Row id of the first row and commit version, by location, of files with tracked rows."""
+    """Return the first row's id and commit version, by location, of files with tracked rows."""
     versions = zip(files.rows["location"].to_pylist(), file_versions(files), strict=True)
     row_ids = {location: each.row_ids.split("|") for location, each in versions}
     return {

@@ -22,7 +22,7 @@ from deltaweave.engine.write.strategy import Strategy, may_move_rows
 
 
 def why_not_moved(transaction: Transaction, changes: Changes, gone: Collection[str]) -> str | None:
-    """Why the output of the files that are gone cannot be replaced; None if it can.
+    """Return why the output of files that are gone cannot be replaced; None if it can.
 
     Args:
         transaction: A transaction on the newest version.

@@ -111,7 +111,7 @@ def _level(name: str, text: str | None) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a column's name or value is in the names of directories, and in the log, as it is."""
+    """Return whether a column's name or value is unescaped in directory names and in the log."""
     return bool(_PLAIN.fullmatch(text)) and text != _NULL
 
 

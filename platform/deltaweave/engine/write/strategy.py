@@ -88,7 +88,7 @@ def setting_in_place(transaction: Transaction) -> str:
 
 
 def may_move_rows(transaction: Transaction) -> bool:
-    """Whether an update may move rows to another partition."""
+    """Return whether an update may move rows to another partition."""
     merge, partitioned_by = transaction.merge, transaction.partition_columns
     updates = [clause for clause in merge.clauses if clause.action == "update"]
     return bool(partitioned_by) and not all(
@@ -104,7 +104,7 @@ def choice_on_driver(choice: Choice) -> Choice:
 
 
 def _in_place(transaction: Transaction, source: PreparedSource) -> Verdict:
-    """Whether some touched files may be rewritten in place."""
+    """Return whether some touched files may be rewritten in place."""
     why_not = _why_not_in_place(transaction, source)
     if why_not is not None:
         return Verdict(False, why_not)
@@ -113,7 +113,7 @@ def _in_place(transaction: Transaction, source: PreparedSource) -> Verdict:
 
 
 def _why_not_in_place(transaction: Transaction, source: PreparedSource) -> str | None:
-    """Why Spark has to rewrite all touched files, whatever their columns."""
+    """Return why Spark has to rewrite all touched files, whatever their columns; or None."""
     if not source.gives_same_rows:
         # Changed rows are computed after the scan, and must be the rows that the scan saw.
         return "the source may give other rows when it is read again"

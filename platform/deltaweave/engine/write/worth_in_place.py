@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def most_rows_change(transaction: Transaction, scan: TouchedFilesScan) -> bool:
-    """Whether too many rows of every touched file change for any to be rewritten in place."""
+    """Return whether too many rows of every touched file change to rewrite any in place."""
     is_big = scan.touched.size_in_bytes >= limits.MIN_BYTES_IN_PLACE
     return setting_in_place(transaction) != "true" and is_big and not _few_rows_change(scan).any()
 
@@ -29,7 +29,7 @@ def worth_rewriting_in_place(transaction: Transaction, scan: TouchedFilesScan) -
 
 
 def _few_rows_change(scan: TouchedFilesScan) -> numpy.ndarray:
-    """For each touched file, whether few of its rows change; false if their number is not known."""
+    """Return for each touched file whether few of its rows change; false if that is not known."""
     import numpy as np
 
     at_most = limits.MAX_CHANGED_FRACTION_IN_PLACE * scan.touched.row_counts

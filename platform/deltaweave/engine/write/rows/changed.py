@@ -74,7 +74,7 @@ def changed_rows(
     with_unmodified: bool,
     with_inserts: bool = False,
 ) -> DataFrame:
-    """Rows of touched files after the merge, in the evolved target schema.
+    """Return rows of touched files after the merge, in the evolved target schema.
 
     If the table keeps a change data feed, its rows are among them (see change_feed).
 
@@ -119,7 +119,7 @@ def changed_rows(
 
 
 def _join_type(merge: ResolvedMerge, *, with_unmodified: bool, with_inserts: bool) -> str:
-    """How target rows are joined with the source."""
+    """Return how target rows are joined with the source."""
     if with_inserts:
         return "full"
     # Rows without a match are needed if they are copied or a clause looks at them.
@@ -127,7 +127,7 @@ def _join_type(merge: ResolvedMerge, *, with_unmodified: bool, with_inserts: boo
 
 
 def _joined(merge: ResolvedMerge, source: PreparedSource, target: DataFrame, how: str) -> DataFrame:
-    """Target rows joined with the source, and their clauses; with the inserts if `full`."""
+    """Join target rows with the source, with their clauses; with the inserts if `full`."""
     if how != "full":
         joined = target.join(source.for_join(), merge.condition, how)
         return joined.withColumn(CLAUSE, asked_after_join(merge, clause_taken(merge)))
@@ -179,13 +179,13 @@ def _after(merge: ResolvedMerge, taken: DataFrame, images: _Images) -> DataFrame
 
 
 def _is_taken_by(merge: ResolvedMerge, action: str) -> Column:
-    """Whether a clause with this action takes a row."""
+    """Return whether a clause with this action takes a row."""
     places = [i for i, clause in enumerate(merge.clauses) if clause.action == action]
     return F.col(CLAUSE).isin(places)
 
 
 def may_join_once(transaction: Transaction, scan: TouchedFilesScan) -> bool:
-    """Whether the join that gives the changed rows should give the inserts, too.
+    """Return whether the join that gives the changed rows should give the inserts, too.
 
     It should if the pairs are too many for a broadcast. It can if the touched files hold all
     matches, and if new rows have only the table's columns.
@@ -236,7 +236,7 @@ def _without(scan: TouchedFilesScan, files: FileList, rows: DataFrame) -> DataFr
 
 
 def _numbers(names: Sequence[str]) -> Column:
-    """File and row index as one number, for rows of these files."""
+    """Return file and row index as one number, for rows of these files."""
     if len(names) == 1:
         return F.col(TARGET_ROW_ID)
     number = F.lit(None).cast("bigint")

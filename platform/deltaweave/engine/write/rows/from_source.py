@@ -50,7 +50,7 @@ def updates_from_source(
 
 
 def may_insert(transaction: Transaction, source: PreparedSource, scan: TouchedFilesScan) -> bool:
-    """Whether the statement inserts, and not every source row is known to match."""
+    """Return whether the statement inserts, and not every source row is known to match."""
     if not transaction.merge.of_kind("not_matched"):
         return False
     num_matching = scan.pairs.num_source_rows if scan.source_identity is not None else None
@@ -91,7 +91,7 @@ def rows_after_scan(
 def _takes_every_row_once(
     merge: ResolvedMerge, source: PreparedSource, scan: TouchedFilesScan, updates: Sequence[int]
 ) -> bool:
-    """Whether every source row gives one row, with the values of the one update clause.
+    """Return whether every source row gives one row, with the values of the one update clause.
 
     The source is then written without a join with the pairs. It is known only if the pairs are on
     the driver.
@@ -120,7 +120,7 @@ def _with_clause(
     identity: Column,
     updates: Sequence[int],
 ) -> DataFrame:
-    """Source rows with the clause that takes each: that of its pairs, or an insert clause."""
+    """Add to source rows the clause that takes each: that of its pairs, or an insert clause."""
     if not scan.num_matched_rows:
         return rows.withColumn(CLAUSE, first_insert(merge))
     new = None if updates else scan.pairs.few_unmatched()
@@ -136,7 +136,7 @@ def _with_clause(
 
 
 def _in_few_files(rows: DataFrame, source: PreparedSource) -> DataFrame:
-    """Source rows in as many partitions as new files, since each partition becomes a file.
+    """Repartition source rows to the number of new files, as each partition becomes a file.
 
     Values must be computed after this: those of identity columns depend on the partition's number,
     and a task that coalesces partitions would see several.
@@ -148,7 +148,7 @@ def _in_few_files(rows: DataFrame, source: PreparedSource) -> DataFrame:
 
 
 def _num_files(size_in_bytes: int, spark: SparkSession) -> int:
-    """How many files to write: a few, so that several cores are busy, but no small ones.
+    """Return how many files to write: enough for several cores, but no small ones.
 
     There are more only if each is full.
     """

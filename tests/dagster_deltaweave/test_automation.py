@@ -30,9 +30,10 @@ def materialize(instance: DagsterInstance, key: str, *partitions: str) -> None:
         instance.report_runless_asset_event(AssetMaterialization(key, partition=partition))
 
 
-def test_what_reads_a_view_runs_for_appended_batches_alone_where_it_looks_at_the_changes(
+def test_a_reader_of_the_view_runs_for_appended_batches_alone(
     instance: DagsterInstance,
 ) -> None:
+    """Its automation condition looks at the changes."""
     eager: AutomationCondition[AssetKey] = AutomationCondition.eager()
 
     def reader(  # type: ignore[no-untyped-def]

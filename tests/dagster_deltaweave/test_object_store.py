@@ -191,7 +191,7 @@ def test_names_with_anything_in_them_land_on_an_object_store(
     assert hive == f"s3://lake/{root}/k=v"
 
 
-def test_a_delivery_in_a_second_that_has_not_ended_waits_where_times_are_in_seconds(
+def test_a_delivery_in_the_current_second_waits_if_times_are_in_seconds(
     store: ObjectStore, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sensor = orders_landed()
@@ -211,9 +211,10 @@ def test_a_delivery_in_a_second_that_has_not_ended_waits_where_times_are_in_seco
     assert "1 incomplete (2000-03; their marker is _SUCCESS)" in (within.skip_message or "")
 
 
-def test_a_partition_deleted_and_landed_again_on_an_object_store_is_requested_again(
+def test_a_partition_landed_again_on_an_object_store_is_requested_again(
     store: ObjectStore, instance: DagsterInstance
 ) -> None:
+    """The partition was deleted there before."""
     sensor, cursor, seen = orders_landed(), None, []
     for there in (True, False, True, True):
         if there:

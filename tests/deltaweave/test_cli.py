@@ -296,7 +296,7 @@ def test_the_benchmark_of_merge_on_read_compares_every_way(
 
 @pytest.mark.minutes
 @pytest.mark.usefixtures("spark", "generator")
-def test_the_benchmark_beside_other_formats_tells_which_did_not_run_and_whose_rows_differ(
+def test_the_benchmark_of_peers_reports_missing_peers_and_different_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deltaweave.bench.data.tables.TARGET_FILES", 2)
@@ -324,7 +324,7 @@ def test_the_benchmark_beside_other_formats_tells_which_did_not_run_and_whose_ro
 
 
 @pytest.mark.minutes
-def test_the_benchmark_of_ingestion_loses_no_change_and_says_how_fresh_the_table_is(
+def test_the_benchmark_of_ingestion_loses_no_change_and_reports_freshness(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deltaweave.bench.merge_on_read.ingestion._WARM_UP_SECONDS", 1)

@@ -9,9 +9,10 @@ import pytest
 from deltaweave import retries
 
 
-def test_waits_between_commits_of_one_output_begin_after_two_losses_and_end_at_two_seconds(
+def test_waits_between_commits_begin_after_two_losses_and_reach_two_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """All commits are of one output."""
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
     monkeypatch.setattr(retries.random, "uniform", lambda low, high: high)

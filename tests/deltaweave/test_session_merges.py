@@ -306,7 +306,7 @@ def test_existing_code_catches_the_errors_of_built_in_merge(
         "rows are added",
     ],
 )
-def test_a_table_that_changed_since_its_delta_table_was_made_is_merged_as_built_in_merge_does(
+def test_a_table_changed_since_its_delta_table_is_merged_as_by_built_in(
     changes: list[str],
     condition: str | None,
     is_on_engine: bool,
@@ -315,6 +315,7 @@ def test_a_table_that_changed_since_its_delta_table_was_made_is_merged_as_built_
     on_engine: list[str],
     tmp_path: Path,
 ) -> None:
+    """The table changed after the DeltaTable object was made."""
     merge, outcomes = merged_later(*changes, condition=condition), []
     for session in (enabled, plain):
         path = str(tmp_path / f"of_{len(outcomes)}")
@@ -332,9 +333,10 @@ def test_a_table_that_changed_since_its_delta_table_was_made_is_merged_as_built_
 
 
 @pytest.mark.minutes
-def test_a_statement_that_built_in_merge_gets_wrong_does_not_run_there_after_a_type_changed(
+def test_no_statement_that_built_in_merge_gets_wrong_runs_there(
     enabled: SparkSession, tmp_path: Path
 ) -> None:
+    """It does not run there after a type changed, either."""
     path, properties = str(tmp_path / "table"), {"delta.enableTypeWidening": "true"}
     write_table(enabled, path, [(2, 11, 21)], "k INT, a INT, b INT", properties=properties)
     merge = merged_later("ALTER TABLE {target} ALTER COLUMN a TYPE BIGINT", condition=MAY_BE_NULL)
@@ -440,7 +442,7 @@ def test_a_lost_race_is_an_error_of_delta(
         by_delta_table(enabled, path)
 
 
-def test_a_setting_of_the_lock_that_makes_no_sense_leaves_no_merge_to_built_in(
+def test_an_invalid_setting_of_the_lock_leaves_no_merge_to_built_in(
     enabled: SparkSession, tmp_path: Path
 ) -> None:
     """Which knows nothing of the lock that another process holds."""

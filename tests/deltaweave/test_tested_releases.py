@@ -67,7 +67,7 @@ def test_another_patch_release_of_a_tested_pair_runs_with_a_warning(
     assert "other patch releases" in caplog.text
 
 
-def test_a_session_of_another_pair_is_refused_before_anything_is_asked_of_it(
+def test_a_session_of_an_untested_pair_is_refused_before_it_is_used(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tested_releases, "TESTED", (("9.0.0", "9.0.0"),))

@@ -54,7 +54,7 @@ def test_every_report_has_what_is_expected_and_what_happens() -> None:
     [(text, *said) for _, text, *said in DEFECTS],
     ids=[name for name, *_ in DEFECTS],
 )
-def test_a_report_is_true_of_built_in_merge_and_the_engine_does_as_expected(
+def test_each_reported_defect_is_built_ins_and_the_engine_is_as_expected(
     spark: SparkSession, text: str, expected: str, actual: str
 ) -> None:
     *setup, merge = [statement.strip() for statement in text.split(";") if statement.strip()]

@@ -60,7 +60,7 @@ def test_partitions_land_complete_and_in_arrival_order(lake: Path) -> None:
         assert files == {"part-0.parquet", "_SUCCESS"}
 
 
-def test_returns_arrive_with_their_year_then_month_undated_ones_with_the_first(lake: Path) -> None:
+def test_returns_arrive_by_year_then_month_and_undated_ones_first(lake: Path) -> None:
     first = _rows(lake, "1998-12")
 
     assert set(first["op"].to_pylist()) == {"upsert"}
@@ -96,7 +96,7 @@ OPEN = [
 ]
 
 
-def test_a_partition_changes_returns_of_the_four_months_before_and_restates_one(
+def test_a_partition_changes_returns_of_four_months_and_restates_one(
     lake: Path,
 ) -> None:
     gone: set[tuple[int, int]] = set()
@@ -162,7 +162,7 @@ def test_the_next_partition_lands_until_all_have(generated: Path, tmp_path: Path
     assert landed == [*PARTITIONS, None]
 
 
-def test_a_partition_is_complete_when_it_appears_and_its_marker_is_written_last(
+def test_a_partition_appears_complete_and_its_marker_is_written_last(
     generated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

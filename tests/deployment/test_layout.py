@@ -15,6 +15,7 @@ import deltaweave
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "platform"
 MODULES = sorted(PLATFORM.rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
 BUILT_IN_MERGE = (
     ".whenMatched",
@@ -189,6 +190,18 @@ def test_a_function_has_50_lines_of_code_at_most_or_says_why(module: Path) -> No
             if lines[line - 1].strip() and not lines[line - 1].strip().startswith("#")
         }
         assert len(code) <= 50, node.name
+
+
+def test_names_of_tests_have_70_characters_at_most() -> None:
+    """What does not fit into the name is a sentence below it."""
+    names = {
+        f"{module.relative_to(ROOT)}::{node.name}"
+        for module in TESTS
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+    assert names
+    assert {each for each in names if len(each.partition("::")[2]) > 70} == set()
 
 
 @pytest.mark.parametrize("module", MODULES, ids=module_id)

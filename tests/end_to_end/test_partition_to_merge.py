@@ -206,9 +206,10 @@ def test_a_landed_partition_is_merged_and_shown(
 
 
 @pytest.mark.minutes
-def test_a_delivery_is_merged_once_also_when_the_cursor_is_lost_and_again_when_it_is_repeated(
+def test_a_delivery_is_merged_once_though_the_cursor_is_lost(
     daemon: Daemon, spark: SparkSession, lake: Path
 ) -> None:
+    """The delivery is merged again when it is delivered again."""
     directory = land_rows(spark, lake, "1999-11", [web_return(1, 1, reason=7, quantity=2)])
     daemon.tick()
 

@@ -20,9 +20,10 @@ ROOT = Path(__file__).parents[2]
 KILLS = size("WORKERS", small=2, full=20)
 
 
-def test_merges_that_lose_a_worker_give_right_rows_and_exact_metrics_in_one_commit(
+def test_merges_that_lose_a_worker_give_right_rows_and_exact_metrics(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
+    """Each merge makes one commit."""
     seed = first_seed()
     program = [sys.executable, "-m", "tests.torture.losing_workers"]
     ran = subprocess.run(

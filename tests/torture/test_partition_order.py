@@ -39,7 +39,7 @@ def prices(lake: Path) -> dict[int, str]:
     return {row["item"]: row["price"] for row in rows.to_pylist()}
 
 
-def test_partitions_that_run_at_once_in_random_order_give_what_they_give_one_by_one(
+def test_partitions_run_in_random_order_give_what_they_give_one_by_one(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     number = size("PARTITIONS", small=10, full=50)

@@ -156,7 +156,7 @@ def test_the_definition_says_what_dagster_shows() -> None:
     assert spec.metadata["partition_expr"] == "region"
 
 
-def test_stars_are_written_out_where_the_schema_may_evolve_beside_except_column_list() -> None:
+def test_stars_are_written_out_beside_except_column_list_if_schemas_evolve() -> None:
     @merge_asset(keys=["id"], schema_policy="add", except_column_list=["op"])
     def customers() -> None: ...
 

@@ -78,9 +78,10 @@ def seen_by(downstream: list[list[tuple[Any, ...]]]) -> AssetsDefinition:
 
 
 @pytest.mark.minutes
-def test_a_stream_is_appended_once_and_read_with_its_base_before_and_after_it_is_merged(
+def test_a_stream_is_appended_once_and_read_with_its_base(
     spark: SparkSession, run: Run, tmp_path: Path
 ) -> None:
+    """The rows are the same before the changes are merged and after."""
     landing = tmp_path / "landing"
 
     def land(*events: Event) -> None:
@@ -112,7 +113,7 @@ def test_a_stream_is_appended_once_and_read_with_its_base_before_and_after_it_is
 
 
 @pytest.mark.minutes
-def test_a_stream_that_is_kept_running_tells_of_each_batch_and_is_stopped_with_its_run(
+def test_a_running_stream_reports_each_batch_and_stops_with_its_run(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     landing, table = (
@@ -233,7 +234,7 @@ def test_what_depends_on_a_stream_runs_while_the_stream_runs_without_end(
 
 
 @pytest.mark.minutes
-def test_a_run_that_is_tried_again_appends_nothing_twice_and_a_new_run_appends(
+def test_a_retried_run_appends_nothing_twice_and_a_new_run_appends(
     spark: SparkSession,
     run: Run,
     table: Callable[[str], Table],
@@ -336,9 +337,10 @@ def test_an_input_is_the_rows_of_some_keys_or_the_base_or_the_events(
 
 
 @pytest.mark.minutes
-def test_what_is_pending_is_checked_and_observed_and_a_merge_makes_nothing_downstream_stale(
+def test_pending_changes_are_checked_and_observed_until_they_are_merged(
     spark: SparkSession, run: Run, instance: DagsterInstance
 ) -> None:
+    """Merging them makes nothing downstream stale."""
     orders = orders_from(lambda: spark.createDataFrame([(1, 10, 1, "u")], SCHEMA))
     check = build_pending_changes_check(
         orders,

@@ -92,7 +92,7 @@ def test_events_that_cannot_be_applied_are_counted_and_checked(
 
 
 @pytest.mark.minutes
-def test_a_stream_that_runs_without_end_counts_events_of_batches_that_append_nothing(
+def test_an_endless_stream_counts_events_of_batches_that_append_nothing(
     spark: SparkSession, resources: dict[str, Any], instance: DagsterInstance, tmp_path: Path
 ) -> None:
     landing = str(tmp_path / "landing")

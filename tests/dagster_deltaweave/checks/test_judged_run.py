@@ -221,7 +221,7 @@ def test_all_partitions_of_a_run_are_judged(deployment: Deployment) -> None:
 
 
 @pytest.mark.minutes
-def test_the_row_count_of_a_table_made_anew_is_compared_with_none_of_the_old_one(
+def test_the_row_count_of_a_recreated_table_is_compared_with_no_old_one(
     spark: SparkSession, deployment: Deployment, table: Callable[[str], Table]
 ) -> None:
     check = build_merge_checks(deployment.customers, row_count_change=(-0.5, 0.5))

@@ -11,7 +11,7 @@ import pytest
 from dagster_deltaweave.io_manager.after_commit import AfterCommit
 
 
-def test_warnings_of_the_merge_and_of_recording_come_to_the_run_s_log_and_metadata(
+def test_warnings_of_merge_and_recording_are_in_the_runs_log_and_metadata(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shown: dict[str, Any] = {}

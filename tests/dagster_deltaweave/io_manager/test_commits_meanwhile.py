@@ -114,7 +114,7 @@ def test_a_rebuilt_table_undoes_no_commit_since_its_function_began(
     assert rows(target) == left
 
 
-def test_a_replaced_partition_undoes_no_commit_to_its_rows_and_minds_no_other(
+def test_a_replaced_partition_conflicts_only_with_commits_to_its_rows(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
     target = made(table("orders"), (1, "a"), (2, "a"), (3, "b"), partition_by=["letter"])
@@ -142,7 +142,7 @@ def test_a_replaced_partition_undoes_no_commit_to_its_rows_and_minds_no_other(
     assert (seen, rows(target)) == ([0, 0, 1], [(21, "a"), (3, "b"), (4, "b")])
 
 
-def test_rows_computed_from_the_own_table_are_not_appended_over_what_came_between(
+def test_rows_from_the_own_table_are_not_appended_after_another_commit(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
     """The first partition is mapped to none before it, and reads no row."""
@@ -176,7 +176,7 @@ def test_rows_computed_from_the_own_table_are_not_appended_over_what_came_betwee
     assert [(str(day), n) for day, n in rows(target)] == [("2026-01-02", 0)]
 
 
-def test_a_table_that_another_one_makes_with_rows_meanwhile_is_not_overwritten(
+def test_a_table_that_another_writer_creates_meanwhile_is_not_overwritten(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
     target = table("orders")
@@ -191,7 +191,7 @@ def test_a_table_that_another_one_makes_with_rows_meanwhile_is_not_overwritten(
     assert rows(target) == [(9, "z")]
 
 
-def test_none_rebuilds_nothing_and_is_recorded_for_the_partitions_that_a_run_lists(
+def test_none_rebuilds_nothing_and_is_recorded_for_the_runs_partitions(
     run: Run, table: AssetTable, instance: DagsterInstance
 ) -> None:
     target = made(table("orders"), (1, "a"))
@@ -332,7 +332,7 @@ def test_warnings_of_a_merge_are_in_the_log_and_the_metadata_of_its_run(
     )
 
 
-def test_an_append_whose_step_fails_by_another_output_is_not_appended_again(
+def test_an_append_is_not_repeated_after_another_output_fails_the_step(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
     fails = [True]

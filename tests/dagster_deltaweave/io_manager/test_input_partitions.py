@@ -112,7 +112,7 @@ def test_an_asset_reads_its_own_partition_of_before_from_its_first_run_on(
     ]
 
 
-def test_a_table_that_is_still_to_be_made_is_empty_if_its_columns_are_declared(run: Run) -> None:
+def test_a_table_before_its_first_run_is_empty_if_its_columns_are_declared(run: Run) -> None:
     read: list[Any] = []
 
     @asset

@@ -374,7 +374,7 @@ def test_a_run_executed_again_applies_nothing_twice(counted: Counts, table: Asse
 
 
 @pytest.mark.minutes
-def test_touched_rows_handed_back_late_are_not_applied_over_a_newer_application(
+def test_late_touched_rows_are_not_applied_over_a_newer_application(
     counted: Counts, run: Run, table: AssetTable
 ) -> None:
     """Two runs read the same touched rows; the one that merges last must not count them again."""

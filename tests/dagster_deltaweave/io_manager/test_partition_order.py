@@ -169,7 +169,7 @@ def test_a_full_refresh_is_newer_than_all_its_partitions(
 
 
 @pytest.mark.minutes
-def test_a_newer_partition_is_refused_while_the_run_of_an_older_one_has_failed(
+def test_a_newer_partition_is_refused_after_an_older_ones_run_failed(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
     broken = [True]
@@ -188,7 +188,7 @@ def test_a_newer_partition_is_refused_while_the_run_of_an_older_one_has_failed(
 
 
 @pytest.mark.minutes
-def test_of_two_that_commit_at_once_the_older_one_is_tried_again_and_refused(
+def test_of_two_concurrent_commits_the_older_is_retried_and_refused(
     spark: SparkSession, run: Run, table: AssetTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asset, merge = prices(spark), table_write.merge
@@ -305,7 +305,7 @@ def test_links_to_the_code_of_an_ordered_asset_show_its_function() -> None:
     assert lines[link.line_number - 1].strip().startswith('@merge_asset(keys=["item"]')
 
 
-def test_partitions_of_dimensions_without_time_have_no_order_and_those_of_one_day_are_equal(
+def test_partitions_without_time_have_no_order_and_those_of_a_day_tie(
     instance: DagsterInstance,
 ) -> None:
     letters = StaticPartitionsDefinition(["a", "b"])

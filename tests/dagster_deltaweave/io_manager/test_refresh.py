@@ -69,9 +69,10 @@ def orders_of(spark: SparkSession, asked: list[Any], **arguments: Any) -> Assets
 
 
 @pytest.mark.minutes
-def test_partitions_merge_and_a_full_refresh_of_all_rebuilds_the_table_in_one_commit(
+def test_a_full_refresh_of_all_partitions_rebuilds_the_table_in_one_commit(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
+    """Before it, partitions are merged one by one."""
     asked: list[Any] = []
     orders = orders_of(spark, asked)
     run(orders, partition="a")
@@ -154,7 +155,7 @@ def counts_of(spark: SparkSession, **arguments: Any) -> AssetsDefinition:
 
 
 @pytest.mark.minutes
-def test_a_partition_that_counts_up_is_applied_once_also_after_a_full_refresh(
+def test_a_counting_partition_is_applied_once_also_after_a_full_refresh(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
     counts = counts_of(spark, idempotent_by="partition")
@@ -174,7 +175,7 @@ def test_a_partition_that_counts_up_is_applied_once_also_after_a_full_refresh(
 
 
 @pytest.mark.minutes
-def test_a_partition_that_a_restore_took_back_is_counted_again_once_and_recorded(
+def test_a_partition_undone_by_a_restore_is_counted_once_more_and_recorded(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
     counts = counts_of(spark, idempotent_by="partition")
@@ -251,7 +252,7 @@ def test_deliveries_with_names_that_are_no_times_are_marks_of_their_own(table: A
     assert marks == [{"counts#a": 100}, {"counts#a@sha-1": 0}, {"counts": 100}]
 
 
-def test_a_run_applies_nothing_where_another_of_its_partition_commits_meanwhile(
+def test_a_run_applies_nothing_after_another_of_its_partition_committed(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
     """What commits while a merge is under way is in `tests/deltaweave/engine/test_conflicts.py`."""

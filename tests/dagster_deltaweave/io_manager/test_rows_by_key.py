@@ -206,7 +206,7 @@ REFUSED: dict[str, tuple[dict[str, Rows], dict[str, Any], str]] = {
 
 
 @pytest.mark.minutes
-def test_keys_that_come_twice_are_refused_where_nothing_tells_which_row_counts(
+def test_repeated_keys_are_refused_if_nothing_decides_which_row_counts(
     spark: SparkSession, run: Run, table: AssetTable, instance: DagsterInstance
 ) -> None:
     for why, (by_partition, declared, message) in REFUSED.items():
@@ -244,7 +244,7 @@ def reduced(
 
 
 @pytest.mark.minutes
-def test_a_new_key_that_comes_twice_in_one_partition_is_an_error_as_an_old_one_is(
+def test_a_new_key_twice_in_one_partition_is_an_error_as_an_old_one_is(
     spark: SparkSession, run: Run, table: AssetTable, instance: DagsterInstance
 ) -> None:
     changes: list[Rows] = []

@@ -87,7 +87,7 @@ def limit() -> int:
 
 
 @pytest.mark.minutes
-def test_ops_of_a_graph_take_each_others_outputs_and_not_the_tables_of_these(
+def test_ops_of_a_graph_take_each_others_outputs_and_not_their_tables(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
     read, cut = ops_of(spark)
@@ -206,13 +206,14 @@ def of_each_shape(spark: SparkSession) -> dict[str, AssetsDefinition]:
 
 
 @pytest.mark.minutes
-def test_assets_of_each_shape_are_stored_loaded_checked_observed_and_kept_up(
+def test_assets_of_each_shape_are_stored_loaded_checked_and_maintained(
     spark: SparkSession,
     run: Run,
     table: AssetTable,
     resources: dict[str, Any],
     instance: DagsterInstance,
 ) -> None:
+    """Assets of each shape are observed, too."""
     shapes = of_each_shape(spark)
     loaded: dict[str, list[Any]] = {}
     external = AssetSpec("external", metadata={"deltaweave/table": table("of_others").path_or_name})

@@ -193,7 +193,7 @@ def test_appends_add_rows_and_a_predicate_names_those_replaced(
 
 
 @pytest.mark.minutes
-def test_created_tables_have_deletion_vectors_and_clustering_unless_told_otherwise(
+def test_created_tables_have_deletion_vectors_and_clustering_by_default(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
     @merge_asset(keys=["id"], cluster_by=["id"])
@@ -216,9 +216,11 @@ def test_created_tables_have_deletion_vectors_and_clustering_unless_told_otherwi
 
 
 @pytest.mark.minutes
-def test_columns_that_the_table_lacks_are_refused_added_or_widened_by_policy(
+def test_columns_that_the_table_lacks_are_refused_or_added_by_policy(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
+    """Types are widened by policy, too."""
+
     def of_policy(policy: str, kind: str) -> Any:
         @merge_asset(
             name=policy,

@@ -95,7 +95,7 @@ def upstream(spark: SparkSession, run: Run, table: AssetTable) -> Upstream:
 
 
 @pytest.mark.minutes
-def test_rows_of_an_upstream_table_made_anew_are_neither_skipped_nor_added_to_those_of_the_old(
+def test_rows_of_a_recreated_upstream_are_not_skipped_nor_mixed_with_old(
     upstream: Upstream, table: AssetTable
 ) -> None:
     upstream.change((1, "a"), (2, "a"))
@@ -137,7 +137,7 @@ def test_what_was_applied_is_asked_of_the_assets_own_io_manager(
 
 
 @pytest.mark.minutes
-def test_rows_since_a_version_do_not_begin_a_table_that_went_away_meanwhile(
+def test_rows_since_a_version_do_not_recreate_a_table_deleted_meanwhile(
     spark: SparkSession, upstream: Upstream, table: AssetTable
 ) -> None:
     upstream.change((1, "a"), (2, "a"))
@@ -157,9 +157,10 @@ def test_rows_since_a_version_do_not_begin_a_table_that_went_away_meanwhile(
 
 
 @pytest.mark.minutes
-def test_marks_of_earlier_releases_count_where_the_table_is_older_than_they_are(
+def test_transaction_ids_of_earlier_releases_count_in_older_tables(
     spark: SparkSession, upstream: Upstream, table: AssetTable
 ) -> None:
+    """Only tables that are older than the ids count them."""
     upstream.change((1, "a"), (2, "a"))
     counts = table("counts")
     counts.create_if_missing("grp STRING, n BIGINT")
@@ -312,7 +313,7 @@ def test_a_delivery_replaced_while_its_run_reads_it_is_not_merged(
     assert not table("counts").exists()
 
 
-def test_a_delivery_that_is_half_there_beside_the_marker_of_the_one_before_is_not_merged(
+def test_half_a_delivery_beside_the_last_ones_marker_is_not_merged(
     landing: Landing, table: AssetTable
 ) -> None:
     landing.land(1)

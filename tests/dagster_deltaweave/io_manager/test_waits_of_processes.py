@@ -92,7 +92,7 @@ def waiting_job() -> JobDefinition:
 
 
 @pytest.mark.minutes
-def test_steps_that_wait_leave_the_only_slot_of_their_pool_to_what_they_wait_for(
+def test_waiting_steps_leave_their_pools_only_slot_to_the_awaited_run(
     instance: DagsterInstance,
 ) -> None:
     instance.event_log_storage.set_concurrency_slots("letters", 1)

@@ -135,7 +135,7 @@ def test_without_a_marker_a_changed_mode_is_no_delivery(
     assert in_turn(ticks) == ["2000-03"]
 
 
-def test_ticks_that_were_killed_before_their_cursor_was_saved_double_no_run(
+def test_ticks_killed_before_they_save_their_cursor_repeat_no_run(
     landing: Path, instance: DagsterInstance
 ) -> None:
     sensor = orders_sensor(landing)
@@ -226,9 +226,10 @@ def test_files_behind_links_are_a_part_of_a_delivery_without_a_marker(
 
 
 @pytest.mark.parametrize("marker", ["_SUCCESS", None], ids=["marker", "sizes"])
-def test_what_cannot_be_read_is_skipped_with_a_reason_and_requested_once_it_can(
+def test_an_unreadable_delivery_is_skipped_and_requested_once_readable(
     landing: Path, tmp_path: Path, instance: DagsterInstance, marker: str | None
 ) -> None:
+    """The tick says why it skips the delivery."""
     sensor = orders_sensor(landing, marker=marker, **NO_LATENESS)
     land(landing, "good")
     land(tmp_path, "behind")
@@ -254,7 +255,7 @@ def test_what_cannot_be_read_is_skipped_with_a_reason_and_requested_once_it_can(
 
 
 @pytest.mark.parametrize("marker", ["_SUCCESS", None], ids=["marker", "sizes"])
-def test_a_directory_that_may_not_be_listed_is_skipped_and_the_others_go_on(
+def test_a_directory_without_list_permission_is_skipped_and_others_go_on(
     landing: Path, marker: str | None
 ) -> None:
     """In a process of a user without rights: root may list everything."""
@@ -355,7 +356,7 @@ def test_a_key_whose_directory_could_be_either_of_two_is_refused(landing: Path) 
 NAMES = ["with space", "100%", "a%20b", "c#1", "größe", "日本", "a:b", "a,b", "k=v", "~", "a'b\"c"]
 
 
-def test_any_name_that_can_be_a_key_lands_and_the_others_are_skipped_with_a_reason(
+def test_names_that_can_be_keys_land_and_others_are_skipped_with_a_reason(
     landing: Path, instance: DagsterInstance
 ) -> None:
     sensor = orders_sensor(landing, landing_asset=AssetKey("orders_landing"))
@@ -443,7 +444,7 @@ def test_partitions_with_a_dynamic_dimension_land(landing: Path, instance: Dagst
     assert requested(tick(orders_sensor(landing, both), instance)) == ["nl|mon"]
 
 
-def test_arrivals_of_deliveries_with_one_time_have_data_versions_of_their_own(
+def test_deliveries_with_one_time_have_data_versions_of_their_own(
     landing: Path, instance: DagsterInstance
 ) -> None:
     sensor = orders_sensor(landing, landing_asset=AssetKey("orders_landing"))
@@ -456,7 +457,7 @@ def test_arrivals_of_deliveries_with_one_time_have_data_versions_of_their_own(
     assert len(set(versions)) == 2
 
 
-def test_single_files_are_partitions_with_a_marker_beside_them_or_once_their_sizes_settle(
+def test_single_files_land_with_a_marker_or_once_their_sizes_settle(
     landing: Path, instance: DagsterInstance
 ) -> None:
     def write(name: str, text: str = "id\n1\n") -> None:

@@ -49,7 +49,7 @@ def rows(frame: DataFrame) -> set[tuple[object, ...]]:
     return {(*row[:3], str(row[3])) for row in frame.collect()}
 
 
-def test_columns_of_csv_are_told_by_its_header_and_those_of_json_by_its_names(
+def test_csv_columns_are_found_by_header_and_json_columns_by_name(
     read: Read, landed: Callable[..., Path]
 ) -> None:
     # Two files with their columns in another order, one of them compressed.

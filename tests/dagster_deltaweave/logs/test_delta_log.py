@@ -70,7 +70,7 @@ def test_versions_without_a_time_of_their_own_are_told_by_their_files(
     assert [run_keys(each) for each in seen] == [["0@1000000000000"], ["0@2000000000000"]]
 
 
-def test_a_cursor_of_an_earlier_release_that_kept_no_time_goes_on_where_it_was(
+def test_a_cursor_of_an_earlier_release_without_time_continues(
     events: Path, instance: DagsterInstance
 ) -> None:
     sensor = sensor_on(events, DAYS)

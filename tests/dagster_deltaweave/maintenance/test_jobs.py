@@ -68,9 +68,10 @@ def table(spark: SparkSession, tmp_path: Path) -> Table:
 
 
 @pytest.mark.minutes
-def test_small_files_are_compacted_deleted_rows_purged_and_kept_versions_stay_readable(
+def test_upkeep_compacts_and_purges_and_kept_versions_stay_readable(
     table: Table, resources: dict[str, Any], instance: DagsterInstance
 ) -> None:
+    """It compacts small files and purges rows that are marked deleted."""
     nightly = upkeep(resources, policy=ALWAYS).resolve_job_def("nightly_job")
     result = nightly.execute_in_process(instance=instance)
     hourly = upkeep(resources, policy=ALWAYS, operations=["optimize"])

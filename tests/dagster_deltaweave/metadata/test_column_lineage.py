@@ -154,7 +154,7 @@ def test_files_belong_to_the_asset_that_lies_there(
     assert found == ({"v": [(asset, "w")]} if asset else {})
 
 
-def test_materializations_show_the_lineage_through_landing_table_and_touched_rows(
+def test_materializations_show_lineage_of_landing_table_and_touched_rows(
     spark: SparkSession, run: Run, tmp_path: Path
 ) -> None:
     landing = AssetSpec("landing")

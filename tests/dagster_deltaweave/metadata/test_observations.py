@@ -72,7 +72,7 @@ def test_every_metric_key_maps_to_a_metric_the_engine_reports() -> None:
     assert {*MERGE_COUNTS.values(), *PHASE_TIMES.values()} <= set(MERGE_METRICS)
 
 
-def test_a_materialization_holds_dagsters_table_metadata_and_the_merge_metrics(
+def test_a_materialization_has_dagsters_table_metadata_and_merge_metrics(
     merged: ExecuteInProcessResult, table: Callable[[str], Table]
 ) -> None:
     [materialization] = merged.asset_materializations_for_node("customers")
@@ -106,9 +106,10 @@ def test_a_materialization_holds_dagsters_table_metadata_and_the_merge_metrics(
     assert {key: values[key] for key in expected} == expected
 
 
-def test_a_merge_is_one_observation_of_the_same_partition_with_a_table_of_its_phases(
+def test_a_merge_is_one_observation_of_its_partition_with_its_phases(
     merged: ExecuteInProcessResult, instance: DagsterInstance, table: Callable[[str], Table]
 ) -> None:
+    """The phases are a table in the observation's metadata."""
     records = instance.fetch_observations(CUSTOMERS, limit=10).records
     [observation] = [
         record.asset_observation for record in records if record.run_id == merged.run_id
@@ -224,7 +225,7 @@ def test_what_matters_comes_first_and_has_the_plots(merged: ExecuteInProcessResu
         ({}, None, set()),
     ],
 )
-def test_a_count_stays_though_it_is_zero_if_another_merge_of_the_table_may_count(
+def test_a_count_of_zero_is_shown_if_another_merge_of_the_table_may_count(
     properties: dict[str, str], statement: str | None, kept: set[str]
 ) -> None:
     settings = SimpleNamespace(snapshot=lambda: SimpleNamespace(setting=properties.get))

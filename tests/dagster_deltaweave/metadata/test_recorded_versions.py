@@ -65,7 +65,7 @@ def log_file(table: Table, version: int) -> Path:
 
 
 @pytest.mark.minutes
-def test_what_another_writer_commits_before_the_run_records_is_not_the_runs(
+def test_a_commit_of_another_writer_before_the_record_is_not_the_runs(
     spark: SparkSession,
     run: Run,
     table: Callable[[str], Table],
@@ -146,7 +146,7 @@ def test_no_number_of_upkeep_commits_hides_the_last_change(
 
 
 @pytest.mark.minutes
-def test_a_change_that_the_log_no_longer_holds_is_neither_fresh_nor_a_new_data_version(
+def test_a_change_gone_from_the_log_is_not_fresh_nor_a_new_data_version(
     spark: SparkSession, run: Run, table: Callable[[str], Table]
 ) -> None:
     batches: list[list[tuple[int, str]]] = [[(1, "a")], []]

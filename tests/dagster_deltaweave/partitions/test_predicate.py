@@ -146,7 +146,7 @@ def test_a_type_that_cannot_tell_a_partitions_rows_is_refused(
         chosen(spark, AUTUMN, [key], kind, ["2024-10-27"])
 
 
-def test_strings_are_keys_or_texts_of_times_and_never_those_of_other_partitions(
+def test_strings_are_keys_or_times_and_never_those_of_other_partitions(
     spark: SparkSession,
 ) -> None:
     hours = ["2024-10-26-22:00", "2024-10-26-23:00", "2024-10-27-00:00", "2024-10-27-02:00"]
@@ -172,9 +172,10 @@ def test_strings_are_keys_or_texts_of_times_and_never_those_of_other_partitions(
 
 
 @pytest.mark.parametrize("key", ["2024-10-27-02:00", "2024-10-27-02:00+0100"])
-def test_texts_of_a_time_that_comes_twice_are_refused_and_keys_alone_are_not(
+def test_texts_of_an_ambiguous_time_are_refused_and_keys_alone_are_not(
     spark: SparkSession, key: str
 ) -> None:
+    """A time is ambiguous in the hour that a clock shows twice when it is set back."""
     keys = ["2024-10-27-02:00", "2024-10-27-02:00+0100", "2024-10-27 01:59:59"]
     assert chosen(spark, AUTUMN, [key], "STRING", [*keys, "2024-10-27 03:00"]) == [key]
     with pytest.raises(StatementError, match="one of the partition's comes twice"):
@@ -268,9 +269,10 @@ def test_multi_partitions_of_a_range_are_one_condition(spark: SparkSession) -> N
 
 
 @pytest.mark.minutes
-def test_multi_partitions_with_a_dynamic_dimension_are_replaced_one_by_one_and_in_ranges(
+def test_multi_partitions_with_a_dynamic_dimension_are_replaced(
     spark: SparkSession, run: Run, table: AssetTable, instance: DagsterInstance
 ) -> None:
+    """Runs replace partitions one by one and in ranges."""
     regions = DynamicPartitionsDefinition(name="regions")
     instance.add_dynamic_partitions("regions", ["eu", "us"])
     days = StaticPartitionsDefinition(["mon", "tue"])

@@ -62,9 +62,11 @@ def report(instance: DagsterInstance, data: SensorExecutionData) -> None:
 
 
 @pytest.mark.minutes
-def test_commits_of_others_are_observed_and_reach_downstream_and_those_of_runs_are_not(
+def test_commits_of_others_are_observed_and_those_of_runs_are_not(
     spark: SparkSession, run: Run, table: Callable[[str], Table], instance: DagsterInstance
 ) -> None:
+    """Commits of others also start downstream assets."""
+
     @merge_asset(keys=["id"])
     def customers():  # type: ignore[no-untyped-def]
         return spark.range(3).toDF("id")
@@ -123,7 +125,7 @@ def test_commits_of_others_are_observed_and_reach_downstream_and_those_of_runs_a
 
 
 @pytest.mark.minutes
-def test_commits_of_a_runs_own_code_are_those_of_the_assets_that_it_materialized(
+def test_commits_of_a_runs_own_code_belong_to_its_materialized_assets(
     spark: SparkSession,
     run: Run,
     resources: dict[str, Any],
@@ -168,7 +170,7 @@ def test_commits_of_a_runs_own_code_are_those_of_the_assets_that_it_materialized
     assert spark.conf.get(USER_METADATA, None) is None
 
 
-def test_runs_of_one_process_share_the_mark_of_its_session_and_take_back_their_own(
+def test_runs_of_one_process_share_its_sessions_metadata_and_restore_it(
     spark: SparkSession,
 ) -> None:
     def marked() -> list[str]:
@@ -260,7 +262,7 @@ def test_a_version_that_a_materialization_recorded_is_of_a_run(
     assert observed(tick(defs, instance, first.cursor)) == [("WRITE", 2)]
 
 
-def test_a_tick_observes_no_more_than_its_cap_and_a_partitioned_asset_is_not_materialized(
+def test_a_tick_observes_its_cap_and_materializes_no_partitioned_asset(
     tmp_path: Path, instance: DagsterInstance
 ) -> None:
     days = StaticPartitionsDefinition(["mon", "tue"])

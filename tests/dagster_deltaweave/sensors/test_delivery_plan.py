@@ -343,7 +343,7 @@ def test_a_target_is_whatever_dagster_takes_as_one(
 
 
 @pytest.mark.minutes
-def test_partitions_that_the_sensor_has_beside_those_of_the_asset_hide_none(shop: Shop) -> None:
+def test_the_sensors_further_partitions_hide_none_of_the_assets(shop: Shop) -> None:
     shop.landed = StaticPartitionsDefinition(["day-0", *shop.days])
     shop.land("day-1")
     assert shop.run_all(shop.tick()) == ["day-1"]
@@ -393,7 +393,7 @@ def test_a_tick_reads_no_more_of_100_000_partitions_than_of_three(
     assert len(read) < 10
 
 
-def test_a_retry_of_dagsters_is_judged_by_itself_and_not_by_the_tags_of_the_run_before(
+def test_a_dagster_retry_is_judged_by_itself_not_by_the_last_runs_tags(
     shop: Shop,
 ) -> None:
     shop.arguments = {}

@@ -203,9 +203,10 @@ def test_a_target_without_partitions_is_refused_in_words(
         tick(Definitions(assets=[orders], jobs=jobs, sensors=[sensor]), instance)
 
 
-def test_the_runs_of_a_target_without_tables_say_what_is_done_whoever_started_them(
+def test_the_runs_of_a_target_without_tables_show_what_is_done(
     landing: Path, instance: DagsterInstance
 ) -> None:
+    """Whoever started them."""
     sensor = orders_sensor(landing)
     names = ["a", "b", "c", "d", "e", "f", "g"]
     for partition in names:
@@ -246,7 +247,7 @@ def test_the_runs_of_a_target_without_tables_say_what_is_done_whoever_started_th
     )
 
 
-def test_a_failed_run_is_requested_again_after_a_pause_and_a_new_delivery_at_once(
+def test_a_failed_run_is_retried_after_a_pause_and_a_new_delivery_at_once(
     landing: Path, instance: DagsterInstance
 ) -> None:
     def sensor(retry_after_seconds: float) -> Definitions:

@@ -143,7 +143,7 @@ def test_a_commit_with_metadata_waits_for_the_runs_that_may_have_made_it(
     assert "all of runs" in (ticks[3].skip_message or "")
 
 
-def test_a_commit_with_metadata_waits_for_no_run_of_other_assets_or_that_began_later(
+def test_a_commit_with_metadata_waits_for_no_run_of_others_nor_a_later_one(
     path: Path, instance: DagsterInstance
 ) -> None:
     defs = observer_of(path)
@@ -185,7 +185,7 @@ LOST = [
 ]
 
 
-def test_a_cursor_that_is_lost_or_cannot_be_read_loses_and_doubles_no_commit(
+def test_a_lost_or_unreadable_cursor_loses_and_repeats_no_commit(
     path: Path, instance: DagsterInstance
 ) -> None:
     defs = observer_of(path)
@@ -261,7 +261,7 @@ def test_a_backlog_is_read_only_as_far_as_the_cap(
     assert len(read) < 50
 
 
-def test_a_location_with_credentials_is_in_no_skip_reason_and_stops_no_other(
+def test_a_location_with_credentials_is_not_shown_and_stops_no_other(
     path: Path, instance: DagsterInstance
 ) -> None:
     defs = observer_of(path)

@@ -227,7 +227,7 @@ def test_a_table_in_a_schema_belongs_to_the_asset_that_created_it(
 
 
 @pytest.mark.minutes
-def test_assets_of_two_io_managers_whose_metadata_give_one_name_are_refused(
+def test_assets_of_two_io_managers_with_one_table_name_are_refused(
     spark: SparkSession, run: Materialize, schemas: list[str], resources: dict[str, Any]
 ) -> None:
     lake = SparkDeltaIOManager(root="/lake", spark=resources["spark"])
@@ -305,7 +305,7 @@ def test_a_table_at_a_path_is_not_created_inside_of_one_in_a_schema(
     assert not inner.exists()
 
 
-def test_a_table_that_another_asset_created_is_no_input_by_the_default_schema(
+def test_another_assets_table_is_no_input_by_the_default_schema(
     spark: SparkSession, run: Materialize, schemas: list[str]
 ) -> None:
     of = {"schema": schemas[0]}
@@ -320,7 +320,7 @@ def test_a_table_that_another_asset_created_is_no_input_by_the_default_schema(
     assert run(declared, report, of=of).success  # it says so
 
 
-def test_an_asset_that_says_how_it_is_written_reads_no_table_of_another_asset(
+def test_an_asset_with_a_declared_write_reads_no_other_assets_table(
     spark: SparkSession, run: Materialize, schemas: list[str]
 ) -> None:
     of = {"schema": schemas[0]}

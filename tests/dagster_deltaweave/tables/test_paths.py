@@ -132,7 +132,7 @@ def test_side_tables_are_no_other_assets_tables(
 
 
 @pytest.mark.minutes
-def test_names_that_differ_in_case_alone_are_refused_where_they_are_one_directory(
+def test_names_differing_in_case_alone_are_refused_in_one_directory(
     spark: SparkSession,
     run: Run,
     table: AssetTable,
@@ -152,7 +152,7 @@ def test_names_that_differ_in_case_alone_are_refused_where_they_are_one_director
         run(merged, numbers(spark, "merged"))
 
 
-def test_a_base_is_not_made_in_another_assets_table_by_a_run_of_its_changes(
+def test_a_run_of_changes_creates_no_base_in_another_assets_table(
     spark: SparkSession, run: Run, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
@@ -174,7 +174,7 @@ def test_a_base_is_not_made_in_another_assets_table_by_a_run_of_its_changes(
     assert not (lake / "elsewhere").exists()
 
 
-def test_two_assets_that_write_one_table_which_is_there_go_on_with_a_warning(
+def test_two_assets_that_write_one_existing_table_go_on_with_a_warning(
     spark: SparkSession,
     run: Run,
     table: AssetTable,

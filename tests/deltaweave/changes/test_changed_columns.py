@@ -156,7 +156,7 @@ def shown(changing: Changing, rows: set[Row]) -> set[Row]:
 @pytest.mark.parametrize("kind", KINDS)
 @DRAWN
 @given(data=st.data(), speaks=st.sampled_from(["whole", "named", "no nulls"]))
-def test_columns_that_change_anywhere_leave_what_the_final_shape_would_have_made(
+def test_columns_changed_at_any_time_leave_what_the_final_columns_would(
     spark: SparkSession, tmp_path: Path, kind: Kind, data: st.DataObject, speaks: Speaks
 ) -> None:
     steps = data.draw(histories(kind, speaks))

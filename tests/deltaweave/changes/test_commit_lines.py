@@ -171,7 +171,7 @@ OVERWRITTEN = Written(
         ([None, None, None, B, by_time("-b -c", hours=1)], "unknown"),
     ],
 )
-def test_an_application_id_has_the_version_of_the_commits_that_were_not_undone(
+def test_an_application_id_has_the_version_of_commits_that_still_count(
     commits: Sequence[Written | None], found: int | str | None
 ) -> None:
     log = LogOfTest(commits)

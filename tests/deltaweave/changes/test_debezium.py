@@ -219,9 +219,7 @@ def test_changes_of_one_position_are_in_the_order_in_which_they_were_sent(
     assert [row.name for row in found] == ["a", "b", "c"]
 
 
-def test_a_snapshot_of_sql_server_makes_the_table_and_its_changes_go_on_from_there(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_changes_of_sql_server_continue_its_snapshot(spark: SparkSession, tmp_path: Path) -> None:
     [first, _], [change] = SOURCES["sqlserver"]
     messages = [
         {"op": "r", "after": {"id": 1, "name": "a"}, "source": first},

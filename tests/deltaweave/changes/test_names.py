@@ -168,9 +168,10 @@ REPLACED = "a${env:SPARK_LOCAL_IP}"
 
 
 @pytest.mark.parametrize("names", [(REPLACED, "v"), ("k", REPLACED)], ids=["key", "column"])
-def test_a_name_that_spark_would_replace_by_a_secret_is_refused_before_any_write(
+def test_a_name_that_spark_would_replace_by_a_setting_is_refused(
     spark: SparkSession, tmp_path: Path, names: tuple[str, str]
 ) -> None:
+    """The setting may be a secret. Nothing is written."""
     path = str(tmp_path / "t")
     source = spark.createDataFrame([(1, 2)], "k INT, v INT").toDF(*names)
 

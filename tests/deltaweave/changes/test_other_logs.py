@@ -155,9 +155,10 @@ def test_one_batch_with_changes_of_two_logs_is_an_error(
 
 
 @pytest.mark.minutes
-def test_pending_changes_of_another_log_are_an_error_in_every_view_until_they_have_an_epoch(
+def test_pending_changes_of_another_log_are_an_error_without_an_epoch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    """Every view fails until the changes have an epoch."""
     whole = {name: value for name, value in FROM_DEBEZIUM.items() if name != "present_columns"}
     table = MergeOnReadTable(spark, str(tmp_path / "t"), keys=["id"], **whole)
     table.append(changes(spark, *HELD).drop("_cdc_present"))

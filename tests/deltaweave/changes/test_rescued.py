@@ -132,7 +132,7 @@ def test_any_source_may_have_events_that_are_kept_aside(
     assert {json.loads(row.event)["k"] for row in kept} == {None, 2}
 
 
-def test_what_is_wrong_with_a_message_is_overlooked_by_no_other_way_to_apply_it(
+def test_a_wrong_message_is_overlooked_by_no_way_to_apply_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     rows = changes(spark, MESSAGES)
@@ -150,7 +150,7 @@ def test_what_is_wrong_with_a_message_is_overlooked_by_no_other_way_to_apply_it(
 
 
 @pytest.mark.minutes
-def test_events_that_were_corrected_are_not_put_aside_again_by_a_batch_that_was_applied(
+def test_corrected_events_are_not_rescued_again_by_an_applied_batch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     source = spark.createDataFrame([(1, 1), (None, 2)], "k INT, at INT")

@@ -82,7 +82,7 @@ def test_a_time_of_another_zone_is_that_of_the_version_that_was_restored(
 
 
 @pytest.mark.minutes
-def test_a_restored_base_has_its_batches_whatever_the_zone_and_what_is_left_of_the_log(
+def test_a_restored_base_has_its_batches_in_any_zone_and_with_any_log(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = on_read(Lake(spark, tmp_path, ON_READ))
@@ -138,7 +138,7 @@ def test_a_batch_that_a_restore_took_back_is_applied_again_as_a_whole(
 
 
 @OF_HISTORIES
-def test_a_restore_between_a_batchs_look_and_its_commit_makes_it_begin_again(
+def test_a_restore_before_a_batchs_commit_makes_the_batch_begin_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     lake, check = Lake(spark, tmp_path, KINDS[kind]), OfOneLine.check
@@ -265,9 +265,10 @@ def test_a_clone_remembers_nothing_of_a_table_that_took_its_sources_place(
 
 
 @pytest.mark.minutes
-def test_a_clone_remembers_what_its_source_had_before_a_restore_and_itself_of_a_clone(
+def test_a_clone_remembers_what_its_source_did_before_a_restore(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    """The source may be a clone itself."""
     lake = Lake(spark, tmp_path, KINDS["current rows of partial events"])
     inserted, deleted = lake.apply(INSERTS), lake.apply(DELETES)
     lake.restore(inserted)

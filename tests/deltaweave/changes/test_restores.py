@@ -276,9 +276,10 @@ def clean_up(spark: SparkSession, table: Path, until: int) -> None:
 
 
 @pytest.mark.minutes
-def test_a_base_restored_to_before_purged_batches_is_refused_until_it_has_them_again(
+def test_a_base_restored_to_before_purged_batches_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    """The base is refused until it has the batches again."""
     lake = Lake(spark, tmp_path, ON_READ)
     table = on_read(lake)
     table.append(frame(spark, INSERTS))
@@ -299,7 +300,7 @@ def test_a_base_restored_to_before_purged_batches_is_refused_until_it_has_them_a
 
 
 @pytest.mark.minutes
-def test_a_clone_of_a_base_and_a_copy_with_its_changes_remember_its_deletes(
+def test_clones_of_a_base_and_copies_with_changes_remember_its_deletes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(spark, tmp_path, ON_READ)

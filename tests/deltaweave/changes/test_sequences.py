@@ -67,7 +67,7 @@ def test_the_last_event_that_empties_is_known_exactly(spark: SparkSession, of: s
 
 @pytest.mark.minutes
 @pytest.mark.usefixtures("berlin")
-def test_an_emptied_table_loses_what_is_older_also_in_the_hour_that_comes_twice(
+def test_an_emptied_table_loses_older_rows_also_in_the_repeated_hour(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     schema = "k INT, at STRING, op STRING, v INT"
@@ -129,9 +129,11 @@ def test_an_event_that_python_has_no_time_for_is_named_all_the_same(
 
 
 @pytest.mark.minutes
-def test_histories_keep_their_sequences_and_refuse_what_does_not_fit_without_ansi_too(
+def test_histories_keep_their_sequences_and_refuse_what_does_not_fit(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    """The session's ANSI mode makes no difference."""
+
     def apply(name: str, at: str, value: str = "5") -> None:
         events = spark.sql(f"SELECT 1 AS k, {value} AS v, {at} AS at")
         deltaweave.apply_changes(

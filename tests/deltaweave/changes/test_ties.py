@@ -93,7 +93,7 @@ def test_equal_events_have_the_same_digest(spark: SparkSession, what: str) -> No
     assert one == other
 
 
-def test_a_digest_depends_on_no_order_of_columns_nor_on_a_column_that_is_added_nor_on_a_zone(
+def test_a_digest_depends_on_no_column_order_no_new_column_and_no_zone(
     spark: SparkSession,
 ) -> None:
     at = "TIMESTAMP '2026-07-01 12:00:00 UTC'"
@@ -134,7 +134,7 @@ def test_of_tied_events_with_nulls_the_same_one_wins_in_any_order(
 
 
 @pytest.mark.minutes
-def test_a_source_of_narrower_columns_than_the_table_of_histories_ties_as_the_table_does(
+def test_a_source_of_narrower_columns_ties_as_the_table_of_histories_does(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "t")
@@ -178,9 +178,10 @@ def in_orders(events: list[tuple[Any, ...]]) -> list[list[list[tuple[Any, ...]]]
 
 @pytest.mark.minutes
 @pytest.mark.parametrize("ignores", [False, pytest.param(True, marks=pytest.mark.minutes)])
-def test_tied_events_that_set_other_columns_all_count_in_rows_and_histories_in_any_order(
+def test_tied_events_that_set_different_columns_all_count_in_any_order(
     spark: SparkSession, tmp_path: Path, ignores: bool
 ) -> None:
+    """This holds for tables of rows and of histories."""
     found: dict[str, list[Any]] = {tied: [] for tied in TIED}
     for kind in (1, 2):
         path = str(tmp_path / str(kind))
@@ -230,7 +231,7 @@ def test_events_that_set_a_column_that_there_is_not_are_refused(
 
 
 @pytest.mark.minutes
-def test_a_view_takes_the_columns_that_events_set_in_the_spelling_of_the_base(
+def test_a_view_takes_columns_that_events_set_in_the_bases_spelling(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = MergeOnReadTable(

@@ -156,7 +156,7 @@ def test_a_doctor_finds_this_machine_well(spark: SparkSession) -> None:
     assert re.fullmatch(r"(17|21)\S* \(.*java\)", found["Java"])
 
 
-def test_a_doctor_finds_jars_that_hide_each_other_and_a_driver_that_is_not_reached(
+def test_doctor_finds_jars_that_hide_each_other_and_an_unreachable_driver(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def several(_: SparkSession, name: str) -> list[str]:

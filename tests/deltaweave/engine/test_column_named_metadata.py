@@ -38,7 +38,7 @@ UPSERTED = rows_as_text([(1, 10), (2, 200), (3, 30), (4, 40), (5, 500)])
     [(SCHEMA, VECTORS), (SCHEMA, VECTORS | TRACKED), ("k INT, _METADATA INT", VECTORS)],
     ids=["vectors", "tracked", "capitals"],
 )
-def test_files_are_rewritten_where_marked_rows_would_make_the_table_unreadable(
+def test_files_are_rewritten_if_marked_rows_made_the_table_unreadable(
     spark: SparkSession, tmp_path: Path, schema: str, properties: dict[str, str]
 ) -> None:
     path = str(tmp_path / "table")

@@ -80,7 +80,7 @@ def test_a_merge_is_not_done_again_on_another_schema(
 
 
 @pytest.mark.minutes
-def test_a_merge_is_not_done_again_where_the_caller_wants_a_version_or_no_further_attempt(
+def test_a_merge_for_one_version_or_one_attempt_is_not_rerun(
     table: Table, overtaken: Callable[..., None]
 ) -> None:
     spark = table.spark
@@ -120,7 +120,7 @@ def test_a_source_that_reads_the_target_reads_the_winner_too(
 
 @pytest.mark.minutes
 @pytest.mark.parametrize("cached", ["the source", "the target"])
-def test_a_subquery_of_a_clause_reads_the_winner_too_unless_the_target_is_cached(
+def test_a_clauses_subquery_reads_the_winner_unless_the_target_is_cached(
     table: Table, overtaken: Callable[..., None], cached: str
 ) -> None:
     spark, target = table.spark, f"delta.`{table.path_or_name}`"
@@ -173,7 +173,7 @@ def test_commits_to_other_partitions_do_not_conflict(
 
 
 @pytest.mark.parametrize("other_writes", [False, True], ids=["merge", "append"])
-def test_of_two_commits_of_one_application_id_one_is_applied_whatever_they_touch(
+def test_of_two_commits_of_one_application_id_one_is_applied(
     table: Table, overtaken: Callable[..., None], other_writes: bool
 ) -> None:
     """An id is a lease from the read of its version to the commit."""
@@ -196,9 +196,10 @@ def test_of_two_commits_of_one_application_id_one_is_applied_whatever_they_touch
 
 
 @pytest.mark.minutes
-def test_a_merge_conflicts_with_a_commit_that_takes_its_lease_whatever_it_touches(
+def test_a_merge_conflicts_with_a_commit_that_takes_its_lease(
     table: Table, overtaken: Callable[..., None]
 ) -> None:
+    """It does not matter which files that commit touches."""
     frame(table.spark, [(1, 11, "a")], PARTITIONED).createOrReplaceTempView("with_lease")
     statement = (
         f"MERGE INTO delta.`{table.path_or_name}` t USING with_lease s "
@@ -216,7 +217,7 @@ def test_a_merge_conflicts_with_a_commit_that_takes_its_lease_whatever_it_touche
     assert (table.last_applied("order"), table.last_applied("order#a")) == (5, 5)
 
 
-def test_a_merge_that_goes_on_from_a_version_of_its_id_is_not_done_again_after_another(
+def test_a_merge_that_continues_a_version_of_its_id_is_not_rerun(
     table: Table, overtaken: Callable[..., None]
 ) -> None:
     """Its rows were computed from what the id had applied before."""
@@ -310,7 +311,7 @@ def made_anew(spark: SparkSession, path: str) -> None:
 
 @pytest.mark.minutes
 @pytest.mark.parametrize("change", [widened, in_another_order, made_anew])
-def test_a_statement_is_not_run_on_columns_or_a_table_that_it_was_not_resolved_against(
+def test_a_statement_runs_only_on_the_columns_and_table_of_its_analysis(
     change: Callable[[SparkSession, str], None], spark: SparkSession, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "changed")
@@ -348,7 +349,7 @@ def created_again(path: str, versions: int) -> None:
 @pytest.mark.parametrize(
     "when", ["before_the_commit", pytest.param("before_rows_are_found", marks=pytest.mark.minutes)]
 )
-def test_nothing_is_committed_to_a_table_that_was_deleted_or_created_again_meanwhile(
+def test_nothing_is_committed_to_a_table_deleted_or_recreated_meanwhile(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -398,7 +399,7 @@ def test_a_key_added_meanwhile_to_a_file_that_was_ruled_out_is_found(
     ("is_committing", "expected"),
     [(False, errors.TableReplacedError), (True, errors.CommitStateUnknownError)],
 )
-def test_an_error_that_leaves_a_commit_unknown_is_not_taken_for_one_before_it(
+def test_an_error_of_unknown_outcome_is_not_taken_for_one_before_commit(
     spark: SparkSession, tmp_path: Path, is_committing: bool, expected: type[Exception]
 ) -> None:
     path = str(tmp_path / "replaced")

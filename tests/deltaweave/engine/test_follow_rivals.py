@@ -415,7 +415,7 @@ def files_of_versions(path: str) -> set[str]:
         for name in CASES
     ],
 )
-def test_a_merge_follows_commits_that_change_nothing_that_it_needs_and_is_done_again_after_others(
+def test_a_merge_rebases_on_unrelated_commits_and_reruns_after_others(
     spark: SparkSession,
     tmp_path: Path,
     runs: list[int],
@@ -585,12 +585,13 @@ def path(spark: SparkSession, tmp_path: Path) -> Path:
 
 
 @pytest.mark.minutes
-def test_on_a_local_disk_no_other_merge_comes_between_a_look_at_the_winner_and_the_next_commit(
+def test_on_a_local_disk_no_merge_commits_between_a_look_and_the_next_try(
     spark: SparkSession,
     path: Path,
     overtaken: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The merge looks at the commit that won before it tries again."""
     table, versions = Table(spark, str(path)), []
     look = follow_rivals.transaction_after
 

@@ -272,7 +272,7 @@ EACH_STEP = pytest.mark.parametrize(
 
 
 @EACH_STEP
-def test_an_interrupt_of_any_step_ends_the_merge_and_a_failure_leaves_it_to_spark(
+def test_an_interrupt_at_any_step_ends_the_merge_and_a_failure_tries_spark(
     spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     before, version = target(spark, path, step), newest_version(path)

@@ -258,7 +258,7 @@ def test_maps_and_random_values_are_never_taken_for_unchanged(
     ],
     ids=lambda option: "+".join(option),
 )
-def test_the_fallback_is_refused_with_each_option_that_built_in_merge_lacks(
+def test_the_fallback_is_refused_with_options_that_built_in_merge_lacks(
     spark: SparkSession, refused: str, option: dict[str, Any]
 ) -> None:
     statement = UPSERT.format(target=f"delta.`{refused}`", source="options_source")

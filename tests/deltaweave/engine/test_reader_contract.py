@@ -449,7 +449,7 @@ LEAVES = pa.schema(
 )
 
 
-def test_bounds_and_dictionaries_are_of_columns_that_all_readers_understand(
+def test_bounds_and_dictionaries_are_of_columns_that_all_readers_read(
     tmp_path: Path,
 ) -> None:
     rows = pa.table(

@@ -330,7 +330,7 @@ def value(place: Place) -> int:
 
 
 @pytest.mark.parametrize("name", cases(RUN_AGAIN))
-def test_a_merge_runs_again_if_its_source_then_gives_what_a_later_statement_would_read(
+def test_a_merge_reruns_if_its_source_gives_what_a_later_statement_reads(
     place: Place, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     source, expected = RUN_AGAIN[name]
@@ -339,7 +339,7 @@ def test_a_merge_runs_again_if_its_source_then_gives_what_a_later_statement_woul
 
 
 @pytest.mark.parametrize("name", cases(CONFLICTS))
-def test_a_merge_fails_if_its_source_may_hold_rows_of_the_version_that_lost(
+def test_a_merge_fails_if_its_source_may_hold_rows_of_the_losing_version(
     place: Place, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     with pytest.raises(errors.CommitConflictError, match="not run again by itself") as raised:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from deltaweave.bench.peers import hudi
 
 
-def test_an_upsert_is_by_keys_into_a_merge_on_read_table_that_is_not_compacted() -> None:
+def test_an_upsert_is_by_key_into_an_uncompacted_merge_on_read_table() -> None:
     sql = hudi.upsert(["id", "part", "state"], ["id", "part"])
 
     *_, create, operation = sql.make

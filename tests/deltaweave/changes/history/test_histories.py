@@ -131,7 +131,7 @@ def test_so_do_versions_that_begin_with_some_columns_alone(
     assert found == versions(flat(batches), tracked=["v"])
 
 
-def test_a_value_that_equals_another_one_and_is_not_the_same_begins_a_version(
+def test_an_equal_value_that_is_not_the_same_begins_a_version(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     events = spark.sql(

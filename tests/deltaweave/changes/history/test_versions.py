@@ -120,9 +120,10 @@ def test_a_batch_that_fails_says_so_and_leaves_nothing_cached(
 
 @pytest.mark.minutes
 @OF_ROWS
-def test_a_delete_that_another_remembers_meanwhile_is_done_and_the_result_tells_of_both(
+def test_a_delete_that_another_batch_remembers_meanwhile_is_applied(
     apply: Apply, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
 ) -> None:
+    """The result reports both batches."""
     arguments = {"stored_as_scd_type": kind}
     apply(Event(9, 1, 9), delete(8, 1), **arguments)
     # It has nothing to delete yet, and so commits nothing.
@@ -137,7 +138,7 @@ def test_a_delete_that_another_remembers_meanwhile_is_done_and_the_result_tells_
 
 @pytest.mark.minutes
 @OF_HISTORIES
-def test_what_another_remembers_meanwhile_that_changes_nothing_hides_no_result(
+def test_events_remembered_meanwhile_without_effect_hide_no_result(
     apply: Apply, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
 ) -> None:
     arguments = {"stored_as_scd_type": kind}
@@ -152,7 +153,7 @@ def test_what_another_remembers_meanwhile_that_changes_nothing_hides_no_result(
 @pytest.mark.parametrize(
     ("kind", "end"), [pytest.param(1, "dies", marks=FULL), (2, "dies"), (1, "conflicts")]
 )
-def test_a_batch_that_ends_between_its_merges_is_done_to_its_end_when_it_comes_again(
+def test_a_batch_stopped_between_its_merges_is_completed_on_redelivery(
     apply: Apply,
     spark: SparkSession,
     tmp_path: Path,
@@ -189,7 +190,7 @@ def test_a_batch_that_ends_between_its_merges_is_done_to_its_end_when_it_comes_a
 
 @pytest.mark.minutes
 @OF_HISTORIES
-def test_a_batch_that_was_applied_long_ago_brings_nothing_back_when_it_comes_again(
+def test_a_batch_applied_long_ago_brings_nothing_back_on_redelivery(
     apply: Apply, spark: SparkSession, tmp_path: Path, kind: int
 ) -> None:
     arguments = {"stored_as_scd_type": kind, "late_by": timedelta(0)}
@@ -207,7 +208,7 @@ def test_a_batch_that_was_applied_long_ago_brings_nothing_back_when_it_comes_aga
 
 @pytest.mark.minutes
 @OF_HISTORIES
-def test_a_table_made_anew_in_the_same_place_forgets_what_the_one_before_remembered(
+def test_a_recreated_table_forgets_what_the_one_before_remembered(
     apply: Apply, spark: SparkSession, tmp_path: Path, kind: int
 ) -> None:
     arguments = {"stored_as_scd_type": kind}

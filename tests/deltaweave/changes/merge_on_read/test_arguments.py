@@ -84,7 +84,7 @@ def test_unknown_words_are_refused_before_anything_is_written(
     assert (table.base.version(), table.pending().batches) == (version, 1)
 
 
-def test_values_are_of_the_types_of_the_base_or_refused_before_they_are_appended(
+def test_values_have_the_bases_types_or_are_refused_before_the_append(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = opened(spark, str(tmp_path / "base"))

@@ -41,7 +41,7 @@ def test_generated_columns_are_read_and_written_as_the_base_generates_them(
     assert rows(table.read_optimized()) == {(12, 1, 11), (31, 3, 30), (42, 4, 41)}
 
 
-def test_a_base_that_numbers_its_rows_is_refused_before_anything_is_written(
+def test_a_base_with_identity_columns_is_refused_before_any_write(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     new = DeltaTable.create(spark).location(str(tmp_path / "base"))

@@ -112,7 +112,7 @@ def test_appenders_at_once_lose_nothing(table: MergeOnReadTable) -> None:
     assert rows(table.read()) == {(k, k, None) for k in range(3)}
 
 
-def test_a_batch_that_another_process_appends_at_the_same_time_is_appended_once(
+def test_a_batch_that_two_processes_append_is_appended_once(
     table: MergeOnReadTable, before: Callable[..., None]
 ) -> None:
     append(table, Event(1, 1, 10))
@@ -194,7 +194,7 @@ def test_of_two_rematerializations_at_once_one_does_it(
     assert (table.pending().batches, rows(table.read_optimized())) == (0, {(1, 11, None)})
 
 
-def test_a_rematerialization_that_another_overtakes_leaves_later_batches_pending(
+def test_an_overtaken_rematerialization_leaves_later_batches_pending(
     table: MergeOnReadTable, before: Callable[..., None]
 ) -> None:
     append(table, Event(1, 1, 10))
@@ -210,7 +210,7 @@ def test_a_rematerialization_that_another_overtakes_leaves_later_batches_pending
     assert rows(table.read()) == {(1, 10, None), (2, 20, None), (3, 30, None)}
 
 
-def test_a_delete_that_is_remembered_while_the_base_is_written_anew_is_not_forgotten(
+def test_a_delete_remembered_while_the_base_is_rewritten_is_not_forgotten(
     table: MergeOnReadTable, before: Callable[..., None]
 ) -> None:
     append(table, Event(1, 1, 10))
@@ -229,7 +229,7 @@ def test_a_delete_that_is_remembered_while_the_base_is_written_anew_is_not_forgo
 @pytest.mark.parametrize(
     "strategy", ["merge", pytest.param("overwrite", marks=pytest.mark.full_matrix)]
 )
-def test_batches_that_are_appended_while_others_are_merged_are_merged_the_next_time(
+def test_batches_appended_during_a_merge_are_merged_by_the_next(
     table: MergeOnReadTable, before: Callable[..., None], strategy: Any
 ) -> None:
     append(table, Event(1, 1, 10))
@@ -243,7 +243,7 @@ def test_batches_that_are_appended_while_others_are_merged_are_merged_the_next_t
     assert rows(table.read_optimized()) == {(1, 11, None)}
 
 
-def test_a_reader_whose_batches_were_merged_and_purged_meanwhile_reads_the_newer_base(
+def test_a_reader_whose_batches_are_purged_meanwhile_reads_the_newer_base(
     table: MergeOnReadTable, before: Callable[..., None]
 ) -> None:
     append(table, Event(1, 1, 10))
@@ -323,7 +323,7 @@ def test_a_changeset_made_anew_begins_after_the_batches_in_the_base(
     assert (done.batch, rows(table.read_optimized())) == (4, rows(table.read()))
 
 
-def test_the_mark_of_an_earlier_release_counts_until_the_base_has_one_of_its_own(
+def test_an_earlier_releases_watermark_counts_until_the_base_has_its_own(
     table: MergeOnReadTable,
 ) -> None:
     append(table, Event(1, 1, 10))
@@ -421,7 +421,7 @@ def seen(table: MergeOnReadTable, methods: Sequence[Any]) -> list[set[Any]]:
     return [rows(table.read(method)) for method in methods]
 
 
-def test_rows_that_were_deleted_come_back_whatever_their_events_say_of_inserting(
+def test_deleted_rows_come_back_whether_or_not_their_events_insert(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = opened(spark, tmp_path, inserts="op = 'insert'", apply_as_truncates=None)
@@ -453,7 +453,7 @@ def test_rows_that_were_deleted_come_back_whatever_their_events_say_of_inserting
     assert rows(table.read_optimized()) == after
 
 
-def test_events_that_do_not_tell_whether_they_insert_are_read_beside_those_that_do(
+def test_events_with_and_without_a_word_on_inserting_are_read_together(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     telling = opened(spark, tmp_path, inserts="op = 'insert'", apply_as_truncates=None)
@@ -523,7 +523,7 @@ def test_pending_batches_of_a_base_with_other_names_in_files_are_an_error(
     assert list(map(tuple, found)) == [(1, 2, None, 1, None), (2, 2, None, 1, None)]
 
 
-def test_a_base_that_is_replaced_while_a_batch_is_written_gets_it_by_its_own_names(
+def test_a_base_replaced_during_an_append_gets_the_batch_by_its_own_names(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = MergeOnReadTable(

@@ -82,7 +82,7 @@ STEPS = st.sampled_from([None, None, "merge", "overwrite"])
     batches=batches_of(UPSERTS, UPSERTS, DELETES, TRUNCATES),
     steps=st.lists(STEPS, min_size=3, max_size=3),
 )
-def test_every_method_reads_the_same_rows_before_and_after_each_rematerialization(
+def test_every_method_reads_the_same_rows_around_each_rematerialization(
     spark: SparkSession, make: Make, batches: list[list[Event]], steps: list[Any]
 ) -> None:
     table = make()
@@ -191,7 +191,7 @@ def test_a_name_for_sql_shows_the_newest_whatever_is_merged_and_purged(
 
 
 @pytest.mark.minutes
-def test_batches_are_purged_by_the_log_alone_once_they_were_in_the_base_for_long_enough(
+def test_batches_are_purged_by_the_log_alone_some_time_after_their_merge(
     spark: SparkSession, make: Make
 ) -> None:
     patient = make(keep_merged_for=timedelta(hours=1))
@@ -336,7 +336,7 @@ def test_the_strategy_is_chosen_by_how_much_changes(spark: SparkSession, make: M
 
 
 @pytest.mark.minutes
-def test_changes_too_big_to_be_sent_to_every_task_are_joined_with_a_shuffle(
+def test_changes_too_big_for_a_broadcast_are_joined_with_a_shuffle(
     spark: SparkSession, make: Make
 ) -> None:
     small, big = make(), make(broadcast_limit_bytes=1_000)

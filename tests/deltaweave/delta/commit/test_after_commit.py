@@ -41,7 +41,7 @@ def failing_hook(spark: SparkSession, tmp_path: Path) -> Table:
     return Table(spark, str(path))
 
 
-def test_a_merge_whose_hook_fails_after_the_commit_is_committed_with_a_warning(
+def test_a_merge_whose_post_commit_hook_fails_succeeds_with_a_warning(
     spark: SparkSession, failing_hook: Table, caplog: pytest.LogCaptureFixture
 ) -> None:
     merge = failing_hook.merge(frame(spark, [(1,)], "k INT"), on="t.k = s.k")
@@ -55,7 +55,7 @@ def test_a_merge_whose_hook_fails_after_the_commit_is_committed_with_a_warning(
     assert rows_as_text(failing_hook.read().collect()) == ["(1, 11)"]
 
 
-def test_an_append_whose_hook_fails_after_the_commit_is_committed_with_a_warning(
+def test_an_append_whose_post_commit_hook_fails_succeeds_with_a_warning(
     spark: SparkSession, failing_hook: Table
 ) -> None:
     result = failing_hook.write(frame(spark, [(2, 20)], "k INT, v INT"), "append")
@@ -125,7 +125,7 @@ def table(spark: SparkSession, tmp_path: Path) -> Table:
     return Table(spark, path)
 
 
-def test_a_version_that_was_written_before_the_call_failed_is_found_in_the_log(
+def test_a_version_written_before_the_call_failed_is_found_in_the_log(
     table: Table,
 ) -> None:
     """As where storage wrote the file, and the answer to that got lost."""
@@ -174,7 +174,7 @@ def test_a_commit_of_which_the_log_cannot_tell_is_of_unknown_state(table: Table)
     assert isinstance(error.__cause__, OSError)
 
 
-def test_an_interrupt_waits_for_the_commit_and_the_log_says_what_became_of_it(
+def test_an_interrupt_waits_for_the_commit_and_the_log_shows_its_outcome(
     table: Table, caplog: pytest.LogCaptureFixture
 ) -> None:
     log, transaction, commit = commit_of(table)
@@ -200,7 +200,7 @@ def held(table: Table, request: pytest.FixtureRequest) -> TableLock:
     return lock
 
 
-def test_an_interrupt_before_the_commit_begins_ends_it_and_releases_the_lock(
+def test_an_interrupt_before_the_commit_ends_it_and_releases_the_lock(
     table: Table, held: TableLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, transaction, commit = commit_of(table)
@@ -220,9 +220,10 @@ def test_an_interrupt_before_the_commit_begins_ends_it_and_releases_the_lock(
     assert committed(table.spark, log, transaction, commit, table="t").version == 1
 
 
-def test_a_thread_that_fails_before_the_commit_begins_is_an_error_and_releases_the_lock(
+def test_a_thread_that_fails_before_the_commit_is_an_error(
     table: Table, held: TableLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The failed thread releases the lock."""
     log, transaction, commit = commit_of(table)
 
     def no_socket(thread: Any) -> None:

@@ -230,7 +230,7 @@ def test_a_lock_file_that_a_writer_may_not_open_is_an_error(table: Path) -> None
 
 
 @two_users
-def test_who_may_not_write_goes_on_without_the_lock_to_the_refusal_of_the_commit(
+def test_without_write_permission_the_commit_is_refused_and_not_the_lock(
     table: Path,
 ) -> None:
     owned(table)
@@ -431,9 +431,10 @@ def test_commits_of_one_process_are_told_apart_by_their_records(table: Path) -> 
     assert len(records) == 2
 
 
-def test_holders_without_a_record_on_other_hosts_are_told_apart_by_what_they_commit(
+def test_lock_holders_without_a_record_are_told_apart_by_their_commits(
     table: Path,
 ) -> None:
+    """The holders are on other hosts."""
     holders = []
     for version in range(3):
         os.utime(lock_of(table).parent, (version, version))

@@ -190,7 +190,7 @@ def test_a_catalog_whose_connector_is_missing_is_refused(catalogs: TwoCatalogs) 
         assert "jars of its connector" in str(raised.value)
 
 
-def test_a_table_of_a_catalog_that_is_not_deltas_is_refused_and_left_as_it_is(
+def test_a_table_of_another_catalog_than_deltas_is_refused_and_unchanged(
     catalogs: TwoCatalogs,
 ) -> None:
     session, schema = catalogs.session, "APP"

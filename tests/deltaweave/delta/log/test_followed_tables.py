@@ -136,7 +136,7 @@ def test_a_table_that_was_made_anew_is_another_one(spark: SparkSession, tmp_path
     assert not is_known(Table(spark, str(path)).snapshot())
 
 
-def test_a_backup_of_an_earlier_version_that_went_another_way_is_told_apart(
+def test_a_backup_of_an_earlier_version_that_diverged_is_recognized(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path, kept = tmp_path / "table", tmp_path / "kept"
@@ -154,7 +154,7 @@ def test_a_backup_of_an_earlier_version_that_went_another_way_is_told_apart(
 
 @pytest.mark.minutes
 @pytest.mark.parametrize("commits_since", [0, 1])
-def test_a_commit_that_another_one_replaced_is_not_believed_by_its_checksum(
+def test_a_replaced_commit_is_not_trusted_by_its_checksum(
     spark: SparkSession, tmp_path: Path, commits_since: int
 ) -> None:
     path = tmp_path / "table"

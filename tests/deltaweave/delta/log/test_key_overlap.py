@@ -35,7 +35,7 @@ def test_files_that_may_hold_a_key_are_counted(
     assert Table(spark, str(tmp_path / "t")).key_overlaps(["K"]) == [KeyOverlap("k", *expected)]
 
 
-def test_partition_values_are_ranges_and_a_column_without_statistics_has_none(
+def test_partition_values_are_ranges_and_missing_statistics_give_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "t")

@@ -46,7 +46,7 @@ def merge_of(spark: SparkSession, target: str, value: str) -> ResolvedMerge:
     return resolve(parse_statement(spark, text))
 
 
-def test_expressions_that_are_functions_of_their_rows_alone_are_told_from_others(
+def test_expressions_of_their_rows_alone_are_told_from_others(
     spark: SparkSession, target: str
 ) -> None:
     found = {value: unknown_in_clauses(merge_of(spark, target, value)) for value in CLAUSES}

@@ -93,9 +93,10 @@ def test_only_files_that_may_hold_a_key_are_read_also_after_merges(
 
 
 @pytest.mark.minutes
-def test_a_table_made_anew_is_not_judged_by_the_index_of_files_that_had_the_same_names(
+def test_a_recreated_table_is_not_pruned_by_the_old_tables_index(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    """The files of both tables have the same names."""
     path, other = tmp_path / "table", tmp_path / "other"
     rows = [("!", 0), (key(0), 0), ("~", 0), ("!", 1), (key(1), 1), ("~", 1)]
     write_table(spark, str(path), rows, SCHEMA, files=2)

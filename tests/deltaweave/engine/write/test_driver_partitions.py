@@ -434,7 +434,7 @@ def test_a_constraint_on_the_partition_holds(
     assert [(row.k, row.day) for row in rows] == [(1, TUE), (2, MON), (3, TUE), (4, None)]
 
 
-def test_a_write_that_fails_in_one_partition_leaves_no_file_and_spark_merges(
+def test_a_failed_write_in_one_partition_leaves_no_file_and_spark_merges(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "t")

@@ -77,7 +77,7 @@ EXTREMES = {
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "UTC"])
-def test_old_values_of_every_type_at_their_extremes_reach_clauses_as_they_are(
+def test_extreme_old_values_of_every_type_reach_clauses_unchanged(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], zone: str
 ) -> None:
     """What the source has reaches them, too: `t.x <=> s.x` holds, and a value moves on unharmed."""
@@ -255,7 +255,7 @@ def test_each_pair_has_the_values_of_its_own_clause_and_rows(
     ]
 
 
-def test_clauses_that_read_the_target_need_a_job_more_than_those_that_keep_columns(
+def test_clauses_that_read_the_target_need_one_more_job_than_kept_columns(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:
     table = small_table(spark, tmp_path / "table", [(k, k, "t") for k in range(8)], files=4)
@@ -270,9 +270,10 @@ def test_clauses_that_read_the_target_need_a_job_more_than_those_that_keep_colum
 
 
 @pytest.mark.minutes
-def test_a_value_that_fails_fails_the_merge_as_in_spark_and_only_for_rows_that_match(
+def test_a_failing_value_fails_the_merge_only_for_rows_that_match(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:
+    """Spark does the same."""
     table = small_table(spark, tmp_path / "table", [(1, 5, "t"), (2, 0, "t")])
     clauses = "WHEN MATCHED THEN UPDATE SET v = CAST(100 / t.v AS INT)"
     merge(table, [(1, 0, "s"), (3, 0, "s")], clauses)
@@ -305,7 +306,7 @@ def test_constraints_hold_for_values_that_come_from_the_target(
 
 
 @IN_VECTORS
-def test_nested_values_of_the_source_do_not_pass_through_the_query_of_the_pairs(
+def test_nested_source_values_do_not_pass_through_the_query_of_the_pairs(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any], properties: dict[str, str]
 ) -> None:
     path, schema = str(tmp_path / "table"), "k INT, at INT, o STRUCT<x: INT>, a ARRAY<STRING>"
@@ -343,7 +344,7 @@ def test_a_value_of_the_source_may_fail_in_a_row_that_no_clause_takes(
     assert rows_of(table) == [(1, 5, "t"), (2, 5, "t")]
 
 
-def test_constraints_hold_for_values_of_the_source_under_a_condition_on_the_target(
+def test_constraints_hold_for_source_values_under_a_target_condition(
     spark: SparkSession, tmp_path: Path, on_driver: list[Any]
 ) -> None:
     table = small_table(spark, tmp_path / "table", [(1, 5, "t"), (2, 6, "t")])

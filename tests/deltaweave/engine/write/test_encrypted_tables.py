@@ -255,7 +255,7 @@ OF_SESSIONS = [
 
 @pytest.mark.minutes
 @pytest.mark.parametrize("place", ["table", "session"])
-def test_a_setting_of_the_writer_that_the_engine_does_not_follow_leaves_files_to_spark(
+def test_writer_settings_that_the_engine_lacks_leave_files_to_spark(
     spark: SparkSession, tmp_path: Path, place: str
 ) -> None:
     path = tmp_path / "table"

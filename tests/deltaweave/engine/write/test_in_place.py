@@ -675,9 +675,10 @@ def test_names_that_only_differ_in_case_are_no_other_column(tmp_path: Path) -> N
         check_copyable(file, pa.schema([("k", pa.int64())]), new_calendar=True)
 
 
-def test_a_file_that_neither_arrow_nor_spark_can_read_is_named_without_a_traceback(
+def test_a_file_that_nobody_can_read_is_named_without_a_traceback(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Neither Arrow nor Spark can read the file."""
     path = tmp_path / "table"
     rows = [(k, f"{k * 7919 % 1000003:06}" * 20) for k in range(500)]
     write_table(spark, str(path), rows, "k INT, v STRING")

@@ -192,7 +192,7 @@ def test_what_stays_of_a_file_that_is_left_to_spark_is_copied_by_it(
     assert rows_as_text(Table(spark, path).read().collect()) == rows_as_text(expected)
 
 
-def test_a_row_that_breaks_a_constraint_of_its_new_partition_ends_the_merge(
+def test_a_row_that_breaks_its_new_partitions_constraint_fails_the_merge(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     case = Moving(

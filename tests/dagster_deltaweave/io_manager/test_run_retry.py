@@ -60,7 +60,7 @@ def test_an_error_that_ends_a_step_is_one_entry_of_the_log() -> None:
     assert errors_of(wrong) == [str(wrong)]
 
 
-def test_an_error_before_another_attempt_is_logged_only_when_the_last_one_fails(
+def test_an_error_is_logged_only_when_the_last_attempt_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(run_retry, "_SECONDS_BEFORE_RETRY", 0)

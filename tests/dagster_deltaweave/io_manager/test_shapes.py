@@ -401,7 +401,7 @@ def test_a_subclass_stores_and_loads_further_types(
 
 
 @pytest.mark.minutes
-def test_ops_of_a_graph_asset_and_functions_of_several_tables_read_whole_tables(
+def test_ops_of_graph_assets_and_functions_of_several_read_whole_tables(
     spark: SparkSession, run: Run, table: AssetTable
 ) -> None:
     """They cannot record which touched rows they have applied, or may lack different ones."""

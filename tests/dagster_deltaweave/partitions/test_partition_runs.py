@@ -106,7 +106,7 @@ LETTERS, DAYS = StaticPartitionsDefinition([*"abc"]), DailyPartitionsDefinition(
         (MultiPartitionsDefinition({"day": DAYS, "letter": LETTERS}), "b", "2026-01-02|b", []),
     ],
 )
-def test_the_partitions_of_a_run_of_a_range_are_those_that_dagster_gives_it(
+def test_partitions_of_a_run_of_a_range_are_those_that_dagster_gives_it(
     definition: PartitionsDefinition[str], first: str, last: str, expected: list[str]
 ) -> None:
     named = {"start": first, "end": last}

@@ -118,7 +118,7 @@ def test_builders_take_whatever_names_assets(way: str) -> None:
         assert len(build_upkeep_schedule(name="s", tables=once, **NIGHTLY).job.nodes) >= len(names)
 
 
-def test_upkeep_of_a_multi_asset_is_in_its_pool_and_has_the_io_manager_of_each() -> None:
+def test_upkeep_of_a_multi_asset_has_its_pool_and_the_io_manager_of_each() -> None:
     several, _ = asset_named_in_each_way()["a multi-asset"]
     job = build_upkeep_job(name="n", tables=several, operations=["vacuum"])
     assert {
@@ -188,7 +188,7 @@ def test_a_stream_job_of_several_tables_is_refused() -> None:
         build_stream_job(name="n", tables=[merged_on_read("one"), merged_on_read("two")])
 
 
-def test_the_view_of_a_merge_on_read_table_is_refused_where_a_table_is_needed() -> None:
+def test_a_view_of_merge_on_read_is_refused_where_a_table_is_needed() -> None:
     view = merged_on_read("orders").view
     with pytest.raises(StatementError, match="no table of its own"):
         build_table_checks(view, unique_key=["id"])

@@ -72,7 +72,7 @@ def test_change_events_that_cannot_be_applied_are_told(
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_value_that_is_not_of_its_type_is_refused_with_its_file_record_and_column(
+def test_a_value_of_another_type_is_refused_with_file_record_and_column(
     tmp_path: Path,
 ) -> None:
     path, schema = tmp_path / "orders", "id INT, state STRING, n INT"

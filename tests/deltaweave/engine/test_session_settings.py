@@ -396,7 +396,7 @@ def test_no_setting_of_spark_changes_what_queries_of_the_engine_mean(
         assert ours.changes == theirs.changes
 
 
-def test_settings_that_queries_of_the_engine_do_not_take_stay_in_the_session(table: Table) -> None:
+def test_settings_that_queries_of_the_engine_lack_stay_in_the_session(table: Table) -> None:
     last = "spark.databricks.delta.lastCommitVersionInSession"
     settings = SETTINGS_OF_SPARK["names and groups"]
     with configured(table.spark, {**settings, last: "7", ON_DRIVER: "false"}):
